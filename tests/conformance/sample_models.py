@@ -5,6 +5,8 @@ A new backend adds its entry here (a test says so as long as it is missing); the
 
 from collections.abc import Mapping
 
+from onnx import TensorProto, helper
+
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.samples import BackendSamples, Sample, same_in_and_out, signature
@@ -25,7 +27,7 @@ PAIR = signature(dict.fromkeys(("a", "b"), (DataType.FP32, (2,))), dict.fromkeys
 
 
 def _onnx_pair() -> Sample:
-    nodes = [onnx_models.helper.make_node("Identity", [source], [output]) for source, output in (("a", "p"), ("b", "q"))]
+    nodes = [helper.make_node("Identity", [source], [output]) for source, output in (("a", "p"), ("b", "q"))]
     shape = ("n", 2)
     proto = onnx_models.model(
         nodes, [onnx_models.value(name, shape) for name in ("a", "b")], [onnx_models.value(name, shape) for name in ("p", "q")]
@@ -35,9 +37,9 @@ def _onnx_pair() -> Sample:
 
 def _onnx_failing() -> Sample:
     """Gathers from a row of 0 to 12, so that 13 is out of bounds."""
-    kind = onnx_models.TensorProto.INT64
-    row = onnx_models.helper.make_tensor("row", kind, [13], list(range(13)))
-    node = onnx_models.helper.make_node("Gather", ["row", "x"], ["y"])
+    kind = TensorProto.INT64
+    row = helper.make_tensor("row", kind, [13], list(range(13)))
+    node = helper.make_node("Gather", ["row", "x"], ["y"])
     proto = onnx_models.model([node], [onnx_models.value("x", ("n", 2), kind)], [onnx_models.value("y", ("n", 2), kind)], [row])
     return Sample({"model.onnx": proto.SerializeToString()}, "model.onnx", same_in_and_out(DataType.INT64))
 
@@ -106,8 +108,8 @@ def _exec_unreadable() -> dict[str, Mapping[str, bytes]]:
 
 def _openvino_failing() -> Sample:
     """Adds a sum of zeros, laid out in 13 rows where an element is 13, else in one: 6 zeros are no 13 rows."""
-    kind = onnx_models.TensorProto.INT64
-    make, tensor = onnx_models.helper.make_node, onnx_models.helper.make_tensor
+    kind = TensorProto.INT64
+    make, tensor = helper.make_node, helper.make_tensor
     constants = [
         tensor(name, kind, [len(values)], values)
         for name, values in (("thirteen", [13]), ("twelve", [12]), ("one", [1]), ("open", [-1]), ("zeros", [0] * 6))

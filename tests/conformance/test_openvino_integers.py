@@ -1,6 +1,7 @@
 """Backend openvino computes the same integers as ONNX Runtime in every model that it does not refuse."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -44,7 +45,7 @@ def ort_output(graph: IntegerGraph) -> np.ndarray | None:
         return None
 
 
-def openvino_output(model: "ov.Model", graph: IntegerGraph, rows: int) -> np.ndarray:
+def openvino_output(model: Any, graph: IntegerGraph, rows: int) -> np.ndarray:
     model.reshape({0: ov.PartialShape([rows, 4])})
     request = CORE.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
     request.set_input_tensor(0, ov.Tensor(graph.x))

@@ -5,7 +5,7 @@ All memory that numpy hands out uninitialised is filled with a canary here, so t
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +160,9 @@ def requests(graph: UnusualGraph) -> Iterator[list[BatchItem]]:
 def check(found: Outcome, graph: UnusualGraph, item: BatchItem) -> None:
     if isinstance(found, ServingError):
         raise Refused(found.message)
-    expected = raw_outputs(graph, item.inputs)
+    expected: Mapping[str, Any] = raw_outputs(graph, item.inputs)
     assert set(found) == set(item.output_names)
+    array: Any
     for name, array in found.items():
         assert array.dtype == expected[name].dtype
         assert array.shape == expected[name].shape

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -90,7 +91,7 @@ def _graph(
     return UnusualGraph(name, proto, ModelSignature(served, _specs(outputs, lead), max_batch_size))
 
 
-def _branches(then: str, otherwise: str) -> dict[str, onnx.GraphProto]:
+def _branches(then: str, otherwise: str) -> dict[str, Any]:
     return {
         f"{side}_branch": helper.make_graph([make(operator, ["x"], [f"{side}_y"])], side, [], [_rows(f"{side}_y")])
         for side, operator in (("then", then), ("else", otherwise))
@@ -190,7 +191,7 @@ def _optional() -> list[UnusualGraph]:
     other = helper.make_graph([make("Relu", ["x"], ["else_y"])], "other", [], [value("else_y", (2, 4))])
     step = make("Relu", ["state"], ["next"])
     sequence, state = value("s", (3, 2, 4)), value("last", (1, 2, 2))
-    topk = {"axis": 1, "largest": 1, "sorted": 1}
+    topk: dict[str, Any] = {"axis": 1, "largest": 1, "sorted": 1}
     return [
         _graph("mask of a dropout", [make("Dropout", ["x"], ["y", "m"])], [X], [_rows("y"), _rows("m", 4, TensorProto.BOOL)]),
         _graph("dropout without a mask", [make("Dropout", ["x"], ["y"])], [X], [_rows("y")]),
@@ -311,9 +312,9 @@ def raw_outputs(graph: UnusualGraph, inputs: Arrays) -> dict[str, Array]:
     }
 
 
-def _as_text(array: Array) -> Array:
+def _as_text(array: np.ndarray) -> np.ndarray:
     return np.array([each.decode() for each in array.flat], object).reshape(array.shape) if array.dtype == object else array
 
 
-def _as_bytes(array: Array) -> Array:
+def _as_bytes(array: np.ndarray) -> np.ndarray:
     return np.array([each.encode() for each in array.flat], object).reshape(array.shape) if array.dtype == object else array

@@ -16,6 +16,7 @@ from stoker.backends.api.errors import ServingError
 from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
+from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.rpc.status import adlik_status
@@ -25,7 +26,7 @@ from tests.fakes.fake_engine import FakeEngine
 
 SERVICES = {**predict_pb2.DESCRIPTOR.services_by_name, **operate_pb2.DESCRIPTOR.services_by_name}
 CODES = {code.value[0]: code for code in grpc.StatusCode}
-TYPES = {np.dtype(np.int32): 3, np.dtype(np.float32): 1, np.dtype(np.int64): 9}
+TYPES = {np.dtype(np.int32): types_pb2.DT_INT32, np.dtype(np.float32): types_pb2.DT_FLOAT, np.dtype(np.int64): types_pb2.DT_INT64}
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Classifiers as scikit-learn's and LightGBM's exporters end them: labels, and a `ZipMap` of the probabilities."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -22,9 +23,9 @@ def classifier(
         has_opset: Whether the file names an opset of ONNX's own operators, and has nodes of it behind the classifier.
     """
     is_text = isinstance(labels[0], str)
-    names = {"classlabels_strings" if is_text else "classlabels_int64s": labels}
+    names: dict[str, Any] = {"classlabels_strings" if is_text else "classlabels_int64s": labels}
     kind = TensorProto.STRING if is_text else TensorProto.INT64
-    numbers = {"classlabels_strings" if is_text else "classlabels_ints": labels}
+    numbers: dict[str, Any] = {"classlabels_strings" if is_text else "classlabels_ints": labels}
     raw = ("raw_label", "raw_scores") if has_opset else ("label", "raw_scores")
     nodes = [
         helper.make_node(

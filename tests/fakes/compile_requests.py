@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+from numpy.typing import ArrayLike
 from onnx import helper
 
 from stoker.backends.api.tensor import DataType
@@ -42,5 +43,5 @@ def image_model(batch: int | str = "batch", height: int | str = 4) -> onnx.Model
         helper.make_node("MatMul", ["means", "w"], ["product"]),
         helper.make_node("Relu", ["product"], ["y"]),
     ]
-    weights = {"w": np.arange(6, dtype=np.float32).reshape(3, 2) - 2, "axes": np.array([2, 3], np.int64)}
+    weights: dict[str, ArrayLike] = {"w": np.arange(6, dtype=np.float32).reshape(3, 2) - 2, "axes": np.array([2, 3], np.int64)}
     return model_of(nodes, [tensor("image", [batch, 3, height, 4])], [tensor("y", [batch, 2])], weights, opset=18)

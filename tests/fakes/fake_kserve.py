@@ -12,14 +12,15 @@ from concurrent import futures
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from stoker_client._pb import messages as pb
 
-METADATA = {"name": "fake", "version": "1.2.3", "extensions": ["binary_tensor_data"]}
+METADATA: dict[str, Any] = {"name": "fake", "version": "1.2.3", "extensions": ["binary_tensor_data"]}
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
-MODEL = {"name": "echo", "versions": ["1", "3"], "platform": "fake_platform", "inputs": [TENSOR], "outputs": [TENSOR]}
+MODEL: dict[str, Any] = {"name": "echo", "versions": ["1", "3"], "platform": "fake_platform", "inputs": [TENSOR], "outputs": [TENSOR]}
 CONFIG = {"name": "echo", "platform": "fake_platform", "backend": "fake", "max_batch_size": 8, "parameters": {"k": {"string_value": "v"}}}
 INDEX = [
     {"name": "echo", "version": "3", "state": "READY", "reason": ""},
@@ -103,7 +104,7 @@ def echo(request: pb.ModelInferRequest) -> pb.ModelInferResponse:
     return reply
 
 
-class _GrpcHandlers(grpc.GenericRpcHandler):
+class _GrpcHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, fake: FakeKserve) -> None:
         self._fake = fake
 
@@ -171,7 +172,7 @@ def _echo_http(path: str, headers, body: bytes) -> tuple[dict[str, str], bytes]:
     head = json.loads(body[:head_bytes])
     wanted = {output["name"] for output in head.get("outputs", [])}
     parts = path.split("/")
-    reply = {"model_name": parts[3], "model_version": parts[5] if "versions" in parts else "3", "outputs": []}
+    reply: dict[str, Any] = {"model_name": parts[3], "model_version": parts[5] if "versions" in parts else "3", "outputs": []}
     if "id" in head:
         reply["id"] = head["id"]
     reply["parameters"] = {key: value for key, value in head["parameters"].items() if key != "binary_data_output"}

@@ -153,6 +153,9 @@ class FakeRepository:
         self.gate = threading.Event()
         self.gate.set()
 
+    def check_roots(self) -> None:
+        """There is always something to read."""
+
     def scan(self) -> RepositorySnapshot:
         assert self.gate.wait(10), "the test never opened the gate"
         self.scans += 1

@@ -56,7 +56,7 @@ def executable(
             for side in (inputs, outputs)
         ]
         made = helper.make_model(
-            helper.make_graph(list(nodes()), name, *values, list(initializers)), opset_imports=[helper.make_opsetid("", 18)]
+            helper.make_graph(list(nodes()), name, values[0], values[1], list(initializers)), opset_imports=[helper.make_opsetid("", 18)]
         )
         made.ir_version = 10
         content: bytes = made.SerializeToString()

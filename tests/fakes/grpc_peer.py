@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -139,7 +140,7 @@ class GrpcPeer:
                 return
 
     async def call(
-        self, message: bytes = b"hello", path: str = "/a.B/Echo", metadata: Iterable[tuple[str, str]] = (), **fields: str
+        self, message: bytes = b"hello", path: str = "/a.B/Echo", metadata: Iterable[tuple[str, str]] = (), **fields: Any
     ) -> CallRecord:
         """One unary call to its end."""
         stream_id = self.begin(path, metadata, **fields)
@@ -184,9 +185,9 @@ class GrpcPeer:
     def _take(self, event: h2.events.Event) -> None:
         answer = self.answers.get(getattr(event, "stream_id", 0) or 0, CallRecord())
         if isinstance(event, h2.events.ResponseReceived):
-            answer.headers = dict(event.headers)
+            answer.headers = _text_fields(event.headers)
         elif isinstance(event, h2.events.TrailersReceived):
-            answer.trailers = dict(event.headers)
+            answer.trailers = _text_fields(event.headers)
         elif isinstance(event, h2.events.DataReceived):
             answer.body += event.data
             if self.reads:
@@ -216,6 +217,11 @@ async def connected(port: int, *, window_bytes: int | None = None) -> AsyncItera
         yield peer
     finally:
         await peer.close()
+
+
+def _text_fields(fields: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    """The header fields of an event; `h2` decodes them, as its configuration says."""
+    return dict(fields)
 
 
 def binary(value: bytes) -> str:

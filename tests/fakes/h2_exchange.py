@@ -1,6 +1,7 @@
 """A foreign HTTP/2 client (the `h2` library) and our connection, joined in memory."""
 
 from collections import defaultdict
+from typing import Any, cast
 
 import h2.config
 import h2.connection
@@ -35,7 +36,7 @@ class Exchange:
     def __init__(self, limits: H2Limits | None = None, *, settings: dict[int, int] | None = None, auto_consume: bool = True) -> None:
         self.client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         if settings:
-            self.client.local_settings = h2.settings.Settings(client=True, initial_values=settings)
+            self.client.local_settings = h2.settings.Settings(client=True, initial_values=cast("Any", settings))
         self.client.initiate_connection()
         self.server = ServerConnection(limits or H2Limits(), 0.0)
         self.events: list[Event] = []

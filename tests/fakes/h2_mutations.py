@@ -190,7 +190,7 @@ def meaning(events: list[Event]) -> list[Event]:
         if isinstance(event, DataReceived):
             earlier = joined[-1] if joined else None
             if isinstance(earlier, DataReceived) and earlier.stream_id == event.stream_id and not earlier.end_stream:
-                joined[-1] = DataReceived(event.stream_id, earlier.data + bytes(event.data), event.end_stream)
+                joined[-1] = DataReceived(event.stream_id, bytes(earlier.data) + bytes(event.data), event.end_stream)
             else:
                 joined.append(DataReceived(event.stream_id, bytes(event.data), event.end_stream))
         else:

@@ -13,7 +13,7 @@ def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:
     while at < len(data):
         protocol = connection.transport.get_protocol()
         if isinstance(protocol, asyncio.BufferedProtocol):
-            receive_buffer = protocol.get_buffer(-1)
+            receive_buffer = memoryview(protocol.get_buffer(-1))
             size = min(len(receive_buffer), len(data) - at, most)
             receive_buffer[:size] = data[at : at + size]
             protocol.buffer_updated(size)

@@ -3,10 +3,13 @@
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from typing import cast
 
 from stoker.backends.testing.fake_clock import FakeClock
+from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
+from stoker.server.observability.recorder import ServerRecorder
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeRecorder, FakeRepository, turn
 
 
@@ -20,7 +23,8 @@ class Bench:
         self.recorder = FakeRecorder()
         self.clock = FakeClock()
         self.settings = LifecycleSettings(control_mode=mode, **settings)
-        self.manager = ModelManager(self.repository, self.loader, self.recorder, self.clock, self.settings, watch=False)
+        loader, recorder = cast("Loader", self.loader), cast("ServerRecorder", self.recorder)
+        self.manager = ModelManager(self.repository, loader, recorder, self.clock, self.settings, watch=False)
 
     async def started(self) -> "Bench":
         await self.manager.start()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tests.fakes.graphs import parse
 
@@ -26,7 +26,7 @@ def convolutional() -> Network:
     }"""
     random = np.random.default_rng(1)
     weights = _normal(random, w1=(4, 3, 3, 3), b1=(4,), w2=(6, 4, 3, 3), w3=(5, 6), b3=(5,), s1=(4,), o1=(4,), m1=(4,))
-    weights |= {"v1": random.uniform(0.5, 2, 4).astype(np.float32), "zero": np.float32(0)}
+    weights |= {"v1": random.uniform(0.5, 2, 4).astype(np.float32), "zero": np.array(0, np.float32)}
     return Network(parse(body, weights), _normal(random, x=(2, 3, 8, 8)))
 
 
@@ -54,7 +54,7 @@ def transformer() -> Network:
     )
     weights = _normal(random, gamma=(8,), beta=(8,), **matrices)
     scalars = {"two": 2, "eps": 1e-5, "one": 1, "low": -1e4, "root": 2, "root_two": np.sqrt(2), "half": 0.5}
-    weights |= {name: np.float32(value) for name, value in scalars.items()}
+    weights |= {name: np.array(value, np.float32) for name, value in scalars.items()}
     weights |= {"heads": np.array([0, 0, 2, 4]), "whole": np.array([0, 0, 8]), "last": np.array([-1])}
     weights |= {"one_axis": np.array([1]), "two_axis": np.array([2])}
     ids = random.integers(0, 11, (2, 6))
@@ -72,7 +72,7 @@ def dense() -> Network:
     random = np.random.default_rng(3)
     weights = _normal(random, w1=(8, 4), b1=(8,), s=(8,), o=(8,), m=(8,), w2=(8, 6), b2=(6,), w3=(6, 2))
     scalars = {"three": 3, "small": 0.044715, "root": np.sqrt(2 / np.pi), "one": 1, "half": 0.5, "seven": 7}
-    weights |= {name: np.float32(value) for name, value in scalars.items()} | {"v": random.uniform(0.5, 2, 8).astype(np.float32)}
+    weights |= {name: np.array(value, np.float32) for name, value in scalars.items()} | {"v": random.uniform(0.5, 2, 8).astype(np.float32)}
     return Network(parse(body, weights), _normal(random, x=(3, 4)))
 
 
@@ -98,7 +98,7 @@ def masked() -> Network:
         l = Where(m, x, low) p = Softmax<axis = -1>(l) c = Where(m, p, zero) y = Mul(c, c) s = CumSum<exclusive = 1>(p, axis)
         v, i = TopK<largest = 0>(x, k)
     }"""
-    constants = {"low": np.float32(-1e9), "zero": np.float32(0), "axis": np.int64(-1), "k": np.array([2])}
+    constants: dict[str, ArrayLike] = {"low": np.float32(-1e9), "zero": np.float32(0), "axis": np.int64(-1), "k": np.array([2])}
     mask = np.array([[True, False, True, True, False], [False, True, True, False, True]])
     return Network(parse(body, constants), {"m": mask, **_normal(np.random.default_rng(5), x=(3, 2, 5))})
 
@@ -131,8 +131,8 @@ def reducing() -> Network:
         bc = Cast<to = 9>(r) fc = Cast<to = 1>(bc) m = Mul(fc, x) cl = CastLike(m, x) z = Clip(cl, half)
         oh = OneHot(i, depth, values) o = Cast<to = 1>(oh) ir = Mul(i, i) k = Pow(ir, whole)
     }"""
-    constants = {"last": np.array([1]), "two": np.float32(2), "half": np.float32(0.5), "depth": np.array(4), "values": np.array([0, 3])}
-    constants |= {"whole": np.array(3)}
+    constants: dict[str, ArrayLike] = {"last": np.array([1]), "two": np.float32(2), "half": np.float32(0.5)}
+    constants |= {"depth": np.array(4), "values": np.array([0, 3]), "whole": np.array(3)}
     feeds = _normal(np.random.default_rng(7), x=(3, 4))
     return Network(parse(body, constants), {**feeds, "i": np.array([0, 3, -2])})
 
@@ -146,11 +146,16 @@ def picture() -> Network:
     random = np.random.default_rng(8)
     constants = _normal(random, w=(4, 3, 3, 3), gamma=(4, 1, 1), beta=(4, 1, 1))
     constants |= {
-        "full": np.float32(255),
-        "mean": np.float32([[[0.4]], [[0.5]], [[0.6]]]),
-        "deviation": np.float32([[[0.2]], [[0.25]], [[0.3]]]),
+        "full": np.array(255, np.float32),
+        "mean": np.array([[[0.4]], [[0.5]], [[0.6]]], np.float32),
+        "deviation": np.array([[[0.2]], [[0.25]], [[0.3]]], np.float32),
     }
-    constants |= {"group": np.array([0, 1, -1]), "back": np.array([1, 4, 4, 4]), "one": np.float32([1]), "none": np.float32([0])}
+    constants |= {
+        "group": np.array([0, 1, -1]),
+        "back": np.array([1, 4, 4, 4]),
+        "one": np.array([1], np.float32),
+        "none": np.array([0], np.float32),
+    }
     return Network(parse(body, constants), {"x": random.integers(0, 256, (1, 3, 6, 6)).astype(np.uint8)})
 
 

@@ -64,8 +64,9 @@ def write_sample(writer: Writer, executable: str = "pair", *, compress: bool = F
         blob.stream.write(encode_program(sample_program()))
     writer.write(sample_metadata(executable))
     with writer.create_tensor_data(TensorDataInfo("w", PAIR), executable, compress) as blob:
-        blob.stream.write(np.array([1, 2], np.float32))
-    writer.create_feed_data(TensorDataInfo("x", PAIR), np.arange(6, dtype=np.float32).reshape(3, 2), executable, compress)
+        blob.stream.write(np.array([1, 2], np.float32).data)
+    samples = [row.data for row in np.arange(6, dtype=np.float32).reshape(3, 2)]
+    writer.create_feed_data(TensorDataInfo("x", PAIR), samples, executable, compress)
     with writer.create_opaque_blob("fusion", executable, compress) as blob:
         blob.stream.write(b'{"graph0": [1]}')
 

@@ -50,7 +50,7 @@ class HandTimers:
 
     def __init__(self) -> None:
         self.now = 1_000_000_000
-        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._due: list[tuple[int, int, HandTimer]] = []
         self._order = count()
 
     def now_ns(self) -> int:

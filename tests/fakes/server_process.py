@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 #: How long a server may take to be ready, or to end, before a test gives up, seconds.
 PATIENCE_S = 60.0
@@ -58,7 +59,7 @@ class ServerProcess:
             with error:
                 return error.code, error.read()
 
-    def json(self, path: str, body: object = None) -> object:
+    def json(self, path: str, body: object = None) -> Any:
         """The answer to a request that must succeed."""
         status, text = self.get(path, None if body is None else json.dumps(body).encode())
         assert status == 200, f"{path}: {status} {text!r}"
@@ -106,7 +107,7 @@ def running_server(*flags: str, at: Path, env: Mapping[str, str] | None = None) 
         server.process.wait()
 
 
-def wait_until(is_so: Callable[[], bool], *, what: str, patience_s: float = PATIENCE_S) -> None:
+def wait_until(is_so: Callable[..., bool], *, what: str, patience_s: float = PATIENCE_S) -> None:
     """Polls until `is_so`, with a bound; `what` names it in the failure."""
     end = time.monotonic() + patience_s
     while not is_so():

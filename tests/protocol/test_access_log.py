@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.pb.adlik import predict_pb2 as adlik_pb
+from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2 as tfs_pb
 from tests.fakes.server_process import ServerProcess, running_server
 
@@ -33,7 +34,7 @@ def tfs(model: str) -> tfs_pb.PredictRequest:
     message = tfs_pb.PredictRequest()
     message.model_spec.name = model
     tensor = message.inputs["IN"]
-    tensor.dtype = 1
+    tensor.dtype = types_pb2.DT_FLOAT
     for size in ROW.shape:
         tensor.tensor_shape.dim.add(size=size)
     tensor.tensor_content = ROW.tobytes()
@@ -44,7 +45,7 @@ def adlik(model: str) -> adlik_pb.PredictRequest:
     message = adlik_pb.PredictRequest(batch_size=1)
     message.model_spec.name = model
     tensor = message.inputs["IN"]
-    tensor.dtype = 1
+    tensor.dtype = types_pb2.DT_FLOAT
     for size in ROW.shape:
         tensor.tensor_shape.dim.add(size=size)
     tensor.tensor_content = ROW.tobytes()

@@ -129,7 +129,7 @@ def start(root: Path, installed: Path, ready: Path) -> "subprocess.Popen[bytes]"
     environment["PATH"] = environment["PATH"].replace("$PATH", "/usr/bin:/bin")
     user = {"user": IMAGE_USER, "group": IMAGE_USER, "extra_groups": []} if os.geteuid() == 0 else {}
     with (root / "server.log").open("wb") as log:
-        return subprocess.Popen(command, cwd=root / "empty", env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **user)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(command, cwd=root / "empty", env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **user)  # type: ignore[call-overload]
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def test_an_interruption_is_quiet(tmp_path):
     walkthrough = ROOT / "examples" / "ipu" / "walkthrough.py"
     command = [sys.executable, "-c", IN_THE_FOREGROUND, "-u", str(walkthrough), "--keep", str(tmp_path / "kept")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as running:
+        assert running.stdout is not None
         for line in running.stdout:
             if "The choice" in line:
                 break

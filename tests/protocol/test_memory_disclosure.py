@@ -7,6 +7,7 @@ the memory of numpy, ONNX Runtime and OpenVINO is marked alike.
 import importlib.util
 import platform
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,8 +63,8 @@ def check_answers(client: Client, name: str, graph: UnusualGraph) -> None:
         typed = {spec.name: TypedArray(np.atleast_1d(inputs[spec.name]), spec.datatype.value) for spec in graph.signature.inputs}
         found, expected = client.infer(name, typed), raw_outputs(graph, inputs)
         for spec in graph.signature.outputs:
-            array = np.asarray(found[spec.name])
-            wanted = np.atleast_1d(expected[spec.name])
+            array: Any = np.asarray(found[spec.name])
+            wanted: Any = np.atleast_1d(expected[spec.name])
             assert array.shape == wanted.shape
             if array.dtype.kind == "f":
                 np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-6, err_msg=f"{graph.name}: {spec.name}")

@@ -98,7 +98,7 @@ print("valid")
     if (said := run_python(clients_python, judge, json.dumps(document)).strip()) == "absent":
         pytest.skip("openapi-spec-validator is not installed: run 'make clients-env'")
     assert said == "valid"
-    for path, operations in document["paths"].items():  # type: ignore[index]
+    for path, operations in document["paths"].items():
         for method, operation in operations.items():
             body = operation["requestBody"]["content"]["application/json"]["example"] if method == "post" else None
             server.json(path, body)

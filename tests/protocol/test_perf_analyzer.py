@@ -139,8 +139,7 @@ def measured(at: Path, *arguments: str, answered: Callable[[], int] | None = Non
 
 def ended(command: list[str], patience_s: float) -> tuple[int | None, str]:
     """Exit code and output of `command`; None: it has not ended in time, and was killed with all that it had started."""
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, start_new_session=True, **both) as process:
+    with subprocess.Popen(command, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
             printed, _ = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:

@@ -27,7 +27,7 @@ dynamic_batching {{ }}
 
 def write_version(model: Path, version: int, added: float, *, config: str | None = None) -> None:
     """A version that answers X + `added`, moved into place whole."""
-    shape = ["n", 4]
+    shape: list[str | int | None] = ["n", 4]
     graph = helper.make_graph(
         [helper.make_node("Add", ["X", "C"], ["Y"])],
         "add",

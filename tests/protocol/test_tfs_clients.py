@@ -55,7 +55,7 @@ def test_the_published_client_replaces_the_list_of_models(tfs_python: Path, tmp_
 
 def images(count: int) -> list[Any]:
     with np.load(REPOSITORY_ROOT / "examples" / "digits" / "heldout.npz") as heldout:
-        return heldout["images"][:count].tolist()  # type: ignore[no-any-return]
+        return heldout["images"][:count].tolist()
 
 
 def test_rows_as_curl_sends_them_are_answered_by_every_kind_of_model(server: ServerProcess):

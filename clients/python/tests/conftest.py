@@ -53,23 +53,23 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        return method if self._runner is None else functools.partial(self._drive, method)
+        return method if self._runner is None else functools.partial(self._drive, self._runner, method)
 
-    def _drive(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def _drive(self, runner: asyncio.Runner, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         result = method(*arguments, **keywords)
         if inspect.isasyncgen(result):
-            return self._iterate(result)
-        return self._runner.run(_awaited(result))
+            return self._iterate(runner, result)
+        return runner.run(_awaited(result))
 
-    def _iterate(self, generator: Any) -> Iterator[Any]:
+    def _iterate(self, runner: asyncio.Runner, generator: Any) -> Iterator[Any]:
         try:
             while True:
                 try:
-                    yield self._runner.run(_awaited(anext(generator)))
+                    yield runner.run(_awaited(anext(generator)))
                 except StopAsyncIteration:
                     return
         finally:
-            self._runner.run(generator.aclose())
+            runner.run(generator.aclose())
 
 
 async def _awaited(awaitable: Any) -> Any:

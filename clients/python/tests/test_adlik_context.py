@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -78,13 +78,13 @@ def test_the_best_classes_come_as_adliks_examples_print_them(context: PredictCon
 
 
 @pytest.mark.parametrize("choice", [1, {"cls": 1}, predict_pb2.PredictRequest.Output(cls=predict_pb2.PredictRequest.Class(count=1))])
-def test_classes_are_asked_for_in_each_of_adliks_ways(context: PredictContext, choice: object) -> None:
+def test_classes_are_asked_for_in_each_of_adliks_ways(context: PredictContext, choice: Any) -> None:
     assert [len(best) for best in context.run({"x": X}, {"x": choice})["x"].batch_classes] == [1, 1]
 
 
 @pytest.mark.parametrize(("outputs", "found"), [("x", ["x"]), (None, ["small", "x"]), ([], ["small", "x"]), ({"small": None}, ["small"])])
-def test_outputs_are_chosen_by_name_and_none_means_all(context: PredictContext, outputs: object, found: list[str]) -> None:
-    inputs = {"x": X, "small": np.ones((2, 2), np.uint8)}
+def test_outputs_are_chosen_by_name_and_none_means_all(context: PredictContext, outputs: Any, found: list[str]) -> None:
+    inputs: dict[str, np.ndarray] = {"x": X, "small": np.ones((2, 2), np.uint8)}
     assert list(context.run(inputs, outputs)) == found
 
 
@@ -222,7 +222,7 @@ def test_an_unknown_protocol_is_named() -> None:
 
 def test_a_version_is_a_number_or_a_label() -> None:
     with pytest.raises(sdk.InvalidRequest, match=r"model_version is 1.5"):
-        PredictContext("echo", model_version=1.5)
+        PredictContext("echo", model_version=cast("Any", 1.5))
 
 
 def _other_model(request: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:

@@ -1,5 +1,7 @@
 """TensorFlow's tensors to numpy and back, without TensorFlow."""
 
+from typing import Any, cast
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from stoker_client.adlik import array_from_proto, proto_from_array, tensor_dtype
 NUMBERS = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "complex64")
 
 
-def tensor(dtype: int, shape: tuple[int, ...], **values: object) -> pb.TensorProto:
+def tensor(dtype: pb.DataType, shape: tuple[int, ...], **values: Any) -> pb.TensorProto:
     proto = pb.TensorProto(dtype=dtype, **values)
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
@@ -72,7 +74,7 @@ def test_typed_values_are_read_as_tensorflow_reads_them(proto: pb.TensorProto, e
         (tensor(pb.DT_COMPLEX64, (1,), scomplex_val=[1]), "does not hold DT_COMPLEX64 values"),
         (tensor(pb.DT_FLOAT, (-1,)), "unknown shape"),
         (tensor(pb.DT_VARIANT, (1,)), "element type DT_VARIANT, which has no numpy form"),
-        (tensor(99, (1,)), "element type number 99"),
+        (tensor(cast("pb.DataType", 99), (1,)), "element type number 99"),
     ],
 )
 def test_a_tensor_that_contradicts_itself_is_an_error(proto: pb.TensorProto, text: str) -> None:

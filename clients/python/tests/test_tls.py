@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs the openssl comma
 
 def make_certificate(folder: Path, names: str = "IP:127.0.0.1") -> tuple[Path, Path]:
     cert, key = folder / "cert.pem", folder / "key.pem"
-    request = [OPENSSL, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    request = [str(OPENSSL), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName={names}"]
     subprocess.run([*request, *subject, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
     return cert, key

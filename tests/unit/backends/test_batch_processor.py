@@ -206,7 +206,7 @@ def test_each_request_gets_just_the_outputs_it_wants() -> None:
 
 def test_requests_with_different_optional_inputs_never_share_a_run() -> None:
     def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
-        return {"p": inputs["a"] + inputs.get("b", np.float32(0)), "q": inputs["a"].copy()}
+        return {"p": inputs["a"] + inputs.get("b", np.array(0, np.float32)), "q": inputs["a"].copy()}
 
     instance = FakeInstance(two_in_two_out(), compute=compute)
     result = processor(instance).process([BatchItem({"a": rows(1)}, 1, ("p",)), BatchItem({"a": rows(1), "b": rows(5)}, 1, ("p",))])

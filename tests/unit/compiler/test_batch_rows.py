@@ -33,7 +33,11 @@ def source_of(model: onnx.ModelProto, batch: int = 4, *, is_known: bool = True) 
         (MEAN, {}, OTHER),
         ("g (float[b,4] x) => (float[b,4] y) { y = Softmax<axis = 0>(x) }", {}, OTHER),
         ("g (float[b,4] x) => (float[b,4] y) { y = CumSum(x, a) }", {"a": np.array(0)}, OTHER),
-        ("g (float[b,4] x) => (float[b,4] y) { s = Softmax<axis = 0>(x) y = Add(s, c) }", {"c": np.float32([0, 0, 0, -np.inf])}, OTHER),
+        (
+            "g (float[b,4] x) => (float[b,4] y) { s = Softmax<axis = 0>(x) y = Add(s, c) }",
+            {"c": np.array([0, 0, 0, -np.inf], np.float32)},
+            OTHER,
+        ),
         (
             "g (float[b,4] x) => (float[b,4] y) { s = Shape(x) n = Cast<to = 1>(s) f = Gather(n, z) y = Div(x, f) }",
             {"z": np.array([0])},

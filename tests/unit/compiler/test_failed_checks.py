@@ -18,7 +18,7 @@ from tests.fakes.graphs import parse
 
 #: Beyond FLOAT16's range: the converted model gives infinities.
 LARGE = "g (float[n,4] x) => (float[n,4] y) { z = Mul(x, w) y = Mul(z, w) }"
-WEIGHT = {"w": np.float32([1e4, 1e4, 1e4, 1e4])}
+WEIGHT = {"w": np.array([1e4, 1e4, 1e4, 1e4], np.float32)}
 
 
 def words(tmp_path: Path, model: onnx.ModelProto, target: str, precision: str = "fp32", *more: str) -> list[str]:

@@ -66,7 +66,7 @@ def test_a_batch_that_is_built_in_is_refused(body: str, weights: dict[str, np.nd
 def test_a_batch_that_is_built_in_is_refused_beside_infinities(extra: float) -> None:
     text = "g (float[2,4] x) => (float[2,4] y) { s = Softmax<axis = 0>(x) y = Add(s, c) }"
     with pytest.raises(ShapeError, match="with 4, output 'y' is another"):
-        with_free_batch(parse(text, {"c": np.float32([0, 0, 0, extra])}), [3])
+        with_free_batch(parse(text, {"c": np.array([0, 0, 0, extra], np.float32)}), [3])
 
 
 def test_whole_numbers_that_differ_a_little_are_refused() -> None:

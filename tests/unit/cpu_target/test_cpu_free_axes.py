@@ -84,7 +84,7 @@ def test_a_state_whose_size_is_that_of_the_batch_keeps_it_open(compile_cpu: Comp
     rng = np.random.default_rng(0)
     given = {"w": rng.standard_normal((1, 3, 4)), "r": rng.standard_normal((1, 3, 3)), "nothing": np.zeros(1)}
     constants = {name: array.astype(np.float32) for name, array in given.items()}
-    onnx.save(parse(text, {**constants, "one": np.int64([1]), "three": np.int64([3])}), folder / "model.onnx")
+    onnx.save(parse(text, {**constants, "one": np.array([1], np.int64), "three": np.array([3], np.int64)}), folder / "model.onnx")
     model = onnx.load(folder / "model.onnx")
     model.graph.node.append(helper.make_node("Squeeze", ["y", "first"], ["last"]))
     model.graph.initializer.append(helper.make_tensor("first", TensorProto.INT64, [1], [0]))
@@ -110,7 +110,7 @@ def test_rows_that_depend_on_each_other_are_no_batch(
     compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture, body: str, reason: str
 ) -> None:
     sizes = "float[m,n]" if "Transpose" in body else "float[n,m]"
-    constants = {"edge": np.float32([0, 0, 0, -np.inf])} if "edge" in body else {}
+    constants = {"edge": np.array([0, 0, 0, -np.inf], np.float32)} if "edge" in body else {}
     onnx.save(parse(f"g (float[n,m] x) => ({sizes} y) {{ {body} }}".replace("m]", "4]") if constants else
                     f"g (float[n,m] x) => ({sizes} y) {{ {body} }}", constants), folder / "model.onnx")  # fmt: skip
     with caplog.at_level(logging.WARNING):
@@ -126,7 +126,7 @@ def test_rows_that_depend_on_each_other_are_no_batch(
 def test_a_source_that_runs_with_one_number_of_rows_only_is_no_batch(
     compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    onnx.save(parse("g (float[n,4] x) => (float[n,4] y) { y = Reshape(x, s) }", {"s": np.int64([6, 4])}), folder / "model.onnx")
+    onnx.save(parse("g (float[n,4] x) => (float[n,4] y) { y = Reshape(x, s) }", {"s": np.array([6, 4], np.int64)}), folder / "model.onnx")
     with caplog.at_level(logging.WARNING):
         ran = compile_cpu("--input_shape", "x=6,4", "--check", *SERVED)
     assert ran.code == 0, ran.err
@@ -139,7 +139,7 @@ def test_a_source_that_runs_with_one_number_of_rows_only_is_no_batch(
 
 def test_a_source_that_runs_with_no_other_rows_says_why(compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "g (float[n,4] x) => (float[m,4] y) { r = Reshape(x, s) c = Cast <to = 1> (r) y = Compress <axis = 0> (c, all) }"
-    onnx.save(parse(text, {"s": np.int64([6, 4]), "all": np.ones(6, bool)}), folder / "model.onnx")
+    onnx.save(parse(text, {"s": np.array([6, 4], np.int64), "all": np.ones(6, bool)}), folder / "model.onnx")
     with caplog.at_level(logging.WARNING):
         ran = compile_cpu("--input_shape", "x=6,4", "--check", *SERVED)
     assert ran.code == 0, ran.err

@@ -135,7 +135,7 @@ def test_attention_makes_a_transformer_and_a_softmax_alone_does_not() -> None:
     text = """g (float[n,3,8,8] x) => (float[n,4,4] y) {
         c = Conv(x, w) f = Reshape(c, rows) t = Transpose <perm = [0, 2, 1]> (f) s = MatMul(f, t) p = Softmax(s) y = MatMul(p, s)
     }"""
-    assert not is_transformer(parse(text, {"w": np.ones((4, 3, 3, 3), np.float32), "rows": np.int64([0, 4, -1])}))
+    assert not is_transformer(parse(text, {"w": np.ones((4, 3, 3, 3), np.float32), "rows": np.array([0, 4, -1], np.int64)}))
 
 
 def test_dynamic_int8_needs_no_samples_and_is_close(compile_cpu: Compile, folder: Path) -> None:

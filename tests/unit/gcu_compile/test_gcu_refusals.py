@@ -48,8 +48,8 @@ def test_there_is_no_int8() -> None:
     with pytest.raises(GcuUnsupportedOperators, match=r"QuantizeLinear.*no int8 arithmetic") as caught:
         compiled(
             "g (float[4] x) => (float[4] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
-            s=np.float32(0.1),
-            z=np.int8(0),
+            s=np.array(0.1, np.float32),
+            z=np.array(0, np.int8),
         )
     assert len(caught.value.operators) == 2
     with pytest.raises(GcuUnsupportedOperators, match=r"Max \(node 'a'\): it reads 'x' in INT8: the i20 has no int8 arithmetic"):

@@ -27,7 +27,7 @@ def test_any_number_of_samples_runs_in_the_smallest_batches_that_take_them(devic
     engine = device.load(scaled())
     x = rows(samples)
     y, n = run_on_host(engine, [x])
-    np.testing.assert_array_equal(y, x * np.float32([1, 2, 3]))
+    np.testing.assert_array_equal(y, x * np.array([1, 2, 3], np.float32))
     assert n.tolist() == x.argmax(axis=1).tolist()
     assert engine.runs == runs
     figures = device.figures
@@ -197,7 +197,7 @@ def test_a_file_is_loaded_and_a_damaged_one_refused(device, tmp_path):
     path = tmp_path / "model.exec"
     write_executable(path, scaled())
     x = rows(3)
-    np.testing.assert_array_equal(run_on_host(device.load(path), [x])[0], x * np.float32([1, 2, 3]))
+    np.testing.assert_array_equal(run_on_host(device.load(path), [x])[0], x * np.array([1, 2, 3], np.float32))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)

@@ -35,7 +35,7 @@ def rows(count):
 
 
 def expected(x):
-    return x * np.float32([1, 2, 3])
+    return x * np.array([1, 2, 3], np.float32)
 
 
 def test_a_block_owns_a_device_and_gives_it_back():

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from stoker.backends.gcu.runtime import Status, StatusError
 from tests.fakes.onnx_models import model, value
 
-WEIGHT = np.float32([[1, 2], [3, 4], [5, 6]])
+WEIGHT = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
 
 
 def product(shape=(4, 3), **changes):

@@ -136,7 +136,11 @@ def test_bfloat16_becomes_single_precision_where_the_cpu_has_none(tmp_path: Path
 def test_quantised_models_are_right_at_every_batch_size(load: Load) -> None:
     """Two products in eight bits, one behind the other, with the kernels that would join them switched off."""
     rng = np.random.default_rng(0)
-    arrays: dict[str, np.ndarray] = {"zero": np.uint8(128), "scale": np.float32(0.05), "weight_scale": np.float32(0.005)}
+    arrays: dict[str, np.ndarray] = {
+        "zero": np.array(128, np.uint8),
+        "scale": np.array(0.05, np.float32),
+        "weight_scale": np.array(0.005, np.float32),
+    }
     arrays |= {f"w{n}": rng.integers(-127, 128, shape, np.int8) for n, shape in enumerate([(16, 64), (64, 10)])}
     make = onnx_models.helper.make_node
     nodes = []

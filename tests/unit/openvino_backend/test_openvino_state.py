@@ -1,6 +1,7 @@
 """Models that keep a state between infer requests are refused: the next request may be another client's."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from openvino import opset13  # noqa: E402
 from openvino.op.util import Variable, VariableInfo  # noqa: E402
 
 
-def counting() -> "ov.Model":
+def counting() -> Any:
     """y = state + x; state = y."""
     info = VariableInfo()
     info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 2]), ov.Type.f32, "v"
@@ -29,7 +30,7 @@ def counting() -> "ov.Model":
     return ov.Model([opset13.result(total)], [opset13.assign(total, variable)], [x], "counting")
 
 
-def counting_in_a_branch() -> "ov.Model":
+def counting_in_a_branch() -> Any:
     x, condition = opset13.parameter([1, 2], np.float32, name="x"), opset13.parameter([], bool, name="condition")
     then_body = counting()
     other = opset13.parameter([1, 2], np.float32)
@@ -42,7 +43,7 @@ def counting_in_a_branch() -> "ov.Model":
     return ov.Model([opset13.result(chosen)], [x, condition], "branch")
 
 
-def saved(model: "ov.Model", folder: Path) -> ModelFiles:
+def saved(model: Any, folder: Path) -> ModelFiles:
     folder.mkdir(parents=True)
     ov.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
     return ModelFiles(folder, {path.name: path.stat().st_size for path in folder.iterdir()})

@@ -160,7 +160,7 @@ def test_unsqueezes_of_unknown_rank_are_fused_only_from_the_front() -> None:
     ],
 )
 def test_constants_in_a_row_are_combined(body: str, left: list[str]) -> None:
-    initializers = {"c": np.float32([3, 0.7]), "d": np.float32(1.3)}
+    initializers = {"c": np.array([3, 0.7], np.float32), "d": np.float32(1.3)}
     assert fused("fuse_consecutive_arithmetic", f"g (float[2] x) => (float[2] y) {{ {body} }}", initializers, rtol=1e-6, atol=1e-6) == left
 
 
@@ -238,9 +238,9 @@ def test_batch_normalization_stays_where_it_must(text: str) -> None:
 
 
 def test_half_weights_that_would_overflow_stay() -> None:
-    values = batch_norm(1, np.float16) | {"v": np.float16([0]), "s": np.float16([60000])}
+    values = batch_norm(1, np.float16) | {"v": np.array([0], np.float16), "s": np.array([60000], np.float16)}
     text = "g (float16[1,1,2,2] x) => (float16[1,1,2,2] y) { a = Conv(x, w) y = BatchNormalization<epsilon = 1e-6>(a, s, b, m, v) }"
-    after = get_pass("fuse_bn_into_conv")(parse(text, {**values, "w": np.float16([[[[100]]]])}))
+    after = get_pass("fuse_bn_into_conv")(parse(text, {**values, "w": np.array([[[[100]]]], np.float16)}))
     assert op_types(after) == ["Conv", "BatchNormalization"]
 
 

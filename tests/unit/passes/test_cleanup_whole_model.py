@@ -40,7 +40,7 @@ def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
 
 def test_deadend_removes_nodes_and_weights_that_nothing_reads() -> None:
     text = "g (float[2] x) => (float[2] y) { a = Mul(x, u) b = Relu(a) y = Add(x, w) }"
-    made = after("eliminate_deadend", parse(text, {"u": np.float32([1, 2]), "w": np.float32([3, 4])}))
+    made = after("eliminate_deadend", parse(text, {"u": np.array([1, 2], np.float32), "w": np.array([3, 4], np.float32)}))
     assert (op_types(made), list(initializers_of(made))) == (["Add"], ["w"])
 
 
@@ -52,7 +52,7 @@ def test_deadend_keeps_what_a_branch_reads_and_cleans_branches() -> None:
 
 def test_unused_initializers_go_unless_callers_see_them() -> None:
     text = "g (float[2] x, float[2] seen) => (float[2] y, float[2] out) { y = Relu(x) }"
-    made = after("eliminate_unused_initializer", parse(text, {name: np.float32([1, 2]) for name in ("seen", "out", "gone")}))
+    made = after("eliminate_unused_initializer", parse(text, {name: np.array([1, 2], np.float32) for name in ("seen", "out", "gone")}))
     assert sorted(initializers_of(made)) == ["out", "seen"]
 
 
@@ -83,7 +83,7 @@ def test_identities_of_one_input_that_are_both_outputs_stay() -> None:
     ],
 )
 def test_different_nodes_are_not_merged(body: str) -> None:
-    model = parse(f"g (float[2] x) => (float[2] y) {{ {body} y = Add(c, d) }}", {"w": np.float32([1, 2])})
+    model = parse(f"g (float[2] x) => (float[2] y) {{ {body} y = Add(c, d) }}", {"w": np.array([1, 2], np.float32)})
     assert not get_pass("eliminate_duplicate_nodes").apply(as_ir(model))
 
 
@@ -102,33 +102,36 @@ def test_equal_nodes_of_different_branches_stay_apart() -> None:
 
 def test_equal_initializers_are_held_once() -> None:
     text = "g (float[2] x, float[2] d) => (float[2] y) { p = Add(x, a) q = Add(p, b) r = Add(q, c) s = Add(r, d) y = Add(s, n) }"
-    weights = {name: np.float32([0, 2]) for name in "abd"} | {"c": np.float32([0, 3]), "n": np.float32([-0.0, 2])}
+    weights = {name: np.array([0, 2], np.float32) for name in "abd"} | {
+        "c": np.array([0, 3], np.float32),
+        "n": np.array([-0.0, 2], np.float32),
+    }
     made = after("eliminate_duplicate_initializer", parse(text, weights))
     assert sorted(initializers_of(made)) == ["a", "c", "d", "n"]
 
 
 def test_equal_initializers_of_other_types_stay_apart() -> None:
     text = "g (float[1] x) => (float[1] y, int32[1] z) { y = Add(x, a) z = Add(b, b) }"
-    made = after("eliminate_duplicate_initializer", parse(text, {"a": np.float32([0]), "b": np.int32([0])}))
+    made = after("eliminate_duplicate_initializer", parse(text, {"a": np.array([0], np.float32), "b": np.array([0], np.int32)}))
     assert sorted(initializers_of(made)) == ["a", "b"]
 
 
 def test_duplicates_are_removed_from_branches_where_the_main_graph_has_them() -> None:
-    model = parse(BRANCHES, {"w": np.float32([1, 2])})
+    model = parse(BRANCHES, {"w": np.array([1, 2], np.float32)})
     made = after("remove_duplicated_initializer", model)
     assert [[each.name for each in graph.initializer] for graph in all_graphs(made)] == [["w"], [], ["u"]]
     assert [len(graph.initializer) for graph in all_graphs(after("eliminate_duplicate_initializer", model))] == [1, 1, 1]
 
 
 def test_initializers_of_branches_move_to_the_main_graph_under_names_of_their_own() -> None:
-    made = after("move_subgraph_initializer", parse(BRANCHES, {"w": np.float32([1, 2])}))
+    made = after("move_subgraph_initializer", parse(BRANCHES, {"w": np.array([1, 2], np.float32)}))
     main, *branches = all_graphs(made)
     assert len({each.name for each in main.initializer}) == 3
     assert not any(graph.initializer for graph in branches)
 
 
 def test_initializers_are_no_inputs() -> None:
-    model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }", {"w": np.float32([1, 2])})
+    model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }", {"w": np.array([1, 2], np.float32)})
     made = after("remove_initializer_from_input", model)
     assert [each.name for each in made.graph.input] == ["x"]
 
@@ -157,7 +160,7 @@ def test_constants_of_functions_stay_nodes() -> None:
 
 
 def test_nodes_get_names_of_their_own() -> None:
-    model = parse(BRANCHES, {"w": np.float32([1, 2])})
+    model = parse(BRANCHES, {"w": np.array([1, 2], np.float32)})
     plain = as_ir(model)
     plain.graph[0].name = plain.graph[1].name = "Mul_1"
     for node in list(traverse_nodes(plain))[2:]:

@@ -52,7 +52,7 @@ def lowered(text: str, initializers: dict[str, object] | None = None, *, to: int
         ('g (float[1,1,2,4] x) => (float[1,1,4,8] y) { y = Resize<mode = "linear">(x, , , s) }', {"s": ints(1, 1, 4, 8)}, ["Resize"]),
         (
             'g (float[1,1,2,4] x) => (float[1,1,4,8] y) { y = Resize<mode = "nearest">(x, , s) }',
-            {"s": np.float32([1, 1, 2, 2])},
+            {"s": np.array([1, 1, 2, 2], np.float32)},
             ["Resize"],
         ),
         ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }", {}, ["Softmax"]),
@@ -65,7 +65,7 @@ def lowered(text: str, initializers: dict[str, object] | None = None, *, to: int
         ("g (float[2,4] x) => (float[2,4] y) { y = Mish(x) }", {}, ["Softplus", "Tanh", "Mul"]),
         (
             "g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = BatchNormalization(x, w, w, w, w) }",
-            {"w": np.float32([1, 2, 3])},
+            {"w": np.array([1, 2, 3], np.float32)},
             ["BatchNormalization"],
         ),
     ],
@@ -85,7 +85,7 @@ def test_layer_normalization_is_written_out(axis: int, has_bias: bool) -> None:
 
 def test_layer_normalization_of_halves_keeps_its_statistics_in_float() -> None:
     text = "g (float16[2,4] x) => (float16[2,4] y) { y = LayerNormalization(x, w) }"
-    made = lowered(text, {"w": floats(4).astype(np.float16)}, feeds={"x": np.float16([[300, -300, 200, 100], [1, 2, 3, 4]])})
+    made = lowered(text, {"w": floats(4).astype(np.float16)}, feeds={"x": np.array([[300, -300, 200, 100], [1, 2, 3, 4]], np.float16)})
     assert (made[0], made[-2:]) == ("Cast", ["Cast", "Mul"])
 
 
@@ -111,9 +111,9 @@ def test_branches_are_lowered_too() -> None:
         (
             21,
             "g (float[2,4,3] x) => (float[2,4,3] y) { y = GroupNormalization<num_groups = 2>(x, s, s) }",
-            {"s": np.float32([0.5, 2, 3, 4])},
+            {"s": np.array([0.5, 2, 3, 4], np.float32)},
         ),
-        (23, "g (float[2,4] x) => (float[2,4] y) { y = RMSNormalization(x, w) }", {"w": np.float32([0.5, 2, 3, 4])}),
+        (23, "g (float[2,4] x) => (float[2,4] y) { y = RMSNormalization(x, w) }", {"w": np.array([0.5, 2, 3, 4], np.float32)}),
         (22, "g (float[1,1,4,4] x) => (float[1,1,3,3] y) { y = AveragePool<kernel_shape = [2, 2], dilations = [1, 1]>(x) }", {}),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_call_may_leave_out_outputs_of_a_function() -> None:
     model = model_of([node], [tensor("x", [2])], [tensor("y", [2])], functions=[function], domains=["own"])
     internal = convert_to_internal(model)
     assert (op_types(internal)[0], len(internal.functions)) == ("Neg", 0)
-    np.testing.assert_array_equal(run_onnx(internal, {"x": np.float32([1, -2])})["y"], [-1, 2])
+    np.testing.assert_array_equal(run_onnx(internal, {"x": np.array([1, -2], np.float32)})["y"], [-1, 2])
 
 
 def test_functions_of_the_model_are_inlined() -> None:

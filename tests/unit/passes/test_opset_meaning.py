@@ -35,9 +35,13 @@ OLD_FORMS: dict[str, tuple[tuple[int, ...], str, Arrays]] = {
     "upsample linear": (
         (9,),
         'g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Upsample<mode = "linear">(x, s) }',
-        {"s": np.float32([1, 1, 2, 2.5])},
+        {"s": np.array([1, 1, 2, 2.5], np.float32)},
     ),
-    "upsample nearest": ((9,), "g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Upsample(x, s) }", {"s": np.float32([1, 1, 2, 2.5])}),
+    "upsample nearest": (
+        (9,),
+        "g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Upsample(x, s) }",
+        {"s": np.array([1, 1, 2, 2.5], np.float32)},
+    ),
     "upsample nearest, scales computed": (
         (9,),
         "g (float[1,1,4,4] x, float[1,1,2,2] like) => (float[1,1,8,8] y) "
@@ -47,22 +51,22 @@ OLD_FORMS: dict[str, tuple[tuple[int, ...], str, Arrays]] = {
     "resize linear, larger": (
         (10,),
         'g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Resize<mode = "linear">(x, s) }',
-        {"s": np.float32([1, 1, 2, 2.5])},
+        {"s": np.array([1, 1, 2, 2.5], np.float32)},
     ),
     "resize linear, smaller": (
         (10,),
         'g (float[1,1,5,5] x) => (float[1,1,3,2] y) { y = Resize<mode = "linear">(x, s) }',
-        {"s": np.float32([1, 1, 0.6, 0.4])},
+        {"s": np.array([1, 1, 0.6, 0.4], np.float32)},
     ),
     "resize nearest, larger": (
         (10,),
         "g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Resize(x, s) }",
-        {"s": np.float32([1, 1, 2, 2.5])},
+        {"s": np.array([1, 1, 2, 2.5], np.float32)},
     ),
     "resize nearest, smaller": (
         (10,),
         "g (float[1,1,5,5] x) => (float[1,1,3,2] y) { y = Resize(x, s) }",
-        {"s": np.float32([1, 1, 0.6, 0.4])},
+        {"s": np.array([1, 1, 0.6, 0.4], np.float32)},
     ),
     "resize nearest of TensorFlow's pixels": (
         (11, 12),
@@ -98,7 +102,7 @@ OLD_FORMS: dict[str, tuple[tuple[int, ...], str, Arrays]] = {
     "batch normalization": (
         (7,),
         "g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = BatchNormalization<spatial = 1, momentum = 0.5>(x, w, w, w, w) }",
-        {"w": np.float32([1, 2, 3])},
+        {"w": np.array([1, 2, 3], np.float32)},
     ),
     "scatter": (
         (9, 10),
@@ -108,12 +112,12 @@ OLD_FORMS: dict[str, tuple[tuple[int, ...], str, Arrays]] = {
     "regions": (
         (10,),
         "g (float[1,2,8,8] x) => (float[1,2,3,3] y) { y = RoiAlign<output_height = 3, output_width = 3, sampling_ratio = 2>(x, r, b) }",
-        {"r": np.float32([[1, 1, 6, 5]]), "b": ints(0)},
+        {"r": np.array([[1, 1, 6, 5]], np.float32), "b": ints(0)},
     ),
     "one hot of negative indices": (
         (9, 10),
         "g (int64[3] x) => (float[3,4] y) { y = OneHot(x, d, v) }",
-        {"d": ints(4), "v": np.float32([0, 1])},
+        {"d": ints(4), "v": np.array([0, 1], np.float32)},
     ),
     "scan of a batch": (
         (8,),
@@ -125,7 +129,7 @@ OLD_FORMS: dict[str, tuple[tuple[int, ...], str, Arrays]] = {
         (8,),
         "g (float[2,3] h, float[2,4,3] x) => (float[2,3] f, float[2,4,3] y) { f, y = Scan<num_scan_inputs = 1, directions = [1], "
         "body = b (float[3] s, float[3] e) => (float[3] t, float[3] o) { m = Mul(e, w) t = Add(s, m) o = Softmax<axis = 0>(t) }>(, h, x) }",
-        {"w": np.float32([1, 2, 3])},
+        {"w": np.array([1, 2, 3], np.float32)},
     ),
 }
 FEEDS: dict[str, Feeds] = {"one hot of negative indices": {"x": ints(-1, 2, 7)}}
@@ -165,13 +169,13 @@ def test_old_forms_are_read_from_files_of_their_time(name: str) -> None:
         (
             10,
             "g (float[1,1,4,4] x) => (float[1,1,8,2] y) { y = Resize(x, s) }",
-            {"s": np.float32([1, 1, 2, 0.5])},
+            {"s": np.array([1, 1, 2, 0.5], np.float32)},
             "shrinks some dimensions and stretches others",
         ),
         (
             11,
             'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn">(x, r, s) }',
-            {"r": floats(0), "s": np.float32([1, 1, 2, 2])},
+            {"r": floats(0), "s": np.array([1, 1, 2, 2], np.float32)},
             "opset 13 removed coordinate_transformation_mode 'tf_half_pixel_for_nn'",
         ),
         (
@@ -214,7 +218,7 @@ def test_what_has_no_counterpart_is_refused_with_its_node(opset: int, text: str,
         (
             21,
             "g (float[2,4,3] x) => (float[2,4,3] y) { y = GroupNormalization<num_groups = 2>(x, s, b) }",
-            {"s": np.float32([0.5, 2]), "b": np.float32([1, -1])},
+            {"s": np.array([0.5, 2], np.float32), "b": np.array([1, -1], np.float32)},
         ),
         (20, "g (float[1,8,1] x) => (float[1,8,2] y) { y = DFT<axis = 1>(x) }", {}),
     ],
@@ -232,7 +236,7 @@ def test_models_are_written_at_newer_opsets_with_the_same_meaning(opset: int, te
         ('g (float[2,4] x) => (float[2,6] y) { y = Pad<mode = "wrap">(x, p) }', {"p": ints(0, 1, 0, 1)}, "mode 'wrap' is new in opset 19"),
         (
             'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<coordinate_transformation_mode = "half_pixel_symmetric">(x, , s) }',
-            {"s": np.float32([1, 1, 2, 2])},
+            {"s": np.array([1, 1, 2, 2], np.float32)},
             "'half_pixel_symmetric' is new in opset 19",
         ),
     ],

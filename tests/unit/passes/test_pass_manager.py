@@ -164,7 +164,7 @@ def test_renaming_in_a_pass_leaves_the_message_it_was_read_from_alone() -> None:
             model.graph.initializers["w"].name = "other"
             return True
 
-    model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }", {"w": np.float32([1, 2])})
+    model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }", {"w": np.array([1, 2], np.float32)})
     copy = model.SerializeToString()
     after = PassManager([Renaming()]).run(model)
     assert [each.name for each in after.graph.initializer] == ["other"]

@@ -128,4 +128,4 @@ def test_the_smallest_period_that_divides_counts_and_minus_zero_is_not_zero():
     assert period_along(np.array([1, 2, 1, 2, 1, 2]), 0) == 2
     assert period_along(np.array([1, 2, 1, 2, 1]), 0) == 5
     assert period_along(np.array([0.0, -0.0]), 0) == 2
-    assert period_along(np.float32([np.nan, np.nan]), 0) == 1
+    assert period_along(np.array([np.nan, np.nan], np.float32), 0) == 1

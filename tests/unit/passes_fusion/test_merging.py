@@ -110,7 +110,7 @@ def experts(first: str = "x", second: str = "x", activation: str = "Relu", swapp
     constants = {
         f"{name}{i}": weights(*shape) for i in range(2) for name, shape in (("u", (4, 6)), ("v", (6, 4)), ("m", (6,)), ("n", (4,)))
     }
-    return named(text, constants | {"half": np.float32(0.5)})
+    return named(text, constants | {"half": np.array(0.5, np.float32)})
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -128,7 +128,7 @@ def test_a_gelu_whose_input_is_read_twice_is_stacked_as_well():
       p = MatMul(x, u) d = Div(p, k) e = Erf(d) f = Add(e, one) a = Mul(p, f)
       q = MatMul(x, v) g = Div(q, k) h = Erf(g) i = Add(h, one) b = Mul(q, i)
     }"""
-    model = named(text, {"u": weights(4, 4), "v": weights(4, 4), "k": np.float32(2**0.5), "one": np.float32(1)})
+    model = named(text, {"u": weights(4, 4), "v": weights(4, 4), "k": np.array(2**0.5, np.float32), "one": np.array(1, np.float32)})
     merged = MergeMoE("n_p,n_a,n_q,n_b")(model)
     assert (op_types(merged).count("MatMul"), op_types(merged).count("Erf")) == (1, 1)
     assert_same_results(model, merged, rtol=1e-4, atol=1e-5)

@@ -101,7 +101,7 @@ def test_a_node_of_another_type_is_refused():
         SerializeMatmul({"relu": 2})(model)
 
 
-@pytest.mark.parametrize("bias", [np.linspace(-1, 1, 6, dtype=np.float32), np.float32([0.5]), np.ones((4, 1), np.float32)])
+@pytest.mark.parametrize("bias", [np.linspace(-1, 1, 6, dtype=np.float32), np.array([0.5], np.float32), np.ones((4, 1), np.float32)])
 @pytest.mark.parametrize("name", ["mm", "layer/mm"])
 def test_a_layer_is_cut_with_its_bias(bias, name):
     model = named(

@@ -54,7 +54,7 @@ def test_a_compress_of_unknown_size_stays():
     ],
 )
 def test_an_expand_moves_behind_what_works_on_each_element(body, ops):
-    constants = {"s": np.array([4, 3]), "r": np.array([4, 1]), "k": np.float32(2), "row": np.float32([1, 2, 3])}
+    constants = {"s": np.array([4, 3]), "r": np.array([4, 1]), "k": np.float32(2), "row": np.array([1, 2, 3], np.float32)}
     used = {name: array for name, array in constants.items() if f"{name})" in body or f"({name}," in body or f", {name}" in body}
     model = onnx.shape_inference.infer_shapes(parse(f"g (float[1,3] x) => (float[4,3] y) {{ {body} }}", used), data_prop=True)
     moved = PostExpand()(model)

@@ -82,7 +82,7 @@ def test_a_onehot_that_others_read_keeps_its_type():
         ("p = MatMul(x, w) y = Mul(p, c)", np.float32(0.5)),
         ("p = MatMul(x, w) y = Mul(c, p)", WEIGHTS[0]),
         ("p = MatMul(x, w) y = Mul(p, c)", WEIGHTS[:1].reshape(1, 1, 5)),
-        ("p = MatMul(x, w) y = Div(p, c)", np.float32([8.0])),
+        ("p = MatMul(x, w) y = Div(p, c)", np.array([8.0], np.float32)),
         ("p = Mul(x, c) y = MatMul(p, w)", WEIGHTS[:, 0]),
         ("p = Div(x, c) y = MatMul(p, w)", np.float32(4.0)),
     ],
@@ -101,7 +101,7 @@ def test_a_factor_goes_into_the_weights(body, factor):
 @pytest.mark.parametrize(
     ("body", "factor", "outputs"),
     [
-        ("p = MatMul(x, w) y = Mul(p, c)", np.float32([[2], [3], [4]]), ""),
+        ("p = MatMul(x, w) y = Mul(p, c)", np.array([[2], [3], [4]], np.float32), ""),
         ("p = MatMul(x, w) y = Mul(p, c)", np.float32(2), ", float[2,3,5] p"),
         ("p = MatMul(x, w) y = Mul(p, c) q = Mul(p, p)", np.float32(2), ", float[2,3,5] q"),
         ("p = MatMul(x, w) y = Mul(p, c) q = MatMul(x, w)", np.float32(2), ", float[2,3,5] q"),

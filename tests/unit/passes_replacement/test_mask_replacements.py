@@ -60,7 +60,7 @@ def test_other_choices_are_no_masks(body: str, low: float) -> None:
     ],
 )
 def test_a_choice_is_a_sum_of_products(where: str, ops: list[str]) -> None:
-    constants = {name: value for name, value in {"zero": np.float32(0), "row": np.float32([0, 1, 2, 3])}.items() if name in where}
+    constants = {name: value for name, value in {"zero": np.float32(0), "row": np.array([0, 1, 2, 3], np.float32)}.items() if name in where}
     model = parse(f"g (bool[2,4] m, float[3,1,4] x, float[2,1] z) => (float[3,2,4] y) {{ y = Where({where}) }}", constants)
     made = after("replace_where_with_mul_add", model)
     assert op_types(made) == ops

@@ -37,17 +37,17 @@ def test_a_loss_is_zero_without_rounding_and_grows_with_it(name: str) -> None:
 
 
 def test_snr_and_cosine_distance_by_hand() -> None:
-    exact, rounded = np.float32([3, 4]), np.float32([3, 4.5])
+    exact, rounded = np.array([3, 4], np.float32), np.array([3, 4.5], np.float32)
     assert noise_to_signal(exact, rounded) == pytest.approx(0.25 / 25)
     assert snr_db(exact, rounded) == pytest.approx(20)
     assert snr_db(exact, exact) == math.inf
-    assert cosine_distance(np.float32([1, 0]), np.float32([0, 2])) == pytest.approx(1)
+    assert cosine_distance(np.array([1, 0], np.float32), np.array([0, 2], np.float32)) == pytest.approx(1)
     assert cosine_distance(exact, -exact) == pytest.approx(2)
     assert cosine_distance(exact, exact * 0) == 1
 
 
 def test_kld_sees_values_that_rounding_made_one() -> None:
-    exact = np.repeat(np.float32([1, 2, 3, 4]), [8, 4, 2, 2])
+    exact = np.repeat(np.array([1, 2, 3, 4], np.float32), [8, 4, 2, 2])
     merged = np.where(exact > 2, np.float32(4), exact)
     assert kld(exact, exact) == 0
     assert kld(exact, merged) == 0  # 3 and 4 are equally frequent: their even spread is the truth

@@ -43,8 +43,8 @@ def test_a_model_does_not_drift_from_itself() -> None:
 
 def test_figures_are_those_of_the_difference() -> None:
     source = parse("g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }")
-    converted = parse("g (float16[2,2] x) => (float16[2,2] y) { y = Add(x, shift) }", {"shift": np.float16([[0, 0], [3, 0]])})
-    data = {"x": np.float32([[3, 4], [1, 2]])}
+    converted = parse("g (float16[2,2] x) => (float16[2,2] y) { y = Add(x, shift) }", {"shift": np.array([[0, 0], [3, 0]], np.float16)})
+    data = {"x": np.array([[3, 4], [1, 2]], np.float32)}
     [drift] = measure_drift(source, converted, [data]).outputs
     assert (drift.mse, drift.mae, drift.max_abs) == (9 / 4, 3 / 4, 3)
     assert drift.snr_db == pytest.approx(10 * math.log10(30 / 9))
@@ -64,7 +64,7 @@ def test_a_report_is_a_table_and_json() -> None:
 
 
 def test_the_same_infinity_in_both_models_is_agreement_and_counted() -> None:
-    exact, other = np.float32([[1, -np.inf, np.nan, np.inf]]), np.float32([[1.5, -np.inf, np.nan, np.inf]])
+    exact, other = np.array([[1, -np.inf, np.nan, np.inf]], np.float32), np.array([[1.5, -np.inf, np.nan, np.inf]], np.float32)
     (same,) = drift_between(["y"], [{"y": exact}], [{"y": exact}]).outputs
     assert (same.mse, same.max_abs, same.snr_db, same.cosine, same.not_finite, same.not_finite_differ) == (0, 0, math.inf, 1, 3, 0)
     (near,) = drift_between(["y"], [{"y": exact}], [{"y": other}]).outputs
@@ -73,7 +73,7 @@ def test_the_same_infinity_in_both_models_is_agreement_and_counted() -> None:
 
 @pytest.mark.parametrize("found", [0.0, np.inf, np.nan])
 def test_an_infinity_in_one_model_only_is_an_infinite_error(found: float) -> None:
-    report = drift_between(["y"], [{"y": np.float32([1, -np.inf])}], [{"y": np.float32([1, found])}])
+    report = drift_between(["y"], [{"y": np.array([1, -np.inf], np.float32)}], [{"y": np.array([1, found], np.float32)}])
     (drift,) = report.outputs
     assert (drift.mse, drift.mae, drift.max_abs, drift.snr_db) == (math.inf, math.inf, math.inf, -math.inf)
     assert (drift.not_finite, drift.not_finite_differ) == (1, 1)
@@ -109,7 +109,7 @@ def test_an_output_that_conversion_lost_is_named() -> None:
 
 def test_an_output_of_another_shape_is_named() -> None:
     source = parse("g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }")
-    converted = parse("g (float[2,2] x) => (float[4] y) { y = Reshape(x, s) }", {"s": np.int64([4])})
+    converted = parse("g (float[2,2] x) => (float[4] y) { y = Reshape(x, s) }", {"s": np.array([4], np.int64)})
     with pytest.raises(CompileError, match=r"output 'y' has shape \[4\] after conversion and \[2, 2\] before"):
         measure_drift(source, converted)
 
@@ -132,8 +132,8 @@ def test_layers_are_compared_and_logged(tmp_path: Path, keeps_io: bool) -> None:
 @pytest.mark.parametrize(("scale", "distance"), [(1.0, 0.0), (np.inf, 1.0)])
 def test_infinities_that_both_models_have_do_not_hide_a_layers_distance(tmp_path: Path, scale: float, distance: float) -> None:
     text = "g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, w) }"
-    weights = np.float32([[np.inf, 1], [np.inf, 2]])
-    changed = parse(text, {"w": weights * np.float32([1, scale])})
+    weights = np.array([[np.inf, 1], [np.inf, 2]], np.float32)
+    changed = parse(text, {"w": weights * np.array([1, scale], np.float32)})
     log = tmp_path / "log"
     before = parse(text, {"w": weights})
     get_pass("layer_precision_compare", source=before, data_preprocess={"x": np.ones((2, 2), np.float32)}, precision_compare_log=log)(
@@ -176,7 +176,7 @@ def test_int8_takes_scale_and_offset_and_half_models() -> None:
 
 
 def test_a_weight_of_whole_codes_is_kept_exactly() -> None:
-    before = parse("g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", {"w": np.float32([[1, -2], [3, 127], [0, 5]])})
+    before = parse("g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", {"w": np.array([[1, -2], [3, 127], [0, 5]], np.float32)})
     assert_same_results(before, get_pass("float_to_int8")(before), rtol=0, atol=0)
 
 

@@ -69,7 +69,7 @@ def test_the_ends_of_the_range(float8_format: Float8Format, largest: float, smal
 def test_overflow_is_nan_or_the_largest(float8_format: Float8Format, beyond: float, within: float) -> None:
     assert encode([beyond, -beyond, within, -within], float8_format).tolist() == [NAN_CODE, NAN_CODE, 0x7F, 0xFF]
     assert encode([beyond, -beyond, 1e300, -1e300], float8_format, nan_on_overflow=False).tolist() == [0x7F, 0xFF, 0x7F, 0xFF]
-    assert encode(np.float32([3e38, -3e38]), float8_format, -32, nan_on_overflow=False).tolist() == [0x7F, 0xFF]
+    assert encode(np.array([3e38, -3e38], np.float32), float8_format, -32, nan_on_overflow=False).tolist() == [0x7F, 0xFF]
     for nan_on_overflow in (False, True):
         assert encode([np.inf, -np.inf, np.nan], float8_format, nan_on_overflow=nan_on_overflow).tolist() == [NAN_CODE] * 3
 
@@ -91,7 +91,7 @@ def test_ties_go_to_the_even_code(float8_format: Float8Format) -> None:
 @given(st.floats(-300, 300), st.integers(-3, 3), st.sampled_from(Float8Format))
 def test_rounding_finds_the_nearest_value(value: float, scale: int, float8_format: Float8Format) -> None:
     grid = decode(np.delete(np.arange(256), NAN_CODE).astype(np.uint8), float8_format, scale, np.float64)
-    rounded = float(round_to_float8(np.float64([value]), float8_format, scale)[0])
+    rounded = float(round_to_float8(np.array([value], np.float64), float8_format, scale)[0])
     assert abs(rounded - value) == np.min(np.abs(grid - value))
 
 

@@ -36,7 +36,7 @@ def net() -> onnx.ModelProto:
     }"""
     weights = {
         "w": normal((4, 3, 3, 3), 0) / 6,
-        "rows": np.int64([2, 4, 64]),
+        "rows": np.array([2, 4, 64], np.int64),
         "fw": normal((5, 16), 1) / 50,
         "fb": normal((5,), 2),
     }
@@ -229,10 +229,10 @@ def test_a_model_without_such_layers_is_left_alone(caplog: pytest.LogCaptureFixt
 
 
 def test_nan_on_overflow_is_passed_to_activations_and_weights() -> None:
-    before = named(parse("g (float[1,2] x) => (float[1,2] y) { y = MatMul(x, w) }", {"w": np.float32([[1, 0], [0, 100]])}))
+    before = named(parse("g (float[1,2] x) => (float[1,2] y) { y = MatMul(x, w) }", {"w": np.array([[1, 0], [0, 100]], np.float32)}))
     saturating = get_pass("float_to_fp8", fp8_params="F143,F143,-2,-2")(before)
     strict = get_pass("float_to_fp8", fp8_params="F143,F143,-2,-2", nan_on_overflow=True)(before)
-    feeds = {"x": np.float32([[1000, 1]])}
+    feeds = {"x": np.array([[1000, 1]], np.float32)}
     assert run_onnx(saturating, feeds)["y"].tolist() == [[60, 60]]
     assert np.all(np.isnan(run_onnx(strict, feeds)["y"]))
     node = next(node for node in ir.from_proto(strict).graph if node.op_type == "MatMul")
@@ -246,7 +246,7 @@ def test_layers_of_tensors_that_are_not_finite_keep_their_type(caplog: pytest.Lo
         y = MatMul(x, w)
         z = MatMul(x, bad)
     }"""
-    masks = {"mask": np.float32([0, 0, 0, -np.inf]), "w": normal((4, 4), 0), "bad": np.full((4, 4), np.inf, np.float32)}
+    masks = {"mask": np.array([0, 0, 0, -np.inf], np.float32), "w": normal((4, 4), 0), "bad": np.full((4, 4), np.inf, np.float32)}
     model = parse(text, masks)
     model.graph.output.append(onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, [2, 4]))
     for node, name in zip(model.graph.node, ("add", "of_mask", "plain", "of_weight"), strict=True):

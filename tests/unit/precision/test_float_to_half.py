@@ -24,7 +24,7 @@ def assert_agrees(before: onnx.ModelProto, after: onnx.ModelProto, rtol: float =
     assert_valid(after)
     feeds = random_feeds(before)
     if "mask" in feeds:
-        feeds["mask"] = np.float32([[[1, 1, 1, 1, 0, 0]], [[1, 1, 1, 1, 1, 0]]])
+        feeds["mask"] = np.array([[[1, 1, 1, 1, 0, 0]], [[1, 1, 1, 1, 1, 0]]], np.float32)
     expected, actual = run_onnx(before, feeds), run_onnx(after, half_feeds(feeds))
     assert list(actual) == list(expected)
     for name, wanted in expected.items():
@@ -104,7 +104,7 @@ def test_attention_with_a_mask_beyond_the_range_agrees(caplog: pytest.LogCapture
 
 def test_a_tiny_epsilon_constant_is_lifted_and_tiny_weights_are_not() -> None:
     text = "g (float[4] x) => (float[4] y) { a = Mul(x, w) b = Add(a, eps) y = Sqrt(b) }"
-    before = parse(text, {"w": np.float32([1, 1e-9, 1, 1]), "eps": np.float32(1e-12)})
+    before = parse(text, {"w": np.array([1, 1e-9, 1, 1], np.float32), "eps": np.float32(1e-12)})
     after = initializers_of(get_pass("float_to_half")(before))
     assert after["eps"] == np.float16(1e-7)
     assert after["w"].tolist() == [1, 0, 1, 1]
@@ -142,7 +142,7 @@ RMS_NORM = """g (float[2,8] x) => (float[2,8] y) {
 
 
 def test_overflow_patterns_stay_float_when_asked() -> None:
-    before = parse(RMS_NORM, {"axes": np.int64([1]), "eps": np.float32(1e-6), "w": np.eye(8, dtype=np.float32)})
+    before = parse(RMS_NORM, {"axes": np.array([1], np.int64), "eps": np.float32(1e-6), "w": np.eye(8, dtype=np.float32)})
     feeds = {"x": np.full((2, 8), 1000, np.float32)}
     plain = get_pass("float_to_half")(before)
     careful = get_pass("float_to_half", enable_avoid_overflow_patterns=True)(before)
@@ -164,7 +164,7 @@ def test_overflow_patterns_stay_float_when_asked() -> None:
     ],
 )
 def test_each_overflow_pattern_is_found_and_nothing_else(text: str, kept: set[str]) -> None:
-    constants = {"axes": np.int64([1]), "one": np.float32(1), "far": np.float32(-1e9)}
+    constants = {"axes": np.array([1], np.int64), "one": np.float32(1), "far": np.float32(-1e9)}
     before = parse(text, {name: array for name, array in constants.items() if name in text})
     after = get_pass("float_to_half", enable_avoid_overflow_patterns=True)(before)
     floats = {

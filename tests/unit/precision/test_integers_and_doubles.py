@@ -41,7 +41,7 @@ def test_shapes_axes_and_counts_stay_int64() -> None:
         flat = Reshape(x, shape)
         values, where = TopK(x, k)
     }"""
-    before = parse(text, {"shape": np.int64([12]), "k": np.int64([2])})
+    before = parse(text, {"shape": np.array([12], np.int64), "k": np.array([2], np.int64)})
     after = get_pass("int64_to_int32")(before)
     assert op_types(after) == ["Reshape", "TopK", "Cast"]
     assert {array.dtype for array in initializers_of(after).values()} == {np.dtype(np.int64)}
@@ -55,7 +55,7 @@ def test_a_computed_shape_is_cast_back_for_reshape() -> None:
         moved = Add(scaled, plus)
         y = Reshape(x, moved)
     }"""
-    before = parse(text, {"by": np.int64([1, 1]), "plus": np.int64([1, -2])})
+    before = parse(text, {"by": np.array([1, 1], np.int64), "plus": np.array([1, -2], np.int64)})
     after = get_pass("int64_to_int32")(before)
     assert op_types(after) == ["Shape", "Cast", "Mul", "Add", "Cast", "Reshape"]
     assert_same_but_narrower(before, after)
@@ -63,7 +63,8 @@ def test_a_computed_shape_is_cast_back_for_reshape() -> None:
 
 def test_the_end_of_a_slice_is_clipped_in_silence(caplog: pytest.LogCaptureFixture) -> None:
     before = parse(
-        "g (float[8] x) => (float[6] y) { y = Slice(x, starts, ends) }", {"starts": np.int64([2]), "ends": np.int64([INT64_MAX])}
+        "g (float[8] x) => (float[6] y) { y = Slice(x, starts, ends) }",
+        {"starts": np.array([2], np.int64), "ends": np.array([INT64_MAX], np.int64)},
     )
     with caplog.at_level(logging.WARNING):
         after = get_pass("int64_to_int32")(before)
@@ -73,7 +74,7 @@ def test_the_end_of_a_slice_is_clipped_in_silence(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_bound_of_a_comparison_is_clipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    before = parse("g (int64[3] x) => (int64[3] y) { y = Min(x, most) }", {"most": np.int64([2**40])})
+    before = parse("g (int64[3] x) => (int64[3] y) { y = Min(x, most) }", {"most": np.array([2**40], np.int64)})
     with caplog.at_level(logging.WARNING):
         after = get_pass("int64_to_int32")(before)
     assert [record.message.split(";")[1] for record in caplog.records] == [" it is clipped to INT32"]
@@ -81,7 +82,7 @@ def test_a_bound_of_a_comparison_is_clipped_with_a_warning(caplog: pytest.LogCap
 
 
 def test_a_constant_whose_clipping_would_change_the_result_is_refused() -> None:
-    before = parse("g (int64[3] x) => (int64[3] y) { y = Add(x, much) }", {"much": np.int64([2**40])})
+    before = parse("g (int64[3] x) => (int64[3] y) { y = Add(x, much) }", {"much": np.array([2**40], np.int64)})
     before.graph.node[0].name = "adder"
     with pytest.raises(CompileError, match=r"constant 'much', read by node 'adder' \(Add\), holds 1099511627776, which does not fit INT32"):
         get_pass("int64_to_int32")(before)
@@ -89,7 +90,7 @@ def test_a_constant_whose_clipping_would_change_the_result_is_refused() -> None:
 
 def test_an_operator_without_an_int32_kernel_keeps_int64() -> None:
     text = "g (int64[3] x) => (int64[3,4] y) { h = OneHot(x, depth, off_on) y = Add(h, h) }"
-    before = parse(text, {"depth": np.int64(4), "off_on": np.int64([0, 5])})
+    before = parse(text, {"depth": np.int64(4), "off_on": np.array([0, 5], np.int64)})
     after = get_pass("int64_to_int32")(before)
     assert op_types(after) == ["Cast", "OneHot", "Cast", "Add"]
     assert_same_but_narrower(before, after)
@@ -139,7 +140,7 @@ def test_a_double_beyond_float_is_clipped_and_infinity_stays(caplog: pytest.LogC
     ],
 )
 def test_inputs_that_onnx_reads_as_int64_only_stay_so(text: str) -> None:
-    weights = {"p": np.int64([1, 2]), "a": np.int64([-1]), "c": np.int64([3])}
+    weights = {"p": np.array([1, 2], np.int64), "a": np.array([-1], np.int64), "c": np.array([3], np.int64)}
     before = parse(text, {name: array for name, array in weights.items() if f", {name}" in text})
     after = get_pass("int64_to_int32")(before)
     assert {array.dtype for array in initializers_of(after).values()} == {np.dtype(np.int64)}

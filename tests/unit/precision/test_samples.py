@@ -23,29 +23,33 @@ def value(kind: ir.DataType, shape: tuple[int, ...] = (4, 2)) -> ir.Value:
     ("array", "kind", "text"),
     [
         (
-            np.float32([[0.25, 0.5]]),
+            np.array([[0.25, 0.5]], np.float32),
             ir.DataType.UINT8,
             r"2 of 2 values do not fit UINT8 \(0.25, 0.5\); expected whole numbers from 0 to 255",
         ),
-        (np.float32([[0.25, 1]]), ir.DataType.UINT8, "these look like normalised pixels: give the bytes"),
-        (np.int64([256, 3]), ir.DataType.UINT8, r"1 of 2 values do not fit UINT8 \(256\)"),
-        (np.int64([-1]), ir.DataType.UINT8, r"do not fit UINT8 \(-1\)"),
-        (np.int8([-1]), ir.DataType.UINT8, r"do not fit UINT8 \(-1\)"),
-        (np.uint64([2**63]), ir.DataType.INT64, "do not fit INT64"),
-        (np.float64([2.0**63]), ir.DataType.INT64, "do not fit INT64"),
-        (np.int64([2**31]), ir.DataType.INT32, r"do not fit INT32 \(2147483648\); expected whole numbers from -2147483648 to 2147483647"),
-        (np.float32([np.nan]), ir.DataType.INT32, r"do not fit INT32 \(nan\)"),
-        (np.float32([np.inf]), ir.DataType.INT64, r"do not fit INT64 \(inf\)"),
-        (np.int32([2]), ir.DataType.BOOL, r"do not fit BOOL \(2\); expected whole numbers from 0 to 1"),
+        (np.array([[0.25, 1]], np.float32), ir.DataType.UINT8, "these look like normalised pixels: give the bytes"),
+        (np.array([256, 3], np.int64), ir.DataType.UINT8, r"1 of 2 values do not fit UINT8 \(256\)"),
+        (np.array([-1], np.int64), ir.DataType.UINT8, r"do not fit UINT8 \(-1\)"),
+        (np.array([-1], np.int8), ir.DataType.UINT8, r"do not fit UINT8 \(-1\)"),
+        (np.array([2**63], np.uint64), ir.DataType.INT64, "do not fit INT64"),
+        (np.array([2.0**63], np.float64), ir.DataType.INT64, "do not fit INT64"),
         (
-            np.float32([1e5, 1]),
+            np.array([2**31], np.int64),
+            ir.DataType.INT32,
+            r"do not fit INT32 \(2147483648\); expected whole numbers from -2147483648 to 2147483647",
+        ),
+        (np.array([np.nan], np.float32), ir.DataType.INT32, r"do not fit INT32 \(nan\)"),
+        (np.array([np.inf], np.float32), ir.DataType.INT64, r"do not fit INT64 \(inf\)"),
+        (np.array([2], np.int32), ir.DataType.BOOL, r"do not fit BOOL \(2\); expected whole numbers from 0 to 1"),
+        (
+            np.array([1e5, 1], np.float32),
             ir.DataType.FLOAT16,
             r"do not fit FLOAT16 \(100000\); expected numbers that FLOAT16 holds \(largest 65504\)",
         ),
-        (np.float64([1e300]), ir.DataType.FLOAT, "do not fit FLOAT "),
-        (np.float64([1e300]), ir.DataType.BFLOAT16, "do not fit BFLOAT16 "),
-        (np.float32([1e-9, 0, 0]), ir.DataType.FLOAT16, r"1 of 3 values do not fit FLOAT16 \(1e-09\)"),
-        (np.float32([1]), ir.DataType.STRING, "the samples are of float32, and the input is STRING"),
+        (np.array([1e300], np.float64), ir.DataType.FLOAT, "do not fit FLOAT "),
+        (np.array([1e300], np.float64), ir.DataType.BFLOAT16, "do not fit BFLOAT16 "),
+        (np.array([1e-9, 0, 0], np.float32), ir.DataType.FLOAT16, r"1 of 3 values do not fit FLOAT16 \(1e-09\)"),
+        (np.array([1], np.float32), ir.DataType.STRING, "the samples are of float32, and the input is STRING"),
     ],
 )
 def test_a_value_that_its_input_cannot_hold_is_refused(array: NDArray[np.generic], kind: ir.DataType, text: str) -> None:
@@ -56,14 +60,14 @@ def test_a_value_that_its_input_cannot_hold_is_refused(array: NDArray[np.generic
 @pytest.mark.parametrize(
     ("array", "kind"),
     [
-        (np.float32([0, 255]), ir.DataType.UINT8),
+        (np.array([0, 255], np.float32), ir.DataType.UINT8),
         (np.bool_([True, False]), ir.DataType.INT32),
-        (np.int64([0, 1]), ir.DataType.BOOL),
-        (np.float64([0.1, np.inf, np.nan]), ir.DataType.FLOAT),
-        (np.float32([0.1, 1e-9]), ir.DataType.FLOAT16),
-        (np.float32([0.1, 3]), ir.DataType.BFLOAT16),
-        (np.int64([-(2**31), 2**31 - 1]), ir.DataType.INT32),
-        (np.float32([]), ir.DataType.INT32),
+        (np.array([0, 1], np.int64), ir.DataType.BOOL),
+        (np.array([0.1, np.inf, np.nan], np.float64), ir.DataType.FLOAT),
+        (np.array([0.1, 1e-9], np.float32), ir.DataType.FLOAT16),
+        (np.array([0.1, 3], np.float32), ir.DataType.BFLOAT16),
+        (np.array([-(2**31), 2**31 - 1], np.int64), ir.DataType.INT32),
+        (np.array([], np.float32), ir.DataType.INT32),
     ],
 )
 def test_a_value_that_its_input_holds_is_converted(array: NDArray[np.generic], kind: ir.DataType) -> None:
@@ -79,7 +83,7 @@ def test_the_text_has_file_and_input() -> None:
 
 def test_feeds_of_another_conversion_are_not_wrapped_around() -> None:
     with pytest.raises(OptionError, match="do not fit INT32"):
-        cast_feeds({"x": np.int64([[2**40]])}, [value(ir.DataType.INT32)])
+        cast_feeds({"x": np.array([[2**40]], np.int64)}, [value(ir.DataType.INT32)])
 
 
 def test_the_pass_that_calibrates_fp8_refuses_them_with_the_file(tmp_path: Path) -> None:
