@@ -1,4 +1,4 @@
-"""Requests that repeat another's text are decoded and answered as if nothing were known of it."""
+"""Requests of a known structure are decoded and answered exactly as without the memo."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.memo import CACHE_ENTRIES, KEY_BYTES, BoundedCache
 from stoker.server.codecs.tensors import array_to_bytes
 from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.byte_budget import Reservation
@@ -21,7 +22,6 @@ from stoker.server.core.request import InferResponse
 from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
-from stoker.server.protocols.kserve.request_memo import split_numbers
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 LIMITS = Limits()
@@ -40,7 +40,7 @@ def fresh(engine: FakeEngine, body: bytes, header_length: int | None) -> Decoded
     return http_codec.decode(check, http_codec.Target("echo", None, 5), head, body, header_length, LIMITS)
 
 
-def answer(engine: FakeEngine, decoded: DecodedRequest) -> InferResponse:
+def respond(engine: FakeEngine, decoded: DecodedRequest) -> InferResponse:
     return InferResponse(
         "echo", 1, decoded.request.request_id, {"OUTPUT": decoded.request.inputs["INPUT"]}, engine.resolve("echo", None).signature
     )
@@ -64,7 +64,9 @@ def json_body(datatype: DataType, data: object, **fields: object) -> bytes:
 
 @settings(deadline=None)
 @given(st.data(), st.sampled_from(NUMBERS), st.booleans(), st.booleans())
-def test_what_is_known_of_a_request_changes_nothing(data: st.DataObject, datatype: DataType, is_binary: bool, wants_binary: bool):
+def test_a_request_of_a_known_structure_is_decoded_as_a_fresh_one(
+    data: st.DataObject, datatype: DataType, is_binary: bool, wants_binary: bool
+):
     shape = (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4)))
     engine = FakeEngine(echo(datatype, (shape[1],), name="echo"))
     infer = HttpInfer(engine, LIMITS)
@@ -83,7 +85,7 @@ def test_what_is_known_of_a_request_changes_nothing(data: st.DataObject, datatyp
         assert decoded is not None
         expected = fresh(engine, body, header_length)
         assert same(decoded, expected)
-        response = answer(engine, decoded)
+        response = respond(engine, decoded)
         encoded = infer.encode_now(call, decoded, response)
         assert encoded is not None
         wanted = http_codec.encode(response, expected, {})
@@ -92,12 +94,12 @@ def test_what_is_known_of_a_request_changes_nothing(data: st.DataObject, datatyp
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_answer_that_json_has_no_word_for_is_printed_as_before(value: float):
+def test_a_non_finite_output_is_encoded_as_without_a_plan(value: float):
     engine = FakeEngine(echo(DataType.FP32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     decoded = infer.decode_now(PLAIN, json_body(DataType.FP32, [[1.5, 2.5]]), 0, Reservation(engine.budget))
     assert decoded is not None
-    response = answer(engine, decoded)
+    response = respond(engine, decoded)
     first = infer.encode_now(PLAIN, decoded, response)
     response.outputs = {"OUTPUT": np.array([[1.5, value]], np.float32)}
     odd = infer.encode_now(PLAIN, decoded, response)
@@ -107,14 +109,14 @@ def test_an_answer_that_json_has_no_word_for_is_printed_as_before(value: float):
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_an_answer_of_another_shape_is_described_anew(binary: bool):
+def test_a_response_of_another_shape_is_encoded_in_full(binary: bool):
     """As models answer whose outputs follow from the values that they are given."""
     engine = FakeEngine(echo(DataType.FP32, (-1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.FP32, [[1.5, 2.5]], parameters={"binary_data_output": binary})
     decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
     assert decoded is not None
-    response = answer(engine, decoded)
+    response = respond(engine, decoded)
     for shape in ((1, 2), (1, 2), (1, 5), (1, 5), (2, 1), (1, 2)):
         response.outputs = {"OUTPUT": np.ones(shape, np.float32)}
         encoded = infer.encode_now(PLAIN, decoded, response)
@@ -141,7 +143,7 @@ ODD_DATA = [
 
 
 @pytest.mark.parametrize("odd", ODD_DATA, ids=map(str, ODD_DATA))
-def test_odd_numbers_are_told_of_in_the_same_words(odd: object):
+def test_invalid_elements_of_a_known_structure_get_the_same_error_text(odd: object):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     good = json_body(DataType.INT32, [[1, 2]])
@@ -157,7 +159,7 @@ def test_odd_numbers_are_told_of_in_the_same_words(odd: object):
     assert outcome(lambda: infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))) == outcome(lambda: fresh(engine, body, None))
 
 
-def test_a_reload_with_another_signature_makes_all_new():
+def test_a_reload_with_another_signature_invalidates_the_plan():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.INT32, [[1, 2]])
@@ -167,7 +169,7 @@ def test_a_reload_with_another_signature_makes_all_new():
         infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
 
 
-def test_a_binary_body_of_another_length_is_checked_anew():
+def test_a_binary_body_of_another_length_is_validated_in_full():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     text = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}]})
@@ -181,7 +183,7 @@ def test_a_binary_body_of_another_length_is_checked_anew():
 
 
 @pytest.mark.parametrize("key", [b'"data"', b'"d\\u0061ta"'])
-def test_a_request_that_gives_its_data_twice_is_refused(key: bytes):
+def test_a_request_with_repeated_data_is_rejected(key: bytes):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2],%b:[3,4]}]}' % key
@@ -190,24 +192,27 @@ def test_a_request_that_gives_its_data_twice_is_refused(key: bytes):
             infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
 
 
-UNREMEMBERED = [
-    b'{"other":{"data":[9]},"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[3,4]}]}',
-    b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[3,4]}],"outputs":[{"name":"OUTPUT","parameters":{"classification":1}}]}',
-]
-
-
-@pytest.mark.parametrize("body", UNREMEMBERED)
-def test_what_could_be_read_in_two_ways_is_not_remembered(body: bytes):
+def test_a_request_for_classification_has_no_plan():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
+    body = json_body(DataType.INT32, [[3, 4]], outputs=[{"name": "OUTPUT", "parameters": {"classification": 1}}])
     for _ in range(2):
         decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
         assert decoded is not None
         assert decoded.repeats is None
+
+
+def test_data_outside_the_inputs_is_not_read_as_an_input():
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    body = b'{"other":{"data":[9]},"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[3,4]}]}'
+    for _ in range(2):
+        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
+        assert decoded is not None
         assert decoded.request.inputs["INPUT"].tolist() == [[3, 4]]
 
 
-def test_strings_are_not_mistaken_for_numbers_that_stand_beside_them():
+def test_strings_are_not_mistaken_for_numbers_beside_them():
     engine = FakeEngine(echo(DataType.BYTES, (1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = b'{"inputs":[{"name":"INPUT","datatype":"BYTES","shape":[1,1],"data":["a"]}],"data":[7]}'
@@ -217,7 +222,7 @@ def test_strings_are_not_mistaken_for_numbers_that_stand_beside_them():
         assert decoded.request.inputs["INPUT"].tolist() == [[b"a"]]
 
 
-def test_the_byte_that_stands_for_a_gap_makes_no_request_like_the_one_before():
+def test_a_nul_byte_instead_of_numbers_is_rejected():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
     call = PLAIN._replace(model="simple")
@@ -232,7 +237,7 @@ def test_the_byte_that_stands_for_a_gap_makes_no_request_like_the_one_before():
                 infer.decode_now(call._replace(header_length=header_length), meddled, 0, Reservation(engine.budget))
 
 
-def test_two_inputs_keep_their_lists():
+def test_two_inputs_of_a_known_structure_keep_their_own_data():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
     call = PLAIN._replace(model="simple")
@@ -244,27 +249,77 @@ def test_two_inputs_keep_their_lists():
         assert [decoded.request.inputs[f"INPUT{i}"].tolist() for i in (0, 1)] == rows
 
 
-@pytest.mark.parametrize(
-    ("text", "lists"),
-    [
-        (b'{"a":{"data":[1,2]},"b":{"data" : [[3],[4]] }}', [b"[1,2]", b"[[3],[4]]"]),
-        (b'{"data":["a","b"]}', []),
-        (b'{"data":[1,2', []),
-        (b'{"data":5}', []),
-        (b'"data":[' * 3, []),
-        (b"", []),
-    ],
-)
-def test_lists_of_numbers_are_cut_out_of_the_text(text: bytes, lists: list[bytes]):
-    skeleton, found = split_numbers(text)
-    assert found == lists
-    pieces = skeleton.split(b"\0")
-    assert b"".join(part for pair in zip(pieces, [*found, b""], strict=True) for part in pair) == text
+VARIATIONS = [
+    (b"[1,2]", b"[1,2]", True),
+    (b'{"inputs"', b' { "inputs" ', True),
+    (b'"id":"a"', b'"id":"b:c"', True),
+    (b'"id":"a",', b"", True),
+    (b'"shape":[1,2]', b'"shape":[1,true]', False),
+    (b'"shape":[1,2]', b'"shape":[1.0,2]', False),
+    (b'"shape":[1,2]', b'"shape":[true,2]', False),
+    (b'"datatype":"INT32"', b'"datatype":"INT64"', False),
+    (b'"id":"a"', b'"id":5', False),
+    (b'"id":"a"', b'"id":"a","id":"a"', False),
+    (b'"id":"a"', b'"id":"\\u003a","x":1,"x":1', False),
+]
 
 
-def test_many_texts_are_forgotten_again():
+@pytest.mark.parametrize(("old", "new", "is_valid"), VARIATIONS)
+def test_a_variation_of_a_known_request_is_decoded_as_a_fresh_one(old: bytes, new: bytes, is_valid: bool):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
-    for at in range(1000):
-        assert infer.decode_now(PLAIN, json_body(DataType.INT32, [[1, 2]], id=str(at)), 0, Reservation(engine.budget)) is not None
-    assert len(infer._request_memo._kept) <= 256
+    body = b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2]}],"id":"a","parameters":{"mine":"x:y"}}'
+    for _ in range(2):
+        assert infer.decode_now(PLAIN, body, 5, Reservation(engine.budget)) is not None
+    varied = body.replace(old, new)
+    for _ in range(2):
+        if is_valid:
+            decoded = infer.decode_now(PLAIN, varied, 5, Reservation(engine.budget))
+            assert decoded is not None
+            assert same(decoded, fresh(engine, varied, None))
+        else:
+            with pytest.raises(InvalidRequest) as known:
+                infer.decode_now(PLAIN, varied, 5, Reservation(engine.budget))
+            with pytest.raises(InvalidRequest) as unknown:
+                fresh(engine, varied, None)
+            assert known.value.message == unknown.value.message
+
+
+def test_requests_with_different_ids_share_one_plan_and_get_their_own_id_back():
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    for at in range(5):
+        body = json_body(DataType.INT32, [[1, at]], id=f'"{at}"' if at % 2 else f"id-{at}")
+        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
+        assert decoded is not None
+        encoded = infer.encode_now(PLAIN, decoded, respond(engine, decoded))
+        assert encoded is not None
+        assert orjson.loads(encoded.body)["id"] == decoded.request.request_id == orjson.loads(body)["id"]
+
+
+def test_the_number_of_plans_is_bounded():
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    for at in range(2 * CACHE_ENTRIES):
+        body = json_body(DataType.INT32, [[1, 2]], parameters={"mine": str(at)})
+        assert infer.decode_now(PLAIN, body, 0, Reservation(engine.budget)) is not None
+    assert len(infer.request_memo) == CACHE_ENTRIES
+
+
+def test_a_structure_longer_than_the_bound_is_not_kept():
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    decoded = infer.decode_now(
+        PLAIN, json_body(DataType.INT32, [[1, 2]], parameters={"mine": "x" * KEY_BYTES}), 0, Reservation(engine.budget)
+    )
+    assert decoded is not None
+    assert decoded.repeats is None
+    assert len(infer.request_memo) == 0
+
+
+def test_the_cache_drops_its_oldest_entry():
+    cache: BoundedCache[int, int] = BoundedCache(most=2)
+    for at in (1, 2, 2, 3):
+        cache.put(at, at)
+    assert [cache.get(at) for at in (1, 2, 3)] == [None, 2, 3]
+    assert len(cache) == 2

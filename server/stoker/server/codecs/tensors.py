@@ -210,18 +210,19 @@ def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, .
     return array.reshape(shape)
 
 
-def array_from_text(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, text: bytes, pack: Packer | None) -> Array:
-    """As `array_from_json`, from the text of the list; `pack` is the `packer` of its type and `count`.
+def array_from_list(
+    check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, data: list[Any], pack: Packer | None, *, has_words: bool
+) -> Array:
+    """As `array_from_json`; `pack` is the `packer` of its type and `count`, and without `has_words` no element is a truth value.
 
     Raises:
-        SignatureMismatch: as `array_from_json`. orjson.JSONDecodeError: it is no JSON.
+        SignatureMismatch: as `array_from_json`.
     """
-    data = orjson.loads(text)
     while len(data) == 1 and type(data[0]) is list:
         # A batch of one, nested.
         data = data[0]
     raw = None
-    if len(data) == count and pack is not None and not _has_words(text):
+    if len(data) == count and pack is not None and not (has_words and bool in map(type, data)):
         try:
             raw = pack(*data)
         except (struct.error, OverflowError):

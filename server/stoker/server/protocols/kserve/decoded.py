@@ -1,14 +1,34 @@
 """A request after decoding: what the engine needs, and what the encoder of its answer must remember."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from stoker.server.codecs.shared_memory import Span
-from stoker.server.core.request import InferRequest
+from stoker.server.codecs.tensors import Raw
+from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED
 
-if TYPE_CHECKING:
-    from stoker.server.protocols.kserve.request_memo import RequestPlan
+
+class Encoded(NamedTuple):
+    """An answer's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
+
+    pieces: Sequence[Raw]
+    header_length: int | None
+
+    @property
+    def body(self) -> bytes:
+        """The pieces as one."""
+        return b"".join(self.pieces)
+
+
+class ResponsePlan(Protocol):
+    """How to encode the responses to requests of one structure."""
+
+    def learn(self, response: InferResponse) -> None:
+        """Keeps the text that later responses have in common with `response`, which was encoded in full."""
+
+    def encode(self, response: InferResponse) -> Encoded | None:
+        """The body that carries `response`; None where it differs from the one learned."""
 
 
 class DecodedRequest(NamedTuple):
@@ -28,4 +48,4 @@ class DecodedRequest(NamedTuple):
     wants_empty_final: bool = False
     binary_outputs: frozenset[str] = frozenset()
     shared_outputs: Mapping[str, Span] = NO_SHARED
-    repeats: "RequestPlan | None" = None
+    repeats: ResponsePlan | None = None

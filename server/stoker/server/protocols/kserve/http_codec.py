@@ -45,7 +45,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.kserve.classification import check_classes, classify
-from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory
 
 _HEADER_DIGITS = 20
@@ -330,18 +330,6 @@ def _list(given: object, what: str) -> list[Any]:
 _GAP = b"\0"
 
 
-class Encoded(NamedTuple):
-    """An answer's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
-
-    pieces: Sequence[Raw]
-    header_length: int | None
-
-    @property
-    def body(self) -> bytes:
-        """The pieces as one."""
-        return b"".join(self.pieces)
-
-
 class ResponseFrame(NamedTuple):
     """What answers with outputs of the same shapes have in common.
 
@@ -355,12 +343,13 @@ class ResponseFrame(NamedTuple):
     in_text: tuple[bool, ...]
     has_binary: bool
 
-    def filled(self, arrays: Sequence[Array]) -> Encoded | None:
+    def filled(self, arrays: Sequence[Array], request_id: str) -> Encoded | None:
         """The answer with these outputs; None where one holds a number that needs care to be printed.
 
         REQUIRES: their shapes are those that the frame was made for, and small.
         """
-        pieces: list[Raw] = [self.texts[0]]
+        first = self.texts[0]
+        pieces: list[Raw] = [first] if not request_id else [b'{"id":%b,' % orjson.dumps(request_id), first[1:]]
         blobs: list[Raw] = []
         gaps = 0
         for array, is_text in zip(arrays, self.in_text, strict=True):
@@ -448,11 +437,11 @@ def frame_of(response: InferResponse, decoded: DecodedRequest) -> ResponseFrame 
             output["data"] = orjson.Fragment(_GAP)
         outputs.append(output)
         in_text.append(not is_binary)
-    return ResponseFrame(_response_text(response, outputs).split(_GAP), tuple(in_text), bool(decoded.binary_outputs))
+    return ResponseFrame(_response_text(response, outputs, with_id=False).split(_GAP), tuple(in_text), bool(decoded.binary_outputs))
 
 
-def _response_text(response: InferResponse, outputs: list[dict[str, Any]]) -> bytes:
-    head: dict[str, Any] = {"id": response.request_id} if response.request_id else {}
+def _response_text(response: InferResponse, outputs: list[dict[str, Any]], *, with_id: bool = True) -> bytes:
+    head: dict[str, Any] = {"id": response.request_id} if with_id and response.request_id else {}
     head["model_name"] = response.model_name
     head["model_version"] = str(response.model_version)
     head["outputs"] = outputs

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError
+from stoker.server.codecs.memo import parse_structure
 from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, strings_cost
 from stoker.server.codecs.validation import SignatureCheck, SignatureChecks, check_model_name
@@ -24,11 +25,11 @@ from stoker.server.net.inflation import joined
 from stoker.server.protocols.compression import choose_encoding, compress, decompress
 from stoker.server.protocols.exchange import Receive, Scope, Send, read_body, reservation_of, send_reserved
 from stoker.server.protocols.kserve import http_codec
-from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.extensions import Extensions, HeaderReader, RequestMetadata
-from stoker.server.protocols.kserve.http_codec import Body, Encoded
+from stoker.server.protocols.kserve.http_codec import Body
 from stoker.server.protocols.kserve.inference import with_request_id_prefix
-from stoker.server.protocols.kserve.request_memo import RequestMemo, split_numbers
+from stoker.server.protocols.kserve.request_memo import RequestMemo
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_head
 
 HEADER_LENGTH: Final = b"inference-header-content-length"
@@ -79,6 +80,7 @@ class HttpInfer:
         engine: What runs them.
         limits: Bounds on what clients send.
         headers: Reads what headers bring.
+        request_memo: Plans of requests whose structure is known.
     """
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
@@ -89,7 +91,7 @@ class HttpInfer:
         self._memory = extensions.shared_memory
         self.headers = extensions.http_headers
         self._checks = SignatureChecks(engine, limits)
-        self._request_memo = RequestMemo()
+        self.request_memo = RequestMemo()
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request for (`model`, `version`) that came through the framework.
@@ -155,17 +157,15 @@ class HttpInfer:
                 return None
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
-            # What the text says around the numbers is mostly what that of an earlier request said.
-            skeleton, lists = http_codec.json_text(body, header_length), None
-            if header_length is None:
-                skeleton, lists = split_numbers(skeleton)
-            plan = self._request_memo.find(call.model, call.version, skeleton, None if lists is None else len(lists))
-            if plan is not None and plan.fits(check, size):
-                if lists is None:
-                    return _bound(plan.decode_binary(body, received_ns), servable)
-                if (decoded := plan.decode_lists(lists, limits, size, received_ns)) is not None:
-                    return _bound(decoded, servable)
-            head = http_codec.parse_head(body, header_length, limits)
+            text = http_codec.json_text(body, header_length)
+            parsed = None if header_length == 0 else parse_structure(text, limits)
+            if parsed is None:
+                head = http_codec.parse_head(body, header_length, limits)
+            else:
+                plan = self.request_memo.find(call.model, call.version, parsed.key)
+                if plan is not None and plan.fits(check, size - text_bytes):
+                    return _bound(plan.decode(parsed, body, received_ns), servable)
+                head = parsed.restored()
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
                 return None
@@ -173,8 +173,8 @@ class HttpInfer:
                 reservation.take(spans.input_bytes)
             target = http_codec.Target(call.model, call.version, received_ns)
             decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
-            if header_length != 0 and spans is NO_SPANS:
-                decoded = self._request_memo.remember(skeleton, None if lists is None else len(lists), check, decoded, head)
+            if parsed is not None and spans is NO_SPANS:
+                decoded = self.request_memo.remember(parsed, check, decoded, size - text_bytes)
             return _bound(decoded, servable)
         except ServingError as error:
             self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)

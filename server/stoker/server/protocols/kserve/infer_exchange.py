@@ -14,8 +14,8 @@ from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece, joined
 from stoker.server.net.receive_buffers import message_block
 from stoker.server.protocols.exchange import INTERNAL_TEXT, error_body, error_response, header_of
-from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.http_codec import Body, Encoded
+from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
+from stoker.server.protocols.kserve.http_codec import Body
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall, infer_call
 from stoker.server.protocols.kserve.inference import with_request_id_prefix
 from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS, Category, Restrictions
