@@ -27,7 +27,7 @@ class BufferType(enum.IntEnum):
 
 
 class ParserType(enum.IntEnum):
-    """What a parser reads."""
+    """The formats that a parser reads."""
 
     ONNX_MODEL = 0
     TF_MODEL = 1

@@ -1,4 +1,4 @@
-"""`ErrorManager`: what went wrong, for who asks afterwards. The same errors are raised where they happen."""
+"""`ErrorManager`: the errors so far, for a caller that asks later. The same errors are raised where they happen."""
 
 import functools
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-#: A manager that nobody clears keeps the newest errors only.
+#: A manager that is never cleared keeps the newest errors only.
 _KEPT = 1000
 
 
@@ -78,7 +78,7 @@ _managers: "weakref.WeakSet[ErrorManager]" = weakref.WeakSet()
 
 
 def create_error_manager() -> ErrorManager:
-    """A manager that is told of all that fails from here on."""
+    """A manager that records all failures from now on."""
     return ErrorManager()
 
 
@@ -89,7 +89,7 @@ def record(error: StatusError) -> None:
 
 
 def recorded(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, whose failures every manager is told of before they are raised."""
+    """`function`, whose failures every manager records before they are raised."""
 
     @functools.wraps(function)
     def call(*arguments: _P.args, **named: _P.kwargs) -> _R:

@@ -39,7 +39,7 @@ class Optimizer:
         return True
 
     def get_build_flag(self) -> BuildFlag:
-        """What was set last."""
+        """The flag that was set last."""
         return self._flag
 
     @recorded
@@ -65,7 +65,7 @@ class Optimizer:
         return True
 
     def get_compile_options(self) -> str:
-        """What was set last, as JSON."""
+        """The options that were set last, as JSON."""
         return json.dumps(self._options)
 
     @recorded

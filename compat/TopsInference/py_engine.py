@@ -76,7 +76,7 @@ class PyEngine:
 
         Args:
             input_list: Arrays with the samples as first dimension, in a list or a dict by name; or addresses of device memory, which then
-                holds the samples of the largest compiled batch that all of it has room for.
+                holds the samples of the largest compiled batch that fits into all of it.
             output_list: Filled: an empty list gets new arrays; arrays in it are written to. Or addresses of device memory.
             buffer_type: `TIF_ENGINE_RSC_...`: which of the two.
             py_stream: Queues the run, for device memory only; None: returns when it has ended.
@@ -260,7 +260,7 @@ def load(path: str | Path) -> PyEngine:
 
 
 def _whole_batch(executable: GcuExecutable, inputs: Sequence[BufferPart], outputs: Sequence[BufferPart]) -> int:
-    """The largest compiled batch that all the memory has room for; where none has, the smallest, whose check then says what lacks."""
+    """The largest compiled batch that fits into all the memory; if none fits, the smallest, whose check then names what is missing."""
     pairs = [*zip(executable.inputs, inputs, strict=False), *zip(executable.outputs, outputs, strict=False)]
     room = min((block.size_bytes // max(tensor.sample_bytes, 1) for tensor, block in pairs), default=0)
     fitting = [batch.batch_size for batch in executable.batches if batch.batch_size <= room]

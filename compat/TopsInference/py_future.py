@@ -35,7 +35,7 @@ class PyFuture:
             raise
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """As `get`, for who has the outputs already."""
+        """As `get`, for a caller that has the outputs already."""
         self.get(timeout_s)
         return True
 

@@ -29,5 +29,5 @@ def compile_model(request: Mapping[str, Any]) -> dict[str, str]:
         return {"status": "success", "path": str(compile_fields(request))}
     except CompileError as error:
         return {"status": "failure", "error_msg": str(error)}
-    except Exception as error:  # noqa: BLE001 - callers look at the status only; a defect of ours is told there too
+    except Exception as error:  # noqa: BLE001 - callers look at the status only; a defect of ours is reported there too
         return {"status": "failure", "error_msg": f"internal error: {type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-"""Telling somebody the result: a PUT of it as JSON to a URL, tried again a few times, and never for long."""
+"""Reports the result by a PUT as JSON to a URL, with a few short retries."""
 
 import json
 import logging

@@ -92,12 +92,12 @@ def _report(result: Mapping[str, str], url: str | None) -> int:
         sys.stdout.write(json.dumps(dict(result)) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone; the callback is told nevertheless, and nothing more is written here, not even at exit.
+        # The reader of our output has gone; the callback is sent nevertheless, and nothing more is written here, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    is_told = url is None or send_result(url, result)
-    if not is_told:
+    is_reported = url is None or send_result(url, result)
+    if not is_reported:
         sys.stderr.write(f"model-compiler: error: {url} did not take the result\n")
-    return OK if result["status"] == "success" and is_told else FAILED
+    return OK if result["status"] == "success" and is_reported else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """`EdgeGraph`: conversions from one kind of model to another, and the shortest way from a source to a target.
 
-An edge is a function with the type of what it takes and the type of what it gives. A conversion that nobody wrote as a whole is a chain of
+An edge is a function with the type of what it takes and the type of what it gives. A conversion without an edge of its own is a chain of
 edges; what is added as one edge serves every chain that it lies on.
 """
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an edge is told besides its model.
+    """The arguments of an edge besides its model.
 
     Attributes:
         request: What was asked for.

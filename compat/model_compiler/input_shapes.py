@@ -1,6 +1,6 @@
-"""What `input_shapes` and the model say of its inputs together: the sizes of one sample, and the batch where somebody fixed it.
+"""Combines `input_shapes` with the model's own inputs: the sizes of one sample, and the batch if it is fixed.
 
-Adlik's requests write shapes without the batch on some ways and with it on others. Both are taken here, told apart by the rank that the
+Adlik's requests write shapes without the batch on some ways and with it on others. Both are accepted, distinguished by the rank that the
 model declares.
 """
 
@@ -107,6 +107,6 @@ def _by_name(shapes: InputShapes, names: Sequence[str]) -> Mapping[str, tuple[in
 
 def _one(batches: Mapping[str, int], who: str) -> int | None:
     if len(set(batches.values())) > 1:
-        told = ", ".join(f"{size} for input '{name}'" for name, size in batches.items())
-        raise ShapeError(f"dimension 0 is the batch and must be one for all inputs; {who} {told}")
+        found = ", ".join(f"{size} for input '{name}'" for name, size in batches.items())
+        raise ShapeError(f"dimension 0 is the batch and must be one for all inputs; {who} {found}")
     return next(iter(batches.values()), None)

@@ -26,7 +26,7 @@ class Layout(enum.Enum):
 
 
 class BuildFlag(enum.Enum):
-    """What the device computes in: TopsInference's build flags KDEFAULT, KFP16, KFP16_MIX; the value is our name of it."""
+    """The type that the device computes in: TopsInference's build flags KDEFAULT, KFP16, KFP16_MIX; the value is our name of it."""
 
     FP32 = "fp32"
     FP16 = "fp16"

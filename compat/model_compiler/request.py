@@ -144,7 +144,7 @@ def read_request(given: Mapping[str, Any]) -> CompileRequest:
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with values that are well-formed each for itself."""
+    """The contradictions between values that are well-formed by themselves."""
     wrong = []
     if "model_name" in values:
         try:

@@ -1,4 +1,4 @@
-"""Which kind of source a request names: told by `framework`, by the file's name, or by what a folder holds."""
+"""The kind of source that a request names: found by `framework`, by the file's name, or by what a folder holds."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the shims share: the warning beside a real SDK."""
+"""Shared code of the shims: the warning beside a real SDK."""
 
 import importlib.machinery
 import sys

@@ -1,1 +1,1 @@
-"""Backends: the plug-ins that run compiled models on a device, and the waist (`stoker.backends.api`) they share with the server."""
+"""Backends: the plug-ins that run compiled models on a device, and the plug-in API (`stoker.backends.api`) that the server calls."""

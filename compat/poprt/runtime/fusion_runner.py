@@ -1,4 +1,4 @@
-"""`ModelFusionRunner`: runs fused executables by the names of a request alone; nobody gives an index."""
+"""`ModelFusionRunner`: runs fused executables by the names of a request alone, without an index."""
 
 from dataclasses import dataclass
 from typing import ClassVar

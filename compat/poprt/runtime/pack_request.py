@@ -72,7 +72,7 @@ class RequestReader:
         outputs: Mapping[str, DataDesc],
         waiters: Waiters,
     ) -> None:
-        """Takes the model's layout, its inputs and outputs by name, and who is told of those who wait."""
+        """Takes the model's layout, its inputs and outputs by name, and the counter of the threads that wait."""
         self._layout = layout
         self._config = config
         self._inputs = inputs

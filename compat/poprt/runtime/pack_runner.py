@@ -121,7 +121,7 @@ class PackRunner(ModelRunner):
         super().close()
 
     def run_pack(self, pack: Pack[PackRequest]) -> None:
-        """Runs `pack` as one batch; each of its requests is told its end."""
+        """Runs `pack` as one batch; each of its requests receives its end."""
         try:
             super().execute_async(self._batch(pack)).add_done_callback(self._delivery(pack))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests must end
@@ -147,7 +147,7 @@ class PackRunner(ModelRunner):
         for name in group.inputs:
             flat[name][span] = given[name]
         if group.mask:
-            # Sequences are told apart by their numbers in the batch, from 1; 0 is no token.
+            # Sequences are distinguished by their numbers in the batch, from 1; 0 is no token.
             flat[group.mask][span] = np.where(given[group.mask] != 0, index + 1, 0) if group.mask in given else index + 1
         if group.positions:
             flat[group.positions][span] = given[group.positions] if group.positions in given else np.arange(length)
@@ -171,7 +171,7 @@ class PackRunner(ModelRunner):
 
 
 def _sender(runner: PackRunner) -> Callable[[Pack[PackRequest]], None]:
-    """Lets `runner` run packs, and does not hold it: a runner that nobody holds gives its devices back."""
+    """Lets `runner` run packs, and holds no reference to it: a runner without references gives its devices back."""
     reference = weakref.ref(runner)
 
     def send(pack: Pack[PackRequest]) -> None:

@@ -7,7 +7,7 @@ is neither a thread nor a clock here.
 Algorithms (PopRT's names):
     end_to_end: one item behind the other over all rows; an item may go over the end of a row.
     next_fit: into the row of the item before, else into the next row; items stay whole.
-    first_fit: into the first row that has room; items stay whole.
+    first_fit: into the first row with enough space; items stay whole.
 """
 
 import enum
@@ -149,7 +149,7 @@ class Packing(Generic[Item]):
             Packs that are complete by this, none, one or two: the open one if the item did not fit it, the item's own if that is full.
 
         Raises:
-            ValueError: no pack has room for these lengths.
+            ValueError: these lengths fit into no pack.
         """
         if len(lengths) != len(self._shapes):
             raise ValueError(f"{len(lengths)} lengths given for {len(self._shapes)} group(s) of inputs")

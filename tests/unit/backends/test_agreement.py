@@ -55,7 +55,9 @@ def test_a_batch_fixed_on_the_output_side_counts_too() -> None:
         ((3,), (-1, 3), 0, "has dims [3] in the configuration and shape [-1, 3]"),
     ],
 )
-def test_shapes_that_differ_are_told_with_both_sides(dims: tuple[int, ...], shape: tuple[int, ...], max_batch_size: int, text: str) -> None:
+def test_different_shapes_are_reported_with_both_sides(
+    dims: tuple[int, ...], shape: tuple[int, ...], max_batch_size: int, text: str
+) -> None:
     with pytest.raises(ModelLoadError) as caught:
         check(dims, shape, max_batch_size)
     assert "input 'x'" in caught.value.message
@@ -100,6 +102,6 @@ def test_every_disagreement_is_named_by_its_field() -> None:
     assert fields == ["input[0].data_type", "input[0].dims", "output[0].name", "max_batch_size", "input"]
 
 
-def test_a_batch_fixed_in_a_tensor_that_is_not_served_binds_nobody() -> None:
+def test_a_fixed_batch_of_an_unserved_tensor_has_no_effect() -> None:
     served = ModelSignature((TensorSpec("x", FP32, (3,)),), (), 4)
     assert check_agreement(served, [FileTensor("x", FP32, (-1, 3))], [FileTensor("y", FP32, (1, 2))]) is None

@@ -320,7 +320,7 @@ def test_request_strings_are_let_go_after_the_batch() -> None:
 
 
 class EachToItself(BatchProcessor):
-    """Runs what it is given one by one, and not at all while somebody sends a 7."""
+    """Runs requests one by one, and none in a batch that contains a 7."""
 
     def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
         if any((item.inputs["x"] == 7).any() for item in items):

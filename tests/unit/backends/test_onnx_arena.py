@@ -32,7 +32,7 @@ def test_what_stays_large_becomes_usual():
 
 
 class Session:
-    """Stands for one of ONNX Runtime: answers with its input, and notes which runs are told to give memory back."""
+    """Stands for one of ONNX Runtime: returns its input, and records which runs must give memory back."""
 
     def __init__(self):
         self.shrinking = []

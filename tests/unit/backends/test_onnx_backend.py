@@ -166,7 +166,7 @@ def test_external_data_beside_the_model_is_used(tmp_path: Path, folder: str) -> 
         (model([helper.make_node("Add", ["x", "nowhere"], ["y"])], [value("x", ("n", 2))], [value("y", ("n", 2))]), "nowhere"),
     ],
 )
-def test_a_file_the_runtime_refuses_is_told_with_versions_and_no_path(tmp_path: Path, proto: onnx.ModelProto, text: str) -> None:
+def test_a_file_the_runtime_rejects_is_reported_with_versions_and_no_path(tmp_path: Path, proto: onnx.ModelProto, text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         BACKEND.load(load_request(onnx_files(tmp_path, proto), same_in_and_out()))
     assert caught.value.message.startswith(

@@ -62,7 +62,7 @@ def test_a_request_for_some_of_the_outputs_is_answered_with_those():
     assert list(served.execute(inputs, ("difference",))) == ["difference"]
 
 
-def test_a_model_whose_outputs_are_not_as_declared_is_run_without_bindings_and_told_as_ever():
+def test_a_model_whose_outputs_differ_from_its_declaration_runs_without_bindings():
     served = instance(signature(output_size=5))
     assert served.execute(some(2), ("sum", "difference"))["sum"].shape == (2, 4)
     assert served._bindings is None

@@ -103,7 +103,7 @@ def test_an_unknown_graph_level_is_refused() -> None:
         read_knobs({}, 7, 1)
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     written = {"execution_mode": "7", "intra_op_thread_count": "lots", "enable_mem_arena": "1"}
     fields = ['parameters["execution_mode"]', 'parameters["intra_op_thread_count"]', "optimization.graph.level"]
     assert [violation.field for violation in knob_violations(written, 9)] == fields

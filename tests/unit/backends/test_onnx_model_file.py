@@ -67,7 +67,7 @@ def test_inputs_that_an_initializer_feeds_are_no_inputs(tmp_path: Path, ir_versi
     assert [tensor.name for tensor in read(tmp_path, proto).inputs] == ["x"]
 
 
-def test_kinds_that_are_no_tensors_are_told_apart(tmp_path: Path) -> None:
+def test_kinds_other_than_tensors_are_distinguished(tmp_path: Path) -> None:
     tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [1])
     outputs = [
         helper.make_value_info("sequence", helper.make_sequence_type_proto(tensor)),

@@ -38,7 +38,7 @@ def test_each_kind_of_batch_input(kind, expected, datatype):
     assert made.tolist() == expected
 
 
-def test_shapes_of_items_are_told_row_by_row():
+def test_shapes_of_items_are_listed_row_by_row():
     arrays = [np.zeros((2, 3, 1)), np.zeros((1, 2, 2))]
     assert BatchInput(BatchInputKind.ITEM_SHAPE, "m", INT32, "x").made_from(arrays).tolist() == [[3, 1], [3, 1], [2, 2]]
     assert BatchInput(BatchInputKind.ITEM_SHAPE_FLATTEN, "m", INT32, "x").made_from(arrays).tolist() == [3, 1, 3, 1, 2, 2]

@@ -121,7 +121,7 @@ def test_all_requests_of_a_pack_share_its_fate_and_the_next_one_its_own(tmp_path
         assert [future.result(PATIENCE_S)["y"].tolist() for future in kept] == [[310], [420]]
 
 
-def test_a_runner_that_nobody_holds_gives_its_device_back(tmp_path: Path) -> None:
+def test_a_runner_without_references_gives_its_device_back(tmp_path: Path) -> None:
     manager, path = system(), exported(tmp_path, marking(""))
     runner = PackRunner(path, config(), device_manager=manager)
     future = runner.execute_async(ids(1))

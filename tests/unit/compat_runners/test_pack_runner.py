@@ -177,7 +177,7 @@ def test_memory_that_does_not_fit_is_refused(runner, outputs, text) -> None:
         runner.execute_async(sequence(3, 0), outputs)
 
 
-def test_memory_that_was_taken_back_costs_nobody_else_his_answer(by_row) -> None:
+def test_memory_that_was_taken_back_does_not_affect_other_requests(by_row) -> None:
     kept = sequence(3, 4)
     taken = np.zeros(LENGTH, np.float32)
     with PackRunner(by_row, PackRunnerConfig(timeout_microseconds=LONG)) as runner:

@@ -179,7 +179,7 @@ def test_a_half_call_is_filled_with_the_named_dummy_data(bench: Bench, monkeypat
     assert came.calls[:4] == [("index", "graph0/a", "graph0/b"), *[("index", "graph1/x")] * 2, ("index", "graph0/a", "graph0/b")]
 
 
-def test_a_request_that_lacks_streams_and_cannot_be_queued_holds_up_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_lacks_streams_and_cannot_be_queued_delays_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise SessionStopped("just now")
 

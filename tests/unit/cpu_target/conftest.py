@@ -18,7 +18,7 @@ from tests.fakes.fake_target import installed
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line did."""
+    """The result of a command line."""
 
     code: int
     out: str

@@ -148,7 +148,7 @@ def test_dynamic_int8_needs_no_samples_and_is_close(compile_cpu: Compile, folder
     assert json.loads((folder / "report" / "comparison.json").read_text())["drift"]["outputs"][0]["snr_db"] > 25
 
 
-def test_dynamic_int8_leaves_out_what_it_is_told_to() -> None:
+def test_dynamic_int8_skips_the_named_operators() -> None:
     weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
     text = """g (float[n,4] x) => (float[n,4] y, float[n,4] z, float[n,4] v) {
         y = Gemm <transB = 1> (x, w) z = MatMul(x, w) v = Gemm <transB = 1> (x, w)

@@ -7,7 +7,7 @@ from stoker.backends.cpu.speed import LEAST_PAIRS, PAIRS, WINDOW_S, Speeds, meas
 
 
 class FakeClock:
-    """Time that passes only where somebody lets it."""
+    """Time that passes only when the test advances it."""
 
     def __init__(self) -> None:
         self.ns = 0

@@ -19,7 +19,7 @@ MODEL = "g (float[n,3] x, int64[n] place) => (float[n,2] y, int64[n] next) { y =
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line did."""
+    """The result of a command line."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""What the GCU cannot run is refused: everything at once, by name, with the vendor's status."""
+"""Models that the GCU cannot run are rejected: all reasons at once, by name, with the vendor's status."""
 
 from pathlib import Path
 

@@ -118,7 +118,7 @@ def test_releasing_a_device_gives_back_all_that_was_made_on_it(system):
     device.release()
 
 
-#: Forks, and prints what the child was told. In an interpreter of its own: threads of other tests' libraries do not endure a fork.
+#: Forks, and prints the child's error. In an interpreter of its own: threads of other tests' libraries do not endure a fork.
 FORKING = """
 import os, warnings
 from stoker.backends.gcu.runtime import GcuSystem, StatusError, process_system
@@ -145,7 +145,7 @@ print(device.allocate(1).size_bytes)
 
 
 @pytest.mark.slow
-def test_a_process_forked_from_ours_is_told_so_and_has_a_system_of_its_own():
+def test_a_forked_process_gets_an_error_and_has_its_own_system():
     said = run_python(Path(sys.executable), FORKING).splitlines()
     assert said == ["4 ['TIF_RUNTIME_PREREQUISITE_MISSING'] False", "1"]
 

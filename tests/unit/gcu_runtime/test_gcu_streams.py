@@ -87,7 +87,7 @@ def test_clusters_are_given_first_come_first_served(system):
     assert order == ["both", "second"]
 
 
-def test_what_fails_stops_the_stream_until_it_was_told(device):
+def test_a_failure_stops_the_stream_until_it_is_reported(device):
     done = []
 
     def fail(*_):
@@ -108,7 +108,7 @@ def test_what_fails_stops_the_stream_until_it_was_told(device):
 
 
 def test_what_belongs_together_is_never_half_done_after_a_failure(device):
-    """The second submission's copy is skipped, so its run must be too, though the first one's failure was told between them."""
+    """The second submission's copy is skipped, so its run must be too, though the first one's failure was reported between them."""
     engine, first, between, done = device.load(scaled()), Gate(), Gate(), []
     with device.create_stream() as stream:
         ended = Future()

@@ -168,7 +168,7 @@ def test_a_model_without_batch_dimension_takes_the_samples_its_dims_say(bench: C
     assert runs(bench) == {"4": 2}
 
 
-def test_only_the_outputs_somebody_wants_are_copied_back(bench: CardBench) -> None:
+def test_only_the_requested_outputs_are_copied_back(bench: CardBench) -> None:
     served = signature(dict.fromkeys("ab", (DataType.FP32, (2,))), {"q": (DataType.FP32, (2,))})
     instance = bench.load(pair(), served)
     found = instance.execute({"a": numbers(1), "b": numbers(2)}, ["q"])

@@ -112,14 +112,14 @@ def test_instances_run_side_by_side_on_clusters_of_their_own(bench_with: Callabl
     assert list(bench.backend.notices()) == ["'model' on 2 simulated i20 cards with 6 clusters each"]
 
 
-def test_models_that_share_clusters_are_told_of(bench: CardBench) -> None:
+def test_models_that_share_clusters_are_reported(bench: CardBench) -> None:
     bench.load(doubling(), SERVED, name="one")
     bench.load(doubling(), SERVED, name="two", clusters="2")
     [_, note] = bench.backend.notices()
     assert note.startswith("'one', 'two' share clusters 0, 1 of simulated card 0, where their runs take turns")
 
 
-def test_what_does_not_fit_into_memory_is_refused_and_harms_nobody(bench: CardBench) -> None:
+def test_a_model_that_does_not_fit_into_memory_is_rejected_and_affects_no_other(bench: CardBench) -> None:
     small = bench.load(doubling(), SERVED, name="small")
     large = doubling(workspace_bytes=9 * GIB)
     first = bench.load(large, SERVED, name="large")

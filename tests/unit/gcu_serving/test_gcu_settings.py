@@ -86,7 +86,7 @@ def test_parameters_are_read() -> None:
     assert read_parameters(given) == ModelParameters(clusters=3, pipeline_depth=5, timeout_s=None)
 
 
-def test_with_numerics_off_outputs_are_zeros_and_the_operator_is_told(bench_with: Callable[..., CardBench]) -> None:
+def test_with_numerics_off_outputs_are_zeros_and_a_notice_says_so(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(numerics="off")
     assert answer(bench.load(doubling(), SERVED), ONES).tolist() == [[0, 0]]
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())

@@ -98,10 +98,10 @@ def test_another_library_is_no_hit_in_the_cache(library: Path, tmp_path: Path) -
 def test_an_operator_without_library_is_the_only_one_to_be_named() -> None:
     with pytest.raises(UnsupportedOperators, match="custom_library_so_paths") as caught:
         compile_program([SourceModel(model=doubled(), name="m")])
-    assert [each.node for each in caught.value.operators] == ["double"]  # not the product, whose type nobody can know
+    assert [each.node for each in caught.value.operators] == ["double"]  # not the product, whose type is unknown
 
 
-def test_an_operator_without_shape_function_is_told_what_is_missing(library: Path) -> None:
+def test_the_error_for_an_operator_without_shape_function_names_it(library: Path) -> None:
     with pytest.raises(UnsupportedOperators, match="custom_shape_inference"):
         compile_program([SourceModel(model=doubled(), name="m", custom_libraries=[str(library)])])
 

@@ -178,7 +178,7 @@ def test_weights_may_be_tensor_data_that_a_runtime_binds(tmp_path) -> None:
     np.testing.assert_array_equal(run(loaded, feeds)["y"], constant)
 
 
-def test_weights_of_fused_models_are_told_apart(tmp_path) -> None:
+def test_weights_of_fused_models_have_different_names(tmp_path) -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }", {"w": np.ones(2, np.float32)})
     loaded = read(export(tmp_path, model, model, constant_weights=False).path)
     assert set(loaded.tensors) == {"graph0/w", "graph1/w"}
@@ -261,10 +261,10 @@ def test_a_note_that_makes_no_sense_is_a_compile_error() -> None:
         compile_model(model)
 
 
-def test_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    compile_program([as_source(parse(RELU))] * 2, CompilerOptions(compilation_progress_logger=lambda *step: told.append(step)))
-    assert told == [(0, 2), (1, 2), (2, 2)]
+def test_progress_is_reported() -> None:
+    steps: list[tuple[int, int]] = []
+    compile_program([as_source(parse(RELU))] * 2, CompilerOptions(compilation_progress_logger=lambda *step: steps.append(step)))
+    assert steps == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_a_file_may_be_compressed(tmp_path) -> None:

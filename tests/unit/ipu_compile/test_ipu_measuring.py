@@ -17,7 +17,7 @@ MODEL = "g (float16[4,8] x, int32[4] i) => (float16[4,8] y) { a = Gather(w, i) y
 WEIGHTS = {"w": np.ones((2, 8), np.float16)}
 
 
-def test_a_file_runs_and_its_modelled_times_are_told(tmp_path) -> None:
+def test_a_file_runs_and_its_modelled_times_are_reported(tmp_path) -> None:
     options = CompilerOptions(batches_per_step=2, replication_factor=2, constant_weights=False)
     compiled = compile_model(parse(MODEL, WEIGHTS), (), options)
     write_popef(compiled, tmp_path / "m.popef")
@@ -37,7 +37,7 @@ def test_models_of_a_fused_file_run_in_turn(tmp_path) -> None:
     assert [each.latency_s for each in ran.models.values()] == [step_timing(compiled.program, index).latency_s for index in (0, 1)]
 
 
-def test_fused_models_are_told_apart_each_with_its_own_rows(tmp_path) -> None:
+def test_fused_models_are_reported_each_with_its_own_rows(tmp_path) -> None:
     sources = [as_source(parse(f"g (float[{rows},8] x) => (float[{rows},8] y) {{ y = Exp(x) }}")) for rows in (2, 5)]
     compiled = compile_sources(sources, CompilerOptions(batches_per_step=3, replication_factor=2))
     write_popef(compiled, tmp_path / "m.popef")
@@ -46,9 +46,14 @@ def test_fused_models_are_told_apart_each_with_its_own_rows(tmp_path) -> None:
     assert (first.batch_size, second.batch_size) == (2 * 3 * 2, 5 * 3 * 2)
     assert (first.calls, second.calls) == (2, 1)
     assert second.throughput == pytest.approx(5 * 3 * 2 / step_timing(compiled.program, 1).period_s)
-    told = io.StringIO()
-    report_measurement(measured, told)
-    assert [line for line in told.getvalue().splitlines() if line.startswith(("graph", "Bs"))] == ["graph0:", "Bs: 12", "graph1:", "Bs: 30"]
+    report = io.StringIO()
+    report_measurement(measured, report)
+    assert [line for line in report.getvalue().splitlines() if line.startswith(("graph", "Bs"))] == [
+        "graph0:",
+        "Bs: 12",
+        "graph1:",
+        "Bs: 30",
+    ]
 
 
 def test_the_host_s_budget_ends_a_long_run(tmp_path) -> None:

@@ -48,7 +48,7 @@ def test_operators_are_all_named_also_where_one_of_them_leaves_an_output_without
     assert "my.ops::Foo (node 'foo')" in said
 
 
-def test_an_output_without_shape_is_told_as_such_where_the_device_has_the_operator(refused: Command) -> None:
+def test_an_output_without_shape_is_the_error_if_the_device_has_the_operator(refused: Command) -> None:
     nodes = [helper.make_node("Compress", ["x", "which"], ["y"], name="drops", axis=0)]
     onnx.save(model_of(nodes, [tensor("x", [2, 3]), tensor("which", [2], np.bool_)], [tensor("y", [None, 3])]), "model.onnx")
     code, said = refused("-i", "model.onnx", "--output_model", "converted.onnx")

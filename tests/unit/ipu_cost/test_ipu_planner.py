@@ -82,7 +82,7 @@ def test_equal_nodes_share_their_code_unless_outlining_is_off() -> None:
     assert cycles(apart) == cycles(shared)
 
 
-def test_an_elementwise_operator_writes_over_what_nobody_reads_any_more() -> None:
+def test_an_elementwise_operator_writes_over_an_input_without_later_readers() -> None:
     chain = typed_graph(parse("g (float[999,999] x) => (float[999,999] y) { a = Relu(x) b = Neg(a) y = Abs(b) }"))
     kept = typed_graph(parse("g (float[999,999] x) => (float[999,999] y, float[999,999] a) { a = Relu(x) b = Neg(a) y = Abs(b) }"))
     one = plan(chain).memory[0].by_category["activations"]

@@ -24,7 +24,7 @@ from tests.fakes.graphs import parse
 MLP = """g (float[4,32] x) => (float[4,16] y) {
 [up] h = MatMul(x, w) [act] a = Relu(h) [down] y = MatMul(a, v) }"""
 WEIGHTS = {"w": np.ones((32, 64), np.float32), "v": np.ones((64, 16), np.float32)}
-#: Four tiles have room for them, one has not.
+#: They fit into the memory of four tiles, not of one.
 HEAVY = {"w": np.ones((32, 6000), np.float32), "v": np.ones((6000, 16), np.float32)}
 
 
@@ -192,7 +192,7 @@ def test_the_page_is_whole_labelled_and_needs_nothing_else(settings: dict[str, i
     assert text.count("<svg") == text.count("<table") - 1, "every plot has its table; what holds the fullest tile is a table alone"
 
 
-def test_small_weights_are_told_in_a_unit_that_shows_them() -> None:
+def test_small_weights_are_reported_in_a_unit_that_shows_them() -> None:
     report = report_of()
     assert report.weight_bytes < 2**19
     assert f"<b>{report.weight_bytes / 1024:,.1f} KiB</b><span>weights</span>" in render_page(report)

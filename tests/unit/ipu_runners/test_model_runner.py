@@ -179,7 +179,7 @@ def test_pending_requests_fail_when_the_runner_is_closed(bench: Bench) -> None:
     runner = bench.runner(doubling(), config=RuntimeConfig(timeout_ns=0), batches_per_step=8)
     device = runner.devices[0]
     futures = []
-    with device.claimed(_Nobody(), lambda: False):  # the device is busy with something else
+    with device.claimed(_OtherProgram(), lambda: False):  # the device is busy with something else
         futures += [runner.execute_async({"x": rows(2, 3)}) for _ in range(4)]
         runner.close()
     for future in futures:
@@ -190,7 +190,7 @@ def test_pending_requests_fail_when_the_runner_is_closed(bench: Bench) -> None:
     runner.close()
 
 
-def test_a_runner_that_nobody_holds_gives_its_device_back(bench: Bench) -> None:
+def test_a_runner_without_references_gives_its_device_back(bench: Bench) -> None:
     runner = bench.runner(doubling(), config=RuntimeConfig(batching_dim=0))
     runner.execute({"x": rows(2, 3)})
     assert bench.free_ipus() == 3
@@ -202,7 +202,7 @@ def test_a_runner_that_nobody_holds_gives_its_device_back(bench: Bench) -> None:
     assert bench.free_ipus() == 4
 
 
-def test_an_idle_device_is_not_fed_while_nobody_waits_for_outputs(bench: Bench) -> None:
+def test_an_idle_device_is_not_fed_while_no_request_waits_for_outputs(bench: Bench) -> None:
     config = RuntimeConfig(flush_on_waiting_outputs=True)
     with bench.runner(doubling(), config=config, batches_per_step=4) as runner:
         runner.execute({"x": rows(2, 3)})
@@ -278,8 +278,8 @@ def test_what_has_no_effect_is_said_once(bench: Bench, caplog: pytest.LogCapture
     ]
 
 
-class _Nobody:
-    name, load_s, reloads_when_evicted = "nobody", 0.0, True
+class _OtherProgram:
+    name, load_s, reloads_when_evicted = "other", 0.0, True
 
     def on_loaded(self) -> None:
         """Nothing to load."""

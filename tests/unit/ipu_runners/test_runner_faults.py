@@ -1,4 +1,4 @@
-"""What a runner raises when its device fails, who is told, and when it goes on."""
+"""The errors of a runner whose device fails, the requests that receive them, and its recovery."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_with_auto_reset_the_device_is_reset_before_the_next_request(bad: Bad) -
 def test_requests_that_are_queued_get_the_same_error(tmp_path: Path, auto_reset: bool) -> None:
     bad = Bad(tmp_path, "reset@2", auto_reset=auto_reset, ring_buffer_size_multiplier=8)
     with bad.runner as runner:
-        with runner.devices[0].claimed(_Nobody(), lambda: False):  # while the device is busy, requests queue
+        with runner.devices[0].claimed(_OtherProgram(), lambda: False):  # while the device is busy, requests queue
             futures = [runner.execute_async({"x": X}) for _ in range(5)]
         errors = [future.exception(PATIENCE_S) for future in futures]
 
@@ -163,8 +163,8 @@ def assert_running(runner: ModelRunner) -> None:
     assert runner.execute({"x": X})["y"].tolist() == (2 * X).tolist()
 
 
-class _Nobody:
-    name, load_s, reloads_when_evicted = "nobody", 0.0, True
+class _OtherProgram:
+    name, load_s, reloads_when_evicted = "other", 0.0, True
 
     def on_loaded(self) -> None:
         """Nothing to load."""

@@ -1,4 +1,4 @@
-"""Injected faults: what the session raises, who is told, and what makes the device usable again."""
+"""Injected faults: the errors of the session, its callbacks, and the recovery of the device."""
 
 from pathlib import Path
 

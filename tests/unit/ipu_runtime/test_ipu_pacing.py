@@ -46,7 +46,7 @@ class Paced:
 
 
 class Stamp(ResultRecorder):
-    """Told, and when."""
+    """The callback, and the time of its call."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()

@@ -306,7 +306,7 @@ def test_closing_fails_what_is_queued(tmp_path: Path) -> None:
         queues.input_queue("x").enqueue(X)
 
 
-def test_a_user_who_waits_for_room_is_told_when_the_session_stops(tmp_path: Path) -> None:
+def test_a_caller_that_waits_for_a_full_queue_gets_an_error_when_the_session_stops(tmp_path: Path) -> None:
     session = Session(write_popef(tmp_path / "m.popef", doubling()))
     queue = session.create_queue_manager(1).output_queue("y")
     session.run_load_programs()
@@ -362,7 +362,7 @@ def test_a_negative_timeout_is_refused(tmp_path: Path) -> None:
         session.create_queue_manager(1, timeout_ns=-1)
 
 
-def test_a_callback_that_raises_keeps_nobody_from_being_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_does_not_prevent_other_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     session = Session(write_popef(tmp_path / "m.popef", doubling()), device_manager=manager)
     queues = session.create_queue_manager(2)

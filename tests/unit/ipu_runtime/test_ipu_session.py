@@ -266,7 +266,7 @@ def test_no_thread_is_left_after_stop_or_close(tmp_path: Path) -> None:
     assert ipu_threads() == []
 
 
-def test_a_session_that_nobody_holds_gives_its_device_back_and_ends_its_thread(tmp_path: Path) -> None:
+def test_a_session_without_references_gives_its_device_back_and_ends_its_thread(tmp_path: Path) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     session = Session(write_popef(tmp_path / "m.popef", doubling((2,))), device_manager=manager)
     session.create_queue_manager(1)

@@ -1,4 +1,4 @@
-"""What clients send and get against what the device takes and gives."""
+"""The types of clients' tensors against those of the device."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_an_output_beyond_the_served_type_fails(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("datatype", [DataType.INT32, DataType.INT8, DataType.BF16, DataType.BOOL])
-def test_other_casts_are_misfits(bench: Bench, datatype: DataType) -> None:
+def test_other_casts_are_violations(bench: Bench, datatype: DataType) -> None:
     found = bench.violations(popef(doubling((1, 2))), same_in_and_out(datatype, max_batch_size=1))
     assert [each.field for each in found] == ["input[0].data_type", "output[0].data_type"]
 

@@ -45,7 +45,7 @@ def test_models_of_one_fused_executable_share_it(bench: Bench) -> None:
     assert bench.figure("stoker_ipu_calls_total") == 7
 
 
-def test_two_executables_on_one_ipu_push_each_other_out_and_the_operator_is_told(bench_with: Callable[..., Bench]) -> None:
+def test_two_executables_on_one_ipu_evict_each_other_and_a_notice_says_so(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(sim_num_IPUs="1")
     first = bench.load(popef(doubling((2, 2)), name="one"), TWO_ROWS, name="one")
     second = bench.load(popef(doubling((2, 2)), name="two"), TWO_ROWS, name="two")

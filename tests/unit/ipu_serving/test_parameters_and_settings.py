@@ -59,7 +59,7 @@ def test_the_backend_says_which_parameters_it_reads() -> None:
     assert PoplarBackend().parameter_keys == PARAMETER_KEYS
 
 
-def test_numerics_may_be_off_for_a_model_and_the_operator_is_told(bench: Bench) -> None:
+def test_numerics_may_be_off_for_a_model_and_a_notice_says_so(bench: Bench) -> None:
     instance = bench.load(popef(doubling((2, 2))), TWO_ROWS, numerics="off")
     assert answer(instance, ONES).tolist() == [[0, 0]]
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())

@@ -1,4 +1,4 @@
-"""What a PopEF file and its name map declare, and what config.pbtxt may make of it."""
+"""The declarations of a PopEF file and its name map, and the config.pbtxt that they allow."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`model-compiler`: where the request comes from, what is printed, who is told, and how it ends."""
+"""`model-compiler`: the sources of its request, its output, its callback and its exit code."""
 
 import json
 import os
@@ -115,7 +115,7 @@ def test_help_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Exit codes: 0 compiled" in capsys.readouterr().out
 
 
-def test_the_callback_is_told_of_success_and_failure(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_callback_receives_success_and_failure(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with receiving(200) as receiver:
         assert main([], environment=environment(request_of(), CALLBACK=receiver.url)) == 0
         assert main([], environment=environment(request_of(serving_type="tf"), CALLBACK=receiver.url)) == 1
@@ -153,7 +153,7 @@ def test_tries_come_to_an_end() -> None:
     with receiving(503) as receiver:
         assert not send_result(receiver.url, {"status": "success"}, pause=pauses.append)
     assert len(receiver.bodies) == RETRIES + 1
-    closed = receiver.url  # nobody listens there any more
+    closed = receiver.url  # no server listens there any more
     assert not send_result(closed, {"status": "success"}, pause=pauses.append)
     assert pauses == [PAUSE_S] * RETRIES * 2
 
@@ -172,7 +172,7 @@ def test_a_callback_that_cannot_be_called_stops_before_compiling(
     assert devices.gcu.sources == ()
 
 
-def test_the_callback_is_told_though_nobody_reads_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callback_is_sent_though_the_reader_of_the_output_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with receiving(200) as receiver, os.fdopen(writing, "w") as stdout:

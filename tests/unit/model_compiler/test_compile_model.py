@@ -116,7 +116,7 @@ def test_a_batch_that_the_model_fixes_is_the_engines(devices: Devices, request_o
         ({"serving_type": "onnx", "batch_sizes": [1]}, "batch_sizes: serving_type onnx serves the model as it is"),
     ],
 )
-def test_what_does_not_fit_is_told_and_nothing_is_written(
+def test_a_model_that_does_not_fit_is_reported_and_nothing_is_written(
     devices: Devices, failure: Any, tmp_path: Path, fields: dict[str, Any], text: str
 ) -> None:
     assert text in failure(**fields)
@@ -210,7 +210,7 @@ def test_outputs_without_a_declared_shape_are_inferred(request_of: Any, tmp_path
     assert '{ name: "y" data_type: DT_FLOAT dims: [15] }' in (tmp_path / "models/net/config.pbtxt").read_text()
 
 
-def test_a_zip_file_that_cannot_be_written_is_told_and_the_version_stays(devices: Devices, failure: Any, tmp_path: Path) -> None:
+def test_a_zip_file_that_cannot_be_written_is_reported_and_the_version_stays(devices: Devices, failure: Any, tmp_path: Path) -> None:
     (tmp_path / "models" / "net_1.zip").mkdir(parents=True)
     text = failure()
     assert "net_1.zip" in text
@@ -218,7 +218,7 @@ def test_a_zip_file_that_cannot_be_written_is_told_and_the_version_stays(devices
     assert (tmp_path / "models/net/1/model.exec").is_file()
 
 
-def test_weights_that_are_not_there_are_told(devices: Devices, failure: Any, tmp_path: Path, request_of: Any) -> None:
+def test_missing_weights_are_reported(devices: Devices, failure: Any, tmp_path: Path, request_of: Any) -> None:
     path = tmp_path / "outside.onnx"
     onnx.save(image_model(), path, save_as_external_data=True, location="outside.data", size_threshold=0)
     written(compile_model(request_of(input_model=path, export_path=tmp_path / "with_paths")))

@@ -98,7 +98,7 @@ def test_a_state_computes_what_pytorch_does(network: Any, devices: Devices, requ
 
 @needs_torch
 @quiet
-def test_what_pytorch_cannot_read_or_export_is_told_in_a_line(
+def test_a_model_that_pytorch_cannot_read_or_export_is_reported_in_one_line(
     network: Any, devices: Devices, failure: Any, script: Path, tmp_path: Path
 ) -> None:
     import torch

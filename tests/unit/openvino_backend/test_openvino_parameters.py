@@ -69,5 +69,5 @@ def test_sizes_without_a_batch_dimension_are_refused() -> None:
     assert violations(None, batch_buckets="1,4") == []
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     assert len(violations(precision="f8", pipeline_depth="0", batch_buckets="all")) == 3

@@ -20,7 +20,7 @@ def written(folder: Path, content: bytes) -> Path:
     return path
 
 
-def test_the_root_is_told_whatever_follows_it(tmp_path: Path) -> None:
+def test_the_root_is_found_whatever_follows_it(tmp_path: Path) -> None:
     path = written(tmp_path, b'<?xml version="1.0"?>\n<!-- made by hand -->\n<net name="g" version="11">\n<layers><<<')
     assert read_root(path) == ("net", {"name": "g", "version": "11"})
 

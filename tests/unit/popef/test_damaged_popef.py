@@ -104,7 +104,7 @@ def test_a_closing_record_that_gives_another_size_is_refused() -> None:
     assert f"ends the file at {len(data) + 1}, but it has {len(data)} bytes" in error.reason
 
 
-def test_a_file_cut_between_two_blobs_is_told_from_a_whole_one() -> None:
+def test_a_file_cut_between_two_blobs_is_not_taken_for_a_whole_one() -> None:
     reader = Reader()
     reader.parse_stream(io.BytesIO(SAMPLES[False]))
     for blob in reader.blobs()[1:]:

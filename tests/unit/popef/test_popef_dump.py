@@ -85,7 +85,7 @@ def test_the_json_has_the_same_facts(pair: Path, capsys: pytest.CaptureFixture[s
     assert first["opaques"][0]["json"] == {"graph0": [1]}
 
 
-def test_an_executable_of_another_build_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_executable_of_another_build_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "old.popef"
     with FileWriter(path) as writer, writer.create_executable("old") as blob:
         blob.write(encode_program(dataclasses.replace(sample_program(), package_hash="0123")))

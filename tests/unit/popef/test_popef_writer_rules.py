@@ -1,4 +1,4 @@
-"""What a PopEF writer refuses, and how it leaves the file then."""
+"""The calls that a PopEF writer rejects, and the file after them."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""What is written to PopEF files comes back."""
+"""PopEF files are read as they were written."""
 
 import dataclasses
 import gc

@@ -251,7 +251,7 @@ def test_a_custom_operator_library_that_is_missing_is_named(tmp_path: Path) -> N
         GraphRunner(gelu().SerializeToString(), custom_op_libraries=[tmp_path / "no_such_library.so"])
 
 
-def test_the_values_of_a_graph_are_told_by_shape_and_type() -> None:
+def test_the_values_of_a_graph_are_listed_by_shape_and_type() -> None:
     runner = GraphRunner(layer_norm().SerializeToString())
     (value,) = runner.inputs.values()
 

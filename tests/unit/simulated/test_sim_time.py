@@ -38,7 +38,7 @@ def test_whoever_waits_for_a_virtual_moment_is_woken_when_it_comes() -> None:
     thread.join(10)
 
 
-def test_nobody_waits_for_a_moment_that_is_past() -> None:
+def test_a_wait_for_a_past_moment_returns_at_once() -> None:
     for clock in (HostClock(), VirtualClock()):
         condition = threading.Condition()
         with condition:

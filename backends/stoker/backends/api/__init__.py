@@ -1,1 +1,1 @@
-"""The waist: what a backend and the server agree on. Standard library and numpy only; imports nobody, imported by everyone."""
+"""The plug-in API between the backends and the server. It needs the standard library and numpy only and imports no other package."""

@@ -65,7 +65,7 @@ class Instance(abc.ABC):
     pipeline_depth: int = 1
     #: Whether `execute` only computes, on this host's cores: it never sleeps, keeps a pace, or waits for a device; and how much there is to
     #: do follows from the shapes of the inputs, not from what they hold. Only then may it run on the server's event loop, and only while
-    #: it is quick (config.pbtxt `execution: auto`): what was measured must tell what comes.
+    #: it is quick (config.pbtxt `execution: auto`): measured times must predict the next ones.
     only_computes: bool = False
     #: Makes the `BatchProcessor` of an instance, its signature and a clock; None: `BatchProcessor` itself.
     batch_processor: "Callable[[Any, ModelSignature, Clock], Any] | None" = None
@@ -157,7 +157,7 @@ class Backend(abc.ABC):
         """
 
     def check(self, candidate: Candidate) -> Iterable[Violation]:
-        """Everything that speaks against serving `candidate` and can be told without a device.
+        """Every reason against serving `candidate` that can be found without a device.
 
         The server asks before every load, and `stoker check` asks in the same place, so that the two cannot disagree. All that is wrong
         is named at once: parameters also where the signature is None.

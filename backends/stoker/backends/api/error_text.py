@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-#: A text may quote names out of the model file, which may be of any length; more of it helps nobody, and patterns are not all linear.
+#: A text may quote names out of the model file, which may be of any length; more of it does not help, and not all patterns are linear.
 MAX_CHARACTERS = 4096
 
 

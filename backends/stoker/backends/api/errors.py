@@ -90,7 +90,7 @@ class Conflict(ServingError):
 
 
 class AlreadyExists(Conflict):
-    """What the request would make is there already; a kind of its own because Triton answers it as a client's mistake."""
+    """The resource that the request would create exists already; a kind of its own because Triton reports it as a client's mistake."""
 
 
 class Overloaded(ServingError):

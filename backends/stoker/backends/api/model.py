@@ -1,4 +1,4 @@
-"""What a model takes and gives, in the words a client sees."""
+"""The tensors that a model takes and returns, as a client sees them."""
 
 from dataclasses import dataclass, field
 

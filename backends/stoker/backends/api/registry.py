@@ -88,7 +88,7 @@ class BackendRegistry:
         point = self._pending.pop(name)
         try:
             backend = point.load()()
-        except Exception as error:  # noqa: BLE001 - somebody else's package: whatever it does at import must not stop the other backends
+        except Exception as error:  # noqa: BLE001 - a third-party package: its import must not stop the other backends
             self._failed[name] = f"{type(error).__name__}: {error}"
             return
         if not isinstance(backend, Backend):

@@ -16,7 +16,7 @@ class ResponseSink(Protocol):
     """Takes the responses of one request."""
 
     def put(self, outputs: "Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]") -> bool:
-        """Takes one response; waits while too many are unread. False: nobody wants more, stop.
+        """Takes one response; waits while too many are unread. False: the client wants no more, stop.
 
         Called in the worker's thread.
         """

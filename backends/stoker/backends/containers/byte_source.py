@@ -1,4 +1,4 @@
-"""Bytes by position, of a file or of a stream that somebody handed us.
+"""Bytes by position, of a file or of a stream that the caller opened.
 
 The file stays open as long as something of it may still be read, so that what was found in its headers and what is read later are of the
 same file, even after a new one took its name.

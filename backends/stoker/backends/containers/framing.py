@@ -72,7 +72,7 @@ class Framing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordHeader:
-    """What stands before every record.
+    """The header of every record.
 
     Attributes:
         kind: What the content is, one of the framing's kinds.

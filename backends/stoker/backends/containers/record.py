@@ -43,7 +43,7 @@ class Record:
         return self.offset + HEADER_BYTES + self.header.info_bytes
 
     def error(self, reason: str, offset: int | None = None) -> ContainerError:
-        """An error of this record, at its content unless told where."""
+        """An error of this record, at its content by default."""
         name = self.framing.name_of(self.info)
         place = f"{self.framing.noun} {self.index} ({self.header.kind.name}{f' {name!r}' if name else ''})"
         at = self.content_offset if offset is None else offset

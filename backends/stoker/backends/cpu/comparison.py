@@ -1,4 +1,4 @@
-"""What was compiled beside its source: how far the outputs are apart, and how much faster it runs.
+"""Compares a compiled model with its source: how far the outputs are apart, and how much faster it runs.
 
 The source runs on ONNX Runtime as it is; the other as the server will run it, by its backend. Both have all usable cores, and take turns
 in random order.

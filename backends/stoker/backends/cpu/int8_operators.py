@@ -33,7 +33,7 @@ _LONGEST_CHAIN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is to be quantised.
+    """The operators to quantise.
 
     Attributes:
         op_types: Operators, sorted.

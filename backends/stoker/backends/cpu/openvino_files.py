@@ -28,7 +28,7 @@ def read_onnx(model: onnx.ModelProto) -> Any:
     Raises:
         CompileError: OpenVINO does not read it.
     """
-    from stoker.backends.openvino.errors import OPENVINO_ERRORS  # before OpenVINO itself: that room sees to it that it reports to nobody
+    from stoker.backends.openvino.errors import OPENVINO_ERRORS  # before OpenVINO itself: the package turns its telemetry off
     from stoker.backends.openvino.messages import public_text
 
     import openvino as ov  # isort: skip

@@ -1,4 +1,4 @@
-"""What a `model.exec` file holds, as plain data and as text for people: `stoker dump`."""
+"""The contents of a `model.exec` file, as plain data and as text for people: `stoker dump`."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a `model.exec` file looks like: its framing, its sections, and the description that comes first.
+"""The layout of a `model.exec` file: its framing, its sections, and the description that comes first.
 
     section 0      DESCRIPTION  a protobuf `Executable`: everything but graphs and weights
     sections 1..b  GRAPH        one compiled batch each, ascending: the lowered graph
@@ -40,7 +40,7 @@ PRECISIONS = ("fp32", "fp16", "mixed")
 
 
 class Section(enum.IntEnum):
-    """What a section holds."""
+    """The kind of a section."""
 
     DESCRIPTION = 1
     GRAPH = 2
@@ -80,7 +80,7 @@ def pack_name(name: str) -> bytes:
 
 
 def batch_label(batch_size: int) -> str:
-    """What the section of a batch's graph is called."""
+    """The name of the section of a batch's graph."""
     return f"batch {batch_size}"
 
 

@@ -22,7 +22,7 @@ _INTEGER_BOUND = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomRun:
-    """What came of it.
+    """The result of a run.
 
     Attributes:
         executable: What ran.

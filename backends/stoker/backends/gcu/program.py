@@ -1,4 +1,4 @@
-"""What a `model.exec` file holds: one static graph for each compiled batch size, and the weights that they share.
+"""The program of a `model.exec` file: one static graph for each compiled batch size, and the weights that they share.
 
 Every tensor at the border has the batch as its first dimension; it is not among the `dims`.
 """

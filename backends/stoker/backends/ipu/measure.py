@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopMeasurement:
-    """What the clients of one closed loop saw.
+    """The measurement of one closed loop by its clients.
 
     Attributes:
         requests: That ended within the time that counts; each is one compiled batch.

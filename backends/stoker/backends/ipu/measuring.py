@@ -24,7 +24,7 @@ _INTEGER_BOUND = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomRun:
-    """What came of it.
+    """The result of a run.
 
     Attributes:
         program: What ran.

@@ -1,4 +1,4 @@
-"""What the opaque blobs of our PopEF files say beyond the metadata: which names there are and what JSON each carries.
+"""The opaque blobs of our PopEF files, which extend the metadata: their names and the JSON that each carries.
 
 The vendor's frameworks keep private payloads in opaque blobs, PopRT its fusion map and host-concat configuration among them. So do we, as
 JSON, written by `stoker.backends.ipu.compile` and read by `stoker.backends.ipu.runtime` and `popef_dump`. Reading checks what it reads: a
@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-#: Facts about the compilation: for people and tools, needed by nobody to run the model.
+#: Facts about the compilation: for people and tools; no runtime needs them.
 COMPILATION = "stoker"
 #: A `FusionMap`.
 MODEL_FUSION = "model_fusion"

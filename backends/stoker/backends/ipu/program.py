@@ -16,7 +16,7 @@ CUSTOM_LIBRARIES = "custom_op_libraries"
 
 
 class StepKind(enum.IntEnum):
-    """What the device does in a step (bulk-synchronous: a step ends when its slowest tile does)."""
+    """The activity of the device in a step (bulk-synchronous: a step ends when its slowest tile does)."""
 
     COMPUTE = 1
     EXCHANGE = 2

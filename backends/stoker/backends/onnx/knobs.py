@@ -140,7 +140,7 @@ def read_knobs(parameters: Mapping[str, str], graph_level: int | None, cpu_threa
 
 
 class _Reader:
-    """Reads settings, and goes on after a bad one with its default, so that all that is wrong is told at once."""
+    """Reads settings, and goes on after a bad one with its default, so that all errors are reported at once."""
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = parameters

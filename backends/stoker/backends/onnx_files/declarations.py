@@ -9,7 +9,7 @@ from stoker.backends.onnx_files.model_file import OnnxFile, OnnxValue, Unreadabl
 
 
 def declarations(files: ModelFiles, model_filename: str) -> OnnxFile:
-    """What the file declares, once it is sure that all its weights are at hand and lie inside the version folder.
+    """Reads what the file declares, after a check that all its weights exist and lie inside the version folder.
 
     Raises:
         ModelLoadError: it is not there, is no ONNX file, or its external data is not where it may be.

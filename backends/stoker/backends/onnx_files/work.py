@@ -69,7 +69,7 @@ def operator_of_open_work(path: Path) -> str | None:
                 if node_number is not None and (found := _first_open(reader, item, node_number)) is not None:
                     return found
     except WireError:
-        # Names of nodes are nothing that `read_onnx_file` looks at. What cannot be told may be anything.
+        # Names of nodes are nothing that `read_onnx_file` looks at. An unreadable operator may be any.
         return UNREADABLE
     return None
 

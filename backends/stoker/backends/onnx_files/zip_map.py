@@ -37,7 +37,7 @@ class ZipMap:
 
 @dataclass(slots=True)
 class Classifier:
-    """What the end of a graph says of its outputs.
+    """The facts of the outputs that the end of a graph states.
 
     Attributes:
         zip_maps: By output.
@@ -57,7 +57,7 @@ class _Node:
 
 
 def classifier_of(reader: WireReader, graph: Field, outputs: Sequence[str]) -> Classifier:
-    """What the nodes of `graph` say of `outputs`.
+    """Reads the nodes of `graph` that make `outputs`.
 
     Raises:
         WireError: the bytes of a node are no message.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 #: Compiled models of one instance. Each holds its own reordered copy of the weights (130 to 170 MB for ResNet-50).
 MAX_BUCKETS = 16
-#: How many there are where nobody says which.
+#: How many there are if the parameters name none.
 DEFAULT_BUCKETS = 5
 
 

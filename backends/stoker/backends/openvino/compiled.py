@@ -156,7 +156,7 @@ class _Request:
             self._feed(name, array)
         fresh: dict[str, Array] = {}
         for name, port in outputs.items():
-            # All large outputs, wanted or not: the memory that an earlier run wrote into is somebody's answer by now.
+            # All large outputs, wanted or not: the memory that an earlier run wrote into belongs to an earlier response.
             if port.is_shared and port.shape is not None:
                 fresh[name] = np.zeros(port.shape, port.dtype)
                 request.set_output_tensor(port.place, port.tensor(fresh[name]))

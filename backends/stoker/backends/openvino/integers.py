@@ -55,7 +55,7 @@ _PLACES_OUTPUT = 1
 
 
 class _Level(IntEnum):
-    """What a value depends on, and has been through."""
+    """The inputs that a value depends on, and the operators between."""
 
     #: Shapes, places, truth values and constants below 2**24: exact whatever is computed of them.
     SMALL = 0

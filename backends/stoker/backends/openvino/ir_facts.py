@@ -1,4 +1,4 @@
-"""OpenVINO IR told from ONNX files, by name and, once it is read, by `IrFacts`. Without OpenVINO itself."""
+"""Distinguishes OpenVINO IR from ONNX files by name and, once it is read, by `IrFacts`. Needs no OpenVINO."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath

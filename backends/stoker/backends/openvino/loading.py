@@ -91,7 +91,7 @@ class Loader:
         return inexact
 
     def _precision(self, parameters: ModelParameters, instance_name: str) -> Literal["f32", "bf16"]:
-        """What is computed in here: without instructions for it, bfloat16 would be emulated."""
+        """The type that this host computes in: without instructions for it, bfloat16 would be emulated."""
         if parameters.precision == "bf16" and "BF16" not in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES"):
             log.warning("%s: precision bf16 becomes f32, as this CPU has no bfloat16 instructions", instance_name)
             return "f32"

@@ -1,4 +1,4 @@
-"""Time that can be waited for: the machine's, or a simulation's that moves only when somebody moves it.
+"""Time that can be waited for: the machine's, or a simulation's that moves only when a caller moves it.
 
 A device's thread waits for two things at once: for the host to bring or fetch data (a condition) and for a moment (a timeout, or the
 modelled end of its work). `WaitableClock.wait` is that one wait, so that a test, or a simulation, moves time instead of spending it.

@@ -70,7 +70,7 @@ class FaultPlan:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What is planned."""
+        """The planned faults."""
         return tuple(self._faults.values())
 
     def strike(self) -> Fault | None:

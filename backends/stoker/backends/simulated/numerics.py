@@ -1,4 +1,4 @@
-"""What a simulated device computes: a lowered ONNX graph on ONNX Runtime, or nothing.
+"""The numerics of a simulated device: a lowered ONNX graph on ONNX Runtime, or nothing.
 
 The lowered graph is FP32 with a pair of Casts (to FLOAT16 or an 8-bit float and back) wherever the device stores a value. ONNX Runtime
 keeps such pairs at every optimisation level, since a narrowing Cast changes values, and its fusions do not reach across them; so the
@@ -87,7 +87,7 @@ class GraphRunner:
             threads: Threads an operator may use.
             custom_op_libraries: Shared libraries with custom operators for ONNX Runtime. They run native code in this process.
             weights: Values of the initialisers that the graph names as external data; each must be one of its initialisers. They are
-                shared, not copied: several graphs may have the same, and nobody may write to them.
+                shared, not copied: several graphs may have the same, and no caller may write to them.
 
         Raises:
             NumericsError: the graph, a library or a weight cannot be used.

@@ -11,7 +11,7 @@ from stoker.backends.simulated.clocks import NS_PER_S, VirtualClock, WaitableClo
 
 
 class Pacing(enum.Enum):
-    """What the modelled time does to the run."""
+    """The effect of the modelled time on a run."""
 
     NONE = "none"
     """As fast as the host computes."""
@@ -60,7 +60,7 @@ class Pacer:
         """Waits on `clock`.
 
         Raises:
-            ValueError: virtual pacing was asked for on a clock that nobody can move.
+            ValueError: virtual pacing was asked for on a clock that does not move by itself or by its devices.
         """
         if pacing is Pacing.VIRTUAL and not isinstance(clock, VirtualClock):
             raise ValueError(f"pacing 'virtual' needs a VirtualClock, not {type(clock).__name__}")

@@ -89,7 +89,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSamples:
-    """What a backend can do, by example.
+    """The abilities of a backend, by example.
 
     Attributes:
         model: A model of one input `x` and one output `y` of a datatype and dims (-1: variable), with max_batch_size; None where this

@@ -26,7 +26,7 @@ class BuildFlag(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "BuildFlag":
-        """The flag that `text` names, in our words or the vendor's.
+        """The flag that `text` names, by our name or the vendor's.
 
         Raises:
             OptionError: there is none; the nearest is named.

@@ -1,4 +1,4 @@
-"""What the device cannot hold or do, and what the vendor's library would answer.
+"""The limits of the device, and the status that the vendor's library would return.
 
 TopsInference reports by a status (`stoker.backends.gcu.status`). Errors here carry the one that fits; `with_status` puts its name behind
 our own words, so that people who know the vendor's logs find their way.
@@ -51,7 +51,7 @@ class GcuUnsupportedOperators(UnsupportedOperators):
 
 
 def status_of(error: CompileError) -> VendorStatus:
-    """What the vendor's library would answer to the model or option that `error` is about."""
+    """The status that the vendor's library would return for the model or option that `error` is about."""
     if isinstance(error, GcuCompileError | GcuUnsupportedOperators):
         return error.status
     if isinstance(error, ShapeError):

@@ -15,7 +15,7 @@ from stoker.compiler.lowering.free_names import FreeNames
 
 #: Tensors smaller than this stay in their graph: the section around a weight would take as much.
 LEAST_BYTES = 256
-#: Where the graphs say that weights lie; ONNX wants a file name, and nobody opens it.
+#: Where the graphs say that weights lie; ONNX requires a file name; no reader opens it.
 _LOCATION = "weights"
 
 _Content = tuple[str, tuple[int, ...], bytes]

@@ -85,7 +85,7 @@ def _unsupported(model: ir.Model, hardware: GcuHardware) -> Iterator[Unsupported
         if node.outputs and all(output in known for output in node.outputs):
             continue
         reason = _operator_reason(node)
-        # Of a chain of nodes whose types nobody knows, the first is what is wrong.
+        # Of a chain of nodes with unknown types, the first is the cause.
         if not reason and not any(value in untyped for value in node.inputs):
             reason = _tensor_reason(node, known, hardware)
         if reason or any(value in untyped for value in node.inputs):

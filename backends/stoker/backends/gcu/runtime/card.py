@@ -1,7 +1,7 @@
 """`Card`: one simulated card: its memory, clusters, host link, and when each of them is free.
 
 Modelled time: every piece of work begins when the work before it in its stream has ended, it was there, and what it needs (the link in
-one direction, its clusters) is free. The host does it as soon as it can; only whoever waits for its end waits for the modelled moment.
+one direction, its clusters) is free. The host does it as soon as it can; only a caller that waits for its end waits until then.
 """
 
 import threading

@@ -47,7 +47,7 @@ class ClusterLocks:
                     self.condition.notify_all()
 
     def _is_next(self, ticket: tuple[object, frozenset[int]]) -> bool:
-        """Whether its clusters are free, and nobody before it waits for one of them."""
+        """Whether its clusters are free, and no earlier caller waits for one of them."""
         wanted = ticket[1]
         if wanted & self._busy:
             return False

@@ -8,7 +8,7 @@ from stoker.backends.gcu.runtime.errors import Status, StatusError
 
 
 def open_executable(path: str | Path) -> GcuExecutable:
-    """What the file at `path` holds.
+    """Reads the file at `path`.
 
     Raises:
         StatusError: there is no such file, or it is damaged.

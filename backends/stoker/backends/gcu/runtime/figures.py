@@ -1,4 +1,4 @@
-"""What a simulated card counted; everything in it is simulated."""
+"""The counts of a simulated card; every value is simulated."""
 
 import enum
 from collections.abc import Mapping

@@ -46,7 +46,7 @@ class LoadedBatch:
         return self._runner is not None
 
     def run(self, first: int, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock]) -> None:
-        """Runs `samples` samples, from sample `first` of the buffers on; what the batch has room for besides is zeros, and dropped.
+        """Runs `samples` samples, from sample `first` of the buffers on; the rest of the batch is zeros, whose outputs are dropped.
 
         Raises:
             StatusError: an operator failed.

@@ -31,7 +31,7 @@ class MemoryAccount:
             what: What exactly it is for, for the message.
 
         Raises:
-            OutOfDeviceMemory: so much is not free; tells what takes the rest.
+            OutOfDeviceMemory: so much is not free; the text lists the uses of the rest.
         """
         with self._lock:
             if size_bytes > self.size_bytes - self.used_bytes:

@@ -1,6 +1,6 @@
 """`Stream`: work of one card in the order in which it was queued; streams do not wait for each other.
 
-What fails stops the stream: what is queued behind it is skipped, since it would work on stale data, until somebody was told of the failure
+What fails stops the stream: what is queued behind it is skipped, since it would work on stale data, until a caller has received the failure
 by `synchronize` or by a future. Only what is queued after that is done again: half of what belongs together is never done.
 """
 
@@ -62,9 +62,9 @@ class Stream:
         self._queue: deque[_Work] = deque()
         self._queued = 0
         self._done = 0
-        self._error: StatusError | None = None  # that nobody was told of yet
+        self._error: StatusError | None = None  # that no caller has received yet
         self._reported: StatusError | None = None
-        self._reported_through = 0  # the newest piece of work that was queued when somebody was told
+        self._reported_through = 0  # the newest piece of work that was queued when a caller received the failure
         self._is_closing = False
         self._lane = Lane()
         self._thread: threading.Thread | None = None
@@ -186,7 +186,7 @@ class Stream:
             self.card.count_wait(clock.now_ns() - begun_ns)
 
     def acknowledge(self, error: BaseException) -> None:
-        """Somebody was told of `error` by a future: if it is what stopped the stream, new work is done again."""
+        """A caller received `error` by a future: if it stopped the stream, the stream accepts work again."""
         with self._changed:
             if self._error is error:
                 self._tell()
@@ -274,7 +274,7 @@ class Stream:
                 self.card.pacer.wait_until(self._lane.ready_at_ns, self._changed, lambda: self._is_closing)
         except StatusError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - a caller that waits must receive any error
             return StatusError(Status.TIF_INTERNAL_ERROR, f"stream {self.number}: {type(error).__name__}: {error}")
         return None
 

@@ -115,7 +115,7 @@ class GcuSystem:
         Args:
             card: Its number, from 0.
             clusters: One cluster's number, or several; None or -1: all.
-            is_exclusive: Whether nobody else may have them.
+            is_exclusive: Whether no other device may have them.
 
         Raises:
             StatusError: there is no such card or cluster, one is named twice, or another device has one for itself.

@@ -105,7 +105,7 @@ class CardExecutable(LoadedExecutable):
                 self._give_up(mount)
             raise
         done_ns = clock.now_ns()
-        # Where nothing was copied back, the run's end may be told a moment later.
+        # Where nothing was copied back, the run's end may be recorded a moment later.
         return CardRun(answers, merged_ns, run_ended_ns[0] if run_ended_ns else done_ns, done_ns)
 
     def _give_up(self, mount: Mount) -> None:

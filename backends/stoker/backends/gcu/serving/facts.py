@@ -62,7 +62,7 @@ class ExecFacts(ModelFacts):
 
 
 def read_facts(files: ModelFiles, model_filename: str) -> ExecFacts:
-    """What the file declares; every byte of it is checked, and nothing of its graphs and weights kept.
+    """Reads what the file declares; checks every byte of it, and keeps nothing of its graphs and weights.
 
     Raises:
         ModelLoadError: it is missing, damaged or contradicts itself; names section and offset.
@@ -77,7 +77,7 @@ def read_facts(files: ModelFiles, model_filename: str) -> ExecFacts:
 
 
 def facts_of(executable: GcuExecutable, weight_bytes: int) -> ExecFacts:
-    """What is said of `executable`, whose weights take `weight_bytes`."""
+    """The facts of `executable`, whose weights take `weight_bytes`."""
     return ExecFacts(
         inputs=tuple(_file_tensor(tensor) for tensor in executable.inputs),
         outputs=tuple(_file_tensor(tensor) for tensor in executable.outputs),
@@ -101,7 +101,7 @@ def load_executable(files: ModelFiles, model_filename: str) -> GcuExecutable:
 
 
 def _unreadable(model_filename: str, error: ContainerError) -> ModelLoadError:
-    """What a client or an operator is told of `error`: the place in the file, and no path of this host."""
+    """The error for a client or an operator: the place in the file, and no path of this host."""
     place = ", ".join(part for part in (error.place, "" if error.offset is None else f"offset {error.offset}") if part)
     return ModelLoadError(f"'{model_filename}' is no readable executable: {place + ': ' if place else ''}{error.reason}")
 

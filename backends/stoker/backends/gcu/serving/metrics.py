@@ -1,4 +1,4 @@
-"""What the metrics page shows of the simulated cards."""
+"""The metrics of the simulated cards."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What the operator and config.pbtxt may set of simulated GCU cards.
+"""The options of simulated GCU cards.
 
 The operator's settings, by `--backend-config=topsinference,NAME=VALUE`:
 

@@ -27,7 +27,7 @@ class GcuPool(DevicePool):
     Attributes:
         settings: The operator's settings.
         system: The cards.
-        allocator: Who has which clusters.
+        allocator: Which instance has which clusters.
         counters: Batches, faults, resets, and runs of engines.
         clock: Times batches for the counters.
     """

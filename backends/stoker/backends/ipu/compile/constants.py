@@ -2,7 +2,7 @@
 
 Three kinds. *Published*: the hardware's own figures stand in `stoker.backends.ipu.hardware`. *Structural*: counts that follow from how the
 matrix unit and the vector units work, or from counting what an operator does to each element. *Fitted*: a handful of overheads that
-nobody publishes, adjusted together against the published ResNet-50 and BERT-base tables by `python -m benchmarks.ipu_model --fit`.
+that are not published, adjusted together against the published ResNet-50 and BERT-base tables by `python -m benchmarks.ipu_model --fit`.
 No constant belongs to a model, a batch size or a row of a table.
 """
 

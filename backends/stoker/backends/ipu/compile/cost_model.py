@@ -1,4 +1,4 @@
-"""What a node costs: its steps on the busiest tile, its temporary memory and its code.
+"""The cost of a node: its steps on the busiest tile, its temporary memory and its code.
 
 Matrix work is planned by `tiling`. Everything else runs on the vector units, spread evenly over the tiles: an operator makes so many
 passes over its elements (`constants.PASSES`), reads and writes its tile's memory, and where its operands lie on other tiles they are

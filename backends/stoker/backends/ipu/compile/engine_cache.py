@@ -78,7 +78,7 @@ def _compile(sources: Sequence[SourceModel], options: CompilerOptions, path: Pat
 
 
 def _read(path: Path) -> CompiledModel | None:
-    """What the file holds, but for streamed weights, which stay in it; None where there is no sound file."""
+    """Reads the file, without its streamed weights, which stay in it; None if there is no sound file."""
     if not path.exists():
         return None
     try:

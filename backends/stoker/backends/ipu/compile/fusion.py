@@ -16,7 +16,7 @@ from stoker.compiler.target import SourceModel
 
 
 def graph_name(index: int) -> str:
-    """What a fused program calls its model number `index`."""
+    """The name that a fused program gives its model number `index`."""
     return f"graph{index}"
 
 

@@ -1,7 +1,7 @@
 """Which tensors a tile holds at each point of the schedule.
 
 A *storage* is a region of memory. Views share the storage of what they look at; an element-wise operator writes over an input that
-nobody needs any more (as PopART's in-placing does). A storage lives from the point that makes it to the last that reads it.
+no later node reads (as PopART's in-placing does). A storage lives from the point that makes it to the last that reads it.
 """
 
 from collections.abc import Sequence

@@ -162,7 +162,7 @@ class _Planner:
                 residency.hold(value, self._facts[value])
 
     def _overwritten(self, index: int, node: ir.Node, output: ir.Value, residency: Residency) -> ir.Value | None:
-        """The input that `output` may be written over: as large, here, and read by nobody behind this node."""
+        """The input that `output` may be written over: as large, here, and read by no later node."""
         for value in node.inputs:
             if value is None or self._facts[value].is_constant or not residency.holds(value):
                 continue

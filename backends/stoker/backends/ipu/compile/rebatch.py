@@ -1,7 +1,7 @@
 """Another batch size for a model whose shapes are fixed: so that a report can say what each size would cost.
 
 Only shapes change, and the constants that say them (targets of Reshape and Expand, sizes of Resize); weights are never read. The result is
-good for planning: nobody runs it.
+good for planning; it is never run.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from stoker.compiler.errors import CompileError, ShapeError
 from stoker.compiler.lowering.typed_graph import infer_types
 
-#: Operators that are told a shape, and by which input.
+#: Operators with a shape as input, and which input.
 _SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 #: Operators whose output says something of a tensor's shape and nothing of its data.
 _SHAPE_READERS = frozenset({"Shape", "Size"})
@@ -50,7 +50,7 @@ def _has_rows(value: ir.Value, axis: int, rows: int) -> bool:
 
 
 def _set_target(node: ir.Node, index: int, old: int, new: int, *, is_batched: bool) -> bool:
-    """Scales the leading size that `node` is told, if it says the batch; whether it does."""
+    """Scales the leading size in the shape input of `node`, if it is the batch; returns whether it is."""
     value = node.inputs[index] if len(node.inputs) > index else None
     constant = None if value is None else ir.convenience.get_const_tensor(value)
     if value is None or constant is None or constant.size == 0:

@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _ROW, _BAR = 170, 90, 24, 14
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Something plots tell apart: its name, and the CSS class that gives its colour."""
+    """A series of a plot: its name, and the CSS class that gives its colour."""
 
     name: str
     css: str
@@ -49,7 +49,7 @@ def microseconds(seconds: float) -> str:
 
 
 def legend(kinds: Sequence[Kind]) -> str:
-    """What the colours of a plot mean."""
+    """The legend of a plot."""
     items = "".join(f'<span><i class="{kind.css}"></i>{escape(kind.name)}</span>' for kind in kinds)
     return f'<p class="legend">{items}</p>'
 
@@ -109,7 +109,7 @@ def stacked_rows(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> str:
 
 
 def activity(runs: Sequence[OpRun], bins: int = 240) -> str:
-    """What the device does while one micro-batch passes through: a strip for each kind, its height the share of that moment."""
+    """The work of the device while one micro-batch passes through: a strip for each kind, its height the share of that moment."""
     total = sum(run.total_s for run in runs)
     if not total:
         return ""

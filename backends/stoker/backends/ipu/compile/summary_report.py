@@ -36,7 +36,7 @@ _VIOLATIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEstimate:
-    """What the model would do with another micro-batch.
+    """The estimate for the model with another micro-batch.
 
     Attributes:
         batch: Rows of a micro-batch.

@@ -117,7 +117,7 @@ def _unsupported(model: ir.Model, hardware: IpuHardware, has_custom_libraries: b
         is_consequence = node.op_type in _SUPPORTED.get(node.domain, ()) and any(value in untyped for value in node.inputs)
         if reason:
             untyped.update(output for output in node.outputs if output.dtype is None)
-        # Of a chain of nodes whose types nobody knows, the first is what is wrong.
+        # Of a chain of nodes with unknown types, the first is the cause.
         if reason and not is_consequence:
             op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             label = node.name or next((output.name for output in node.outputs if output.name), "")

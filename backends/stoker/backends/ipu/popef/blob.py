@@ -26,7 +26,7 @@ class Blob:
 
     @property
     def type(self) -> BlobType:
-        """What the content is."""
+        """The kind of the content."""
         return BlobType(self.record.header.kind)
 
     @property
@@ -50,7 +50,7 @@ class Blob:
         return self.record.offset
 
     def error(self, reason: str, offset: int | None = None) -> PopefError:
-        """An error of this blob, at its content unless told where."""
+        """An error of this blob, at its content by default."""
         return cast("PopefError", self.record.error(reason, offset))
 
     def data(self) -> bytes:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> int:
-    """To stdout, in whatever encoding it has; a reader who has seen enough (`| head`) may close it."""
+    """To stdout, in whatever encoding it has; a reader such as `| head` may close it early."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

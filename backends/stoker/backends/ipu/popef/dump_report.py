@@ -1,4 +1,4 @@
-"""What a PopEF file holds, as plain data: what `popef_dump --json` prints, and its text is made from."""
+"""The contents of a PopEF file as plain data: `popef_dump --json` prints it, and the text is made from it."""
 
 import dataclasses
 import json

@@ -29,7 +29,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobInfo:
-    """What a blob is called and belongs to.
+    """The name of a blob, and the executable that it belongs to.
 
     Attributes:
         name: Of the executable, tensor, feed or opaque blob; metadata have their executable's.
@@ -109,7 +109,7 @@ def check_tensor_info(info: TensorInfo, name: str, samples: int = 1) -> None:
 
 
 def check_metadata(metadata: Metadata) -> None:
-    """Whether metadata are complete: names that are not empty, anchors told apart by their names, counts that are counts.
+    """Whether metadata are complete: names that are not empty, anchors with different names, counts that are counts.
 
     Raises:
         PopefError: They are not; the text names the field or anchor.

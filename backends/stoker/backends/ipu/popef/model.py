@@ -16,7 +16,7 @@ _Blob = TypeVar("_Blob", bound=BlobReader)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a runtime loads.
+    """The parts of a file that a runtime loads.
 
     Attributes:
         metadata: Of the executable.

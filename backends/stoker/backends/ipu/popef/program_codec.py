@@ -57,7 +57,7 @@ def encode_program(program: StaticProgram) -> bytes:
 
 
 def encode_description(program: StaticProgram) -> bytes:
-    """What stands before the graphs' ONNX bytes; `encode_program` is this and those.
+    """The header before the graphs' ONNX bytes; `encode_program` returns both.
 
     Raises:
         PopefError: The program contradicts itself, or a value cannot be stored.

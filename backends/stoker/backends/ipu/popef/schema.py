@@ -11,7 +11,7 @@ import numpy as np
 
 
 class BlobType(enum.IntEnum):
-    """What a blob holds."""
+    """The kind of a blob."""
 
     POPLAR_EXECUTABLE = 1
     METADATA = 2
@@ -138,7 +138,7 @@ class ProgramFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What a runtime must know of an executable.
+    """The description of an executable for a runtime.
 
     Attributes:
         executable: Name of the executable blob this belongs to.

@@ -157,7 +157,7 @@ class Writer:
         return blob
 
     def _admit(self, kind: BlobType, info: BlobInfo) -> tuple[BlobType, str, str]:
-        """Whether such a blob may be begun now; returns what tells it from others."""
+        """Whether such a blob may be begun now; returns its key among the blobs."""
         if self._closed:
             raise PopefError("the file is complete: its closing record has been written", path=self.path)
         self._settle()

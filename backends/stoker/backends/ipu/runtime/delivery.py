@@ -22,7 +22,7 @@ from stoker.backends.ipu.runtime.tensor_manager import TensorManager
 from stoker.backends.simulated.pacing import Pacer
 
 Array = npt.NDArray[Any]
-#: Told the anchors that were waited for in vain.
+#: Called with the anchors that got no data in time.
 OnStarved = Callable[[tuple[str, ...]], None]
 
 
@@ -33,8 +33,8 @@ class Results:
     Attributes:
         values: By anchor; each goes once it is delivered.
         due_ns: When the device has written them.
-        has_dummies: Whether some input was dummy data: nobody is waited for who might take the outputs.
-        is_dummy: Whether all inputs were: nobody wants the outputs, and whatever memory is queued is for others.
+        has_dummies: Whether some input was dummy data: the device waits for no reader of the outputs.
+        is_dummy: Whether all inputs were: no request wants the outputs, and queued memory belongs to other calls.
     """
 
     values: dict[str, Array]

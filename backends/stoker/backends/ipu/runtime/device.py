@@ -21,7 +21,7 @@ from stoker.backends.simulated.pacing import Timeline
 
 
 class LoadedProgramState(Protocol):
-    """What a device can hold: a session's program."""
+    """A program that a device can hold: a session's."""
 
     name: str
 
@@ -39,7 +39,7 @@ class LoadedProgramState(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMetrics:
-    """What a simulated device counted since it was attached.
+    """The counts of a simulated device since it was attached.
 
     Attributes:
         loads: Executables loaded, reloads included.
@@ -102,7 +102,7 @@ class Device:
 
     @property
     def timeline(self) -> Timeline:
-        """When it is free. Confined to: whoever has claimed it."""
+        """When it is free. Confined to: the thread that has claimed it."""
         return self.ipus[0].timeline
 
     @property

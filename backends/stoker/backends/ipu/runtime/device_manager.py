@@ -42,7 +42,7 @@ class DeviceConstraints:
 
     @classmethod
     def of(cls, model: "Executable | Model | Metadata | StaticProgram | int") -> "DeviceConstraints":
-        """What a model needs; a number means: that many IPUs of any kind."""
+        """The devices that a model needs; a number means: that many IPUs of any kind."""
         if isinstance(model, int):
             return cls(num_ipus=model)
         if isinstance(model, Executable):

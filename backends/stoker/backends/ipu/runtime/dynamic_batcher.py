@@ -126,7 +126,7 @@ class DynamicBatcher:
                 try:
                     self._submit([self._micro_batch(self._io.graphs[index], batch)])
                 except IpuRuntimeError:
-                    continue  # the requests in the batch were told
+                    continue  # the requests in the batch have their error
 
     def _next_due_ns(self) -> int | None:
         return min((at for plan in self._plans.values() if (at := plan.due_ns()) is not None), default=None)

@@ -52,7 +52,7 @@ class EngineParts:
         iterations: Micro-batches of a call.
         undelivered: Results that the run before this one has left, and this one leaves.
         timeout_ns: How long the device starves before `on_starved`; 0: for ever.
-        on_starved: Told the anchors waited for.
+        on_starved: Called with the anchors that the device waits for.
     """
 
     computations: Mapping[int, Computation]

@@ -21,7 +21,7 @@ class _Fate(enum.Enum):
 
 
 class Enqueued:
-    """A view of the user's memory in a ring, and who is told when the device is done with it.
+    """A view of the user's memory in a ring, and the callback for the end of its use by the device.
 
     Its methods are called with the session's gate held.
     """
@@ -50,7 +50,7 @@ class Enqueued:
         return True
 
     def end(self) -> Callback | None:
-        """Ends it. Whom to tell, without the gate: None when the data was moved, else why it was not; nobody is told twice."""
+        """Ends it. Returns the callback to call outside the gate, with None if the data was moved, else the error; at most once."""
         callback = None if self.is_ended else self._callback
         self._fate, self._callback = _Fate.ENDED, None
         return callback

@@ -1,7 +1,7 @@
 """`Gate`: where the host's threads and the device's thread wait for each other.
 
 One condition for all streams of a session: whatever changes (data came, a slot became free, someone stops or flushes, an error) notifies
-it, and whoever waits looks again. It also holds how the session's run ended, so that nobody waits for a thread that is gone.
+it, and every waiting thread checks again. It also holds how the session's run ended, so that no thread waits for one that has ended.
 """
 
 import threading
@@ -42,7 +42,7 @@ class Gate:
 
     @property
     def error(self) -> IpuRuntimeError | None:
-        """Why the run ended, if it did not end because somebody stopped it."""
+        """Why the run ended, if it did not end by a stop."""
         return self._error
 
     def notify(self) -> None:

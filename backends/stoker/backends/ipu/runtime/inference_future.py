@@ -40,7 +40,7 @@ class InferenceFuture(Future[Outputs]):
     """
 
     def __init__(self, waiters: Waiters, on_end: Callable[[BaseException | None], None] | None = None) -> None:
-        """A future that tells `waiters` who waits for it, and `on_end` of its end, before anybody else learns of it."""
+        """A future that counts its waiting threads in `waiters` and calls `on_end` at its end, before any other callback."""
         super().__init__()
         self._present = waiters
         self._on_end = on_end
@@ -85,7 +85,7 @@ class InferenceFuture(Future[Outputs]):
 
 
 class Answer:
-    """What is still missing of one request's outputs: it counts parts until the future can be completed. Any thread may use it."""
+    """The missing parts of one request's outputs: counts them until the future can be completed. Any thread may use it."""
 
     def __init__(self, future: InferenceFuture, outputs: Outputs, parts: int, copies: Sequence[tuple[Array, Array]] = ()) -> None:
         """An answer of `parts` parts.

@@ -1,4 +1,4 @@
-"""`LoadedProgram`: a session's executable as a device holds it, with the weights that its load programs brought."""
+"""`LoadedProgram`: a session's executable as a device holds it, with the weights that its load programs copied."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -98,7 +98,7 @@ class LoadedProgram:
 
         Raises:
             ApplicationRuntimeError: an output shows no weight.
-            SessionStopped: stopped while a stream had no room.
+            SessionStopped: stopped while a stream was full.
         """
         for anchor in self.save_anchors():
             weight = self.weights.get(anchor.handle.removeprefix(_SAVED_WEIGHT))

@@ -11,11 +11,11 @@ from stoker.backends.ipu.runtime.queue_manager import QueueManager, TimeoutCallb
 
 
 class MainLoop:
-    """At most one thread at a time. It knows nothing of the session, so that a session nobody holds any more can be cleared away.
+    """At most one thread at a time. It knows nothing of the session, so that a session without references can be collected.
 
     Attributes:
         queues: Whose entries fail when the loop fails; None: there are none.
-        timeout_callback: Told the queue at which the device starved.
+        timeout_callback: Called with the queue at which the device starved.
         timeout_ns: After how long; 0: never.
         undelivered: Results that a stop kept from reaching the queues.
     """
@@ -71,7 +71,7 @@ class MainLoop:
         try:
             Engine(parts).run(calls)
         except SessionStopped:
-            pass  # somebody stopped it while it waited
+            pass  # it was stopped while it waited
         except Exception as error:  # noqa: BLE001 - whatever a user's handler raised must reach those who wait
             self._gate.fail(error)
         if self._gate.error is not None:

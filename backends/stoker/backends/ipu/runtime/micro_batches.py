@@ -19,13 +19,13 @@ OnEnd = Callable[[Exception | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What the device takes at a time, on its way there.
+    """The data that the device takes at a time, on its way there.
 
     Attributes:
         graph: The sub-graph it is for.
         inputs, outputs: Memory by stream, in the anchors' shapes.
         missing: Streams without memory, which the device will wait for in vain.
-        on_end: Told when the outputs are written, or why they are not; on a thread of the device.
+        on_end: Called when the outputs are written, or with the error; on a thread of the device.
     """
 
     graph: GraphIo

@@ -11,7 +11,7 @@ from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
 
 
 class AnchorCallbackPolicy(enum.Enum):
-    """What a stream is connected to."""
+    """The kinds of connections of a stream."""
 
     BIND_USER_CB = enum.auto()
     """The user's data: a queue or a handler."""

@@ -53,7 +53,7 @@ class _Queue:
         Args:
             memory: C-contiguous, exactly the anchor's size; held, not copied.
             size: Its size in bytes, if the caller wants that checked.
-            callback: Told when the memory is the caller's again.
+            callback: Called when the memory is the caller's again.
 
         Returns:
             The entry, which `withdraw` takes back.
@@ -84,7 +84,7 @@ class _Queue:
         while self.ring.read_available:
             try:
                 self.release(error)
-            except Exception:  # a callback that raises must not keep the others from being told
+            except Exception:  # a callback that raises must not prevent the other calls
                 _logger.exception("a callback of queue '%s' raised when it was told that its data will not be moved", self.anchor.name)
 
     def disconnect(self) -> None:
@@ -135,7 +135,7 @@ class OutputQueue(_Queue):
 
 
 Queue: TypeAlias = InputQueue | OutputQueue
-#: Told which queue the device starves at.
+#: Called with the queue at which the device starves.
 TimeoutCallback = Callable[[Queue], None]
 
 

@@ -1,6 +1,6 @@
 """`Replica`: one copy of an executable on one device, whose rings it keeps filled.
 
-Whoever has a request puts its micro-batches into the rings on a thread of his own. What goes wrong is found on the device's thread: it
+A caller puts the micro-batches of its request into the rings on its own thread. What goes wrong is found on the device's thread: it
 starves, or the session fails. A starving device is helped in two ways, both by data and never by a flush, so that host and device always
 agree on which micro-batch is which:
 
@@ -56,7 +56,7 @@ class Replica:
             config: How to run it.
             manager: Where to look for a device.
             device: Where to run; None: on one of its own.
-            waiters: Who waits for outputs.
+            waiters: Counts the threads that wait for outputs.
 
         Raises:
             DeviceUnavailable: no device is free.
@@ -66,7 +66,7 @@ class Replica:
         self._config = config
         self._waiters = waiters
         self.device = device or manager.get_device(io.executable.program, config.device_wait_config)
-        # A runner that nobody holds any more gives its device back, at the interpreter's exit at the latest.
+        # A runner without references gives its device back, at the interpreter's exit at the latest.
         self._give_back = weakref.finalize(self, _detach, None if device else self.device)
         self._lock = threading.RLock()
         self._count = threading.Condition()  # taken after the lock, never before it
@@ -95,7 +95,7 @@ class Replica:
         return self.session.error
 
     def submit(self, batches: Sequence[MicroBatch]) -> None:
-        """Queues `batches` in their order; waits while the rings are full. Each is told its end, also where this raises.
+        """Queues `batches` in their order; waits while the rings are full. Each receives its end, also if this raises.
 
         Raises:
             IpuRuntimeError: the device failed before, or now.
@@ -110,7 +110,7 @@ class Replica:
                     self._enqueue(batch)
                     queued += 1
         except IpuRuntimeError as error:
-            for batch in counted[queued:]:  # the others are told by their queues
+            for batch in counted[queued:]:  # the others receive it from their queues
                 batch.on_end(error)
             raise
 
@@ -128,7 +128,7 @@ class Replica:
                 self._count.wait_for(lambda: not self._outstanding)
             with self._lock:
                 if self._outstanding:
-                    continue  # somebody was faster
+                    continue  # another thread was faster
                 self._weights = {**self._weights, **weights}
                 if self.session.state is SessionState.RUNNING:
                     self.restart()
@@ -147,7 +147,7 @@ class Replica:
     def stop(self) -> None:
         """Ends the session; what is queued fails. `restart` begins anew."""
         self.session.close()
-        with self._lock:  # nobody is between two of its queues any more
+        with self._lock:  # no thread is between two of its queues any more
             self._queues.fail_all(SessionStopped(f"the runner of '{self._io.executable.name}' was stopped"))
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class Replica:
             self._queues.input_queue(name).enqueue(batch.inputs[name], callback=on_end if name == names[-1] else None)
 
     def _counted(self, batch: MicroBatch) -> MicroBatch:
-        """`batch`, counted as outstanding until its end, of which it is told once."""
+        """`batch`, counted as outstanding until its end, which it receives once."""
         is_ended = False
 
         def end(error: Exception | None) -> None:
@@ -294,7 +294,7 @@ class Replica:
     def _fill_call(self) -> None:
         """Gives the device dummy micro-batches up to the end of the call it is in."""
         if not self._lock.acquire(blocking=False):
-            return  # somebody is about to queue real data
+            return  # a caller is about to queue real data
         try:
             graph = self._dummy_graph()
             while self._position:
@@ -324,7 +324,7 @@ def _detach(device: Device | None) -> None:
 
 
 def _weakly(method: Callable[[Queue], None]) -> Callable[[Queue], None]:
-    """`method`, without keeping its object alive: the session's thread must not hold a runner that nobody else holds."""
+    """`method`, without keeping its object alive: the session's thread must not keep a runner alive."""
     reference = weakref.WeakMethod(method)
 
     def call(queue: Queue) -> None:
@@ -336,7 +336,7 @@ def _weakly(method: Callable[[Queue], None]) -> Callable[[Queue], None]:
 
 
 def _forget(_: Exception | None) -> None:
-    """Nobody waits for dummy data."""
+    """Dummy data has no waiting caller."""
 
 
 def _filling(data: Array) -> Callable[[Array], None]:

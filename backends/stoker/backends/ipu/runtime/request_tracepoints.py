@@ -44,7 +44,7 @@ class RequestTracepoints:
         self._requests = 0
 
     def begin(self) -> Callable[[BaseException | None], None] | None:
-        """A request comes; what is returned wants to be told its end. None: nothing is recorded."""
+        """Records the arrival of a request; the caller calls the result at its end. None: nothing is recorded."""
         if not self._is_on:
             return None
         with self._lock:

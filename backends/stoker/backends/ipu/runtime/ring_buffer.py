@@ -56,7 +56,7 @@ class RingBuffer(Generic[T]):
         """Takes the oldest element out; None if the ring is empty. Consumer only."""
         element = self.front()
         if element is not None:
-            self._slots[self._head % self.capacity] = None  # let go of the user's memory
+            self._slots[self._head % self.capacity] = None  # release the user's memory
             self._head += 1
         return element
 

@@ -50,9 +50,9 @@ class RuntimeConfig:
         validate_io_params: Whether `execute` wants every input and output of the executable. Off for fused executables.
         batching_dim: Dimension of all inputs and outputs that may have any size; `NO_BATCHING_DIM`: only multiples of the compiled batch.
         check_package_hash: Whether to refuse an executable that another version compiled.
-        ring_buffer_size_multiplier: Calls of the main program that the rings between host and device have room for.
+        ring_buffer_size_multiplier: Calls of the main program whose data fits into the rings between host and device.
         auto_reset: Whether the device is reset, or the executable loaded again, before the next request after an error that this cures.
-        flush_on_waiting_outputs: Whether a starving device gets dummy data only while somebody waits for outputs.
+        flush_on_waiting_outputs: Whether a starving device gets dummy data only while a caller waits for outputs.
         is_batch_size_timeout_enabled: Whether the next two count, in place of `timeout_ns`, for partial batches. `MAX_TIMEOUT_NS`: for
             ever.
         batch_size_timeout_ns: How long a partial batch of one replica waits for later requests.
@@ -104,7 +104,7 @@ class RuntimeConfig:
         return max(self.replication_factor, 1 + max(self.replica_id_to_device, default=-1))
 
     def session_config(self) -> SessionConfig:
-        """What a session takes of it."""
+        """The settings of a session."""
         return SessionConfig(
             check_package_hash=self.check_package_hash,
             wait_config=self.device_wait_config,

@@ -39,7 +39,7 @@ def select(
 
     Args:
         io: What the executable has.
-        inputs: By name or alias; the index of a fused executable may be left out where the other names tell it.
+        inputs: By name or alias; the index of a fused executable may be left out if the other names identify it.
         outputs: Likewise; None: all of the sub-graph.
         wants_all: Whether every input and output of the executable must be there (`validate_io_params`).
         is_strict: Whether missing streams of the sub-graph are refused at once; otherwise the device finds out.

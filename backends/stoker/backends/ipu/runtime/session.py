@@ -102,7 +102,7 @@ class Session:
         self._program = LoadedProgram(self.executable, self._streams, self._gate, self.config)
         self._loop = MainLoop(f"ipu-{self.executable.name}", self._gate)
         self._state = SessionState.CREATED
-        # A session that nobody holds any more ends its thread and gives its device back, at the interpreter's exit at the latest.
+        # A session without references ends its thread and gives its device back, at the interpreter's exit at the latest.
         self._lease_state = _LeaseState(self._gate)
         self._finalizer = weakref.finalize(self, self._lease_state.end)
         if device is not None:
@@ -187,7 +187,7 @@ class Session:
 
         Args:
             num_buffers: Entries of each ring.
-            timeout_cb: Told, on a thread of the device, the queue at which the device starved for `timeout_ns`: an input without data, an
+            timeout_cb: Called on a thread of the device with the queue that starved for `timeout_ns`: an input without data, an
                 output without room. An idle device tells once until something comes; one in the midst of a call tells again and again.
             timeout_ns: 0: never.
             in_pred: Which inputs get queues; the others are fed zeros unless they are connected otherwise. By default those of main
@@ -337,7 +337,7 @@ class Session:
 
 
 class _LeaseState:
-    """What a session leaves behind: its thread, told by the gate, and the device if the session took it itself."""
+    """Ends the remains of a session: its thread, by the gate, and the device if the session took it itself."""
 
     def __init__(self, gate: Gate) -> None:
         self.device: Device | None = None

@@ -1,4 +1,4 @@
-"""What the device's end of a stream is connected to: a queue, a user's handler, data of the PopEF file, or nothing.
+"""The connections of the device's end of a stream: a queue, a user's handler, data of the PopEF file, or nothing.
 
 The device asks; nothing here waits. Where there is nothing yet, the device waits at the session's gate and asks again.
 """
@@ -60,11 +60,11 @@ class FixedInput:
         return self._data
 
     def release(self, error: Exception | None) -> None:
-        """Nobody waits for it."""
+        """No caller waits for it."""
 
 
 class DroppedOutput:
-    """Memory that nobody reads."""
+    """Memory that is never read."""
 
     def __init__(self, anchor: Anchor) -> None:
         self.anchor = anchor
@@ -74,7 +74,7 @@ class DroppedOutput:
         return self._memory
 
     def release(self, error: Exception | None) -> None:
-        """Nobody waits for it."""
+        """No caller waits for it."""
 
 
 class HandledInput:

@@ -45,7 +45,7 @@ class TensorManager:
         self._outputs[stream.anchor.name] = stream
 
     def bind_nothing(self, anchor: Anchor) -> None:
-        """Gives an anchor that is not connected zeros to read, or memory that nobody reads."""
+        """Gives an anchor that is not connected zeros to read, or memory that is never read."""
         if anchor.type is TensorType.INPUT:
             self._inputs.setdefault(anchor.name, FixedInput(anchor, zeros_of(anchor)))
         else:

@@ -59,7 +59,7 @@ class PopefFacts(ModelFacts):
 
 
 def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:
-    """What the file `model_filename` and the name map beside it declare.
+    """Reads what the file `model_filename` and the name map beside it declare.
 
     Raises:
         ModelLoadError: a file is missing, damaged or contradicts itself; names file, blob and offset.

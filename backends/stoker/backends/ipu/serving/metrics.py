@@ -1,4 +1,4 @@
-"""What the metrics page shows of the simulated IPUs."""
+"""The metrics of the simulated IPUs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""What the operator and config.pbtxt may set of simulated IPUs.
+"""The options of simulated IPUs.
 
 The operator's settings, by `--backend-config=poplar,NAME=VALUE`:
 

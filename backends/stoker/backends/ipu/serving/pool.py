@@ -87,7 +87,7 @@ class IpuPool(DevicePool):
         The instances of one version get copies, each on a device of its own; where no further device is free they share what there is.
 
         Args:
-            lease: Who asks.
+            lease: The lease of the instance that asks.
             executable: What to load if it is not there yet.
             digest: Of its file: what makes two files one executable.
             options: How it runs. Only who agrees in them shares it.

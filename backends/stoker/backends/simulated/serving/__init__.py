@@ -1,1 +1,1 @@
-"""What the backends of simulated devices share when they serve: options, pool, loaded executables, counters and metrics."""
+"""The serving code that the backends of simulated devices share: options, pool, loaded executables, counters and metrics."""
