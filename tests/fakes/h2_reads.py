@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import READ_BYTES
-from stoker.server.rpc.http2.protocol import GrpcProtocol
 
 
 def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:

@@ -15,7 +15,7 @@ from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.tfs.service import TfsService
-from stoker.server.rpc.restricted_apis import Restrictions
+from stoker.server.rpc.restricted import Restrictions
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import tfs_settings
 from stoker.server.web.model_pages.addresses import GrpcAddress

@@ -9,8 +9,7 @@ from stoker.server.protocols.tfs.service import TfsService, tfs_methods
 from stoker.server.rpc.health import SERVICE as HEALTH_SERVICE
 from stoker.server.rpc.health import Health
 from stoker.server.rpc.method import MethodTable, method_table
-from stoker.server.rpc.restricted import restricted
-from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS
+from stoker.server.rpc.restricted import NO_RESTRICTIONS, restricted
 
 
 def grpc_methods(

@@ -8,7 +8,7 @@ import pytest
 from stoker.server.core.limits import Limits
 from stoker.server.net.connection_gate import IDLE, UNREGISTERED, ConnectionGate, Idleness, Slot
 from stoker.server.net.http1.listener import HttpListener
-from stoker.server.rpc.restricted_apis import is_reserved_method
+from stoker.server.rpc.restricted import is_reserved_method
 from stoker.server.web.reserved_paths import is_reserved_path
 from tests.fakes.grpc_peer import connected, method, run, serving
 from tests.unit.frontends.test_http_connection import Peer, talk

@@ -11,7 +11,7 @@ import pytest
 from stoker.server.core.limits import Limits
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.rpc.restricted_apis import Category, Key
+from stoker.server.rpc.restricted import Category, Key
 from stoker.server.web.cors_settings import CorsSettings
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple

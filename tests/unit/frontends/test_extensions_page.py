@@ -8,7 +8,7 @@ from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES
 from stoker.server.flags.groups import annotations
 from stoker.server.observability.statistics import MOST_POSITIONS
 from stoker.server.observability.tracer import QUEUE_TRACES, TraceSettings
-from stoker.server.rpc.restricted_apis import Category
+from stoker.server.rpc.restricted import Category
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "extensions.md").read_text()

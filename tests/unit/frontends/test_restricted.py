@@ -23,7 +23,7 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.rpc.method import Kind, Method
-from stoker.server.rpc.restricted_apis import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
+from stoker.server.rpc.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import HttpFrontend
 from stoker.server.web.routes import RestRoutes

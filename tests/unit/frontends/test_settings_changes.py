@@ -16,7 +16,7 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings, TraceStart
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.rpc.restricted_apis import Category, Key
+from stoker.server.rpc.restricted import Category, Key
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple

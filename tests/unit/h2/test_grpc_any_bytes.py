@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
-from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple

@@ -8,8 +8,8 @@ from stoker.backends.api.clock import SystemClock
 from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.core.timers import LoopTimers
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
-from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, Method, Result, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.rpc.status import kserve_status

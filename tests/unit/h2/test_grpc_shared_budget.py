@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.server.core.limits import Limits
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
-from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, method_table
-from stoker.server.rpc.restricted import restricted
-from stoker.server.rpc.restricted_apis import Restrictions
+from stoker.server.rpc.restricted import Restrictions, restricted
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, PeakBudget, simple
 from tests.fakes.grpc_peer import method

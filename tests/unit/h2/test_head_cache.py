@@ -1,7 +1,7 @@
 """Heads of calls that are kept: the same object for the same fields, and never more than a bound."""
 
 from stoker.server.net.http2.events import Headers
-from stoker.server.rpc.http2.head_cache import HeadCache
+from stoker.server.rpc.http2.connection_calls import HeadCache
 from stoker.server.rpc.method import Kind, method_table
 from tests.fakes.grpc_peer import method
 

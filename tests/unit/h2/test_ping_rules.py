@@ -1,6 +1,6 @@
 """gRPC's keepalive rules, without a connection."""
 
-from stoker.server.rpc.http2.ping_rules import PingRules
+from stoker.server.rpc.http2.peer_monitor import PingRules
 from stoker.server.rpc.settings import GrpcSettings
 
 SETTINGS = GrpcSettings(min_ping_interval_s=10, max_ping_strikes=2, keepalive_time_s=100, keepalive_timeout_s=20)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from stoker.server.rpc.http2.zero_copy_reader import _SMALL_READS, ZeroCopyReader
+from stoker.server.rpc.http2.connection import _SMALL_READS, ZeroCopyReader
 from tests.fakes.h2_reads import MemoryTransport
 
 

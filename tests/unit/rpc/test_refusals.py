@@ -5,11 +5,10 @@ import pytest
 from google.protobuf import any_pb2, duration_pb2
 
 from stoker.backends.api.errors import InvalidRequest, NotFound, Overloaded
-from stoker.server.rpc import grpc_codes
+from stoker.server.rpc import status
 from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.refusal import rejection_of
-from stoker.server.rpc.rich_status import STATUS_DETAILS
-from stoker.server.rpc.status import kserve_status
+from stoker.server.rpc.status import STATUS_DETAILS, kserve_status
 
 
 async def never(data: bytes, call: object) -> bytes:
@@ -78,7 +77,7 @@ def test_a_text_is_cut_to_what_clients_take():
 
 
 def test_our_numbers_of_status_codes_are_those_of_grpcio():
-    ours = {name: value for name, value in vars(grpc_codes).items() if isinstance(value, int)}
+    ours = {name: value for name, value in vars(status).items() if isinstance(value, int) and not name.startswith("_")}
     assert ours == {code.name: code.value[0] for code in grpc.StatusCode if code.name in ours}
 
 

@@ -13,7 +13,7 @@ from stoker.server.observability.tracer import FILE, SPANS, TraceLevel, TraceSet
 from stoker.server.protocols.adlik.settings import RestV1
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings, TraceStart
 from stoker.server.protocols.kserve.extensions import HeaderForward, PatternError
-from stoker.server.rpc.restricted_apis import GRPC_KEY_PREFIX, Category, Key
+from stoker.server.rpc.restricted import GRPC_KEY_PREFIX, Category, Key
 
 #: The variable that holds the key itself. The client and the `stoker` command send the key of the same variable.
 API_KEY_VARIABLE: Final = "STOKER_API_KEY"

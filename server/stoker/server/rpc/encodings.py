@@ -4,8 +4,8 @@ import enum
 from collections.abc import Callable
 
 from stoker.server.net.inflation import Fault, InflationError, deflate, inflate
-from stoker.server.rpc.grpc_codes import INTERNAL, RESOURCE_EXHAUSTED
 from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.status import INTERNAL, RESOURCE_EXHAUSTED
 
 
 class Encoding(enum.Enum):

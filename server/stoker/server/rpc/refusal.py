@@ -5,10 +5,8 @@ import traceback
 from typing import NamedTuple
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.rpc.grpc_codes import INTERNAL
 from stoker.server.rpc.method import Method
-from stoker.server.rpc.rich_status import STATUS_DETAILS, status_details
-from stoker.server.rpc.status import retry_after_seconds
+from stoker.server.rpc.status import INTERNAL, STATUS_DETAILS, retry_after_seconds, status_details
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 """Metadata that goes with a status; a value is bytes where its name ends in `-bin`."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stoker.server.rpc.encodings import ENCODINGS, Encoding
-from stoker.server.rpc.grpc_codes import INTERNAL, UNIMPLEMENTED
 from stoker.server.rpc.method import Method, MethodTable
 from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.status import INTERNAL, UNIMPLEMENTED
 from stoker.server.rpc.wire_metadata import binary_metadata, text_metadata
 
 FieldTuple = tuple[tuple[bytes, bytes], ...]

@@ -1,4 +1,4 @@
-"""The taxonomy's numbers: each error code once, for HTTP and for gRPC, and what Triton's protocol promises otherwise."""
+"""gRPC status codes, the status of each error of the taxonomy for HTTP and gRPC, and `google.rpc.Status` details."""
 
 import math
 from collections.abc import Mapping
@@ -14,21 +14,64 @@ from stoker.backends.api.errors import (
     ServingError,
     UnknownModel,
 )
-from stoker.server.rpc.grpc_codes import (
-    ABORTED,
-    ALREADY_EXISTS,
-    CANCELLED,
-    DEADLINE_EXCEEDED,
-    FAILED_PRECONDITION,
-    INTERNAL,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    PERMISSION_DENIED,
-    RESOURCE_EXHAUSTED,
-    UNAUTHENTICATED,
-    UNAVAILABLE,
-    UNIMPLEMENTED,
-)
+from stoker.backends.api.wire import encoded_varint
+
+CANCELLED: Final = 1
+INVALID_ARGUMENT: Final = 3
+DEADLINE_EXCEEDED: Final = 4
+NOT_FOUND: Final = 5
+ALREADY_EXISTS: Final = 6
+PERMISSION_DENIED: Final = 7
+RESOURCE_EXHAUSTED: Final = 8
+FAILED_PRECONDITION: Final = 9
+ABORTED: Final = 10
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+UNAUTHENTICATED: Final = 16
+
+
+#: Name of the trailer.
+STATUS_DETAILS = "grpc-status-details-bin"
+_RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
+_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+_DOMAIN = "stoker"
+_NS_PER_S = 1_000_000_000
+
+
+def status_details(code: int, text: str, reason: str, retry_after_s: float) -> bytes:
+    """A serialised `google.rpc.Status` with a `RetryInfo` and an `ErrorInfo`.
+
+    Args:
+        code: The gRPC status code of the call; clients refuse details whose code or text is another.
+        text: The text of the call's status.
+        reason: The error's name in the server's taxonomy, in upper case.
+        retry_after_s: When trying again makes sense, seconds.
+    """
+    delay_ns = round(retry_after_s * _NS_PER_S)
+    duration = _number(1, delay_ns // _NS_PER_S) + _number(2, delay_ns % _NS_PER_S)
+    retry_info = _nested(1, duration)
+    error_info = _nested(1, reason.encode()) + _nested(2, _DOMAIN.encode())
+    return b"".join(
+        (
+            _number(1, code),
+            _nested(2, text.encode(errors="replace")),
+            _nested(3, _any(_RETRY_INFO, retry_info)),
+            _nested(3, _any(_ERROR_INFO, error_info)),
+        )
+    )
+
+
+def _any(type_url: str, value: bytes) -> bytes:
+    return _nested(1, type_url.encode()) + _nested(2, value)
+
+
+def _number(field: int, value: int) -> bytes:
+    return bytes((field << 3,)) + encoded_varint(value) if value else b""
+
+
+def _nested(field: int, value: bytes) -> bytes:
+    return bytes((field << 3 | 2,)) + encoded_varint(len(value)) + value
 
 
 class Status(NamedTuple):

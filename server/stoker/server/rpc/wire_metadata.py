@@ -5,8 +5,8 @@ import binascii
 import re
 from collections.abc import Iterable
 
-from stoker.server.rpc.grpc_codes import INTERNAL
 from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.status import INTERNAL
 
 Fields = Iterable[tuple[bytes, bytes]]
 """Header fields, names in lower case."""

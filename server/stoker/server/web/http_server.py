@@ -36,7 +36,7 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.protocols.tfs.settings import METRICS_PATH
-from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS, Category, Restrictions, category_below_v1
+from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions, category_below_v1
 from stoker.server.web.cors import CorsApp, CorsRoutes
 from stoker.server.web.cors_settings import CorsSettings
 from stoker.server.web.deferred import DeferredApp

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import orjson
 
 from stoker.server.engine.interface import Engine
-from stoker.server.rpc.restricted_apis import Category
+from stoker.server.rpc.restricted import Category
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON_TYPE = "application/json"

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.protocols.exchange import header_of
-from stoker.server.rpc.restricted_apis import Category, Restrictions, categories_of_route
+from stoker.server.rpc.restricted import Category, Restrictions, categories_of_route
 from stoker.server.web.document import DocumentedRoute, openapi_document
 from stoker.server.web.endpoint import json_response
 

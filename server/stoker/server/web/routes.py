@@ -23,7 +23,7 @@ from stoker.server.protocols.kserve.generate import HttpGenerate
 from stoker.server.protocols.kserve.http_codec import message_to_json
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS
+from stoker.server.rpc.restricted import NO_RESTRICTIONS
 from stoker.server.web import schemas
 from stoker.server.web.endpoint import JSON_TYPE, call_of, json_response, message_response, read_object
 from stoker.server.web.model_pages.addresses import GrpcAddress

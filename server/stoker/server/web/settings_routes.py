@@ -11,7 +11,7 @@ from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.http_codec import message_to_json
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.rpc.restricted_apis import Restrictions
+from stoker.server.rpc.restricted import Restrictions
 from stoker.server.web import settings_schemas as schemas
 from stoker.server.web.endpoint import call_of, json_response, read_object
 from stoker.server.web.route_adder import RouteAdder

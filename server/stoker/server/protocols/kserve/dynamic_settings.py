@@ -16,7 +16,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.observability.logs import LogSettings
 from stoker.server.observability.span_export import Collector
 from stoker.server.observability.tracer import FILE, TraceLevel, Tracer, TraceSettings
-from stoker.server.rpc.restricted_apis import Category, Key, Restrictions
+from stoker.server.rpc.restricted import Category, Key, Restrictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from stoker.server.core.request import InferRequest, ParameterValue
 from stoker.server.core.trace import CallerTrace, read_caller
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.kserve.dynamic_settings import ChangeableLogs, KServeSettings, LogControl, SettingsChanges, TraceControl
-from stoker.server.rpc.restricted_apis import Category, Restrictions
+from stoker.server.rpc.restricted import Category, Restrictions
 
 
 class Call(Protocol):

@@ -18,7 +18,7 @@ from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.http_codec import Body
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall, infer_call
 from stoker.server.protocols.kserve.inference import with_request_id_prefix
-from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS, Category, Restrictions
+from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions
 
 _TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
 #: Bodies from here on are read into one block of memory, as they come.

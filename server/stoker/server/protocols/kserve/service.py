@@ -21,7 +21,7 @@ from stoker.server.protocols.kserve.dynamic_settings import Given
 from stoker.server.protocols.kserve.extensions import Call, Extensions
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.stream import StreamInference
-from stoker.server.rpc.restricted_apis import Category, Restrictions
+from stoker.server.rpc.restricted import Category, Restrictions
 
 
 def metadata_to_message(description: ModelDescription) -> pb.ModelMetadataResponse:

@@ -16,8 +16,7 @@ from stoker.server.core.state import ModelDescription
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.protobuf import meta_graph_pb2
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2, model_pb2
-from stoker.server.rpc.grpc_codes import ABORTED, FAILED_PRECONDITION, UNAVAILABLE
-from stoker.server.rpc.status import Status, status_of
+from stoker.server.rpc.status import ABORTED, FAILED_PRECONDITION, UNAVAILABLE, Status, status_of
 
 
 class FailedPrecondition(InvalidRequest):

@@ -1,20 +1,18 @@
-"""What unary and streamed calls on a connection of ours have in common: metadata, deadline, the task, and how a call ends."""
+"""What unary and streamed calls on an HTTP/2 connection have in common, and calls that are refused for their header fields alone."""
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from stoker.server.core.byte_budget import Reservation, evicted
 from stoker.server.net.progress import Progress
 from stoker.server.rpc.encodings import decompressed
 from stoker.server.rpc.framing import MessageReader
-from stoker.server.rpc.grpc_codes import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
-from stoker.server.rpc.http2.response_blocks import refusal_block
+from stoker.server.rpc.http2.connection_context import Connection
+from stoker.server.rpc.http2.responses import refusal_block
 from stoker.server.rpc.refusal import CallFault, Refusal, rejection_of
 from stoker.server.rpc.request_head import RequestHead
-
-if TYPE_CHECKING:
-    from stoker.server.rpc.http2.protocol import GrpcProtocol
+from stoker.server.rpc.status import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
 
 _NS_PER_S: Final = 1_000_000_000
 _TOO_LATE: Final = Refusal(DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -50,7 +48,7 @@ class H2Call:
         "stream_id",
     )
 
-    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+    def __init__(self, connection: Connection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         self._connection = connection
         self.stream_id = stream_id
         self.head = head
@@ -194,3 +192,43 @@ class H2Call:
             return await decompressed(encoding, data, most_bytes, take, limits.decode_inline_bytes)
         finally:
             self._give_back(taken_bytes)
+
+
+#: grpcio's asyncio client turns a status that overtakes its first message into INTERNAL, and curl takes an answer that overtakes its body
+#: for a broken stream. Both are answered when the first of the body comes, or after this time.
+_PATIENCE_S: Final = 0.05
+
+
+class RefusedCall:
+    """Answers when the client has begun to send. Confined to: the event loop."""
+
+    __slots__ = ("_block", "_connection", "_timer", "has_ended", "is_over", "stream_id")
+
+    def __init__(self, connection: Connection, stream_id: int, block: bytes) -> None:
+        """`block` is the whole answer."""
+        self._connection = connection
+        self._block = block
+        self._timer: asyncio.TimerHandle = connection.context.loop.call_later(_PATIENCE_S, self._respond)
+        self.stream_id = stream_id
+        self.has_ended = False
+        self.is_over = False
+
+    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        """As `H2Call.feed`."""
+        self.has_ended = has_ended
+        self._respond()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """As `H2Call.refuse`; what it was refused for stays."""
+        self._respond()
+
+    def abandon(self) -> None:
+        """As `H2Call.abandon`."""
+        self.is_over = True
+        self._timer.cancel()
+
+    def _respond(self) -> None:
+        if not self.is_over:
+            self.abandon()
+            self._connection.send_end(self.stream_id, self._block)
+            self._connection.responded(self)

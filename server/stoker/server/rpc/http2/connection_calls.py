@@ -1,7 +1,8 @@
-"""The calls of one connection: begun, fed and forgotten as the HTTP/2 core tells."""
+"""The calls of one connection: admitted, begun, fed and forgotten by the events of the HTTP/2 core."""
 
-from typing import TYPE_CHECKING
+from typing import Final
 
+from stoker.backends.api.errors import ServingError
 from stoker.server.core.network import GoawayReason
 from stoker.server.net.http2.events import (
     ConnectionEnded,
@@ -9,6 +10,7 @@ from stoker.server.net.http2.events import (
     DataWritten,
     Event,
     FloodRejected,
+    Headers,
     HeadersTooLarge,
     PingReceived,
     RequestStarted,
@@ -16,18 +18,94 @@ from stoker.server.net.http2.events import (
     TrailersReceived,
 )
 from stoker.server.net.http2.frames import ErrorCode
-from stoker.server.rpc.http2.admission import Admission
-from stoker.server.rpc.http2.call import H2Call
-from stoker.server.rpc.http2.peer_monitor import PeerMonitor
-from stoker.server.rpc.http2.refused_call import RefusedCall
-from stoker.server.rpc.http2.response_blocks import metadata_too_large
+from stoker.server.rpc.http2.call import H2Call, RefusedCall
+from stoker.server.rpc.http2.connection_context import Connection
+from stoker.server.rpc.http2.peer_monitor import PeerMonitor, UnflushedResponses
+from stoker.server.rpc.http2.responses import (
+    RESERVED_SLOT,
+    TOO_MANY_CALLS,
+    TOO_MUCH_UNFLUSHED,
+    metadata_too_large,
+    plain_block,
+    refusal_block,
+)
 from stoker.server.rpc.http2.streamed_call import StreamedCall
 from stoker.server.rpc.http2.unary_call import UnaryCall
-from stoker.server.rpc.http2.unflushed_responses import UnflushedResponses
-from stoker.server.rpc.method import Kind
+from stoker.server.rpc.method import Kind, MethodTable
+from stoker.server.rpc.refusal import CallFault, rejection_of
+from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
+from stoker.server.rpc.restricted import is_reserved_method
 
-if TYPE_CHECKING:
-    from stoker.server.rpc.http2.protocol import GrpcProtocol
+_KEPT: Final = 128
+#: What the fields of those may take together: a client may well send other metadata, up to the limit, with each call.
+_KEPT_BYTES: Final = 64 * 1024
+
+
+class HeadCache:
+    """Confined to: one connection."""
+
+    __slots__ = ("_heads", "_methods", "_size_bytes")
+
+    def __init__(self, methods: MethodTable) -> None:
+        self._methods = methods
+        # By the id of the fields: the core gives the same object for fields it has seen before. To be kept here keeps an id from being
+        # used again.
+        self._heads: dict[int, tuple[Headers, RequestHead]] = {}
+        self._size_bytes = 0
+
+    def read(self, headers: Headers) -> RequestHead:
+        """The head that `headers` make.
+
+        Raises:
+            NotGrpc, CallFault: see `read_head`.
+        """
+        known = self._heads.get(id(headers))
+        if known is not None:
+            return known[1]
+        head = read_head(headers, self._methods)
+        size_bytes = sum(len(name) + len(value) for name, value in headers)
+        if len(self._heads) >= _KEPT or self._size_bytes + size_bytes > _KEPT_BYTES:
+            self._heads.clear()
+            self._size_bytes = 0
+        self._size_bytes += size_bytes
+        self._heads[id(headers)] = (headers, head)
+        return head
+
+
+class Admission:
+    """Confined to: one connection, on the event loop."""
+
+    __slots__ = ("_connection", "_front", "_heads", "_unflushed")
+
+    def __init__(self, connection: Connection, unflushed: UnflushedResponses) -> None:
+        """`unflushed` is what the connection's peer has not taken yet."""
+        self._connection = connection
+        self._front = connection.context
+        self._heads = HeadCache(connection.context.methods)
+        self._unflushed = unflushed
+
+    def head_of(self, headers: Headers) -> RequestHead | bytes:
+        """The head of a call that may begin; else the header block to refuse it by."""
+        context = self._front
+        try:
+            if context.calls >= context.limits.grpc_concurrent_rpcs:
+                raise CallFault(TOO_MANY_CALLS)
+            if self._unflushed.size_bytes > context.limits.grpc_unflushed_bytes:
+                raise CallFault(TOO_MUCH_UNFLUSHED)
+            head = self._heads.read(headers)
+            if self._connection.is_reserved and not is_reserved_method(head.method.path):
+                raise CallFault(RESERVED_SLOT)
+            if head.method.require is not None:
+                try:
+                    head.method.require(head.metadata.get)
+                except ServingError as error:
+                    # Before its message: clients without a key hold nothing of the budget.
+                    raise CallFault(rejection_of(error, head.method)) from None
+            return head
+        except CallFault as error:
+            return refusal_block(error.refusal, is_first=True)
+        except NotGrpc as error:
+            return plain_block(error.status)
 
 
 class ConnectionCalls:
@@ -42,7 +120,7 @@ class ConnectionCalls:
 
     __slots__ = ("_admission", "_connection", "_watch", "_zero_copy_pending", "arriving", "open", "receiving", "unflushed")
 
-    def __init__(self, connection: "GrpcProtocol", watch: PeerMonitor) -> None:
+    def __init__(self, connection: Connection, watch: PeerMonitor) -> None:
         self._connection = connection
         self._watch = watch
         self.open: dict[int, H2Call | RefusedCall] = {}

@@ -1,20 +1,102 @@
-"""What all connections of the gRPC port share."""
+"""What all connections of the gRPC port share, and what their parts know of the connection that they belong to."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from stoker.server.core.byte_budget import ConnectionShare
 from stoker.server.core.limits import Limits
+from stoker.server.core.network import GoawayReason
 from stoker.server.engine.interface import Engine
-from stoker.server.net.connection_gate import ConnectionGate, Slot
+from stoker.server.net.connection_gate import ConnectionGate, Idleness, Slot
+from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.rpc.method import MethodTable
+from stoker.server.rpc.refusal import Refusal
 from stoker.server.rpc.settings import GrpcSettings
-
-if TYPE_CHECKING:
-    from stoker.server.rpc.http2.protocol import GrpcProtocol
 
 #: What one read takes at most, but for what is read straight to its place.
 READ_BYTES = 256 * 1024
+
+
+class CallTable(Protocol):
+    """The calls of a connection, as a call sees them.
+
+    Attributes:
+        receiving: Unary calls whose request is not complete, by stream.
+        arriving: Streamed calls that have part of a message, by stream.
+    """
+
+    receiving: dict[int, Any]
+    arriving: dict[int, Any]
+
+    def expect_zero_copy(self, call: Any) -> None:
+        """Receives the rest of a call's message into its buffer, as soon as all is handled that has come before."""
+
+
+class Connection(Protocol):
+    """A connection, as its calls and the server see it; `GrpcProtocol` is the one implementation. Confined to: the event loop."""
+
+    core: ServerConnection
+    share: ConnectionShare
+    is_reserved: bool
+
+    @property
+    def context(self) -> "ConnectionContext":
+        """What it shares with the others."""
+
+    @property
+    def calls(self) -> CallTable:
+        """Its calls."""
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What it is written to."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """What the client has taken of all that was written to it."""
+
+    def send_end(self, stream_id: int, block: bytes) -> None:
+        """Ends a response by a header block."""
+
+    def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
+        """Notes what of a complete response waits for the client."""
+
+    def responded(self, call: Any) -> None:
+        """Forgets a call whose response was given to the core."""
+
+    def streamed(self) -> None:
+        """Notes that part of a response was given to the core."""
+
+    def notice_output(self) -> None:
+        """Sees to it that what the core has to send is written, once a turn."""
+
+    async def drained(self, stream_id: int) -> None:
+        """Returns when what waits on the stream has gone out."""
+
+    def read_zero_copy(self) -> None:
+        """A large message has its receive buffer: what comes is read to there from now on."""
+
+    def note_refused(self, reason: GoawayReason) -> None:
+        """Notes that the core refuses new streams."""
+
+    def idleness(self) -> Idleness | None:
+        """See `net.connection_gate`."""
+
+    def close_idle(self) -> None:
+        """See `net.connection_gate`."""
+
+    def drain(self, reason: GoawayReason) -> None:
+        """Lets calls in work end, takes no new ones, and closes."""
+
+    def fail_call(self, refusal: Refusal) -> None:
+        """Ends all calls by `refusal`, and the connection."""
+
+    def sweep(self, now_s: float) -> None:
+        """Ends what is too slow at `now_s` of the loop's clock."""
+
+    def abort(self) -> None:
+        """Drops the connection, with whatever is to be written."""
 
 
 class ConnectionContext:
@@ -45,7 +127,7 @@ class ConnectionContext:
         self.h2_limits = H2Limits.of(limits)
         self.settings = settings
         self.loop = loop
-        self.connections: set[GrpcProtocol] = set()
+        self.connections: set[Connection] = set()
         self.calls = 0
         self.is_draining = False
         self.wait_closed = asyncio.Event()
@@ -53,7 +135,7 @@ class ConnectionContext:
         self._gate = ConnectionGate(limits.grpc_connections, "gRPC", limits.connections_per_address)
         self.buffer = memoryview(bytearray(READ_BYTES))
 
-    def admit(self, connection: "GrpcProtocol", address: str | None) -> Slot | None:
+    def admit(self, connection: "Connection", address: str | None) -> Slot | None:
         """Notes a new connection from `address`; None: it may not stay."""
         if self.is_draining:
             return None
@@ -63,7 +145,7 @@ class ConnectionContext:
             self.wait_closed.clear()
         return slot
 
-    def leave(self, connection: "GrpcProtocol") -> None:
+    def leave(self, connection: "Connection") -> None:
         """Forgets a connection."""
         self.connections.discard(connection)
         self._gate.leave(connection)

@@ -1,10 +1,151 @@
-"""Which peers are too slow, silent or gone: looked at now and then, so that no connection needs timers of its own. Time is a parameter."""
+"""One connection's peer: gRPC's keepalive rules, responses that it does not read, and when it counts as stalled.
+
+From gRPC proposals A8 (client-side keepalive) and A9 (server-side connection management). Time is a parameter: a sweep looks at every
+connection, so that none needs timers of its own.
+"""
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http2.connection import ServerConnection
-from stoker.server.rpc.http2.ping_rules import PingRules
-from stoker.server.rpc.http2.unflushed_responses import UnflushedResponses
+from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.net.progress import Progress
+from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.settings import GrpcSettings
+
+#: How often a client without a call may ping where that is not permitted, seconds: gRPC's own number.
+_INTERVAL_WITHOUT_CALLS_S = 7200.0
+#: What our own pings carry; a PING of a drain carries something else.
+PAYLOAD = b"stoker??"
+
+
+class PingRules:
+    """The pings of one connection. Confined to: the event loop."""
+
+    __slots__ = ("_asked_s", "_last_ping_s", "_sent_frames", "_settings", "_strikes", "has_sent_data", "heard_s")
+
+    def __init__(self, settings: GrpcSettings, now_s: float) -> None:
+        self._settings = settings
+        self._strikes = 0
+        self._sent_frames = 0
+        self._last_ping_s: float | None = None
+        self._asked_s: float | None = None
+        #: When the peer was last heard of.
+        self.heard_s = now_s
+        #: An answer was sent since the peer's last ping, which may well have been caused by it.
+        self.has_sent_data = False
+
+    def note_sent(self, data_frames: int) -> None:
+        """Notes how many DATA frames were ever sent.
+
+        A large answer goes out long after its call was answered, and gRPC's clients ping while they read it, to measure the connection.
+        """
+        if data_frames != self._sent_frames:
+            self._sent_frames = data_frames
+            self.has_sent_data = True
+
+    def is_too_many(self, now_s: float, *, has_calls: bool = True) -> bool:
+        """Notes a ping of the client; whether it was one too many. `has_calls`: some are in work on its connection."""
+        last_s, self._last_ping_s = self._last_ping_s, now_s
+        if self.has_sent_data:
+            self.has_sent_data = False
+            self._strikes = 0
+            return False
+        is_usual = has_calls or self._settings.permits_pings_without_calls
+        if last_s is not None and now_s - last_s < (self._settings.min_ping_interval_s if is_usual else _INTERVAL_WITHOUT_CALLS_S):
+            self._strikes += 1
+        return self._strikes > self._settings.max_ping_strikes
+
+    def should_ask(self, now_s: float, *, has_calls: bool = True) -> bool:
+        """Whether to ping the peer now, because it has been silent for long."""
+        if not (has_calls or self._settings.permits_pings_without_calls):
+            return False
+        if self._asked_s is not None or now_s - self.heard_s < self._settings.keepalive_time_s:
+            return False
+        self._asked_s = now_s
+        return True
+
+    def is_dead(self, now_s: float) -> bool:
+        """Whether a ping has gone unanswered for too long; anything heard counts as an answer."""
+        if self._asked_s is None:
+            return False
+        if self.heard_s > self._asked_s:
+            self._asked_s = None
+            return False
+        return now_s - self._asked_s >= self._settings.keepalive_timeout_s
+
+
+class UnflushedResponses:
+    """Those of one connection: an `Upload` in the other direction. Evicting it resets their streams. Confined to: the event loop.
+
+    Attributes:
+        size_bytes: All of them together.
+        unary: How many are answers to unary calls, which clients take as they come.
+    """
+
+    __slots__ = ("_connection", "_progress", "_sizes", "_taken_bytes", "_unary", "size_bytes")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sizes: dict[int, int] = {}
+        self._unary: set[int] = set()
+        self._progress: Progress | None = None
+        self._taken_bytes = 0
+        self.size_bytes = 0
+
+    def streams(self) -> list[int]:
+        """Whose answers wait."""
+        return list(self._sizes)
+
+    @property
+    def unary(self) -> int:
+        return len(self._unary)
+
+    def keep(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
+        """Takes room for what waits on the stream; False: there is none."""
+        context = self._connection.context
+        if not context.engine.budget.reserve(size_bytes):
+            return False
+        self._sizes[stream_id] = size_bytes
+        self.size_bytes += size_bytes
+        if is_unary:
+            self._unary.add(stream_id)
+        if self._progress is None:
+            self._progress = Progress(context.limits, context.loop.time())
+            self._taken_bytes = self._connection.taken_bytes
+            context.engine.budget.watch(self)
+        return True
+
+    def forget(self, stream_id: int) -> None:
+        """The answer is out, or nobody wants it any more."""
+        size_bytes = self._sizes.pop(stream_id, 0)
+        if size_bytes:
+            self.size_bytes -= size_bytes
+            self._connection.context.engine.budget.release(size_bytes)
+            self._unary.discard(stream_id)
+            if not self._sizes:
+                self._progress = None
+                self._connection.context.engine.budget.unwatch(self)
+
+    def look(self) -> None:
+        """Notes what the client has taken; to be called now and then."""
+        if self._progress is not None:
+            taken_bytes = self._connection.taken_bytes
+            self._progress.note(taken_bytes - self._taken_bytes, self._connection.context.loop.time())
+            self._taken_bytes = taken_bytes
+
+    def held_bytes(self) -> int:
+        return self.size_bytes
+
+    def rate(self) -> float | None:
+        self.look()
+        return None if self._progress is None else self._progress.rate(self._connection.context.loop.time())
+
+    def evict(self) -> None:
+        for stream_id in self.streams():
+            # To a gRPC client this is RESOURCE_EXHAUSTED.
+            self._connection.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+            self.forget(stream_id)
+        self._connection.notice_output()
+
 
 #: How much longer than the answer to a unary call the end of a stream may stay unread.
 _STREAM_TIMEOUT_FACTOR = 10

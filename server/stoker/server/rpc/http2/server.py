@@ -9,9 +9,9 @@ from stoker.server.core.network import GoawayReason
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
 from stoker.server.net.tls.alerts import wait_closed
-from stoker.server.rpc.http2.connection_context import ConnectionContext
-from stoker.server.rpc.http2.protocol import GrpcProtocol
-from stoker.server.rpc.http2.refusals import SHUTTING_DOWN
+from stoker.server.rpc.http2.connection import GrpcProtocol
+from stoker.server.rpc.http2.connection_context import Connection, ConnectionContext
+from stoker.server.rpc.http2.responses import SHUTTING_DOWN
 from stoker.server.rpc.method import MethodTable
 from stoker.server.rpc.settings import GrpcSettings
 
@@ -79,7 +79,7 @@ class H2Server:
         self._sweeper = self._state = None
 
     @property
-    def connections(self) -> list[GrpcProtocol]:
+    def connections(self) -> list[Connection]:
         """Those that are open."""
         return [] if self._state is None else list(self._state.connections)
 

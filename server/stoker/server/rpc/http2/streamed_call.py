@@ -5,7 +5,7 @@ What a client sends is given back to its windows as the method takes it; what it
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from google.protobuf.message import Message
 
@@ -14,13 +14,11 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
-from stoker.server.rpc.http2.response_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
+from stoker.server.rpc.http2.connection_context import Connection
+from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
 from stoker.server.rpc.method import StreamHandler
 from stoker.server.rpc.refusal import CallFault
 from stoker.server.rpc.request_head import RequestHead
-
-if TYPE_CHECKING:
-    from stoker.server.rpc.http2.protocol import GrpcProtocol
 
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
@@ -33,7 +31,7 @@ class StreamedCall(H2Call):
 
     __slots__ = ("_count", "_messages", "_owed_bytes", "_receiver", "_unsent_bytes")
 
-    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+    def __init__(self, connection: Connection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
         self._messages: deque[WireMessage] = deque()
         self._count = 0

@@ -5,7 +5,7 @@ response to the call when it is there; the transport makes no task for it.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from google.protobuf.message import Message
 
@@ -14,13 +14,11 @@ from stoker.server.core.completion import Completion
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
-from stoker.server.rpc.http2.response_blocks import HEADERS, TRAILERS_OK, ok_trailers
+from stoker.server.rpc.http2.connection_context import Connection
+from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers
 from stoker.server.rpc.method import Result
 from stoker.server.rpc.refusal import CallFault
 from stoker.server.rpc.request_head import RequestHead
-
-if TYPE_CHECKING:
-    from stoker.server.rpc.http2.protocol import GrpcProtocol
 
 _read_prefix = PREFIX.unpack_from
 _prefix = PREFIX.pack
@@ -35,7 +33,7 @@ class UnaryCall(H2Call):
 
     __slots__ = ("_completion", "_message", "_share_bytes")
 
-    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+    def __init__(self, connection: Connection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
         self._message: WireMessage | None = None
         self._completion: Completion[Result] | None = None

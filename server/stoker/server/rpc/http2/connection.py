@@ -1,8 +1,8 @@
 """A connection of the gRPC port: an asyncio protocol around the HTTP/2 core, which knows neither sockets nor time.
 
-One turn of the loop: all frames of a read are parsed, the calls they complete are begun, and whatever was answered is written at once.
-A read that begins very many calls is worked off in slices, with other connections' turns between them, and nothing more is read meanwhile;
-nor is anything read while the peer leaves what is written to it unread.
+One turn of the loop: all frames of a read are parsed, the calls they complete are begun, and the responses are written at once. A read that
+begins very many calls is handled in slices, with other connections' turns between them, and nothing more is read meanwhile; nor is
+anything read while the peer leaves what is written to it unread.
 """
 
 import asyncio
@@ -17,15 +17,58 @@ from stoker.server.net.connection_gate import IDLE, UNREGISTERED, Idleness, Slot
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.events import DataWritten, Event
 from stoker.server.net.http2.frames import ErrorCode
-from stoker.server.rpc.http2.call import H2Call
+from stoker.server.rpc.http2.call import H2Call, RefusedCall
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
 from stoker.server.rpc.http2.connection_context import ConnectionContext
-from stoker.server.rpc.http2.peer_monitor import PeerMonitor
-from stoker.server.rpc.http2.ping_rules import PAYLOAD
-from stoker.server.rpc.http2.refusals import ENDING, TOO_SLOW
-from stoker.server.rpc.http2.refused_call import RefusedCall
-from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
+from stoker.server.rpc.http2.peer_monitor import PAYLOAD, PeerMonitor
+from stoker.server.rpc.http2.responses import ENDING, TOO_SLOW
 from stoker.server.rpc.refusal import Refusal
+
+#: So many reads with no large message on its way, and the connection is called itself again.
+_SMALL_READS: Final = 64
+
+
+class ZeroCopyReader(asyncio.BufferedProtocol):
+    """Confined to: the event loop."""
+
+    def __init__(self, connection: "GrpcProtocol") -> None:
+        self._connection = connection
+        self._is_on = False
+        self._others = 0
+
+    def begin(self) -> None:
+        """A large message has its place."""
+        self._others = 0
+        transport = self._connection.transport
+        if not self._is_on and not transport.is_closing():
+            self._is_on = True
+            transport.set_protocol(self)
+
+    def note_small_read(self) -> None:
+        """A read was made here, and no large message is on its way now."""
+        self._others += 1
+        transport = self._connection.transport
+        if self._others > _SMALL_READS and self._is_on and not transport.is_closing():
+            self._is_on = False
+            transport.set_protocol(self._connection)
+
+    # ---- what the transport calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.receive_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.filled(nbytes)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
 _SLICE: Final = 128

@@ -1,12 +1,14 @@
-"""The header blocks that gRPC answers with, encoded once where they are always the same."""
+"""The header blocks that gRPC responds with, encoded once where they are always the same, and the refusals of the frontend itself."""
 
 from collections.abc import Iterable
+from typing import Final
 
+from stoker.server.net.connection_gate import RESERVED_TEXT
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.rpc.encodings import ACCEPTED, Encoding
-from stoker.server.rpc.grpc_codes import RESOURCE_EXHAUSTED, UNIMPLEMENTED
 from stoker.server.rpc.refusal import Refusal
+from stoker.server.rpc.status import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE, UNIMPLEMENTED
 from stoker.server.rpc.wire_metadata import metadata_fields, percent_encoded
 
 _START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -54,3 +56,11 @@ def plain_block(status: int) -> bytes:
     if status == 405:  # RFC 9110, section 15.5.6
         fields.append((b"allow", b"POST"))
     return encode_block(fields)
+
+
+RESERVED_SLOT: Final = Refusal(UNAVAILABLE, RESERVED_TEXT)
+TOO_SLOW: Final = Refusal(DEADLINE_EXCEEDED, "the request came too slowly")
+TOO_MANY_CALLS: Final = Refusal(RESOURCE_EXHAUSTED, "the server has as many calls in work as it may: try again later")
+TOO_MUCH_UNFLUSHED: Final = Refusal(RESOURCE_EXHAUSTED, "too many bytes of answers to this connection are unread: read them first")
+ENDING: Final = Refusal(UNAVAILABLE, "the server ends this connection: call again on another one")
+SHUTTING_DOWN: Final = Refusal(UNAVAILABLE, "the server is shutting down")
