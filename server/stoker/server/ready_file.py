@@ -15,7 +15,7 @@ CHECK_S = 0.02
 
 
 def ready_facts(endpoints: Mapping[str, Endpoint]) -> dict[str, object]:
-    """What the file says of where the server listens: each port, None where there is none, and sockets that there are."""
+    """The content of the file: each port, None where there is none, and the sockets."""
     facts: dict[str, object] = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
     return facts | {f"{name}_socket": str(each.socket_path) for name, each in endpoints.items() if each.socket_path is not None}
 

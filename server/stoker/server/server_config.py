@@ -19,7 +19,7 @@ from stoker.server.web.cors_settings import CorsSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStart:
-    """What was set in TensorFlow Serving's words.
+    """The settings of TensorFlow Serving's flags.
 
     Attributes:
         model_name: The one model, whose folder is the first repository; None: repositories hold many.
@@ -63,7 +63,7 @@ class ServerConfig:
         load_retries: Further attempts after a failed load.
         config_name: Which of its configurations a model is served by; None: config.pbtxt.
         follows_links: Whether links in a repository are followed to what is below its root.
-        complete_configs: Whether what a configuration leaves open is told from the model file.
+        complete_configs: Whether fields that a configuration omits are completed from the model file.
         server_id: The server's name towards clients.
         grpc_address, http_address, metrics_address: Addresses to bind.
         grpc_port, http_port: Ports; 0 = any free one; None = that front is off.

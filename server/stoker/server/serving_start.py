@@ -1,4 +1,4 @@
-"""What a start in TensorFlow Serving's words means: a list of models instead of a repository, batching, monitoring."""
+"""Starts with TensorFlow Serving's flags: a list of models instead of a repository, batching, monitoring."""
 
 import logging
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def model_locations(
 
 
 def tfs_settings(start: ServingStart) -> TfsSettings:
-    """What the fronts need to know.
+    """Settings of the TensorFlow Serving protocol.
 
     Raises:
         ConfigError: the monitoring file is wrong. OSError: it cannot be read.

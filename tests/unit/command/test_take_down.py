@@ -13,7 +13,7 @@ FOREVER_S = 1e6
 
 
 class Part:
-    """The engine, the fronts and the models of a server; each takes as long as it is told."""
+    """The engine, the fronts and the models of a server; each takes as long as the test says."""
 
     def __init__(self, *, answers_s: float = 0.0, connections_s: float = 0.0, models_s: float = 0.0) -> None:
         self.events: list[str] = []

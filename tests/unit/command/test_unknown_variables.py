@@ -21,7 +21,7 @@ KNOWN = ("STOKER_HTTP_PORT", "STOKER_GRPC_PORT")
         ("HTTP_PROT", "3"),
     ],
 )
-def test_what_somebody_reads_has_no_line(name: str, value: str):
+def test_a_variable_that_another_program_reads_has_no_line(name: str, value: str):
     assert unknown_variables({name: value}, KNOWN) == ()
 
 

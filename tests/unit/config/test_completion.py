@@ -356,7 +356,7 @@ GEARED = _Particular("geared", "model.onnx", parameter_keys=frozenset({"gear"}))
 GEAR = 'parameters { key: "gear" value { string_value: "9" } }\n'
 
 
-def test_what_the_backend_cannot_serve_is_told_with_the_line_of_its_field() -> None:
+def test_a_field_that_the_backend_cannot_serve_is_reported_with_its_line() -> None:
     config = GEAR + "max_batch_size: 2\n" + X + N + Y
     assert problems_of(config, BATCHABLE, GEARED) == [
         "m/config.pbtxt:1: parameters[\"gear\"]: takes 1 to 5, not '9'",
@@ -364,7 +364,7 @@ def test_what_the_backend_cannot_serve_is_told_with_the_line_of_its_field() -> N
     ]
 
 
-def test_a_bad_parameter_is_told_beside_what_contradicts_the_file() -> None:
+def test_a_bad_parameter_is_reported_beside_contradictions_of_the_file() -> None:
     unknown = 'parameters { key: "geer" value { string_value: "2" } }\n'
     with pytest.raises(ConfigError) as caught:
         completed(unknown + GEAR + "max_batch_size: 2\n" + X.replace("FP32", "INT8"), BATCHABLE, GEARED)

@@ -1,4 +1,4 @@
-"""What is said of model files that no backend serves: the command that makes ONNX of them, and no backend that is made for tests."""
+"""Errors about model files that no backend serves: they name the command that exports ONNX, and no backend that is made for tests."""
 
 import ast
 import re

@@ -182,7 +182,7 @@ def test_nothing_is_suggested_for_what_resembles_nothing(written: str) -> None:
         ("dims: 3", "dims: unknown field here; it belongs inside 'input' or inside 'output'"),
     ],
 )
-def test_a_field_in_the_wrong_block_is_told_where_it_belongs(text: str, expected: str) -> None:
+def test_the_error_of_a_field_in_the_wrong_block_names_the_right_block(text: str, expected: str) -> None:
     assert str(error_of(text)) == f"digits/config.pbtxt:1: {expected}"
 
 

@@ -1,4 +1,4 @@
-"""What is read: the same as protobuf's own text parser reads, however it is spelt; and nothing that it would not."""
+"""config.pbtxt is read as protobuf's own text parser reads it, in any spelling; whatever that refuses is refused."""
 
 import random
 import re

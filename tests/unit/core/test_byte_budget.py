@@ -1,4 +1,4 @@
-"""The budget of bytes in flight: what fits, what is kept for small requests, and who is ended when it is full."""
+"""The budget of bytes in flight: what fits, what is kept for small requests, and which upload is evicted when it is full."""
 
 import pytest
 from hypothesis import given

@@ -28,7 +28,9 @@ def test_steps_count_from_where_the_thread_is(here: int, steps: int, value: int,
     assert asked == [(os.PRIO_PROCESS, threading.get_native_id(), value)]
 
 
-def test_a_sandbox_that_refuses_is_told_of_and_endured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sandbox_that_refuses_niceness_is_logged_and_the_model_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 

@@ -49,7 +49,7 @@ def scan(root: Path) -> dict[str, ModelListing]:
 
 
 def copied(listing: ModelListing, area: Path, version: int = 1) -> dict[str, bytes]:
-    """What a backend gets of a version."""
+    """The files of a version as a backend sees them."""
     files = take_snapshot(listing.versions[version].directory, area, links_root=listing.links_root)
     found = {name: files.read(name) for name in files.sizes_bytes}
     assert not any(path.is_symlink() or (path.is_file() and path.stat().st_nlink != 1) for path in files.root.rglob("*"))

@@ -263,7 +263,7 @@ def test_a_new_label_may_wait_for_its_version_where_the_operator_says_so(tmp_pat
     scenario()
 
 
-def test_a_model_of_the_list_that_does_not_load_is_told_and_the_rest_serves(tmp_path: Path):
+def test_a_listed_model_that_fails_to_load_is_reported_and_the_others_serve(tmp_path: Path):
     a, b = folder(tmp_path, "a", 1), folder(tmp_path, "b", 1)
 
     @in_loop

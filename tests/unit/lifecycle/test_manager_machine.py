@@ -231,7 +231,7 @@ class Explicit(Machine):
                 self.load_again(name)
 
     def load_again(self, name: str) -> None:
-        """What a load of the model as it is now answers, and leaves serving."""
+        """The result of a load of the model as it is now, and the versions that then serve."""
         model = self.bench.models.get(name)
         before = self.bench.manager.ready_versions(name)
         desired = frozenset() if model is None else desired_versions(model.policy, model.versions)

@@ -62,7 +62,7 @@ async def test_questions_about_what_does_not_serve_get_triton_s_texts() -> None:
 
 
 @in_loop
-async def test_one_bad_model_blocks_nobody_and_is_shown_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_bad_model_does_not_block_others_and_is_listed_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench({"bad": FakeModel(), "typo": FakeModel(error="typo/config.pbtxt:3: unknown field"), "good": FakeModel()})
     bench.loader.errors["bad", 1] = ModelLoadError("model.onnx is truncated")
     await bench.started()
@@ -287,7 +287,7 @@ async def test_a_version_folder_that_cannot_be_read_fails_without_the_loader() -
 
 
 @in_loop
-async def test_a_load_that_nobody_wants_any_more_is_broken_off() -> None:
+async def test_a_load_of_a_version_that_is_no_longer_desired_is_cancelled() -> None:
     bench = await Bench({"m": FakeModel()}, holds=True).started()
     del bench.models["m"]
     await bench.rescan()

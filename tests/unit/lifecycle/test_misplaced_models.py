@@ -1,4 +1,4 @@
-"""Model files and folders that do not lie where they are looked for are told with the commands that put them right."""
+"""Errors about misplaced model files and folders hold the commands that move them."""
 
 import shlex
 import subprocess
@@ -85,7 +85,7 @@ def test_a_model_folder_without_a_version_folder_is_an_error_with_the_commands(r
     assert errors(root) == {"cnn": None}
 
 
-def test_a_model_that_has_to_be_exported_is_told_so_wherever_it_lies(root: Path) -> None:
+def test_the_error_of_a_model_to_export_names_the_export_in_any_folder(root: Path) -> None:
     (root / "a.pt").touch()
     (root / "b").mkdir()
     (root / "b" / "model.safetensors").touch()
@@ -125,7 +125,7 @@ def test_folders_and_links_to_nothing_are_not_taken_for_model_files(root: Path) 
     assert ModelRepository([root]).scan().models == {}
 
 
-def test_a_folder_of_links_as_hub_caches_have_it_is_told_to_copy_what_they_lead_to(root: Path) -> None:
+def test_the_error_of_a_hub_cache_folder_of_links_names_the_copy_command(root: Path) -> None:
     snapshot = root / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (root / "blob").write_bytes(MODEL)
@@ -137,7 +137,7 @@ def test_a_folder_of_links_as_hub_caches_have_it_is_told_to_copy_what_they_lead_
     assert not (snapshot / "net" / "1" / "model.onnx").is_symlink()
 
 
-def test_a_version_folder_given_as_the_folder_of_a_named_model_is_told(root: Path) -> None:
+def test_a_version_folder_given_as_a_model_folder_is_named_in_the_error(root: Path) -> None:
     version = root / "cnn" / "1"
     version.mkdir(parents=True)
     (version / "model.onnx").write_bytes(MODEL)
@@ -179,7 +179,7 @@ def test_models_called_as_versions_are_served(root: Path) -> None:
     assert "mkdir -p 8/1" in str(errors(root)["8"])
 
 
-def test_a_folder_of_repositories_is_told_which_to_give(root: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_folder_of_repositories_names_the_flag(root: Path, tmp_path: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
     (note,) = ModelRepository([tmp_path]).scan().notes

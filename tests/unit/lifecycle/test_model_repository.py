@@ -1,4 +1,4 @@
-"""What a scan of real folders sees."""
+"""Scans of real folders."""
 
 import logging
 import os
@@ -316,7 +316,7 @@ def test_a_model_that_does_not_exist_is_not_found(root: Path) -> None:
     assert ModelRepository([root]).find("m") is None
 
 
-def test_a_numbered_folder_without_a_model_file_is_told_to_be_no_model(tmp_path: Path):
+def test_a_numbered_folder_without_a_model_file_is_reported_as_no_model(tmp_path: Path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "notes.md").touch()
     (note,) = ModelRepository([tmp_path]).scan().notes

@@ -88,7 +88,7 @@ def test_a_plan_depends_on_its_arguments_alone(statuses, desired) -> None:
 
 
 class Simulation:
-    """A manager reduced to its table: actions happen at once, loads end when told."""
+    """A manager reduced to its table: actions happen at once, loads end on command."""
 
     def __init__(self) -> None:
         self.table: dict[int, VersionStatus] = {}

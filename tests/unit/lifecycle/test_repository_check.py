@@ -121,7 +121,7 @@ def test_links_and_missing_labels_are_problems(root: Path, backend: FakeBackend,
     )
 
 
-def test_every_problem_is_told_with_its_version(root: Path, backend: FakeBackend) -> None:
+def test_every_problem_is_reported_with_its_version(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1, 2, config='version_policy { all {} }\ninput { name: "z" }\noutput { name: "w" }')
     (model,) = check(root, backend).models
     assert [problem.partition(" ")[2].split(": ")[:3] for problem in model.problems] == [

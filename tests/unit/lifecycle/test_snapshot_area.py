@@ -9,7 +9,7 @@ import pytest
 
 from stoker.server.lifecycle.snapshot import snapshot_area
 
-#: Holds an area until it is killed, under a process id that is nobody's here, as a process in another container has it.
+#: Holds an area until it is killed, under a process id that does not exist here, as a process in another container has it.
 HOLDER = """
 import os, sys, time
 from pathlib import Path

@@ -66,7 +66,7 @@ def test_a_load_that_does_not_end_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_load_that_does_not_end_is_ended_when_the_check_is_gone_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The load's own process ends it, which nobody has to wait for.
+    # The load's own process ends it, without a parent that waits.
     monkeypatch.setattr(trial_load, "_SOLO_GRACE_S", -59.9)
     add_model(tmp_path, "a", b"hang", FakeBackend.default_model_filename)
     (model,) = check(tmp_path, Loading.ALL, timeout_s=60.0).models

@@ -10,14 +10,14 @@ def test_a_label_means_the_version_it_was_given_to():
     assert labels.version("m", "canary", (1, 2)) == 2
     assert labels.version("m", "beta", (1, 2)) is None
     assert labels.version("n", "stable", (1, 2)) is None
-    # What does not serve yet is named all the same: the request is told that it is not found.
+    # A version that does not serve yet is resolved all the same: the request then fails with NOT_FOUND.
     assert labels.version("m", "canary", (1,)) == 2
 
 
 def test_a_label_that_moves_means_the_old_version_until_the_new_one_serves():
     labels = VersionLabels()
     labels.replace({"m": {"stable": 1}}, lambda name: ())
-    # Nobody has asked for the label yet; it meant version 1 nevertheless, because that served.
+    # No request has used the label yet; it resolved to version 1 nevertheless, because that served.
     labels.replace({"m": {"stable": 2}}, lambda name: (1,))
     assert labels.version("m", "stable", (1,)) == 1
     assert labels.version("m", "stable", (1, 2)) == 2

@@ -77,14 +77,14 @@ def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp
 def test_without_completion_a_configuration_must_say_what_the_file_would_tell(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / "open", "max_batch_size: 2", complete_configs=False)
-    told = "must be written: --disable-auto-complete-config leaves nothing to be told from the model file"
+    expected = "must be written: --disable-auto-complete-config completes nothing from the model file"
     assert [part.split(": ", 1)[1] for part in caught.value.message.split("; ")] == [
-        f"{field}: {told}" for field in ("backend", "input", "output")
+        f"{field}: {expected}" for field in ("backend", "input", "output")
     ]
     assert load(tmp_path / "whole", 'backend: "identity"\n' + TENSORS, complete_configs=False)
 
 
-def test_the_time_of_a_warm_up_is_told_where_there_is_one(tmp_path: Path) -> None:
+def test_the_time_of_a_warm_up_is_recorded_if_there_is_one(tmp_path: Path) -> None:
     sample = 'model_warmup { name: "w" inputs { key: "x" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }\n'
     for folder, config, count in ((tmp_path / "warm", TENSORS + sample, 1), (tmp_path / "cold", TENSORS, 0)):
         metrics = Metrics(FakeClock())

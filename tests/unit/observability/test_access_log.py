@@ -136,7 +136,7 @@ def test_a_sampled_request_that_its_client_takes_back_has_a_line(log: Callable[[
     assert [(line["request_id"], line["status"]) for line in written_log.lines()] == [("gone", "CANCELLED")]
 
 
-def test_a_failure_told_in_other_words_has_one_line(log: Callable[[int], Log]) -> None:
+def test_a_translated_error_has_one_line(log: Callable[[int], Log]) -> None:
     written_log = log(1)
     noted = UnknownModel("as the engine says it")
     written_log.access.unread(Via.ADLIK_GRPC, "m", None, noted)
@@ -196,7 +196,7 @@ def test_without_a_file_lines_go_where_all_others_go(caplog: pytest.LogCaptureFi
     assert [record.__dict__["request_id"] for record in caplog.records] == ["r9"]
 
 
-def test_the_tally_of_a_batch_tells_how_long_a_sampled_request_waited_and_ran(log: Callable[[int], Log]) -> None:
+def test_the_line_of_a_sampled_request_holds_the_times_of_its_batch(log: Callable[[int], Log]) -> None:
     async def scenario() -> None:
         written_log = log(1)
         asked = request("r")

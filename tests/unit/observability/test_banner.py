@@ -1,4 +1,4 @@
-"""What is printed once the server is up."""
+"""The table and the line that a started server prints."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def test_a_server_that_is_not_ready_says_so_before_the_ports(is_terminal: bool) 
     ]
 
 
-def test_models_without_a_ready_version_are_those_somebody_wanted() -> None:
+def test_models_without_a_ready_version_are_those_that_were_to_be_loaded() -> None:
     half = [IndexEntry("half", 1, VersionState.READY), IndexEntry("half", 2, VersionState.FAILED, reason="no file")]
     unwanted = IndexEntry("unwanted", None, None)
     assert without_ready_version([*INDEX, *half, unwanted]) == ["broken", "old"]

@@ -1,4 +1,4 @@
-"""Logs: one line an event, nothing forged, nothing thrown, nobody kept waiting."""
+"""Logs: one line an event, nothing forged, nothing raised, no caller blocked."""
 
 import io
 import json
@@ -258,7 +258,7 @@ class StuckWriter:
         """Holds nothing."""
 
 
-def test_a_stuck_reader_keeps_nobody_waiting_and_a_full_disk_is_counted() -> None:
+def test_a_stuck_reader_blocks_no_caller_and_a_full_disk_is_counted() -> None:
     writer = StuckWriter()
     sink = LogSink(writer, TextFormatter(), queue_lines=2)
     sink.handle(record("taken by the writer"))
@@ -291,7 +291,7 @@ def test_a_writer_that_takes_a_part_is_given_the_rest() -> None:
     assert sink.dropped == 0
 
 
-def test_a_pipe_nobody_reads_drops_lines_and_raises_nothing() -> None:
+def test_a_pipe_without_reader_drops_lines_and_raises_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:

@@ -152,7 +152,7 @@ def test_the_monitor_ends_with_the_server() -> None:
     assert ended(process)[0] == -signal.SIGKILL
 
 
-def test_a_server_that_is_stopped_is_told_from_one_that_is_blocked() -> None:
+def test_a_stopped_server_is_distinguished_from_a_blocked_one() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     monitor = Monitor(process.pid, -1, -1, None, block_s=0, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
     assert not monitor._is_server_stopped()

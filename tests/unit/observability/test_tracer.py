@@ -143,7 +143,7 @@ def test_a_level_is_all_that_is_noted(tmp_path: Path, level: TraceLevel, stamps:
     assert [sum(kind in part for part in parts) for kind in ("timestamps", "tensor")] == [stamps, tensors]
 
 
-def test_a_request_that_nobody_answers_is_traced_as_far_as_it_came(tmp_path: Path):
+def test_a_request_without_response_is_traced_up_to_its_last_stamp(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=(TraceLevel.TIMESTAMPS,), rate=1))
     traced(tracer, request())
     tracer.close()
@@ -197,7 +197,7 @@ def test_a_file_is_whole_after_every_trace_and_begins_anew_with_the_server(tmp_p
         assert writer.dropped == 0
 
 
-def test_what_cannot_be_written_is_counted_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_trace_that_cannot_be_written_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     writer = TraceWriter(tmp_path / "absent" / "t")
     for number in (1, 2):
         writer.put(TraceRecord(number, "m", 1, "", None))

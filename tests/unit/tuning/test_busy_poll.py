@@ -1,4 +1,4 @@
-"""The loop looks out for the next request of a lone client, for as long as that pays."""
+"""The loop polls for the next request of a single client while that pays."""
 
 from collections import deque
 from collections.abc import Callable
@@ -174,7 +174,7 @@ def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: L
     loop.request()
     loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.poll.on_read()
-    loop.in_flight = 2  # neither is alone: nobody tells of them
+    loop.in_flight = 2  # two in flight: neither is single
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.in_flight = 0
     assert not loop.is_polling

@@ -1,4 +1,4 @@
-"""What a read has brought is run at its end where one connection alone sends, and in a turn of the loop of its own where several do."""
+"""Requests run at the end of their read while one connection alone sends, and in a later turn of the loop while several do."""
 
 import asyncio
 import gc

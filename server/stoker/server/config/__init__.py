@@ -1,1 +1,1 @@
-"""The room `config`."""
+"""Model configurations: config.pbtxt and JSON are parsed, checked, and completed from the model file."""

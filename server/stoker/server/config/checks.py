@@ -1,7 +1,7 @@
 """Checks of a configuration: ranges, names, paths, queue policies, tensors, unsupported and contradicting fields.
 
-Where ignoring a field would change a model's answers, or promise something that is not kept, it is an error; where it only asks for a
-faster way on other hardware, or for what Triton leaves out too unless a flag switches it on, a warning. Nothing is ignored in silence.
+An unsupported field is an error if the model's responses would differ without it, or if it promises what the server does not do. It is a
+warning if it only speeds up other hardware, or if Triton ignores it too without a flag. No field is ignored in silence.
 """
 
 import re
@@ -324,5 +324,5 @@ def check_is_whole(parsed: ParsedConfig) -> None:
     }
     for field, value in written.items():
         if not value:
-            report.error(field, "must be written: --disable-auto-complete-config leaves nothing to be told from the model file")
+            report.error(field, "must be written: --disable-auto-complete-config completes nothing from the model file")
     report.raise_if_any()

@@ -33,7 +33,7 @@ class RawFormat:
     Attributes:
         what: What is wrong with it, as a clause.
         suffixes: In lower case, with the dot.
-        names: Whole names that tell it, where the suffix alone does not.
+        names: Whole file names of the format, where the suffix alone is ambiguous.
         step: From the file's name to what makes it ONNX.
         is_certain: Whether a file of that suffix is a model wherever it lies; if not, only where a model file is looked for.
     """
@@ -181,7 +181,7 @@ def is_served(name: str) -> bool:
 
 
 def served_name(name: str) -> str:
-    """What the backend of a file called `name` looks for; `name` itself where no backend serves it."""
+    """The name by which a backend finds the file `name`; `name` itself where no backend serves it."""
     return SERVED_NAMES.get(PurePosixPath(name.lower()).suffix, name)
 
 

@@ -5,7 +5,7 @@ TensorFlow's names of the element types. So either form, and an unambiguous mixt
 
 The forms differ in one meaning: Adlik batches every model, Triton only those with a scheduler. `AdlikForm.is_adlik` says which one holds.
 
-proto3's JSON mapping: proto field names or their camelCase, maps as objects, 64-bit integers as numbers or strings, null for "not written".
+JSON follows proto3's mapping: proto field names or their camelCase, maps as objects, 64-bit integers as numbers or strings, null for "not written".
 """
 
 import json
@@ -56,7 +56,7 @@ _SHARED_FIELDS = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdlikForm:
-    """What a configuration says beyond Triton's fields.
+    """The fields of a configuration that Triton does not have.
 
     Attributes:
         is_adlik: Whether Adlik's meaning holds: every model with a max_batch_size is batched.

@@ -137,7 +137,7 @@ class Findings:
         self._all.append(Finding(field, FindingKind.INFERRED, text))
 
     def default(self, field: str, text: str) -> None:
-        """A value that holds because nobody says another."""
+        """A default value."""
         self._all.append(Finding(field, FindingKind.DEFAULT, text))
 
     def warning(self, field: str, text: str) -> None:

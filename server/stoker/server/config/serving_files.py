@@ -18,7 +18,7 @@ from stoker.server.pb.tensorflow_serving.servables.tensorflow import session_bun
 M = TypeVar("M", bound=Message)
 #: TensorFlow Serving's own default, which clients of a server with batching rely on.
 DEFAULT_MAX_BATCH_SIZE: Final = 1000
-#: What TensorFlow Serving calls its models' format; here the files tell what they are.
+#: TensorFlow Serving's name of its model format; this server detects the format from the files.
 _TENSORFLOW: Final = "tensorflow"
 _NO_BOUND: Final = 1 << 31
 _MAX_MODELS: Final = 4096
@@ -98,7 +98,7 @@ def list_of(message: model_server_config_pb2.ModelServerConfig, report: Report, 
 
 
 def read_batching(text: str, *, source: str) -> Batching:
-    """What a BatchingParameters file means here.
+    """The settings of a BatchingParameters file, in Stoker's terms.
 
     Raises:
         ConfigError: anything wrong with it.

@@ -334,7 +334,7 @@ class Binder:
             self._report.error(at, "takes a list", line=entry.line)
             return
         if entry.is_list and field.message_type is None and at in self._lines:
-            # The format would join the two lists; nobody who wrote both meant that.
+            # The format would join the two lists, which is hardly what the author meant.
             self._report.error(at, f"written twice{_first(self._lines[at])}", line=entry.line)
             return
         self._lines.setdefault(at, entry.line)
@@ -427,7 +427,7 @@ class Binder:
         if value.kind is ScalarKind.STRING and not self._is_json:
             raise _Unreadable(f"takes a name without quotes, not {_quoted(value)}")
         if not value.text.isascii() or value.text not in kinds.values_by_name:
-            # Two dialects may share an enum, told apart by prefix: suggest within the one that was meant.
+            # Two dialects may share an enum and differ by prefix: suggest within the dialect of the prefix.
             prefix = value.text.partition("_")[0]
             others = [name for name, kind in kinds.values_by_name.items() if kind.number >= self._enum_bound and name.startswith(prefix)]
             raise _Unreadable(f"unknown value {_quoted(value)}{allowed_names(value.text[:40], others or names)}")

@@ -35,7 +35,7 @@ class ByteBudget:
     """Confined to: the event loop.
 
     A small request may use the whole budget, a large one all but `SMALL_SLICE`. One large request passes alone whatever its size; else it
-    could never be served. Where a request does not fit, uploads that are slower than it are ended, the slowest first, if that makes room.
+    could never be served. Where a request does not fit, uploads that are slower than it are ended, the slowest first, if that suffices.
 
     Attributes:
         most_bytes: The budget.
@@ -60,7 +60,7 @@ class ByteBudget:
 
     @property
     def held_bytes(self) -> int:
-        """What is held by all requests together."""
+        """The bytes that all requests hold together."""
         return self._small_held + self._large_held
 
     @property
@@ -93,7 +93,7 @@ class ByteBudget:
         self._move(held_bytes, held_bytes - size_bytes)
 
     def watch(self, upload: Upload) -> None:
-        """From now on `upload` may be ended to make room for others."""
+        """`upload` may be evicted from now on."""
         self._uploads.add(upload)
 
     def unwatch(self, upload: Upload) -> None:
@@ -159,7 +159,7 @@ EVICTED = "the server holds as many request bytes as it may, and this request wa
 
 
 class ConnectionShare:
-    """What the large requests of one connection hold together. Confined to: the event loop.
+    """The bytes that the large requests of one connection hold together. Confined to: the event loop.
 
     Several may hold half of the budget; a single one may hold more, while it is the only large one of its connection. Small requests do not
     count: those of other users of a proxy share the connection, and their number is bounded.
@@ -265,5 +265,5 @@ def too_much(size_bytes: int, most_bytes: int) -> TooLarge:
 
 
 def evicted() -> Overloaded:
-    """The error for a request that was ended to make room for others."""
+    """The error of a request that was evicted to free bytes for others."""
     return Overloaded(EVICTED, retry_after_s=1.0)

@@ -74,8 +74,8 @@ class Limits:
         id_length: Request id, in characters.
         compress_min_bytes: HTTP responses below it are sent as they are whatever the client accepts.
         tls_handshake_timeout_s: Time a new connection to an encrypted port has for its handshake.
-        tls_handshakes: Handshakes that may go on at one port; the oldest gives way to a new one.
-        health_watch_period_s: How often a gRPC health watcher is told of changes.
+        tls_handshakes: Concurrent handshakes of one port; a further one ends the oldest.
+        health_watch_period_s: Period in which changes are sent to a gRPC health watcher.
     """
 
     bytes_in_flight: int = 512 * MIB

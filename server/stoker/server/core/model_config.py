@@ -152,7 +152,7 @@ class ModelConfig:
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
         execution: Auto, thread or inline.
-        nice: Steps by which the threads that run the model step back behind others (config.pbtxt parameter `nice`).
+        nice: Niceness of the threads that run the model (config.pbtxt parameter `nice`).
         metric_tags: Extra labels for metrics.
         wire: The completed `inference.ModelConfig` message, serialised: what GetModelConfig answers.
     """
@@ -191,7 +191,7 @@ class ListedModel:
         base_path: The folder that holds its version folders.
         version_policy: Which versions to serve; None: what config.pbtxt says, or the highest.
         version_labels: Versions by label.
-        platform: What the version folders hold, in the words of config.pbtxt; empty: to be told from the files.
+        platform: The format of the version folders, as in config.pbtxt; empty: detected from the files.
     """
 
     name: str

@@ -118,7 +118,7 @@ class InferResponse:
     signature: ModelSignature
 
     def output_spec(self, name: str) -> TensorSpec:
-        """What the signature says of the output `name`.
+        """The spec of the output `name`.
 
         Raises:
             KeyError: it has none of that name: whoever made the response is broken.
@@ -139,4 +139,4 @@ class InFlight(Protocol):
     """An accepted request that has no answer yet."""
 
     def cancel(self) -> None:
-        """Nobody waits for it any more: its `done` is not called from now on. After the answer nothing happens."""
+        """The caller does not wait any more: `done` is not called from now on. After the response this has no effect."""

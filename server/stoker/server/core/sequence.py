@@ -1,4 +1,4 @@
-"""Sequences: requests that belong together, and what a model is told of the one it works on. Plain data."""
+"""Sequences: requests that belong together, and the control inputs of a model that serves them. Plain data."""
 
 import enum
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class SequenceMark:
 
 
 class ControlKind(enum.Enum):
-    """What a control input tells the model. Named as in config.pbtxt."""
+    """The meaning of a control input. Named as in config.pbtxt."""
 
     START = "CONTROL_SEQUENCE_START"
     READY = "CONTROL_SEQUENCE_READY"
@@ -54,7 +54,7 @@ class ControlInput:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """What the model carries from one request of a sequence to the next.
+    """A state tensor that the model carries from one request of a sequence to the next.
 
     Attributes:
         input: How it is given to the model.
@@ -74,7 +74,7 @@ class SequenceBatching:
     Attributes:
         idle_us: A sequence without a request for so long is over.
         most_sequences: Sequences in progress at once; further ones wait.
-        controls: What the model is told.
+        controls: The control inputs of the model.
         states: What the server keeps for it.
     """
 

@@ -76,8 +76,8 @@ class ResponseStatistics:
     Attributes:
         compute_infer, compute_output: Time that making them took.
         success, fail: With outputs, and errors in their place.
-        empty_response: Ends of requests that brought no outputs.
-        cancel: Nobody waited for them any more.
+        empty_response: Final responses without outputs.
+        cancel: Responses of requests that the client had cancelled.
     """
 
     compute_infer: Duration

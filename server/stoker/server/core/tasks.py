@@ -1,9 +1,9 @@
 """Work in threads and tasks: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
 
-The loop's default executor joins its threads at exit: a load that hangs in a driver would hang the shutdown with it. And its few threads
-serve everybody, so that a slow load would hold up the decoding of a request.
+`in_daemon_thread` does not use the loop's default executor. That joins its threads at exit, so a load that hangs in a driver would block
+the shutdown. All other calls share its few threads, so a slow load would delay the decoding of a request.
 
-A client that waits is answered within a bound, whatever the work waits for.
+`ShieldedTasks` bounds the time that a client waits, whatever the work waits for.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def any_left() -> bool:
 def _set_result(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], future: "asyncio.Future[T]", what: object) -> None:
     try:
         loop.call_soon_threadsafe(tell, future, what)
-    except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+    except RuntimeError:  # the loop closed first: the process ends, and no caller waits
         return
 
 
@@ -123,7 +123,7 @@ class Waiter(Generic[T]):
     """Called once with an answer, or with what went wrong; awaited once. Confined to: the event loop.
 
     A future would keep the error it was given, and errors lead back to the frames they were raised in, and those to the future: a cycle
-    that keeps a request in memory until the next collection. This lets go of what it hands on.
+    that keeps a request in memory until the next collection. This drops its reference to the result.
     """
 
     __slots__ = ("_outcome", "_woken")

@@ -35,7 +35,7 @@ class CallerTrace(NamedTuple):
 
 
 def read_caller(parent: str | None, state: str | None = None) -> CallerTrace | None:
-    """What the values of `traceparent` and `tracestate` say; None where the former is missing or not of its form, as the standard asks."""
+    """Parses the values of `traceparent` and `tracestate`; None where the former is missing or malformed, as the standard demands."""
     found = None if parent is None or len(parent) > _LONGEST else _FORM.fullmatch(parent.strip(" \t"))
     if found is None:
         return None
@@ -46,7 +46,7 @@ def read_caller(parent: str | None, state: str | None = None) -> CallerTrace | N
     return CallerTrace(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & _SAMPLED), kept)
 
 
-#: Elements of one trace's tensors that are kept, and bytes of one string: a trace must stay small beside the request it tells of.
+#: Elements of one trace's tensors that are kept, and bytes of one string: a trace must stay small beside its request.
 KEPT_ELEMENTS: Final = 16_384
 KEPT_STRING_BYTES: Final = 256
 _Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -98,7 +98,7 @@ class TraceRecord:
 
 
 class RequestTrace:
-    """The trace of a request in progress. It is handed on when the last one who may add to it lets go of it.
+    """The trace of a request in progress. It is written when its last reference is dropped.
 
     That happens however the request ends: answered, failed, cancelled, its client gone.
 

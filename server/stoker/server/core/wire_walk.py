@@ -27,7 +27,7 @@ class WireWalk(WireReader):
         self._bytes = data
 
     def packed_cost(self, value: int, end: int, item_bytes: int) -> int:
-        """What a run of varints takes as numbers of `item_bytes` each, beside its own bytes."""
+        """The bytes that a run of varints takes as numbers of `item_bytes` each, beside its own bytes."""
         last_bytes = np.frombuffer(self._bytes, np.uint8, end - value, value) < 0x80
         return int(np.count_nonzero(last_bytes)) * item_bytes * GROWTH
 

@@ -96,7 +96,7 @@ def refuse_stray(words: Sequence[str]) -> None:
 
 
 class Page(Enum):
-    """What is printed instead of a start."""
+    """A page that is printed instead of a start."""
 
     HELP = auto()
     VERSION = auto()
@@ -166,7 +166,7 @@ def _value(place: str, flag: Flag, kind: Any, texts: Sequence[str]) -> Any:
 
 
 def _pieces(kind: Any, text: str) -> list[str]:
-    """What a variable holds: of a list, one path per line (a path may hold any other separator), or texts separated by blanks."""
+    """The values in a variable: of a list, one path per line (a path may hold any other separator), or texts separated by blanks."""
     if not _holds(kind, list):
         return [text]
     pieces = text.splitlines() if _holds(kind, Path) else text.split()

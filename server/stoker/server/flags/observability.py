@@ -93,7 +93,7 @@ class MetricsFlags:
 
 
 def metrics_config(pieces: Sequence[str]) -> MetricsSettings:
-    """What the pieces, `NAME=VALUE` each, say together.
+    """Joins the pieces, `NAME=VALUE` each.
 
     Raises:
         FlagError: a piece has another form.

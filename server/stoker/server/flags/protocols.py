@@ -104,7 +104,7 @@ def restricted_keys(flag: str, assignments: Sequence[str], *, what: str, prefix:
         names, _, rest = assignment.partition(":")
         header, _, value = rest.partition("=")
         if not (header and value):
-            # Of what is written in another form, nobody knows which part is the secret: only what begins it is shown.
+            # In another form, any part may be the secret: the message shows only the beginning.
             shown = re.split("[:=]", assignment, maxsplit=1)
             hidden = "..." if len(shown) > 1 else ""
             raise FlagError(f"--{flag}={shown[0]}{hidden}: expected <{what}>[,<{what}>...]:<key>=<value>")
@@ -136,7 +136,7 @@ _BATCHING = {
 
 
 def trace_config(pieces: Sequence[str]) -> TraceStart:
-    """What the pieces say together. Settings that may stand alone may also stand behind their mode.
+    """Joins the pieces. A setting that may stand alone may also stand behind its mode.
 
     Raises:
         FlagError: a piece has another form, modes are mixed, or a level is set and traces have nowhere to go.

@@ -91,7 +91,7 @@ class TensorflowFlags:
         return {"serving_start": start, "notices": self._notices(), **self._lifecycle()}
 
     def _lifecycle(self) -> dict[str, Any]:
-        """What is set otherwise by flags of Stoker's own names."""
+        """Settings that flags of Stoker's own names set, too."""
         found: dict[str, Any] = {}
         if self.file_system_poll_wait_seconds:
             found["poll_interval_s"] = float(self.file_system_poll_wait_seconds)

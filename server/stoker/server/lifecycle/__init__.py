@@ -1,1 +1,1 @@
-"""The room `lifecycle`."""
+"""Lifecycle: which versions are loaded, in service, or closed, and from which files."""

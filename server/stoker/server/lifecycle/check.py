@@ -30,7 +30,7 @@ from stoker.server.lifecycle.trial_load import TrialLoads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReport:
-    """What was found out about one version that would be served.
+    """The findings about one version that would be served.
 
     Attributes:
         version: Its number.
@@ -62,7 +62,7 @@ class VersionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """What was found out about one model.
+    """The findings about one model.
 
     Attributes:
         name: Its name.
@@ -88,7 +88,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryReport:
-    """What was found out about a repository.
+    """The findings about a repository.
 
     Attributes:
         models: By name.
@@ -135,7 +135,7 @@ def check_repository(
         loading: Which versions without an error are loaded for a trial: SMALL are those up to `TRIAL_LOAD_BYTES`.
         timeout_s: Seconds that one such load may take.
         trial_registry: Makes the same backends in the process that loads.
-        progress: Told what is done next.
+        progress: Called with the next step.
 
     Raises:
         RepositoryUnreadable: a root cannot be read, or is not a repository.

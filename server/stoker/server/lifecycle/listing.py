@@ -68,7 +68,7 @@ class ModelListing:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySnapshot:
-    """What a scan saw.
+    """The result of one scan.
 
     Attributes:
         models: By name, sorted.
@@ -80,7 +80,7 @@ class RepositorySnapshot:
 
 
 class ModelSource(Protocol):
-    """What the manager knows of it. Calls block, and may come from threads."""
+    """A source of models, as the manager uses it. Calls block, and may come from threads."""
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -166,5 +166,5 @@ def apply_overrides(name: str, found: ModelListing | None, overrides: LoadOverri
     if found is None:
         return None
     config = parse_config_json(overrides.config_json, model_name=name)
-    # The override replaces config.pbtxt, so what is wrong with that file is no obstacle; a listing without versions still tells it.
+    # The override replaces config.pbtxt, so an error of that file does not matter; a listing without versions keeps its error.
     return replace(found, config=config, error=found.error if not found.versions else None, fingerprint="sent")

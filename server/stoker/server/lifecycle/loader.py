@@ -349,7 +349,7 @@ class VersionLoader:
 
 @dataclass(slots=True)
 class _Loaded:
-    """What a load has made so far."""
+    """The parts that a load has made so far."""
 
     files: ModelFiles
     config: ModelConfig | None = None

@@ -1,7 +1,5 @@
 """`ModelManager`: brings the served versions in line with the desired state. The state of a version is written below it only.
 
-It stands between the manager, which decides why something changes (a scan, a load, an unload), and the `Reconciler`, which makes it so.
-
 Each event (a scan, an explicit load, an unload) changes only the `DesiredState` of a model; the `Reconciler` does the rest. Explicit loads
 and unloads of one model run one after the other. Different models never wait for each other, except for a load slot.
 """
@@ -72,14 +70,14 @@ class ModelLocks:
         task.result()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begins `work`, for which nobody need wait; a defect in it is logged."""
+        """Begins `work` in the background; a defect in it is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def give_up(self) -> list[asyncio.Task[Any]]:
-        """Cancels all work; returns it, for somebody to wait until it has ended."""
+        """Cancels all work; returns its tasks, so that the caller can wait for their end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -173,7 +171,7 @@ class DesiredState:
         record.listing = listing
         config = listing.config
         if config is None:
-            # What is wanted cannot be told, so what was wanted stays so.
+            # The desired state is unknown, so the last one stays.
             self.reconciler.fail_model(record, listing.error or NOT_POLLED)
             return
         desired = desired_versions(config.version_policy, listing.versions)
@@ -229,7 +227,7 @@ class ModelManager:
         *,
         watch: bool = True,
     ) -> None:
-        """`watch` False: nobody looks at the repository again unless `rescan` is called."""
+        """`watch` False: the repository is scanned again only by `rescan`."""
         self._repository = repository
         self._recorder = recorder
         self._clock = clock
@@ -362,7 +360,7 @@ class ModelManager:
         return bool(versions) if version is None else version in versions
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """What the repository holds and what serves, by name and version."""
+        """Every version in the repository or in service, sorted by name and version."""
         entries: list[IndexEntry] = []
         for name in sorted({*self._table, *self._desired.on_disk.models}):
             record = self._table.get(name)
@@ -412,7 +410,7 @@ class ModelManager:
     async def _begin_list(self) -> None:
         async with self._scanning:
             seen = await in_daemon_thread("scan", self._repository.scan)
-            # Whoever names the models says that they are complete: nothing has to settle, and the answer can tell what became of them.
+            # An explicit load states that the files are complete: nothing has to settle, and the response can hold the result.
             self._settle_filter.restart(seen)
             self._desired.take(seen)
 
@@ -436,7 +434,7 @@ class ModelManager:
         await self._locks.run_locked(name, lambda: self._load_now(name, overrides))
 
     async def refresh(self, name: str) -> None:
-        """Looks at one model at once; returns when what the repository holds of it serves. For whoever has changed it and is done with it.
+        """Scans one model at once; returns when the versions in the repository serve. For a caller that has finished changing the files.
 
         Nothing has to settle, and what has failed before is tried again. It goes on if the caller is cancelled.
 

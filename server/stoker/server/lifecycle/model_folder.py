@@ -57,7 +57,7 @@ def model_files(names: Collection[str]) -> list[str]:
 
 
 def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
-    """What is wrong with model files that lie beside the model folders, and the cure.
+    """Describes model files that lie beside the model folders, with the command that moves them.
 
     Args:
         names: Of the files, by whether they are links.
@@ -75,7 +75,7 @@ def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
 
 
 def misplaced_model_files(model: str, names: Mapping[str, bool]) -> str | None:
-    """What is wrong with the folder `model` that has no version folder and holds `names`; None where no model file is among them.
+    """Describes the error of the folder `model`, which has no version folder and holds `names`; None: no model file is among them.
 
     `names` say whether they are links.
     """
@@ -156,7 +156,7 @@ def plain_files(folder: Folder, names: Iterable[str]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for name in names:
         with contextlib.suppress(OSError):
-            # Following a link only tells what is behind it; nothing there is opened.
+            # `stat` follows the link, but nothing behind it is opened.
             if stat.S_ISREG(os.stat(name, dir_fd=folder.descriptor).st_mode):
                 found[name] = stat.S_ISLNK(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode)
     return found
@@ -189,7 +189,7 @@ def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
         if name.startswith(".") or name in (WARMUP_DIR, CONFIGS_DIR) or parse_version(name) is not None:
             continue
         try:
-            # Following a link only tells what is behind it; nothing there is opened.
+            # `stat` follows the link, but nothing behind it is opened.
             is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode)
         except OSError:
             continue
@@ -373,7 +373,7 @@ class ModelReader:
 
 
 def broken_listing(index: int, directory: Path, name: str, error: str) -> ModelListing:
-    """A model of which nothing can be told but why."""
+    """A model of which only the error is known."""
     return ModelListing(
         name=name,
         directory=directory,

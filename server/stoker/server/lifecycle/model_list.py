@@ -259,7 +259,7 @@ class ListedModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFollower:
-    """What the list asks of the manager.
+    """The part of the manager that the list uses.
 
     Attributes:
         begin: Looks at the listed folders, and begins what follows for every model.
@@ -335,7 +335,7 @@ class ModelList:
             raise ModelLoadError("; ".join(wrong))
 
     def _misplaced(self, name: str) -> list[str]:
-        """What is wrong with the labels of a model."""
+        """Describes the error in the labels of a model."""
         pending = self._labels.pending(name, self._follower.ready(name))
         return [_not_available(name, version) for label, version in pending.items() if not self._may_wait(name, label)]
 

@@ -49,7 +49,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatus:
-    """What is the case with one version.
+    """The observed state of one version.
 
     Attributes:
         version: Its number.
@@ -74,7 +74,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class CancelLoad:
-    """Give up the load that is under way: nobody wants its result any more."""
+    """Give up the load in progress: its result is no longer desired."""
 
     version: int
 
@@ -88,7 +88,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop the record of a failure that nobody wants mended."""
+    """Drop the record of a failure whose version is no longer desired."""
 
     version: int
 
@@ -129,7 +129,7 @@ def plan(statuses: Iterable[VersionStatus], desired: Mapping[int, Generation | N
 
 
 def _may_unload(known: Mapping[int, VersionStatus], desired: Mapping[int, Generation | None]) -> bool:
-    """Whether versions that nobody wants may go: nothing at all is wanted, or what is wanted and exists serves.
+    """Whether versions that are not desired may be unloaded: no version is desired, or every desired one that exists serves.
 
     A wanted version that is not in the repository holds nothing back for ever, as long as another wanted one serves.
     """

@@ -93,7 +93,7 @@ class Reconciler:
         """
         if self._loads:
             await asyncio.gather(self._retirement.finish(timeout_s), asyncio.wait(list(self._loads), timeout=timeout_s))
-        # What a load brought although it was given up has been retired since the first round.
+        # The result of a load that was given up has been retired since the first round.
         await self._retirement.finish(timeout_s)
 
     def fail_model(self, record: ModelRecord, error: str) -> None:
@@ -260,7 +260,7 @@ class Reconciler:
         self._retirement.begin(servable, gone)
 
     def _report(self, record: ModelRecord) -> None:
-        """Tells the recorder of every state that has changed since it was last told."""
+        """Reports every state that has changed since the last report to the recorder."""
         for known in record.versions.values():
             if known.reported is not known.state:
                 known.reported = known.state

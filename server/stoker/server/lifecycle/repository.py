@@ -116,7 +116,7 @@ log = logging.getLogger("stoker.lifecycle")
 
 #: Entries of a root that are never models.
 _IGNORED = frozenset({"lost+found"})
-#: Folders of a folder that is no model which are looked into at every scan, to tell whether it is a repository.
+#: Subfolders that each scan opens of a folder without a model, to find out whether it is a repository.
 _MOST_LOOKED_INTO = 16
 
 
@@ -269,7 +269,7 @@ class ModelRepository:
             return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
 
     def _passed_over_hint(self, index: int, name: str) -> str:
-        """What the operator may have meant by a folder that is no model."""
+        """A hint at the flag for a folder that is no model."""
         if parse_version(name) is not None:
             return "; if it is a version, serve the folder around it with --model_name"
         if holds_models(self.roots[index] / name, _MOST_LOOKED_INTO):

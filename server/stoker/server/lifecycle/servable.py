@@ -66,7 +66,7 @@ class Servable:
             self._notice_idle()
 
     def retire(self) -> None:
-        """From now on nobody new will borrow: the manager has taken it out of its table."""
+        """The manager has removed it from its table: no request will borrow it from now on."""
         self._is_retired = True
         self.scheduler.on_idle = self._notice_idle
         self._notice_idle()
@@ -112,7 +112,7 @@ class Retirement:
         return len(self._leaving)
 
     def begin(self, servable: Servable, gone: Callable[[], None] = lambda: None) -> None:
-        """Lets nobody new borrow `servable`; calls `gone` once it is closed."""
+        """Admits no new borrower of `servable`; calls `gone` once it is closed."""
         servable.retire()
         task = asyncio.create_task(self._leave(servable, gone))
         self._leaving[task] = servable

@@ -129,7 +129,7 @@ class Loading:
 
 @dataclass(slots=True, eq=False)
 class VersionRecord:
-    """What is the case with one version.
+    """The record of one version.
 
     Attributes:
         version: Its number.
@@ -141,8 +141,8 @@ class VersionRecord:
         reason: Why it failed or is missing.
         draining: Servables out of the table that requests still hold, or that are being closed.
         has_served: Whether it was ever READY.
-        reported: The state that metrics were last told.
-        reported_stale: What metrics were last told of `ModelRecord.is_stale`.
+        reported: The state that was last reported to the metrics.
+        reported_stale: The value of `ModelRecord.is_stale` that was last reported to the metrics.
     """
 
     version: int
@@ -170,7 +170,7 @@ class VersionRecord:
 
     @property
     def status(self) -> VersionStatus:
-        """What a plan needs to know."""
+        """The statuses of the versions, the first argument of a plan."""
         loading = None if self.loading is None else self.loading.generation
         return VersionStatus(version=self.version, serving=self.generation, loading=loading, failed=self.failed)
 
@@ -197,7 +197,7 @@ class ModelRecord:
 
     @property
     def desired(self) -> dict[int, Generation | None]:
-        """What a plan needs to know of the targets."""
+        """The generations of the targets, the second argument of a plan."""
         return {version: target.generation for version, target in self.targets.items()}
 
     def version(self, version: int) -> VersionRecord:

@@ -37,7 +37,7 @@ class Trial:
         source: What to load.
         area: Where its private copy is made.
         size_bytes: Of its files together.
-        ends_after_s: When the kernel ends the process, should whoever waits for it be gone by then, seconds.
+        ends_after_s: When the kernel ends the process if its parent has ended before, seconds.
     """
 
     source: VersionSource

@@ -1,9 +1,9 @@
 """Decides when to scan the repository again, and hides a change until its files have settled.
 
-A folder that is being copied looks complete at any moment; only that it stops changing tells that it is. The same patience with what
+A folder that is being copied looks complete at any moment; it counts as complete when it stops changing. The same delay for what
 vanishes makes `rm -r model && cp -r new model` a change of a model instead of its end. Pure: the time is a parameter.
 
-File events only ever trigger a scan, and what a scan sees decides; so events that come twice, late or not at all (network file systems,
+File events only trigger a scan, and what a scan sees decides; so events that come twice, late or not at all (network file systems,
 exhausted inotify limits) cost nothing but time.
 """
 
@@ -77,7 +77,7 @@ class SettleFilter:
             self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, last=listing)
 
     def restart(self, snapshot: RepositorySnapshot) -> None:
-        """Accepts all of `snapshot` and nothing else, because somebody has said that this is what counts."""
+        """Accepts `snapshot` as settled, because an explicit request names it complete."""
         self._models.clear()
         self.start(snapshot)
 

@@ -1,1 +1,1 @@
-"""The room `observability`."""
+"""Logs, metrics, traces, and the monitor of the event loop."""

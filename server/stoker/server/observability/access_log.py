@@ -2,7 +2,7 @@
 
 It stands at the engine's door, where the requests of all protocols come by. A request that is not taken pays for one count and one test of
 its answer. Lines go through the ordinary log or to a file of their own, by the same formatter, so that what clients send is escaped and
-cut there (`log_text.py`) and nobody waits for a disk.
+cut there (`log_text.py`) and no request waits for a disk.
 
 Peers' addresses are personal data, and are not logged.
 """
@@ -25,7 +25,7 @@ _OK: Final = "OK"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessLogSettings:
-    """What is logged of requests, and where.
+    """Settings of the access log.
 
     Attributes:
         every: One request of so many is logged; 0: none is, not even those that fail.
@@ -60,7 +60,7 @@ class AccessLog:
         if self.is_on and settings.file is not None:
             self._raw = settings.file.open("ab", buffering=0)
             self._sink = LogSink(self._raw, JsonFormatter())
-            # A logger of its own, known to nobody by name: its lines are in the file and nowhere else.
+            # A logger that is not registered by name: its lines go to the file only.
             self._logger = logging.Logger("stoker.access", logging.INFO)
             self._logger.addHandler(self._sink)
 
@@ -97,7 +97,7 @@ class AccessLog:
             self.failed({"protocol": via, "model": model, "version": version}, error)
 
     def log_response(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
-        """Notes what a client was told instead of an answer, unless `error`, or the one that it says in other words, is noted already.
+        """Logs the error that a client received, unless `error`, or the error that it was translated from, is logged already.
 
         `model` may be empty: the request was refused before anybody knew for which it was.
         """
@@ -131,7 +131,7 @@ class AccessLog:
 
 
 class _Sampled:
-    """A request that is logged, whatever becomes of it: answered, failed, or taken back, which is when this is let go of unanswered."""
+    """A sampled request, logged when it succeeds, fails, or is cancelled (this object is then collected without a response)."""
 
     __slots__ = ("_done", "_facts", "_log", "note")
 

@@ -1,4 +1,4 @@
-"""What the server says once it is up: a table of the models, then one line with the real addresses.
+"""The output of a started server: a table of the models, then one line with the real addresses.
 
 On a terminal the table is drawn by rich, imported only then; elsewhere it is aligned text, or one JSON object for a log collector.
 """
@@ -62,7 +62,7 @@ def address_line(addresses: Mapping[str, str]) -> str:
 
 
 def without_ready_version(index: Sequence[IndexEntry]) -> list[str]:
-    """Models of which no version is READY; one that nobody asked to load, as explicit control has them, only where that is all."""
+    """Models without a READY version. A model that was never to be loaded (explicit control) is left out, unless all are such."""
     ready = {entry.name for entry in index if entry.state is VersionState.READY}
     missing = [entry for entry in index if entry.name not in ready]
     tried = [entry for entry in missing if entry.state is not None or entry.reason]

@@ -1,7 +1,7 @@
 """The metric families: Triton's `nv_*`, TensorFlow Serving's, `stoker_*`, and those of backends.
 
-They are counted by model, not by version. What our figures do not tell apart has one value: `API` is Predict, `entrypoint` any, `runtime`
-backend. Sources of names and buckets: TensorFlow Serving's `servables/tensorflow/util.cc` and `batching/batching_session.cc`.
+TensorFlow Serving's families are counted by model, not by version. A label that Stoker does not distinguish has one value: `API` is
+Predict, `entrypoint` any, `runtime` backend. Sources of names and buckets: TensorFlow Serving's `servables/tensorflow/util.cc` and `batching/batching_session.cc`.
 """
 
 import platform
@@ -326,10 +326,10 @@ def _version_gauges(versions: Sequence[VersionSeries]) -> Iterator[Metric]:
     states = Metric("stoker_model_state", "1 for the state a version is in, 0 for every other state.", "gauge")
     stale = Metric("stoker_model_reload_failed", "1 for a version that serves although its last reload failed.", "gauge")
     ejected = Metric("stoker_instances_ejected", "Instances that are ejected now, because their last batch failed as a whole.", "gauge")
-    resting = Metric("stoker_instances_resting", "Deprecated name of stoker_instances_ejected; removed after 0.2.", "gauge")
+    deprecated = Metric("stoker_instances_resting", "Deprecated name of stoker_instances_ejected; removed after 0.2.", "gauge")
     for version in versions:
         ejected.add_sample("stoker_instances_ejected", version.labels, version.statistics.instances_ejected)
-        resting.add_sample("stoker_instances_resting", version.labels, version.statistics.instances_ejected)
+        deprecated.add_sample("stoker_instances_resting", version.labels, version.statistics.instances_ejected)
         stale.add_sample("stoker_model_reload_failed", version.labels, int(version.is_reload_failed))
         depth.add_sample("stoker_queue_depth", version.labels, version.statistics.queue_depth)
         if version.load_s is not None:
@@ -337,7 +337,7 @@ def _version_gauges(versions: Sequence[VersionSeries]) -> Iterator[Metric]:
         if version.state is not None:
             for state in VersionState:
                 states.add_sample("stoker_model_state", {**version.labels, "state": state.value}, int(state is version.state))
-    yield from (depth, ejected, resting, load, states, stale)
+    yield from (depth, ejected, deprecated, load, states, stale)
 
 
 def _histogram_family(name: str, text: str, rows: Sequence[tuple[VersionSeries, Histogram]], divisor: int) -> Metric:

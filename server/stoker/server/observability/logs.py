@@ -160,7 +160,7 @@ LogFormat = Literal["auto", "text", "json"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is logged, how and where.
+    """Settings of the log.
 
     Attributes:
         verbose: 0: no DEBUG lines; 1: DEBUG of the server; 2 and more: of the libraries too.
@@ -238,7 +238,7 @@ class LogSink(logging.Handler):
                 continue
             try:
                 _write_whole(self._raw, line)
-            except (OSError, ValueError):  # no space, nobody reads the pipe any more, or the file is closed
+            except (OSError, ValueError):  # no space, the reader of the pipe has ended, or the file is closed
                 self._not_written += 1
 
 

@@ -104,7 +104,7 @@ class Metrics:
             self._series.load_failures.pop(name, None)
 
     def statistics(self, name: str, version: int) -> ModelStatistics:
-        """What the version has done so far; all zero where it has done nothing yet."""
+        """The counts of a version; all zero before its first request."""
         entry = self._series.versions.get((name, version))
         return entry.statistics.snapshot(name, version) if entry else ModelStatistics(name=name, version=version)
 

@@ -1,4 +1,4 @@
-"""What the rest of the server reports while it serves: one `VersionRecorder` for each loaded version, one `ServerRecorder` for all.
+"""Events that the server reports while it serves: one `VersionRecorder` for each loaded version, one `ServerRecorder` for all.
 
 Protocols only, so that scheduling and lifecycle depend on the words and tests can listen in; `metrics.py` implements them.
 """
@@ -40,7 +40,7 @@ class VersionRecorder(Protocol):
         """A request got an error."""
 
     def ejected(self, count: int) -> None:
-        """So many instances are passed over now, because their last batches failed; told whenever it changes."""
+        """`count` instances are ejected now, because their last batches failed. Called on every change."""
 
 
 class ServerRecorder(Protocol):
@@ -62,7 +62,7 @@ class ServerRecorder(Protocol):
         """A load or reload failed."""
 
     def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
-        """Whether a version that serves is one whose last reload failed; told whenever it changes."""
+        """Whether the last reload of a version that serves failed. Called on every change."""
 
     def forget(self, name: str, version: int) -> None:
         """A version is gone from the repository: its series end."""

@@ -88,7 +88,7 @@ def version_labels(name: str, version: int, tags: Mapping[str, str]) -> dict[str
 
 @dataclass(slots=True)
 class VersionSeries:
-    """What the metrics know of one version.
+    """The figures of one version.
 
     Attributes:
         labels: Of all its series.

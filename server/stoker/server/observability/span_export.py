@@ -1,7 +1,7 @@
 """Traces as OpenTelemetry spans, sent to a collector over OTLP/HTTP by the SDK's own batching thread.
 
 A request is a span `InferRequest` from its first stamp to its last; in it lies one named like the model, from the engine's view, and in
-that one `compute`. The stamps between are events. The SDK is no dependency of the server: `missing_packages` tells whether it is there.
+that one `compute`. The stamps between are events. The SDK is no dependency of the server: `missing_packages` names what is not installed.
 """
 
 import importlib.util
@@ -90,7 +90,7 @@ class SpanExport:
         """Makes and ends the spans of `record`."""
         try:
             self._make(record)
-        except Exception:  # noqa: BLE001 - foreign code: whatever it raises must not fail the request it tells of
+        except Exception:  # noqa: BLE001 - foreign code: whatever it raises must not fail the traced request
             if not self._not_made:
                 _log.exception("a trace cannot be made spans of")
             self._not_made += 1

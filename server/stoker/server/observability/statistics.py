@@ -1,13 +1,13 @@
 """What one model version has served so far: counts, histograms and quantiles behind ModelStatistics and the metrics.
 
-Bounds are inclusive upper ends, as in Prometheus (`le`). Counts are kept apart and summed up only when somebody asks, because
+Bounds are inclusive upper ends, as in Prometheus (`le`). Counts are kept per bucket and added up only by a scrape, because
 requests are many and scrapes are few.
 
-Values are counted in fine buckets, each 5 % wider than the one before, so that a quantile is told within 5 % whatever its rank. The
+Values are counted in fine buckets, each 5 % wider than the one before, so that a quantile is exact within 5 % at any rank. The
 minute is a ring of slots of 12 s, as in Triton (prometheus-cpp: `max_age` 60 s, 5 `age_buckets`); a slot is emptied when its turn comes
 again, and what is older than the minute is left out. Nothing else is kept, so that memory does not grow with the number of requests.
 
-A response's time runs from the one before it, that of the first from when its request was taken in. It cannot be told from outside how
+A response's time runs from the one before it, that of the first from the acceptance of its request. The server cannot see how
 much of it went into making the output ready, so all of it counts as computing.
 
 A batch costs a dozen integer additions here, and each of its requests two bisects. There are no locks: scheduling reports from the
@@ -61,7 +61,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[int], also: Sequence[int] = ()) -> None:
         """`bounds` ascend strictly; what exceeds the last one is counted in a bucket without end.
 
-        Values are told apart at the bounds `also` too, so that one count can be shown in another family's buckets.
+        Values are also counted at the bounds `also`, so that one histogram can be shown in another family's buckets.
         """
         self._shown = tuple(bounds)
         self._bounds = tuple(sorted({*bounds, *also}))
@@ -90,7 +90,7 @@ class Histogram:
     def cumulative(self, bounds: Sequence[int] | None = None) -> Iterator[tuple[int | None, int]]:
         """For each bound ascending, how many values were at most that; last `None` (no bound) with the count of all.
 
-        `bounds` are some of those that values are told apart at; by default the histogram's own.
+        `bounds` are a subset of those that values are counted at; by default the histogram's own.
         """
         counts = list(accumulate(self._counts))
         for bound in self._shown if bounds is None else bounds:
@@ -165,7 +165,7 @@ def _at_rank(counts: Sequence[int], rank: float) -> int | None:
     return next((bound for bound, count in zip(_BOUNDS_NS, counts, strict=False) if count >= wanted), _BOUNDS_NS[-1])
 
 
-#: Positions that are told apart. What a model answers beyond them is not listed; its requests are counted all the same.
+#: Positions with counts of their own. Later responses are not listed; their requests are counted all the same.
 MOST_POSITIONS: Final = 1024
 
 
@@ -222,7 +222,7 @@ class ResponseCounts:
             found.fail.add(ns)
 
     def cancelled(self, position: int, ns: int) -> None:
-        """Nobody waited for it any more."""
+        """The client had cancelled it."""
         if (found := self._at(position)) is not None:
             found.cancel.add(ns)
 

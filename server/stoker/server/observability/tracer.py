@@ -130,7 +130,7 @@ SPANS: Final = "opentelemetry"
 
 
 class TraceLevel(enum.StrEnum):
-    """What a trace holds."""
+    """The detail of a trace."""
 
     TIMESTAMPS = "TIMESTAMPS"
     TENSORS = "TENSORS"
