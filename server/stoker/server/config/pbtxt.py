@@ -5,7 +5,8 @@ TensorFlow's names of the element types. So either form, and an unambiguous mixt
 
 The forms differ in one meaning: Adlik batches every model, Triton only those with a scheduler. `AdlikForm.is_adlik` says which one holds.
 
-JSON follows proto3's mapping: proto field names or their camelCase, maps as objects, 64-bit integers as numbers or strings, null for "not written".
+JSON follows proto3's mapping: proto field names or their camelCase, maps as objects, 64-bit integers as numbers or strings, null for "not
+written".
 """
 
 import json

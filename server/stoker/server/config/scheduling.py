@@ -1,7 +1,7 @@
 """Scheduler, instances and sequence batching of a completed configuration, in the form that the server reads.
 
-Both strategies of `sequence_batching` become one: a sequence's requests run one after the other, and requests of different sequences share batches. What the model
-remembers must be in `state`, so that no row of the batch and no instance belongs to a sequence.
+Both strategies of `sequence_batching` become one: a sequence's requests run one after the other, and requests of different sequences share
+batches. What the model remembers must be in `state`, so that no row of the batch and no instance belongs to a sequence.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Inputs, outputs, batch inputs and ragged inputs: completed from the model file, or compared with it.
 
-The rules are Triton's. If the config writes both `input` and `output`, nothing is completed. Otherwise, if every tensor of the file has an open
-first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 32 (Triton: 4), or the largest batch that the file
-itself says it was made for, and the dimension is left out of `dims`.
+The rules are Triton's. If the config writes both `input` and `output`, nothing is completed. Otherwise, if every tensor of the file has an
+open first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 32 (Triton: 4), or the largest batch that the
+file itself says it was made for, and the dimension is left out of `dims`.
 """
 
 from collections.abc import Sequence, Set

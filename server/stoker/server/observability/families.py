@@ -1,7 +1,8 @@
 """The metric families: Triton's `nv_*`, TensorFlow Serving's, `stoker_*`, and those of backends.
 
 TensorFlow Serving's families are counted by model, not by version. A label that Stoker does not distinguish has one value: `API` is
-Predict, `entrypoint` any, `runtime` backend. Sources of names and buckets: TensorFlow Serving's `servables/tensorflow/util.cc` and `batching/batching_session.cc`.
+Predict, `entrypoint` any, `runtime` backend. Sources of names and buckets: TensorFlow Serving's `servables/tensorflow/util.cc` and
+`batching/batching_session.cc`.
 """
 
 import platform
