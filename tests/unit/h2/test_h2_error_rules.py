@@ -135,7 +135,7 @@ TIGHT = H2Limits(frame_bytes=16_384, stream_window_bytes=40_000, connection_wind
 
 
 @pytest.mark.parametrize("rule", CONNECTION_RULES)
-def test_rule_of_the_connection(rule):
+def test_broken_connection_rule_ends_the_connection_with_its_code(rule):
     code, data = CONNECTION_RULES[rule]
     peer = RawPeer(TIGHT)
     peer.send(data)
@@ -145,7 +145,7 @@ def test_rule_of_the_connection(rule):
 
 
 @pytest.mark.parametrize("rule", STREAM_RULES)
-def test_rule_of_a_stream(rule):
+def test_broken_stream_rule_resets_the_stream_with_its_code(rule):
     code, data = STREAM_RULES[rule]
     peer = RawPeer(TIGHT)
     peer.send(data)
@@ -155,8 +155,8 @@ def test_rule_of_a_stream(rule):
     assert peer.server.open_streams == 0
     # Others are served as before, and the connection's window is whole again.
     for stream_id in (3, 5, 7, 9):
-        told = peer.send(request(stream_id), *[frame(DATA, 0, stream_id, bytes(16_000))] * 2)
-        assert [type(event).__name__ for event in told] == ["RequestStarted", "DataReceived", "DataReceived"]
+        events = peer.send(request(stream_id), *[frame(DATA, 0, stream_id, bytes(16_000))] * 2)
+        assert [type(event).__name__ for event in events] == ["RequestStarted", "DataReceived", "DataReceived"]
         peer.server.reset_stream(stream_id, ErrorCode.NO_ERROR)
 
 
@@ -179,7 +179,7 @@ def test_connection_begins_with_the_preface_and_settings(start):
     assert not peer.server.is_ready
 
 
-def test_what_is_unknown_or_reserved_is_ignored():
+def test_unknown_frames_and_reserved_bits_are_ignored():
     peer = RawPeer()
     peer.send(
         frame(0xAB, 0xFF, 0, b"payload"),
@@ -193,7 +193,7 @@ def test_what_is_unknown_or_reserved_is_ignored():
     assert peer.end() is None
 
 
-def test_padding_and_priority_fields_are_taken_off():
+def test_padding_and_priority_fields_are_removed_from_headers():
     peer = RawPeer()
     peer.send(
         frame(HEADERS, END_HEADERS | PADDED | WITH_PRIORITY, 1, b"\5" + u32(1) + b"\x10" + block() + bytes(5)),
@@ -203,13 +203,13 @@ def test_padding_and_priority_fields_are_taken_off():
     assert peer.events == [RequestStarted(1, REQUEST, False), (1, b"data", False), (1, b"", True)]
 
 
-def test_padding_counts_for_the_windows_and_goes_back_at_once():
+def test_padding_counts_for_the_windows_and_is_given_back_at_once():
     peer = RawPeer(H2Limits(stream_window_bytes=1000))
     peer.send(request(1), frame(DATA, PADDED, 1, b"\xff" + bytes(255)) * 2)
     assert [(sent.kind, sent.stream_id, sent.payload) for sent in peer.output()] == [(WINDOW_UPDATE, 1, u32(512))]
 
 
-def test_streams_above_the_bound_are_refused_and_can_be_tried_again():
+def test_streams_above_the_limit_are_refused_and_can_be_retried():
     peer = RawPeer(H2Limits(concurrent_streams=2))
     peer.send(request(1), request(3), request(5), frame(DATA, END_STREAM, 5, b"late"))
     assert [event.stream_id for event in peer.events] == [1, 3]
@@ -219,7 +219,7 @@ def test_streams_above_the_bound_are_refused_and_can_be_tried_again():
     assert started.stream_id == 7
 
 
-def test_own_smaller_window_binds_the_peer_only_when_it_has_acknowledged_it():
+def test_smaller_receive_window_binds_the_peer_once_it_has_acknowledged_settings():
     limits = H2Limits(stream_window_bytes=100)
     peer = RawPeer(limits, handshake=PREFACE + frame(SETTINGS))
     peer.send(request(1), frame(DATA, 0, 1, bytes(3000)))

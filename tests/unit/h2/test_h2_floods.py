@@ -99,7 +99,7 @@ def flood(peer, make, most):
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_flood_above_its_burst_is_refused_new_streams(name):
+def test_new_streams_are_refused_when_a_flood_exceeds_its_burst(name):
     make, burst = FLOODS[name]
     peer = RawPeer(LIMITS)
     peer.send(request(1))
@@ -129,7 +129,7 @@ def test_open_stream_ends_as_usual_while_new_ones_are_refused(name):
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_flood_that_goes_on_ends_the_connection(name):
+def test_continued_flood_ends_the_connection(name):
     make, burst = FLOODS[name]
     peer = RawPeer(LIMITS)
     peer.send(request(1))
@@ -144,7 +144,7 @@ def test_flood_that_goes_on_ends_the_connection(name):
     assert code == CALM
 
 
-def test_refused_peer_is_given_time_to_read_which_stream_was_the_last():
+def test_connection_lasts_until_a_refused_peer_has_read_the_last_stream_id():
     peer = RawPeer(LIMITS)
     flood(peer, FLOODS["PING"][0], 100)
     assert peer.server.open_streams == 0
@@ -154,14 +154,14 @@ def test_refused_peer_is_given_time_to_read_which_stream_was_the_last():
     assert peer.server.is_finished
 
 
-def test_refused_peer_that_never_answers_is_given_up_in_the_end():
+def test_refused_peer_that_never_acknowledges_is_closed_by_finish_drain():
     peer = RawPeer(LIMITS)
     flood(peer, FLOODS["PING"][0], 100)
     peer.server.finish_drain()
     assert peer.server.is_finished
 
 
-def test_second_kind_of_flood_ends_the_connection_too():
+def test_flood_of_a_second_kind_ends_the_connection():
     peer = RawPeer(LIMITS)
     peer.send(request(1))
     flood(peer, FLOODS["PRIORITY"][0], 100)
@@ -170,7 +170,7 @@ def test_second_kind_of_flood_ends_the_connection_too():
     assert peer.end() == CALM
 
 
-def test_the_kind_of_flood_is_named():
+def test_event_names_the_kind_of_flood():
     for name, kind in (("PING", Flood.CONTROL), ("rapid reset", Flood.RESETS), ("malformed requests", Flood.FAULTS)):
         peer = RawPeer(LIMITS)
         flood(peer, FLOODS[name][0], 100)
@@ -202,7 +202,7 @@ def test_refused_requests_are_bounded():
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 10])
-def test_continuation_flood(payload):
+def test_continuation_flood_ends_the_connection(payload):
     peer = RawPeer()
     peer.send(request(1, 0))
     sent = 0
@@ -241,7 +241,7 @@ def in_frames(stream_id, fields, flags=0):
     )
 
 
-def test_call_with_far_too_much_metadata_takes_no_other_call_with_it():
+def test_call_with_oversized_metadata_ends_no_other_call():
     """A proxy forwards what its users send: those of others on the connection must not be lost for one of them."""
     peer = RawPeer()
     peer.send(request(1), in_frames(3, BIG), request(5, fields=[*REQUEST, (b"y", b"z" * 40)]))
@@ -258,7 +258,7 @@ def test_call_with_far_too_much_metadata_takes_no_other_call_with_it():
     assert peer.end() is None
 
 
-def test_trailers_behind_a_block_that_was_not_decoded_end_their_stream():
+def test_trailers_behind_an_undecoded_block_end_their_stream():
     peer = RawPeer()
     peer.send(request(1), in_frames(3, BIG))
     peer.output()
@@ -267,7 +267,7 @@ def test_trailers_behind_a_block_that_was_not_decoded_end_their_stream():
     assert peer.end() is None
 
 
-def test_trailers_that_are_far_too_large_end_their_stream():
+def test_oversized_trailers_end_their_stream():
     peer = RawPeer()
     peer.send(request(1), request(3), in_frames(1, BIG, END_STREAM))
     assert [event.flood for event in refused(peer)] == [Flood.HEADERS]
@@ -275,26 +275,26 @@ def test_trailers_that_are_far_too_large_end_their_stream():
     assert peer.server.is_open(3)
 
 
-def test_header_blocks_behind_one_that_was_not_decoded_are_bounded():
+def test_header_blocks_behind_an_undecoded_block_are_bounded():
     peer = RawPeer(LIMITS)
     peer.send(in_frames(1, BIG))
     peer.send(b"".join(request(stream_id) for stream_id in range(3, 203, 2)))
     assert peer.end() == CALM
 
 
-def test_header_block_above_the_bound_is_refused_by_its_length():
+def test_header_block_above_the_limit_is_refused_by_its_length():
     peer = RawPeer()
     peer.send(frame(HEADERS, END_HEADERS, 1, bytes(100_000))[:9])
     assert peer.end() == CALM
 
 
-def test_settings_with_a_thousand_entries():
+def test_settings_with_a_thousand_entries_end_the_connection():
     peer = RawPeer()
     peer.send(frame(SETTINGS, 0, 0, setting(4, 1) * 1000)[:9])
     assert peer.end() == CALM
 
 
-def test_peer_that_provokes_answers_and_does_not_read_them():
+def test_peer_that_causes_replies_and_does_not_read_them_ends_the_connection():
     peer = RawPeer(H2Limits(control_burst=100_000, control_frames_waiting=100))
     peer.send(frame(PING, 0, 0, bytes(8)) * 100)
     assert peer.end() is None
@@ -330,7 +330,7 @@ def test_two_thousand_cancelled_calls_a_second_are_no_flood():
     assert peer.end() is None
 
 
-def test_window_updates_for_small_parts_of_large_answers_are_no_flood():
+def test_window_updates_for_small_parts_of_large_responses_are_no_flood():
     """A client may give back what it has read in far smaller parts than the DATA frames that it came in."""
     peer = RawPeer(H2Limits(control_burst=100, control_per_s=10.0))
     peer.send(frame(SETTINGS, 0, 0, setting(5, 1 << 20)), request(1, END_HEADERS | END_STREAM))
@@ -353,7 +353,7 @@ def test_control_frames_beside_a_long_upload_are_no_flood():
     assert not refused(peer)
 
 
-def test_answers_to_our_own_pings_are_no_flood():
+def test_acknowledgements_of_own_pings_are_no_flood():
     peer = RawPeer(LIMITS)
     for _ in range(200):
         peer.server.ping(b"01234567")
@@ -362,7 +362,7 @@ def test_answers_to_our_own_pings_are_no_flood():
     assert not refused(peer)
 
 
-def test_window_updates_for_answers_are_no_flood():
+def test_window_updates_for_responses_are_no_flood():
     peer = RawPeer(LIMITS)
     stream_id = 1
     for _ in range(1000):
@@ -376,7 +376,7 @@ def test_window_updates_for_answers_are_no_flood():
     assert peer.end() is None
 
 
-def test_answer_drawn_out_byte_by_byte_ends_the_connection():
+def test_response_read_byte_by_byte_ends_the_connection():
     """CVE-2019-9511: a tiny window, opened a byte at a time, makes a frame of every byte."""
     peer = RawPeer(LIMITS)
     peer.send(frame(SETTINGS, 0, 0, setting(4, 0)), request(1, END_HEADERS | END_STREAM))
@@ -390,7 +390,7 @@ def test_answer_drawn_out_byte_by_byte_ends_the_connection():
     assert peer.end() == CALM
 
 
-def test_streams_that_are_reset_here_may_get_what_was_on_its_way_but_not_more():
+def test_late_frames_of_reset_streams_are_tolerated_up_to_a_limit():
     peer = RawPeer(LIMITS)
     peer.send(request(1))
     peer.server.reset_stream(1, ErrorCode.CANCEL)
@@ -404,7 +404,7 @@ def test_streams_that_are_reset_here_may_get_what_was_on_its_way_but_not_more():
     assert peer.end() == CALM
 
 
-def test_trailers_of_a_stream_reset_here_still_feed_the_decoder():
+def test_trailers_of_a_reset_stream_pass_through_the_decoder():
     peer = RawPeer()
     encoder = Encoder()
     peer.send(frame(HEADERS, END_HEADERS, 1, encoder.encode(REQUEST)))
@@ -415,7 +415,7 @@ def test_trailers_of_a_stream_reset_here_still_feed_the_decoder():
     assert started.headers == (*REQUEST, *trailers)
 
 
-def test_only_so_many_closed_streams_are_remembered():
+def test_remembered_reset_streams_are_bounded():
     peer = RawPeer(H2Limits(closed_streams=5))
     for stream_id in range(1, 21, 2):
         peer.send(request(stream_id))
@@ -425,7 +425,7 @@ def test_only_so_many_closed_streams_are_remembered():
     assert peer.end() == ErrorCode.STREAM_CLOSED
 
 
-def test_too_large_requests_are_told_until_they_become_a_flood():
+def test_oversized_requests_are_reported_until_they_become_a_flood():
     peer = RawPeer(LIMITS)
     entry = Encoder().encode([(b"x", b"v" * 3900)], huffman=False)
     assert peer.send(frame(HEADERS, END_HEADERS, 1, entry)) == []
@@ -439,7 +439,7 @@ def test_too_large_requests_are_told_until_they_become_a_flood():
     assert not [event for event in peer.events if isinstance(event, StreamReset)]
 
 
-def test_frame_in_single_bytes_is_not_held_as_objects():
+def test_frame_in_single_bytes_is_kept_in_few_pieces():
     peer = RawPeer()
     data = frame(HEADERS, END_HEADERS, 1, bytes(20_000))
     for position in range(len(data) - 1):

@@ -1,4 +1,4 @@
-"""Whatever the windows on both sides, and whoever is slow: bodies arrive whole, and nothing stands still for ever."""
+"""Bodies arrive completely through any windows on both sides, and neither a slow client nor a slow server causes a deadlock."""
 
 import random
 

@@ -17,7 +17,7 @@ TRAILERS = encode_block([(b"grpc-status", b"0"), (b"grpc-message", b"")])
 SMALL_WINDOW = {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 7}
 
 
-def test_request_and_answer_pass_unchanged():
+def test_request_and_response_pass_unchanged():
     exchange = Exchange()
     exchange.client.send_headers(1, REQUEST)
     exchange.client.send_data(1, b"question", end_stream=True)
@@ -47,7 +47,7 @@ def test_settings_are_acknowledged_both_ways():
     assert exchange.seen(None, h2.events.SettingsAcknowledged)
 
 
-def test_repeated_header_block_gives_the_same_object():
+def test_repeated_header_block_returns_the_same_object():
     exchange = Exchange()
     for stream_id in (1, 3, 5):
         exchange.client.send_headers(stream_id, REQUEST, end_stream=True)
@@ -81,7 +81,7 @@ def test_large_bodies_pass_both_ways(piece):
     assert exchange.server.open_streams == 0
 
 
-def test_answer_waits_for_tiny_windows_and_reports_when_it_is_out():
+def test_response_waits_for_tiny_windows_and_is_reported_as_drained():
     exchange = Exchange(settings=SMALL_WINDOW, auto_consume=False)
     exchange.client.send_headers(1, REQUEST, end_stream=True)
     exchange.settle()
@@ -101,7 +101,7 @@ def test_answer_waits_for_tiny_windows_and_reports_when_it_is_out():
     assert exchange.seen(1, h2.events.StreamEnded)
 
 
-def test_change_of_the_initial_window_moves_what_waits():
+def test_larger_initial_window_sends_waiting_data():
     exchange = Exchange(settings=SMALL_WINDOW, auto_consume=False)
     exchange.client.send_headers(1, REQUEST, end_stream=True)
     exchange.settle()
@@ -132,7 +132,7 @@ def test_small_receive_window_holds_the_client_until_bytes_are_consumed():
     assert exchange.client.local_flow_control_window(1) == 5
 
 
-def test_closing_a_stream_gives_the_connection_its_window_back():
+def test_closed_stream_gives_its_window_back_to_the_connection():
     exchange = Exchange(auto_consume=False)
     exchange.settle()
     whole = exchange.client.outbound_flow_control_window
@@ -149,7 +149,7 @@ def test_closing_a_stream_gives_the_connection_its_window_back():
     assert exchange.client.outbound_flow_control_window >= whole // 2
 
 
-def test_streams_take_turns():
+def test_waiting_streams_take_turns():
     exchange = Exchange(H2Limits(output_bytes=64 * 1024, sent_frame_bytes=16 * 1024))
     for stream_id in (1, 3):
         exchange.client.send_headers(stream_id, REQUEST, end_stream=True)
@@ -167,7 +167,7 @@ def test_streams_take_turns():
     assert order == [3, 1]
 
 
-def test_client_trailers_cancellation_and_pings_are_told():
+def test_trailers_cancellation_and_pings_of_the_client_are_events():
     exchange = Exchange()
     exchange.client.send_headers(1, REQUEST)
     exchange.client.send_headers(1, [("x-sum", "1")], end_stream=True)
@@ -189,7 +189,7 @@ def test_client_trailers_cancellation_and_pings_are_told():
     assert exchange.bodies[3] == b""
 
 
-def test_graceful_end_serves_what_was_opened_and_refuses_the_rest():
+def test_graceful_end_serves_open_streams_and_refuses_later_ones():
     peer = RawPeer()
     peer.send(request(1, END_STREAM | END_HEADERS))
     peer.server.drain()
@@ -208,7 +208,7 @@ def test_graceful_end_serves_what_was_opened_and_refuses_the_rest():
     assert peer.server.is_finished
 
 
-def test_last_stream_that_was_named_is_never_raised():
+def test_goaway_never_names_a_later_last_stream_than_before():
     peer = RawPeer()
     peer.send(request(1))
     peer.server.finish_drain()
@@ -216,7 +216,7 @@ def test_last_stream_that_was_named_is_never_raised():
     assert [sent.payload[:4] for sent in peer.output() if sent.kind == GOAWAY] == [u32(1), u32(1)]
 
 
-def test_graceful_end_can_be_hurried():
+def test_finish_drain_ends_a_graceful_end_at_once():
     peer = RawPeer()
     peer.server.drain()
     peer.server.finish_drain()
@@ -229,7 +229,7 @@ def test_graceful_end_can_be_hurried():
     assert peer.server.is_finished
 
 
-def test_client_that_leaves_is_served_to_the_end():
+def test_client_that_sends_goaway_is_served_to_the_end():
     exchange = Exchange()
     exchange.settle()
     exchange.client.send_headers(1, REQUEST, end_stream=True)

@@ -1,4 +1,4 @@
-"""Conversations that somebody has meddled with end in defined outcomes, never in an exception."""
+"""Mutated conversations end in defined outcomes, never in an exception."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, 400, 10))
-def test_meddled_conversation_has_a_defined_outcome(first_seed):
+def test_mutated_conversation_has_a_defined_outcome(first_seed):
     for seed in range(first_seed, first_seed + 10):
         random_numbers = random.Random(seed)
         data = meddled(random_numbers, conversation(random_numbers))
@@ -21,7 +21,7 @@ def test_meddled_conversation_has_a_defined_outcome(first_seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, 400, 10))
-def test_what_goes_to_its_place_means_what_it_means_elsewhere(first_seed):
+def test_receive_buffer_changes_no_outcome_of_a_mutated_conversation(first_seed):
     for seed in range(first_seed, first_seed + 10):
         random_numbers = random.Random(seed)
         data = meddled(random_numbers, conversation(random_numbers))

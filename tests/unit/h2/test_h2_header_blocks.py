@@ -23,14 +23,14 @@ SIZES = st.sampled_from([0, 40, 100, 500, 4096])
 
 
 @given(fields=st.lists(st.tuples(NAMES, st.binary(max_size=300)), max_size=12))
-def test_own_blocks_mean_what_was_asked_and_leave_the_table_alone(fields):
+def test_encoded_blocks_decode_to_their_fields_and_leave_the_table_alone(fields):
     decoder = Decoder()
     assert [tuple(field) for field in decoder.decode(encode_block(fields), raw=True)] == fields
     assert not decoder.header_table.dynamic_entries
 
 
 @given(blocks=st.lists(st.tuples(FIELDS, st.booleans(), st.none() | SIZES), max_size=8))
-def test_decoder_agrees_with_the_library_on_what_its_encoder_makes(blocks):
+def test_decoder_agrees_with_the_library_on_encoded_blocks(blocks):
     encoder = Encoder()
     ours = FieldDecoder(1 << 16)
     for fields, huffman, table_bytes in blocks:
@@ -107,7 +107,7 @@ def test_invalid_block_ends_the_connection(case):
     assert peer.end() == H
 
 
-def test_block_is_remembered_only_while_the_table_stays():
+def test_block_is_cached_only_while_the_table_is_unchanged():
     decoder, encoder = HeaderDecoder(H2Limits()), Encoder()
     first = encoder.encode(REQUEST)
     assert decoder.request(first).headers == REQUEST
@@ -135,7 +135,7 @@ def test_trailers_and_dropped_blocks_change_the_table_too():
 
 
 @given(rounds=st.lists(st.integers(0, 3), max_size=40))
-def test_remembering_never_changes_what_a_block_means(rounds):
+def test_cache_never_changes_the_decoded_fields(rounds):
     decoder, plain, encoder = HeaderDecoder(H2Limits()), Decoder(), Encoder()
     sent = []
     for choice in rounds:
@@ -157,7 +157,7 @@ def test_remembering_never_changes_what_a_block_means(rounds):
         assert decoder.request(data).headers == expected
 
 
-def test_what_is_remembered_is_bounded():
+def test_cached_blocks_and_fields_are_bounded():
     decoder = HeaderDecoder(H2Limits())
     for number in range(1000):
         decoder.request(block((*REQUEST, (b"x", b"%d" % number))))
@@ -213,7 +213,7 @@ def test_many_metadata_keys_end_the_connection_before_they_are_made():
     assert peer.end() == C
 
 
-def test_games_with_the_size_of_the_table_cost_nothing():
+def test_repeated_table_size_updates_leave_the_server_usable():
     peer = RawPeer()
     encoder = Encoder()
     filled = encoder.encode([*REQUEST, *((b"k%d" % number, b"v") for number in range(60))])
@@ -223,7 +223,7 @@ def test_games_with_the_size_of_the_table_cost_nothing():
         assert started.headers == REQUEST
 
 
-def test_invalid_header_leaves_other_calls_and_connections_as_they_were():
+def test_invalid_header_affects_no_other_call_or_connection():
     """gRPC CVE-2024-7246: a field that is refused must not stay in the table as something else."""
     peer, other = RawPeer(), RawPeer()
     encoder, other_encoder = Encoder(), Encoder()
@@ -240,7 +240,7 @@ def test_invalid_header_leaves_other_calls_and_connections_as_they_were():
     assert peer.send(request(7, fields=REQUEST))[0].headers == REQUEST
 
 
-def test_sensitive_fields_are_read_without_being_stored():
+def test_never_indexed_fields_are_not_stored_in_the_table():
     peer = RawPeer()
     secret = NeverIndexedHeaderTuple(b"authorization", b"Bearer secret")
     data = Encoder().encode([*((name, value, True) for name, value in REQUEST), secret])

@@ -77,7 +77,7 @@ def test_malformed_request_is_a_stream_error(case):
 
 
 @pytest.mark.parametrize("case", VALID)
-def test_valid_request_is_told_as_sent(case):
+def test_valid_request_is_reported_as_sent(case):
     peer = RawPeer()
     for stream_id in (1, 3):
         assert peer.send(request(stream_id, fields=VALID[case])) == [RequestStarted(stream_id, VALID[case], False)]
@@ -92,7 +92,7 @@ def test_content_length_without_a_body_is_a_stream_error():
     assert started.end_stream
 
 
-def test_field_that_has_passed_may_not_hide_a_pseudo_header_field_behind_it():
+def test_remembered_field_does_not_allow_a_pseudo_header_field_behind_it():
     peer = RawPeer()
     peer.send(request(1))
     assert peer.send(request(3, fields=(METHOD, CONTENT, SCHEME, PATH))) == []
@@ -100,7 +100,7 @@ def test_field_that_has_passed_may_not_hide_a_pseudo_header_field_behind_it():
 
 
 @pytest.mark.parametrize("extra", [[(b"x", b"v" * 16_384)], [(b"x", b"1")] * 96])
-def test_too_large_headers_are_told_and_can_be_answered(extra):
+def test_oversized_headers_are_reported_and_can_be_responded_to(extra):
     peer = RawPeer()
     fields = (*REQUEST, *extra)
     size_bytes = sum(len(name) + len(value) + 32 for name, value in fields)
@@ -109,7 +109,7 @@ def test_too_large_headers_are_told_and_can_be_answered(extra):
     assert peer.send(request(3, fields=fields[:-1])) == [RequestStarted(3, fields[:-1], False)]
 
 
-def test_limits_name_what_they_want():
+def test_invalid_limits_are_refused_by_name():
     with pytest.raises(ValueError, match="frame_bytes must be 16384 to"):
         H2Limits(frame_bytes=100)
     with pytest.raises(ValueError, match="connection_window_bytes must be 65535"):

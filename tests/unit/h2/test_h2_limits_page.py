@@ -9,7 +9,7 @@ from stoker.server.net.http2.limits import H2Limits
 PAGE = Path(__file__).parents[3] / "docs" / "protocols.md"
 
 
-def test_table_of_bounds_is_the_class():
+def test_documented_limits_equal_those_of_the_class():
     section = PAGE.read_text().split("### HTTP/2 connections")[1].split("\n## ")[0]
     named = {}
     for names, values in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", section, re.MULTILINE):

@@ -13,7 +13,7 @@ from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, frame
 
 
 @given(seed=st.integers(0, 1 << 32), sizes=st.lists(st.integers(1, 400), min_size=1, max_size=5), is_meddled=st.booleans())
-def test_any_cut_gives_what_the_whole_gives(seed, sizes, is_meddled):
+def test_reads_of_any_size_give_the_same_events(seed, sizes, is_meddled):
     random_numbers = random.Random(seed)
     frames = conversation(random_numbers)
     data = meddled(random_numbers, frames) if is_meddled else b"".join(frames)
@@ -21,14 +21,14 @@ def test_any_cut_gives_what_the_whole_gives(seed, sizes, is_meddled):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_byte_at_a_time_gives_what_the_whole_gives(seed):
+def test_single_bytes_give_the_same_events(seed):
     random_numbers = random.Random(seed)
     frames = conversation(random_numbers)
     data = meddled(random_numbers, frames) if seed % 2 else b"".join(frames)
     assert result(data, [1]) == result(data, [max(1, len(data))])
 
 
-def test_data_is_handed_on_before_its_frame_is_whole():
+def test_data_is_handed_on_before_its_frame_is_complete():
     peer = RawPeer()
     body = bytes(range(256)) * 400
     data = frame(DATA, PADDED | END_STREAM, 1, b"\7" + body + bytes(7))
@@ -41,7 +41,7 @@ def test_data_is_handed_on_before_its_frame_is_whole():
     assert peer.end() is None
 
 
-def test_frame_of_nothing_but_padding_ends_a_request_before_it_is_whole():
+def test_frame_of_padding_alone_ends_a_request_before_it_is_complete():
     peer = RawPeer()
     data = frame(DATA, PADDED | END_STREAM, 1, b"\xff" + bytes(255))
     peer.send(request(1), data[:9])
@@ -51,7 +51,7 @@ def test_frame_of_nothing_but_padding_ends_a_request_before_it_is_whole():
     assert peer.send(data[10:], request(3))[0].stream_id == 3
 
 
-def test_large_parts_are_views_of_what_was_received_and_small_ones_are_not():
+def test_large_parts_are_views_of_the_read_and_small_ones_are_copies():
     peer = RawPeer()
     peer.send(request(1), frame(DATA, 0, 1, bytes(500)), frame(DATA, 0, 1, bytes(100_000)), frame(DATA, 0, 1, bytes(2000)))
     _, small, large, other = peer.events
@@ -60,7 +60,7 @@ def test_large_parts_are_views_of_what_was_received_and_small_ones_are_not():
     assert type(other.data) is bytes
 
 
-def test_rest_of_a_frame_that_broke_a_rule_is_skipped():
+def test_remainder_of_an_invalid_frame_is_skipped():
     peer = RawPeer(H2Limits(stream_window_bytes=70_000))
     peer.send(request(1))
     data = frame(DATA, 0, 1, bytes(70_001))
@@ -70,7 +70,7 @@ def test_rest_of_a_frame_that_broke_a_rule_is_skipped():
     assert [type(event).__name__ for event in peer.events] == ["RequestStarted", "StreamReset", "RequestStarted"]
 
 
-def test_stream_that_is_answered_within_a_frame_ends_with_it():
+def test_response_within_a_frame_ends_the_stream_with_the_frame():
     peer = RawPeer()
     data = frame(DATA, END_STREAM, 1, bytes(50_000))
     peer.send(request(1), data[:1000])
@@ -82,6 +82,6 @@ def test_stream_that_is_answered_within_a_frame_ends_with_it():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_conversations_that_keep_the_rules_are_served(seed):
+def test_valid_conversations_are_served(seed):
     random_numbers = random.Random(seed)
     serve(b"".join(conversation(random_numbers)), [random_numbers.randrange(1, 2000)], random_numbers)

@@ -37,7 +37,7 @@ def asked(*, limits=None, end=END_STREAM, wide=True):
     return peer
 
 
-def test_own_settings_come_first_and_name_the_limits():
+def test_settings_are_the_first_frame_and_contain_the_limits():
     server = ServerConnection(H2Limits(concurrent_streams=7, stream_window_bytes=100_000, connection_window_bytes=200_000), 0.0)
     settings, update = cut(b"".join(server.data_to_send()))
     entries = {
@@ -74,7 +74,7 @@ def test_any_buffer_can_be_sent(shape):
     assert peer.server.open_streams == 0
 
 
-def test_frames_respect_the_peers_size_and_our_own():
+def test_sent_frames_respect_the_frame_sizes_of_both_sides():
     peer = asked(limits=H2Limits(sent_frame_bytes=50_000))
     peer.send(frame(SETTINGS, 0, 0, setting(5, 100_000)))
     peer.server.data_to_send()
@@ -82,7 +82,7 @@ def test_frames_respect_the_peers_size_and_our_own():
     assert [len(sent.payload) for sent in peer.output() if sent.kind == DATA] == [50_000, 50_000, 20_000]
 
 
-def test_what_is_handed_out_at_a_time_is_bounded_and_small_answers_pass_large_ones():
+def test_output_is_bounded_and_small_responses_pass_large_ones():
     peer = asked(limits=H2Limits(output_bytes=100_000))
     peer.server.send_response(1, HEAD, bytes(10 << 20), TRAILERS)
     first = peer.output()
@@ -97,7 +97,7 @@ def test_what_is_handed_out_at_a_time_is_bounded_and_small_answers_pass_large_on
     assert peer.server.open_streams == 0
 
 
-def test_small_answers_cannot_starve_a_large_one_of_the_connections_window():
+def test_small_responses_do_not_starve_a_large_one_of_the_connection_window():
     peer = RawPeer()
     peer.send(frame(SETTINGS, 0, 0, setting(4, (1 << 31) - 1)), request(1, END_HEADERS | END_STREAM))
     peer.server.send_response(1, HEAD, bytes(100_000), TRAILERS)
@@ -110,7 +110,7 @@ def test_small_answers_cannot_starve_a_large_one_of_the_connections_window():
     assert 1 in peer.server.take_drained()
 
 
-def test_slow_reader_costs_what_the_application_gave_and_no_more():
+def test_slow_reader_costs_only_the_data_given_by_the_application():
     peer = asked(wide=False, limits=H2Limits(stream_queue_bytes=1000))
     peer.server.send_headers(1, HEAD)
     assert peer.server.send_data(1, bytes(65_535 + 1001)) == 66_536
@@ -128,7 +128,7 @@ def test_slow_reader_costs_what_the_application_gave_and_no_more():
     assert not peer.server.has_output
 
 
-def test_streams_that_are_reset_while_they_wait_are_not_kept():
+def test_streams_reset_while_they_wait_leave_the_queue():
     peer = asked(wide=False)
     peer.server.send_response(1, HEAD, bytes(65_536), TRAILERS)
     peer.server.data_to_send()
@@ -142,7 +142,7 @@ def test_streams_that_are_reset_while_they_wait_are_not_kept():
     assert peer.server.open_streams == 1
 
 
-def test_request_abandoned_before_its_answer_is_out_is_reset_behind_it():
+def test_abandoned_request_is_reset_behind_its_response():
     peer = asked(wide=False, end=0)
     peer.server.abandon_request(1)
     assert peer.server.send_response(1, HEAD, bytes(70_000), TRAILERS) > 0
@@ -157,7 +157,7 @@ def test_request_abandoned_before_its_answer_is_out_is_reset_behind_it():
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_abandoned_request_with_a_small_answer(is_before):
+def test_abandoned_request_with_a_small_response_is_reset_behind_it(is_before):
     peer = asked(end=0)
     if is_before:
         peer.server.abandon_request(1)
@@ -169,14 +169,14 @@ def test_abandoned_request_with_a_small_answer(is_before):
     assert peer.output() == []
 
 
-def test_abandoning_a_complete_request_does_nothing():
+def test_abandon_has_no_effect_on_a_complete_request():
     peer = asked()
     peer.server.abandon_request(1)
     peer.server.send_response(1, HEAD, b"yes", TRAILERS)
     assert [sent.kind for sent in peer.output()] == [HEADERS, DATA, HEADERS]
 
 
-def test_empty_end_needs_no_window():
+def test_empty_last_frame_needs_no_window():
     peer = asked(wide=False)
     peer.send(frame(SETTINGS, 0, 0, setting(4, 0)))
     peer.server.data_to_send()
@@ -186,7 +186,7 @@ def test_empty_end_needs_no_window():
     assert [(sent.kind, sent.flags) for sent in peer.output()] == [(HEADERS, END_HEADERS), (DATA, END_STREAM)]
 
 
-def test_empty_end_behind_data_that_waits_goes_with_it():
+def test_empty_last_frame_joins_the_waiting_data():
     peer = asked()
     peer.server.send_headers(1, HEAD)
     assert peer.server.send_data(1, bytes(20_000)) == 20_000
@@ -194,7 +194,7 @@ def test_empty_end_behind_data_that_waits_goes_with_it():
     assert [(sent.kind, sent.flags) for sent in peer.output()[1:]] == [(DATA, 0), (DATA, END_STREAM)]
 
 
-def test_close_says_why_and_drops_the_rest():
+def test_close_sends_the_reason_and_drops_waiting_data():
     peer = asked()
     peer.server.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
     peer.server.close(ErrorCode.NO_ERROR)
@@ -207,7 +207,7 @@ def test_close_says_why_and_drops_the_rest():
     assert peer.server.is_finished
 
 
-def test_connection_that_is_let_go_is_gone():
+def test_unreferenced_connection_is_freed_without_the_collector():
     peer = asked(wide=False)
     peer.server.send_response(1, HEAD, bytes(100_000), TRAILERS)
     gone = weakref.ref(peer.server)
@@ -215,12 +215,12 @@ def test_connection_that_is_let_go_is_gone():
     assert gone() is None
 
 
-def test_ping_wants_eight_bytes():
+def test_ping_of_other_than_eight_bytes_is_refused():
     with pytest.raises(ValueError, match="8 bytes, not 3"):
         RawPeer().server.ping(b"abc")
 
 
-def test_consumed_bytes_go_back_in_large_steps_and_never_twice():
+def test_consumed_bytes_are_given_back_in_large_steps_and_only_once():
     peer = RawPeer(H2Limits(stream_window_bytes=1000))
     peer.send(request(1), frame(DATA, 0, 1, bytes(800)))
     for _ in range(4):

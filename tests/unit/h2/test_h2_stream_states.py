@@ -65,7 +65,7 @@ SENT = {
     "PRIORITY": frame(PRIORITY, 0, ID, u32(0) + b"\x10"),
 }
 P, S = ErrorCode.PROTOCOL_ERROR, ErrorCode.STREAM_CLOSED
-#: What becomes of a frame: None: nothing is told; an error code: of the stream; (code,): of the connection; else the events.
+#: The outcome of a frame: None: no event; an error code: of the stream; (code,): of the connection; else the events.
 DATA_REPORTED = [DataReceived(ID, b"data", False)]
 LAST_DATA_REPORTED = [DataReceived(ID, b"data", True)]
 RESET_REPORTED = [StreamReset(ID, ErrorCode.CANCEL, False)]
@@ -91,33 +91,33 @@ CASES = [
 
 
 @pytest.mark.parametrize(("state", "name", "outcome"), CASES)
-def test_frame_in_every_state(state, name, outcome):
+def test_each_frame_has_its_outcome_in_each_state(state, name, outcome):
     peer = in_state(state)
     was_open = peer.server.open_streams
     peer.events.clear()
-    told = peer.send(SENT[name])
+    events = peer.send(SENT[name])
     if isinstance(outcome, tuple):
         assert peer.end() == outcome[0]
     elif isinstance(outcome, ErrorCode):
         is_known = state != "idle"
-        assert told == ([StreamReset(ID, outcome, True)] if is_known else [])
+        assert events == ([StreamReset(ID, outcome, True)] if is_known else [])
         (reset,) = peer.output()
         assert (reset.kind, reset.stream_id, reset.payload) == (RST_STREAM, ID, u32(outcome))
         assert peer.end() is None
     elif outcome == "opens":
-        assert [type(event).__name__ for event in told] == ["RequestStarted"]
+        assert [type(event).__name__ for event in events] == ["RequestStarted"]
         assert peer.server.open_streams == was_open + 1
     elif outcome == "trailers":
         # Pseudo-header fields, which trailers may not have.
-        assert told == [StreamReset(ID, P, True)]
+        assert events == [StreamReset(ID, P, True)]
     else:
-        assert told == (outcome or [])
+        assert events == (outcome or [])
         assert peer.output() == []
         assert peer.end() is None
 
 
 @pytest.mark.parametrize("ending", ["DATA that end", "HEADERS that end"])
-def test_both_ends_close_a_stream_in_either_order(ending):
+def test_stream_closes_after_both_ends_in_either_order(ending):
     peer = in_state("half-closed (local)")
     assert peer.server.open_streams == 1
     peer.send(SENT[ending])
@@ -157,14 +157,14 @@ def headers_behind_the_end_that_waits(peer):
 
 
 @pytest.mark.parametrize("misuse", [answer_twice, data_first, data_behind_the_end, headers_twice, headers_behind_the_end_that_waits])
-def test_misuse_is_an_error_of_the_application(misuse):
+def test_misuse_raises_an_error(misuse):
     peer = in_state("open")
     with pytest.raises(MisuseError, match="stream 3"):
         misuse(peer)
 
 
 @pytest.mark.parametrize("state", ["idle", "reset by us", "reset by the peer", "closed by both ends"])
-def test_answers_to_streams_that_are_gone_are_dropped(state):
+def test_responses_to_closed_streams_are_dropped(state):
     peer = in_state(state)
     peer.server.data_to_send()
     peer.server.send_headers(ID, HEAD)
@@ -175,7 +175,7 @@ def test_answers_to_streams_that_are_gone_are_dropped(state):
     assert peer.output() == []
 
 
-def test_table_is_complete_and_leads_nowhere_but_on():
+def test_table_is_complete_and_never_returns_to_an_earlier_state():
     order = [Next.IDLE, Next.OPEN, Next.HALF_CLOSED_LOCAL, Next.HALF_CLOSED_REMOTE, Next.CLOSED]
     assert len(NEXT) == len(order)
     assert all(len(row) == len(Step) for row in NEXT)

@@ -49,14 +49,14 @@ def frames_of(body: bytes, stream_id: int, frame_bytes: int, padding: int) -> li
     frame_bytes=st.sampled_from((16_384, 40_000, 150_000)),
     padding=st.sampled_from((0, 0, 7)),
 )
-def test_however_it_is_cut_all_of_it_is_where_it_was_wanted(seed: int, sizes: list[int], frame_bytes: int, padding: int):
+def test_receive_buffer_gets_all_bytes_for_reads_of_any_size(seed: int, sizes: list[int], frame_bytes: int, padding: int):
     random_numbers = random.Random(seed)
     bodies = {stream_id: random_numbers.randbytes(random_numbers.randrange(40_000, LONG)) for stream_id in (1, 3, 5)}
     peer = RawPeer()
     peer.send(*(request(stream_id) for stream_id in bodies))
     blocks = {stream_id: bytearray(len(body)) for stream_id, body in bodies.items()}
     for stream_id in (1, 3):
-        # Of the third stream, whatever comes is told as it is.
+        # The third stream has no receive buffer: its bytes arrive as events.
         peer.server.set_receive_buffer(stream_id, memoryview(blocks[stream_id]))
     frames = [(stream_id, each) for stream_id, body in bodies.items() for each in frames_of(body, stream_id, frame_bytes, padding)]
     # Those of one stream in their order, and the streams in any.
@@ -83,7 +83,7 @@ def test_however_it_is_cut_all_of_it_is_where_it_was_wanted(seed: int, sizes: li
     assert {1: bytes(blocks[1]), 3: bytes(blocks[3]), 5: received} == bodies
 
 
-def test_frames_are_told_of_together():
+def test_written_bytes_of_several_frames_are_reported_together():
     peer = RawPeer()
     peer.send(request(1))
     peer.server.set_receive_buffer(1, memoryview(bytearray(LONG)))
@@ -95,7 +95,7 @@ def test_frames_are_told_of_together():
     assert peer.send(frame(DATA, END_STREAM, 1, bytes(5))) == [DataWritten(1, 5, True)]
 
 
-def test_what_is_not_told_is_a_small_part_of_the_windows():
+def test_unreported_bytes_are_a_small_part_of_the_windows():
     limits = H2Limits(stream_window_bytes=80_000, connection_window_bytes=100_000)
     peer = RawPeer(limits)
     peer.send(*(request(stream_id) for stream_id in (1, 3, 5)))
@@ -108,7 +108,7 @@ def test_what_is_not_told_is_a_small_part_of_the_windows():
     assert peer.send(frame(DATA, 0, 1, b"x")) == [DataWritten(1, 1, False), DataWritten(3, 15_000, False), DataWritten(5, 9_999, False)]
 
 
-def test_a_connection_does_not_keep_a_mebibyte_to_itself():
+def test_unreported_bytes_of_a_connection_stay_below_a_mebibyte():
     peer = RawPeer()
     ids = range(1, 40, 2)
     peer.send(*(request(stream_id) for stream_id in ids))
@@ -120,12 +120,12 @@ def test_a_connection_does_not_keep_a_mebibyte_to_itself():
         sent += 120_000
         reported += sum(event.size_bytes for event in events if isinstance(event, DataWritten))
         assert sent - reported < 1 << 20
-    # What is told is told: more waits again until it is as much.
+    # A report starts the count again: further bytes wait until they are as many.
     assert peer.server.report_written(0.0)
     assert peer.send(frame(DATA, 0, 1, bytes(9_000)), frame(DATA, 0, 3, bytes(9_000))) == []
 
 
-def test_what_comes_when_the_room_is_full_is_told_as_ever():
+def test_bytes_behind_a_full_receive_buffer_arrive_as_events():
     peer = RawPeer()
     peer.send(request(1))
     block_of_ten = bytearray(10)
@@ -134,7 +134,7 @@ def test_what_comes_when_the_room_is_full_is_told_as_ever():
     assert block_of_ten == b"0123456789"
 
 
-def test_a_room_takes_no_part_in_flow_control():
+def test_receive_buffer_does_not_change_flow_control():
     peer = RawPeer(H2Limits(stream_window_bytes=70_000))
     peer.send(request(1))
     peer.server.set_receive_buffer(1, memoryview(bytearray(LONG)))
@@ -147,7 +147,7 @@ def test_a_room_takes_no_part_in_flow_control():
 
 
 @pytest.mark.parametrize("how", ["peer", "here", "end"])
-def test_a_stream_that_is_gone_has_no_room(how: str):
+def test_closed_stream_has_no_receive_buffer(how: str):
     peer = RawPeer()
     peer.send(request(1))
     block_of_it = bytearray(LONG)
@@ -168,13 +168,13 @@ def test_a_stream_that_is_gone_has_no_room(how: str):
         peer.server.close(0)
         assert peer.server.receive_zero_copy(receive_buffer[:500], 0.0) == []
     assert peer.server.receive_buffer() is None
-    # Nobody holds the block any more, or it could not be resized.
+    # The connection no longer refers to the block, or it could not be resized.
     receive_buffer.release()
     peer.events.clear()
     del block_of_it[:]
 
 
-def test_trailers_end_a_request_that_is_placed():
+def test_trailers_end_a_request_with_a_receive_buffer():
     peer = RawPeer()
     peer.send(request(1))
     peer.server.set_receive_buffer(1, memoryview(bytearray(LONG)))

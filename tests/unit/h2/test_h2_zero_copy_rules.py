@@ -1,4 +1,4 @@
-"""What breaks a rule amid frames that go to their place is found as where nothing has a place, and costs the same windows."""
+"""A broken rule between zero-copy frames has the same error and costs the same windows as without receive buffers."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ RESET = frame(RST_STREAM, 0, 1, u32(8))
 
 
 def outcome(wire: list[bytes], fields: tuple[tuple[bytes, bytes], ...], *, is_placed: bool) -> dict[str, object]:
-    """What becomes of two requests whose DATA comes in one read: errors, bytes told by stream, and what is left of the windows."""
+    """The outcome of two requests whose DATA comes in one read: errors, reported bytes by stream, and the windows."""
     peer = RawPeer(LIMITS)
     peer.send(request(1, fields=fields), request(3))
     if is_placed:
@@ -24,16 +24,16 @@ def outcome(wire: list[bytes], fields: tuple[tuple[bytes, bytes], ...], *, is_pl
             peer.server.set_receive_buffer(stream_id, memoryview(bytearray(200_000)))
     events = peer.send(*wire)
     events += peer.server.report_written(0.0)
-    told: Counter[int] = Counter()
+    reported: Counter[int] = Counter()
     for event in events:
         if isinstance(event, DataWritten):
-            told[event.stream_id] += event.size_bytes
+            reported[event.stream_id] += event.size_bytes
         elif isinstance(event, DataReceived):
-            told[event.stream_id] += len(event.data)
+            reported[event.stream_id] += len(event.data)
     return {
         "resets": [(event.stream_id, event.error_code) for event in events if isinstance(event, StreamReset)],
         "end": [event.error_code for event in events if isinstance(event, ConnectionEnded)],
-        "told": told,
+        "reported": reported,
         "window": peer.server.statistics().receive_window_bytes,
         "windows": peer.server.statistics().streams,
     }
@@ -64,14 +64,14 @@ def outcome(wire: list[bytes], fields: tuple[tuple[bytes, bytes], ...], *, is_pl
         pytest.param([*FULL, frame(DATA, 0, 1 << 31 | 1, bytes(9)), *FULL], [], [], id="with the reserved bit, which breaks none"),
     ],
 )
-def test_what_breaks_a_rule_amid_placed_frames(wire: list[bytes], resets: list[tuple[int, int]], ends: list[int]):
+def test_broken_rule_between_zero_copy_frames_has_the_same_outcome(wire: list[bytes], resets: list[tuple[int, int]], ends: list[int]):
     placed = outcome(wire, REQUEST, is_placed=True)
     assert (placed["resets"], placed["end"]) == (resets, ends)
     assert placed == outcome(wire, REQUEST, is_placed=False)
 
 
 @pytest.mark.parametrize(("length", "resets"), [(36_000, []), (35_999, [(1, ErrorCode.PROTOCOL_ERROR)])])
-def test_a_placed_body_has_its_content_length(length: int, resets: list[tuple[int, int]]):
+def test_body_in_a_receive_buffer_must_have_its_content_length(length: int, resets: list[tuple[int, int]]):
     fields = (*REQUEST, (b"content-length", str(length).encode()))
     wire = [*FULL * 2, frame(DATA, 0, 1, bytes(4_000)), frame(DATA, END_STREAM, 1)]
     placed = outcome(wire, fields, is_placed=True)
@@ -79,7 +79,7 @@ def test_a_placed_body_has_its_content_length(length: int, resets: list[tuple[in
     assert placed == outcome(wire, fields, is_placed=False)
 
 
-def test_what_fills_its_place_is_told_at_once():
+def test_full_receive_buffer_is_reported_at_once():
     peer = RawPeer()
     peer.send(request(1))
     peer.server.set_receive_buffer(1, memoryview(bytearray(16_000)))

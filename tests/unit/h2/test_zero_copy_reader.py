@@ -1,4 +1,4 @@
-"""What the transport calls while large messages come passes everything on, and is put in place once."""
+"""The protocol that is installed while large messages arrive passes all calls on, and is installed once."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ class Transport(MemoryTransport):
 
 
 class Connection:
-    """Tells what was called."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.transport = Transport()
@@ -38,7 +38,7 @@ def rig() -> SimpleNamespace:
     return SimpleNamespace(connection=connection, given=connection.transport.given, reads=ZeroCopyReader(cast("Any", connection)))
 
 
-def test_it_passes_everything_on(rig: SimpleNamespace):
+def test_reader_passes_all_calls_on_to_the_connection(rig: SimpleNamespace):
     lost = ConnectionResetError()
     rig.reads.get_buffer(-1)
     rig.reads.buffer_updated(7)
@@ -46,11 +46,11 @@ def test_it_passes_everything_on(rig: SimpleNamespace):
     rig.reads.resume_writing()
     rig.reads.connection_lost(lost)
     assert rig.connection.calls == [("receive_buffer",), ("filled", 7), ("pause_writing",), ("resume_writing",), ("connection_lost", lost)]
-    # RFC 9113, section 9.1: who sends no more has nothing to hear either; the transport closes.
+    # RFC 9113, section 9.1: a peer that sends no more gets nothing either; the transport closes.
     assert not rig.reads.eof_received()
 
 
-def test_it_is_put_in_place_once_and_taken_away_once(rig: SimpleNamespace):
+def test_reader_is_installed_and_removed_once(rig: SimpleNamespace):
     for _ in range(2):
         rig.reads.begin()
         rig.reads.begin()
@@ -61,7 +61,7 @@ def test_it_is_put_in_place_once_and_taken_away_once(rig: SimpleNamespace):
         rig.given.clear()
 
 
-def test_a_large_message_begins_the_count_anew(rig: SimpleNamespace):
+def test_large_message_restarts_the_count_of_small_reads(rig: SimpleNamespace):
     rig.reads.begin()
     for _ in range(3):
         for _ in range(_SMALL_READS):
@@ -70,7 +70,7 @@ def test_a_large_message_begins_the_count_anew(rig: SimpleNamespace):
     assert rig.given == [rig.reads]
 
 
-def test_a_transport_that_closes_is_left_as_it_is(rig: SimpleNamespace):
+def test_closing_transport_keeps_its_protocol(rig: SimpleNamespace):
     rig.connection.transport.is_closed = True
     rig.reads.begin()
     assert rig.given == []

@@ -43,9 +43,9 @@ class _Recorder:
 
 
 def llhttp(wire: bytes) -> tuple[bytes, bool]:
-    told = _Recorder()
-    httptools.HttpRequestParser(told).feed_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + wire)
-    return told.data, told.is_complete
+    recorder = _Recorder()
+    httptools.HttpRequestParser(recorder).feed_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + wire)
+    return recorder.data, recorder.is_complete
 
 
 def framed(chunks: list[bytes], form: str, extension: bytes, trailers: bytes) -> bytes:
@@ -65,7 +65,7 @@ def framed(chunks: list[bytes], form: str, extension: bytes, trailers: bytes) ->
     st.lists(st.integers(0, 400), max_size=30),
     st.binary(max_size=10),
 )
-def test_any_cut_gives_the_data_and_the_end(
+def test_reads_of_any_size_give_the_data_and_the_end(
     chunks: list[bytes], form: str, extension: bytes, trailers: bytes, cuts: list[int], behind: bytes
 ):
     wire = framed(chunks, form, extension, trailers)
@@ -98,7 +98,7 @@ def test_any_cut_gives_the_data_and_the_end(
     ],
 )
 @pytest.mark.parametrize("step", [1, 1000])
-def test_what_others_might_read_otherwise_is_refused(wire: bytes, step: int):
+def test_ambiguous_chunks_are_refused(wire: bytes, step: int):
     with pytest.raises(Refusal) as refused:
         unframed(wire, list(range(step, len(wire), step)))
     assert refused.value.status == 400
@@ -120,7 +120,7 @@ def test_chunks_lines_and_trailers_are_bounded(wire: bytes, status: int):
     assert refused.value.status == status
 
 
-def test_many_short_chunks_give_others_a_turn():
+def test_many_short_chunks_are_read_in_several_turns():
     body, into = ChunkedBody(Limits()), bytearray()
     wire = b"1\r\nA\r\n" * 5000
     at = body.feed(wire, 0, into)

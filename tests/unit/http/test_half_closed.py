@@ -76,7 +76,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 
 @LOOPS
 @pytest.mark.parametrize("request_bytes", [INFER, OTHER], ids=["infer", "other"])
-def test_a_client_that_sends_no_more_is_answered(run: Run, request_bytes: bytes):
+def test_half_closed_client_gets_its_response(run: Run, request_bytes: bytes):
     async def scenario(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_bytes)
@@ -93,7 +93,7 @@ def test_a_client_that_sends_no_more_is_answered(run: Run, request_bytes: bytes)
 
 
 @LOOPS
-def test_so_is_one_whose_end_comes_with_its_request(run: Run):
+def test_half_close_in_the_same_read_as_the_request_gets_a_response(run: Run):
     async def scenario(server: Server, port: int) -> None:
         server.go.set()
         for _ in range(20):
@@ -108,7 +108,7 @@ def test_so_is_one_whose_end_comes_with_its_request(run: Run):
 
 @LOOPS
 @pytest.mark.parametrize("request_bytes", [INFER, OTHER], ids=["infer", "other"])
-def test_a_client_that_has_closed_its_socket_is_not_worked_for(run: Run, request_bytes: bytes):
+def test_request_is_cancelled_when_its_client_closes_the_socket(run: Run, request_bytes: bytes):
     async def scenario(server: Server, port: int) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_bytes)
@@ -122,7 +122,7 @@ def test_a_client_that_has_closed_its_socket_is_not_worked_for(run: Run, request
 
 
 @LOOPS
-def test_a_client_that_leaves_after_it_has_said_its_last_word_is_not_worked_for(run: Run):
+def test_request_is_cancelled_when_a_half_closed_client_leaves(run: Run):
     async def scenario(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_after_it_has_said_its_last_word_is_not_worked_for(
 
 
 @LOOPS
-def test_all_that_was_asked_before_the_end_is_answered(run: Run):
+def test_all_requests_before_a_half_close_get_responses(run: Run):
     async def scenario(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(INFER + OTHER + INFER)
@@ -158,7 +158,7 @@ def test_all_that_was_asked_before_the_end_is_answered(run: Run):
 
 @LOOPS
 @pytest.mark.parametrize("tail", [b"GET /half HTTP/1.1\r\nHo", INFER[:-1], b"\r\n"], ids=["head", "body", "blank"])
-def test_part_of_a_request_is_not_waited_for(run: Run, tail: bytes):
+def test_half_close_within_a_request_ends_the_connection(run: Run, tail: bytes):
     async def scenario(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(INFER + tail)
@@ -172,7 +172,7 @@ def test_part_of_a_request_is_not_waited_for(run: Run, tail: bytes):
 
 
 @LOOPS
-def test_http_1_0_over_tcp_cannot_be_asked_and_is_taken_for_gone(run: Run):
+def test_half_closed_http_1_0_client_over_tcp_counts_as_gone(run: Run):
     async def scenario(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(INFER.replace(b"HTTP/1.1", b"HTTP/1.0"))
@@ -187,7 +187,7 @@ def test_http_1_0_over_tcp_cannot_be_asked_and_is_taken_for_gone(run: Run):
 
 @LOOPS
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-def test_unix_sockets_tell_the_two_apart_by_themselves(run: Run, version: bytes, tmp_path: Path):
+def test_unix_socket_distinguishes_half_close_and_close(run: Run, version: bytes, tmp_path: Path):
     path = tmp_path / "http"
 
     async def scenario(server: Server, port: int) -> None:
@@ -200,7 +200,7 @@ def test_unix_sockets_tell_the_two_apart_by_themselves(run: Run, version: bytes,
         other.close()
         await server.cancelled.wait()
         server.go.set()
-        # Nobody is asked anything.
+        # No probe is sent.
         assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
         writer.close()
 

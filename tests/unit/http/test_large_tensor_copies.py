@@ -47,7 +47,7 @@ class Sink(asyncio.Transport):
 
 
 @pytest.mark.parametrize("outputs", [4, ELEMENTS])
-def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_out(outputs: int, monkeypatch: pytest.MonkeyPatch):
+def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch: pytest.MonkeyPatch):
     # No memory that another test's request has left.
     monkeypatch.setattr("stoker.server.protocols.kserve.infer_exchange.message_block", MessageBlocks().take)
     tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]

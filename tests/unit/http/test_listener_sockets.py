@@ -55,7 +55,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @LOOPS
-def test_a_unix_socket_is_served(run: Callable[[Any], Any], tmp_path: Path):
+def test_unix_socket_is_served(run: Callable[[Any], Any], tmp_path: Path):
     async def main() -> None:
         served = listener(listeners=ListenOptions(socket_path=tmp_path / "http", has_port=False))
         assert await served.start() == 0
@@ -91,7 +91,7 @@ def test_tls_is_served(run: Callable[[Any], Any], certificate: Path):
         async with asyncio.timeout(20):
             streams = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname="localhost")
             assert (await exchange(*streams)).endswith(b"https")
-            # A client that speaks no TLS is hung up on, and one that breaks the rules inside is told so.
+            # A client without TLS is disconnected; an invalid request over TLS gets a refusal.
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             assert b"HTTP/1.1 2" not in await reader.read()

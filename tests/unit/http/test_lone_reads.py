@@ -87,7 +87,7 @@ def is_answer(data: bytes) -> bool:
     return head.startswith(b"HTTP/1.1 200 ") and orjson.loads(body)["outputs"][0]["data"] == ARRAY.tolist()
 
 
-def test_a_lone_connection_is_answered_while_its_request_is_read():
+def test_lone_connection_gets_its_response_within_the_read():
     async def scenario() -> None:
         connection, transport = await lone_connection()
         for _ in range(3):
@@ -98,7 +98,7 @@ def test_a_lone_connection_is_answered_while_its_request_is_read():
     asyncio.run(scenario())
 
 
-def test_requests_that_a_lone_connection_sends_ahead_are_answered_in_order_each_in_its_turn():
+def test_pipelined_requests_of_a_lone_connection_get_responses_in_order():
     async def scenario() -> None:
         connection, transport = await lone_connection()
         ask(connection, 3 * REQUEST)
@@ -109,7 +109,7 @@ def test_requests_that_a_lone_connection_sends_ahead_are_answered_in_order_each_
     asyncio.run(scenario())
 
 
-def test_connections_that_send_in_turn_wait_for_each_other():
+def test_connections_that_send_in_turn_are_batched():
     async def scenario() -> None:
         port = new_port()
         clients = [connection_of(port) for _ in range(2)]

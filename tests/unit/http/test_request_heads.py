@@ -26,7 +26,7 @@ def head(line: bytes, *fields: bytes, host: bytes = HOST) -> bytes:
     return line + b"\r\n" + host + b"".join(field + b"\r\n" for field in fields) + b"\r\n"
 
 
-def test_a_head_says_what_a_request_is():
+def test_head_is_parsed_into_its_fields():
     said = read(head(b"POST /v2/a%20b?x=1 HTTP/1.1", b"Content-Length: 12", b"X-Y: Z", b"Expect: 100-continue"))
     assert (said.method, said.target, said.path, said.raw_path, said.query) == ("POST", b"/v2/a%20b?x=1", "/v2/a b", b"/v2/a%20b", b"x=1")
     assert (said.version, said.length, said.keep_alive, said.expects_continue) == ("1.1", 12, True, True)
@@ -95,7 +95,7 @@ REFUSED = [
     (b"GET /\r\n\r\n", 505),
     (b"PRI * HTTP/2.0\r\n\r\n", 400),
     (head(b"CONNECT a:1 HTTP/1.1"), 400),
-    # Who is asked.
+    # The host.
     (head(b"GET / HTTP/1.1", host=b""), 400),
     (head(b"GET / HTTP/1.1", b"Host: b"), 400),
     # How the body is read.
@@ -114,7 +114,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("block", "status"), REFUSED)
-def test_what_cannot_be_one_plain_request_is_refused(block: bytes, status: int):
+def test_ambiguous_or_invalid_head_is_refused(block: bytes, status: int):
     with pytest.raises(Refusal) as refused:
         read(block)
     assert refused.value.status == status
@@ -135,7 +135,7 @@ ODD_VALUES = [b"", b"x" * 65_536, b"\xff\xfe", b"a\0b", b"9" * 100]
 
 @pytest.mark.parametrize("value", ODD_VALUES, ids=["empty", "64 KiB", "not ASCII", "NUL", "huge"])
 @pytest.mark.parametrize("name", READ_HEADERS)
-def test_odd_values_of_headers_that_are_read_end_in_a_head_or_a_refusal(name: bytes, value: bytes):
+def test_any_header_value_ends_in_a_head_or_a_refusal(name: bytes, value: bytes):
     block = head(b"POST / HTTP/1.1", name + b": " + value, host=b"" if name == b"Host" else HOST)
     status = 0
     try:
@@ -146,7 +146,7 @@ def test_odd_values_of_headers_that_are_read_end_in_a_head_or_a_refusal(name: by
 
 
 @given(st.data())
-def test_pieces_say_the_same_as_the_whole(data: st.DataObject):
+def test_head_in_pieces_parses_as_the_whole(data: st.DataObject):
     block = head(b"POST /v2/models/m/infer HTTP/1.1", b"Content-Length: 12", b"Content-Type: a/b", b"X: y")
     cuts = tuple(data.draw(st.lists(st.integers(0, len(block)), max_size=10)))
     assert read(block, cuts) == read(block)

@@ -67,13 +67,13 @@ async def begun(peer: Peer, engine: FakeEngine, path: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/v2/models/echo/infer", b"/v2/models/ech%6f/infer", b"/v1/models/echo:predict"])
-def test_the_slowest_upload_ends_where_another_needs_its_room(path: bytes):
+def test_slowest_upload_is_evicted_when_the_budget_is_full(path: bytes):
     async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         await begun(slow, engine, path)
         loop.shift_s = 4.0
         other = await another(slow.front, slow.port)
         body, header = binary_body(PART)
-        # Small requests have room in any case.
+        # Small requests fit in any case.
         other.writer.write(post(json_body(1, 2)))
         assert data_of(await other.answer()) == [1, 2]
         other.writer.write(post(body, header))
@@ -86,7 +86,7 @@ def test_the_slowest_upload_ends_where_another_needs_its_room(path: bytes):
     share(scenario)
 
 
-def test_an_upload_that_is_too_young_to_judge_goes_on():
+def test_upload_younger_than_the_rate_window_is_not_evicted():
     async def scenario(first: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         await begun(first, engine, b"/v2/models/echo/infer")
         other = await another(first.front, first.port)
@@ -102,7 +102,7 @@ def test_an_upload_that_is_too_young_to_judge_goes_on():
     share(scenario)
 
 
-def test_an_unread_answer_ends_where_another_needs_its_room():
+def test_unflushed_response_is_evicted_when_the_budget_is_full():
     async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         body, header = binary_body(PART)
         # Large enough for the kernel's buffers not to take all of it.
@@ -129,7 +129,7 @@ def test_an_unread_answer_ends_where_another_needs_its_room():
         pytest.param(b"/v2/models/echo/generate", b'{"INPUT": [1, 2, 3]}', id="generate"),
     ],
 )
-def test_unread_answers_of_every_protocol_count_against_the_budget(path: bytes, body: bytes):
+def test_unflushed_responses_of_every_protocol_count_against_the_budget(path: bytes, body: bytes):
     async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         # Large enough for the kernel's buffers not to take all of it.
         engine.models["echo"].function = lambda inputs: {"OUTPUT": np.full((1, 3 * MIB), 1_000_000, np.int32)}
@@ -151,7 +151,7 @@ def test_unread_answers_of_every_protocol_count_against_the_budget(path: bytes, 
 
 
 @pytest.mark.parametrize("path", [b"/v2/models/echo/infer", b"/v2/models/echo/generate"])
-def test_an_answer_larger_than_a_request_may_be_is_refused_and_not_lost(path: bytes):
+def test_response_above_the_request_limit_is_an_error_response(path: bytes):
     async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         engine.models["echo"].function = lambda inputs: {"OUTPUT": np.full((1, MIB), 1_000_000, np.int32)}
         body, header = binary_body(np.arange(3, dtype=np.int32))
@@ -163,7 +163,7 @@ def test_an_answer_larger_than_a_request_may_be_is_refused_and_not_lost(path: by
     share(scenario, most_request_bytes=1_000_000)
 
 
-def test_the_next_request_waits_until_the_last_answer_was_read():
+def test_next_request_waits_until_the_last_response_was_read():
     """Else answers would pile up, and what one of them holds of the budget would be forgotten for the next one's."""
 
     async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:

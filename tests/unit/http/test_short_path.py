@@ -100,7 +100,7 @@ def data_of(answer: tuple[int, bytes, bytes]) -> list[int]:
     return data
 
 
-def test_routes_of_both_kinds_are_answered_in_order_on_one_connection():
+def test_direct_and_asgi_requests_get_responses_in_order_on_one_connection():
     binary, header = binary_body(np.arange(3, dtype=np.int32))
     requests = [
         (post(json_body(1, 2)), [1, 2]),
@@ -124,7 +124,7 @@ def test_routes_of_both_kinds_are_answered_in_order_on_one_connection():
     talk(scenario, echo_engine())
 
 
-def test_a_byte_at_a_time_is_the_same_as_all_at_once():
+def test_single_bytes_get_the_same_responses():
     binary, header = binary_body(np.arange(3, dtype=np.int32))
     wire = post(json_body(1, 2)) + post(binary, header) + b"\r\nGET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -140,7 +140,7 @@ def test_a_byte_at_a_time_is_the_same_as_all_at_once():
     talk(scenario, echo_engine())
 
 
-def test_a_client_that_waits_is_told_to_go_on():
+def test_client_that_expects_100_continue_gets_it():
     async def scenario(peer: Peer) -> None:
         head, _, body = post(json_body(1, 2), b"Expect: 100-continue").partition(b"\r\n\r\n")
         peer.writer.write(head + b"\r\n\r\n")
@@ -153,7 +153,7 @@ def test_a_client_that_waits_is_told_to_go_on():
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_large_bodies_come_back_whole(is_chunked: bool, is_binary: bool):
+def test_large_bodies_are_returned_completely(is_chunked: bool, is_binary: bool):
     array = np.arange(LARGE, dtype=np.int32)
     body, header = binary_body(array) if is_binary else (json_body(*array.tolist()), b"X: y")
 
@@ -176,7 +176,7 @@ def test_large_bodies_come_back_whole(is_chunked: bool, is_binary: bool):
         assert not large.inputs["INPUT"].flags.writeable
 
 
-def test_a_body_whose_rest_nobody_wants_is_dropped_and_the_next_request_answered():
+def test_unread_body_is_dropped_and_the_next_request_served():
     async def scenario(peer: Peer) -> None:
         # Answered as soon as the budget is known to be too small, with most of the body to come.
         body = bytes(LARGE)
@@ -189,7 +189,7 @@ def test_a_body_whose_rest_nobody_wants_is_dropped_and_the_next_request_answered
     talk(scenario, echo_engine(budget_bytes=50_000))
 
 
-def test_a_declared_body_beyond_the_limit_is_refused_at_once():
+def test_declared_body_above_the_limit_is_refused_at_once():
     async def scenario(peer: Peer) -> None:
         peer.writer.write(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 10737418240\r\n\r\n")
         assert (await peer.answer())[0] == 413
@@ -198,7 +198,7 @@ def test_a_declared_body_beyond_the_limit_is_refused_at_once():
     talk(scenario, echo_engine())
 
 
-def test_a_chunked_body_beyond_the_limit_is_answered_and_then_cut_off():
+def test_chunked_body_above_the_limit_gets_a_response_and_ends_the_connection():
     async def scenario(peer: Peer) -> None:
         peer.writer.write(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(2):
@@ -221,7 +221,7 @@ def waiting_model() -> tuple[FakeModel, asyncio.Event]:
     return model, go
 
 
-def test_a_client_that_leaves_takes_its_request_back():
+def test_request_is_cancelled_when_its_client_leaves():
     model, _ = waiting_model()
     engine = FakeEngine(model)
 
@@ -236,7 +236,7 @@ def test_a_client_that_leaves_takes_its_request_back():
     talk(scenario, engine)
 
 
-def test_what_a_client_sends_ahead_waits_unread():
+def test_pipelined_bytes_wait_unread():
     model, go = waiting_model()
     engine = FakeEngine(model)
     request = post(json_body(*range(100)))
@@ -257,7 +257,7 @@ def test_what_a_client_sends_ahead_waits_unread():
     talk(scenario, engine)
 
 
-def test_one_connection_full_of_requests_leaves_turns_to_others():
+def test_connection_with_many_pipelined_requests_shares_the_event_loop():
     engine = echo_engine()
     order: list[str] = []
     arrived = asyncio.Event()
@@ -283,7 +283,7 @@ def test_one_connection_full_of_requests_leaves_turns_to_others():
     talk(scenario, engine)
 
 
-def test_answers_that_nobody_reads_stop_the_requests_behind_them():
+def test_unread_responses_stop_the_requests_behind_them():
     array = np.arange(LARGE, dtype=np.int32)
     body, header = binary_body(array)
     engine = echo_engine()
@@ -305,7 +305,7 @@ def test_answers_that_nobody_reads_stop_the_requests_behind_them():
     talk(scenario, engine)
 
 
-def test_an_answer_counts_until_its_client_has_read_it():
+def test_response_counts_against_the_budget_until_its_client_has_read_it():
     array = np.arange(10 * LARGE, dtype=np.int32)
     body, header = binary_body(array)
     engine = echo_engine()
@@ -324,7 +324,7 @@ def test_an_answer_counts_until_its_client_has_read_it():
     talk(scenario, engine)
 
 
-def test_an_answer_that_nobody_read_is_given_back_with_its_connection():
+def test_reservation_of_an_unread_response_is_released_with_its_connection():
     body, header = binary_body(np.arange(10 * LARGE, dtype=np.int32))
     engine = echo_engine()
 
@@ -341,7 +341,7 @@ def test_an_answer_that_nobody_read_is_given_back_with_its_connection():
     talk(scenario, engine)
 
 
-def test_an_answer_for_which_there_is_no_room_is_refused():
+def test_response_above_the_budget_is_refused():
     body, header = binary_body(np.arange(10 * LARGE, dtype=np.int32))
     engine = echo_engine()
 
@@ -369,7 +369,7 @@ async def send(peer: Peer, wire: bytes) -> None:
     await peer.writer.drain()
 
 
-def test_a_stop_answers_what_is_in_work_and_says_that_it_is_the_last():
+def test_stop_completes_requests_in_work_with_connection_close():
     async def main() -> None:
         model, go = waiting_model()
         engine = FakeEngine(model)
@@ -392,7 +392,7 @@ def large_views() -> list[memoryview]:
     return [found for found in gc.get_objects() if isinstance(found, memoryview) and found.nbytes > LARGE]
 
 
-def test_nothing_is_kept_of_a_large_request_once_it_is_answered():
+def test_memory_of_a_large_request_is_released_with_its_response():
     array = np.arange(LARGE, dtype=np.int32)
     body, header = binary_body(array)
     engine = echo_engine()
@@ -454,7 +454,7 @@ def connected(engine: FakeEngine) -> tuple[HttpConnection, Recorder]:
     return connection, recorder
 
 
-def test_a_connection_that_is_lost_before_a_task_begins_holds_nothing():
+def test_connection_lost_before_its_task_starts_holds_no_reservation():
     # A task that is cancelled before its first step runs no code of its coroutine, `finally` included.
     body = gzip.compress(json_body(1, 2))
 
@@ -472,7 +472,7 @@ def test_a_connection_that_is_lost_before_a_task_begins_holds_nothing():
     asyncio.run(main())
 
 
-def test_a_connection_that_is_lost_before_its_answer_is_encoded_holds_nothing():
+def test_connection_lost_before_its_response_is_encoded_holds_no_reservation():
     body, header = binary_body(np.arange(LARGE, dtype=np.int32))
 
     async def main() -> None:
@@ -498,7 +498,7 @@ def test_a_connection_that_is_lost_before_its_answer_is_encoded_holds_nothing():
     asyncio.run(main())
 
 
-def test_what_comes_ahead_in_small_pieces_pauses_reading_too():
+def test_pipelined_bytes_in_small_reads_pause_reading():
     async def main() -> None:
         model, go = waiting_model()
         connection, recorder = connected(FakeEngine(model))
@@ -519,7 +519,7 @@ def test_what_comes_ahead_in_small_pieces_pauses_reading_too():
 
 
 async def conversation(wire: bytes, cuts: list[int]) -> bytes:
-    """What the server writes to a client that sends `wire` in those pieces."""
+    """The bytes that the server writes to a client that sends `wire` in those pieces."""
     connection, recorder = connected(echo_engine())
     for begin, end in pairwise([0, *sorted(cuts), len(wire)]):
         arrive(connection, wire[begin:end])
@@ -552,7 +552,7 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.lists(st.integers(0, 2000), max_size=20))
-def test_however_messages_are_cut_the_answers_are_the_same(messages: list[bytes], cuts: list[int]):
+def test_reads_of_any_size_get_the_same_responses(messages: list[bytes], cuts: list[int]):
     wire = b"".join(messages)
 
     async def main() -> tuple[bytes, bytes]:

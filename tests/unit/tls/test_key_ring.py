@@ -55,7 +55,7 @@ def test_new_connections_get_the_new_pair(tmp_path, server_pair, other_pair, cap
     assert caplog.text.count("the gRPC port has a new certificate, valid until") == 1
 
 
-def test_a_broken_pair_leaves_the_old_one_and_is_said_once(tmp_path, server_pair, other_pair, caplog):
+def test_invalid_pair_keeps_the_old_one_and_is_logged_once(tmp_path, server_pair, other_pair, caplog):
     ring = ring_of(tmp_path, server_pair)
     first = ring.context
     follow(ring, lambda: shutil.copy(other_pair.key, tmp_path / "key"), nothing, nothing)
@@ -67,14 +67,14 @@ def test_a_broken_pair_leaves_the_old_one_and_is_said_once(tmp_path, server_pair
     assert ring.material.key == other_pair.key.read_text()
 
 
-def test_a_missing_file_leaves_the_old_pair(tmp_path, server_pair):
+def test_missing_file_leaves_the_old_pair(tmp_path, server_pair):
     ring = ring_of(tmp_path, server_pair)
     first = ring.context
     follow(ring, (tmp_path / "cert").unlink, lambda: put(tmp_path, server_pair))
     assert ring.context is first
 
 
-def test_a_new_authority_of_clients_is_taken_over(tmp_path, server_pair, authority: Authority):
+def test_new_client_authority_is_used(tmp_path, server_pair, authority: Authority):
     shutil.copy(authority.cert, tmp_path / "ca")
     ring = ring_of(tmp_path, server_pair, tmp_path / "ca")
     other = Authority(tmp_path / "other")
@@ -84,7 +84,7 @@ def test_a_new_authority_of_clients_is_taken_over(tmp_path, server_pair, authori
     assert ring.material.client_ca == other.cert.read_text()
 
 
-def test_a_certificate_that_ends_soon_is_warned_of_once(tmp_path, server_pair, other_pair, caplog):
+def test_certificate_that_ends_soon_is_logged_once(tmp_path, server_pair, other_pair, caplog):
     ring = ring_of(tmp_path, server_pair)
     follow(ring, nothing, nothing)
     assert caplog.text.count("the gRPC port's certificate is valid only until") == 1
@@ -93,6 +93,6 @@ def test_a_certificate_that_ends_soon_is_warned_of_once(tmp_path, server_pair, o
     assert "valid only until" not in caplog.text
 
 
-def test_a_ring_without_a_usable_pair_is_not_made(tmp_path, server_pair, other_pair):
+def test_key_ring_without_a_valid_pair_is_refused(tmp_path, server_pair, other_pair):
     with pytest.raises(TlsError, match="does not belong"):
         ring_of(tmp_path, Pair(server_pair.cert, other_pair.key))

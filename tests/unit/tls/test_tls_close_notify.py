@@ -1,4 +1,4 @@
-"""A server that ends does not wait for clients that do not say goodbye, and cuts nothing off that is on its way."""
+"""A server that stops does not wait for clients without close_notify, and aborts no connection with bytes on their way."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["grpc", "http"])
-def test_clients_that_do_not_say_goodbye_hold_up_no_shutdown(kind, server_pair, authority: Authority):
+def test_clients_without_close_notify_do_not_delay_a_stop(kind, server_pair, authority: Authority):
     async def main() -> None:
         ring = KeyRing(kind, PemFiles(cert=server_pair.cert, key=server_pair.key), H2 if kind == "grpc" else HTTP_1)
         front = GrpcFrontend if kind == "grpc" else HttpFrontend
@@ -57,7 +57,7 @@ class Leaving:
         self.is_aborted = True
 
 
-def test_only_what_was_closed_and_written_at_two_looks_is_cut_off():
+def test_only_connections_closed_and_written_for_a_whole_period_are_aborted():
     kinds = {"written": Leaving(0), "just written": Leaving(9, 9, 0), "unread": Leaving(9), "in work": Leaving(0, is_closing=False)}
     looks = iter([False, False, False, True])
 

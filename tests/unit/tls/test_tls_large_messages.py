@@ -82,7 +82,7 @@ async def ask(peer: GrpcPeer, size: int, numbers: random.Random) -> None:
 
 @pytest.mark.parametrize("end", ["drained", "lost"])
 @pytest.mark.parametrize("listener", ["tcp", "unix", "tls"])
-def test_large_and_small_messages_over_a_socket(listener: str, end: str, server_pair: Pair, authority: Authority, tmp_path: Path):
+def test_large_and_small_messages_arrive_over_a_socket(listener: str, end: str, server_pair: Pair, authority: Authority, tmp_path: Path):
     async def main() -> None:
         numbers = random.Random(1)
         engine = FakeEngine(simple())
@@ -101,7 +101,7 @@ def test_large_and_small_messages_over_a_socket(listener: str, end: str, server_
             assert server._state is not None
             (connection,) = server._state.connections
             check_windows(connection)
-            # It ends amid a message that is read to its place.
+            # It ends within a message that is read into its receive buffer.
             stream_id = peer.begin("/a.B/Large")
             body = b"\0" + (500_000).to_bytes(4, "big") + bytes(500_000)
             peer.connection.send_data(stream_id, body[:16_384])

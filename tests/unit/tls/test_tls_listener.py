@@ -89,7 +89,7 @@ async def exchange(port: int, context: ssl.SSLContext, text: bytes = b"hello") -
         await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
 
 
-def test_what_is_sent_right_after_the_handshake_arrives(run, authority: Authority):
+def test_bytes_sent_right_after_the_handshake_arrive(run, authority: Authority):
     async def scenario(port: int, ring: KeyRing) -> None:
         assert await asyncio.gather(*(exchange(port, trusting(authority), b"%04d" % each) for each in range(2))) == [b">0000", b">0001"]
 
@@ -97,7 +97,7 @@ def test_what_is_sent_right_after_the_handshake_arrives(run, authority: Authorit
 
 
 @pytest.mark.slow
-def test_a_stalled_hello_is_closed_in_time_and_said(run, caplog):
+def test_stalled_handshake_is_closed_at_its_timeout_and_logged(run, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         sock = await plain(port)
         await asyncio.get_running_loop().sock_sendall(sock, b"\x16\x03\x01\x02\x00\x01")
@@ -114,7 +114,7 @@ def test_a_stalled_hello_is_closed_in_time_and_said(run, caplog):
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "the client does not speak TLS"),
     ],
 )
-def test_plain_text_is_closed_at_once(run, text, reason, caplog):
+def test_plain_text_on_a_tls_port_is_closed_at_once(run, text, reason, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         sock = await plain(port)
         await asyncio.get_running_loop().sock_sendall(sock, text)
@@ -125,7 +125,7 @@ def test_plain_text_is_closed_at_once(run, text, reason, caplog):
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
-def test_a_plain_http_request_gets_a_plain_answer(run, method: bytes):
+def test_plain_http_request_on_a_tls_port_gets_a_plain_response(run, method: bytes):
     async def scenario(port: int, ring: KeyRing) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(method + b" /v2/health/ready HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -139,7 +139,7 @@ def test_a_plain_http_request_gets_a_plain_answer(run, method: bytes):
     run(scenario, Limits())
 
 
-def test_of_too_many_handshakes_the_oldest_gives_way(run, authority: Authority):
+def test_oldest_handshake_is_cancelled_when_there_are_too_many(run, authority: Authority):
     async def scenario(port: int, ring: KeyRing) -> None:
         stalled = [await plain(port) for _ in range(2)]
         # The kernel hands connections out in their order.
@@ -160,7 +160,7 @@ async def hears_nothing(port: int, context: ssl.SSLContext) -> None:
     ("version", "alert"),
     [(ssl.TLSVersion.TLSv1_3, "ALERT_CERTIFICATE_REQUIRED"), (ssl.TLSVersion.TLSv1_2, "ALERT_HANDSHAKE_FAILURE")],
 )
-def test_a_client_is_told_why_it_is_kept_out(run, authority: Authority, version: ssl.TLSVersion, alert: str):
+def test_rejected_client_gets_an_alert_with_the_reason(run, authority: Authority, version: ssl.TLSVersion, alert: str):
     async def scenario(port: int, ring: KeyRing) -> None:
         context = trusting(authority)
         context.maximum_version = version
@@ -171,7 +171,7 @@ def test_a_client_is_told_why_it_is_kept_out(run, authority: Authority, version:
     run(scenario, Limits(), is_mutual=True)
 
 
-def test_a_client_without_a_certificate_is_kept_out_of_a_mutual_port(run, authority: Authority, caplog):
+def test_client_without_a_certificate_is_rejected_by_mutual_tls(run, authority: Authority, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await exchange(port, trusting(authority))
@@ -184,7 +184,7 @@ def test_a_client_without_a_certificate_is_kept_out_of_a_mutual_port(run, author
 
 
 @pytest.mark.parametrize(("offered", "is_served"), [(["h2"], True), (["h2", "http/1.1"], True), (["http/1.1"], False), ([], False)])
-def test_grpc_is_spoken_with_those_who_ask_for_it_by_alpn(offered, is_served, server_pair, authority: Authority):
+def test_alpn_selects_h2_on_the_grpc_port(offered, is_served, server_pair, authority: Authority):
     async def main() -> None:
         ring = KeyRing("gRPC", PemFiles(cert=server_pair.cert, key=server_pair.key), H2)
         served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
@@ -217,7 +217,7 @@ def test_old_tls_is_refused(run, authority: Authority):
     run(scenario, Limits())
 
 
-def test_the_warnings_of_failures_are_few(run, caplog):
+def test_warnings_of_failed_handshakes_are_rate_limited(run, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         for _ in range(5):
             sock = await plain(port)

@@ -29,7 +29,7 @@ def refusal(pair: Pair, client_ca: Path | None = None) -> str:
     return text
 
 
-def test_a_pair_becomes_a_context_for_tls_1_2_and_later(server_pair):
+def test_pair_becomes_a_context_for_tls_1_2_and_later(server_pair):
     material = read(server_pair)
     context = make_context(material, "h2")
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -37,13 +37,13 @@ def test_a_pair_becomes_a_context_for_tls_1_2_and_later(server_pair):
     assert "PRIVATE KEY" not in repr(material)
 
 
-def test_with_an_authority_clients_must_show_a_certificate(server_pair, authority: Authority):
+def test_client_authority_requires_client_certificates(server_pair, authority: Authority):
     context = make_context(read(server_pair, authority.cert), "http/1.1")
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.num_tickets == 0
 
 
-def test_what_openssl_says_of_the_validity_is_what_is_read(server_pair):
+def test_validity_agrees_with_openssl(server_pair):
     said = subprocess.run(
         [str(OPENSSL), "x509", "-in", str(server_pair.cert), "-noout", "-startdate", "-enddate"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -52,18 +52,18 @@ def test_what_openssl_says_of_the_validity_is_what_is_read(server_pair):
         assert ssl.cert_time_to_seconds(line.partition("=")[2]) == moment.timestamp()
 
 
-def test_a_far_end_is_read_too(authority: Authority):
+def test_validity_after_2050_is_read(authority: Authority):
     # From 2050 on, X.509 writes times in another form.
     pair = authority.sign("far", days=(-1, 365 * 40))
     assert validity_of(pem_certificates(pair.cert.read_text())[0]).not_after.year == (now() + timedelta(days=365 * 40)).year
 
 
-def test_a_missing_file_is_named(server_pair, tmp_path):
+def test_missing_file_is_named(server_pair, tmp_path):
     assert refusal(Pair(tmp_path / "no.pem", server_pair.key)) == f"{tmp_path / 'no.pem'}: No such file or directory"
     assert refusal(Pair(server_pair.cert, tmp_path)) == f"{tmp_path}: Is a directory"
 
 
-def test_files_without_what_belongs_there_are_named(server_pair, tmp_path):
+def test_files_with_the_wrong_contents_are_named(server_pair, tmp_path):
     empty, binary, large = tmp_path / "empty", tmp_path / "binary", tmp_path / "large"
     empty.touch()
     binary.write_bytes(b"\x30\x82\xff")
@@ -76,7 +76,7 @@ def test_files_without_what_belongs_there_are_named(server_pair, tmp_path):
     assert "no key in it" in refusal(Pair(server_pair.cert, server_pair.cert))
 
 
-def test_authorities_may_have_their_names_between_them(server_pair, authority: Authority, tmp_path):
+def test_text_between_authorities_is_ignored(server_pair, authority: Authority, tmp_path):
     bundle = tmp_path / "bundle.pem"
     bundle.write_text(f"# Főtanúsítvány\n{authority.cert.read_text()}\n# and again\r\n{authority.cert.read_text()}")
     context = make_context(read(server_pair, bundle), "h2")
@@ -86,19 +86,19 @@ def test_authorities_may_have_their_names_between_them(server_pair, authority: A
 
 
 @pytest.mark.parametrize("mark", ["ő", "\0", "A" * 4000, "-----BEGIN CERTIFICATE-----"])
-def test_strange_certificates_are_refused_in_one_line(mark, server_pair, tmp_path):
+def test_invalid_certificates_are_refused_in_one_line(mark, server_pair, tmp_path):
     strange = tmp_path / "strange.pem"
     text = server_pair.cert.read_text()
     strange.write_text(text[:100] + mark + text[100:])
     assert str(strange) in refusal(Pair(strange, server_pair.key))
 
 
-def test_a_key_of_another_certificate_is_refused(server_pair, other_pair):
+def test_key_of_another_certificate_is_refused(server_pair, other_pair):
     text = refusal(Pair(server_pair.cert, other_pair.key))
     assert text == f"{other_pair.key}: the key does not belong to the certificate in {server_pair.cert}"
 
 
-def test_an_encrypted_key_is_refused_without_a_question(server_pair, tmp_path):
+def test_encrypted_key_is_refused_without_a_prompt(server_pair, tmp_path):
     locked = tmp_path / "locked.key"
     subprocess.run(
         [str(OPENSSL), "pkcs8", "-topk8", "-in", str(server_pair.key), "-out", str(locked), "-passout", "pass:x"],
@@ -109,12 +109,12 @@ def test_an_encrypted_key_is_refused_without_a_question(server_pair, tmp_path):
 
 
 @pytest.mark.parametrize(("days", "fragment"), [((-3, -1), "has expired: it was valid until"), ((1, 2), "is not valid yet: it is from")])
-def test_a_certificate_outside_its_time_is_refused(days, fragment, authority: Authority):
+def test_certificate_outside_its_validity_is_refused(days, fragment, authority: Authority):
     pair = authority.sign(f"time{days[0]}", days=days)
     assert fragment in refusal(pair)
 
 
-def test_damaged_certificates_are_refused_and_nothing_worse(server_pair, tmp_path):
+def test_damaged_certificates_are_refused(server_pair, tmp_path):
     lines = server_pair.cert.read_text().splitlines(keepends=True)
     damaged = tmp_path / "damaged.pem"
     for cut in range(1, len(lines) - 1):
@@ -122,7 +122,7 @@ def test_damaged_certificates_are_refused_and_nothing_worse(server_pair, tmp_pat
         assert str(damaged) in refusal(Pair(damaged, server_pair.key))
 
 
-def test_tensorflow_servings_file_holds_the_texts_themselves(server_pair, authority: Authority, tmp_path):
+def test_ssl_config_file_contains_the_pem_texts(server_pair, authority: Authority, tmp_path):
     def quoted(path: Path) -> str:
         return '"' + path.read_text().replace("\n", "\\n") + '"'
 
@@ -139,7 +139,7 @@ def test_tensorflow_servings_file_holds_the_texts_themselves(server_pair, author
     assert read_material(SslConfigFile(file, read_ssl_config), now()).client_ca is None
 
 
-def test_a_wrong_ssl_config_is_named_with_its_line_and_shows_no_key(server_pair, tmp_path):
+def test_invalid_ssl_config_is_named_with_its_line_and_without_its_key(server_pair, tmp_path):
     file = tmp_path / "ssl.config"
     key = server_pair.key.read_text().splitlines()[1]
     for text, fragment in [

@@ -7,12 +7,13 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from typing import cast
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.asgi import AsgiApp
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.direct import DirectRoutes
-from stoker.server.net.http1.port import HttpPort, PortConnection, no_path
+from stoker.server.net.http1.port import HttpPort, no_path
 from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
 from stoker.server.net.tls.alerts import wait_closed
 
@@ -54,9 +55,9 @@ class HttpListener:
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
-    def connections(self) -> list[PortConnection]:
+    def connections(self) -> list[HttpConnection]:
         """The open connections."""
-        return [] if self._port is None else list(self._port.connections)
+        return [] if self._port is None else cast("list[HttpConnection]", list(self._port.connections))
 
     @property
     def half_closed_clients(self) -> int:

@@ -81,7 +81,7 @@ def talk(scenario: Callable[[Peer], Awaitable[None]], app: Any = read_all, limit
     asyncio.run(main())
 
 
-def test_requests_of_one_connection_are_answered_in_turn():
+def test_requests_of_one_connection_get_responses_in_order():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /a HTTP/1.1\r\n\r\nPOST /b HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
         assert (await peer.answer())[1].endswith(b"/a 0")
@@ -107,7 +107,7 @@ def test_requests_of_one_connection_are_answered_in_turn():
         (b"\x16\x03\x01\x02\x00", 400),
     ],
 )
-def test_what_breaks_the_bounds_or_the_grammar_is_refused_and_hung_up_on(data: bytes, status: int):
+def test_invalid_or_oversized_request_is_refused_and_ends_the_connection(data: bytes, status: int):
     async def scenario(peer: Peer) -> None:
         peer.send(data)
         got, answer = await peer.answer()
@@ -118,7 +118,7 @@ def test_what_breaks_the_bounds_or_the_grammar_is_refused_and_hung_up_on(data: b
     talk(scenario)
 
 
-def test_a_refused_client_that_does_not_hang_up_is_cut_off():
+def test_refused_client_that_does_not_hang_up_is_aborted():
     async def scenario(peer: Peer) -> None:
         peer.send(b"nonsense\r\n\r\n")
         assert (await peer.answer())[0] == 400
@@ -131,7 +131,7 @@ def test_a_refused_client_that_does_not_hang_up_is_cut_off():
     talk(scenario)
 
 
-def test_an_endless_header_is_cut_off():
+def test_endless_header_is_refused():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET / HTTP/1.1\r\nA: ")
         for _ in range(8):
@@ -142,7 +142,7 @@ def test_an_endless_header_is_cut_off():
     talk(scenario)
 
 
-def test_a_body_of_many_chunks_below_the_bound_is_taken():
+def test_body_of_many_chunks_below_the_limit_is_accepted():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nA\r\n" * 49 + b"0\r\n\r\n")
         assert (await peer.answer())[1].endswith(b"/ 49")
@@ -151,7 +151,7 @@ def test_a_body_of_many_chunks_below_the_bound_is_taken():
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nA: b\r\n"])
-def test_a_header_that_does_not_come_ends_the_connection(sent: bytes):
+def test_header_timeout_ends_the_connection(sent: bytes):
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /first HTTP/1.1\r\n\r\n")
         await peer.answer()
@@ -169,7 +169,7 @@ def test_a_header_that_does_not_come_ends_the_connection(sent: bytes):
     talk(scenario)
 
 
-def test_a_fresh_connection_that_says_nothing_is_ended():
+def test_new_connection_without_a_request_is_ended():
     async def scenario(peer: Peer) -> None:
         peer.send(b"G")
         while not peer.listener.connections:  # noqa: ASYNC110 - the connection is accepted in its own time
@@ -180,7 +180,7 @@ def test_a_fresh_connection_that_says_nothing_is_ended():
     talk(scenario)
 
 
-def test_silence_inside_a_body_ends_the_request():
+def test_idle_timeout_within_a_body_ends_the_request():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n")
         await peer.reader.readuntil(b"100 Continue\r\n\r\n")
@@ -193,7 +193,7 @@ def test_silence_inside_a_body_ends_the_request():
     talk(scenario)
 
 
-def test_a_trickling_body_is_refused_by_its_rate():
+def test_slow_body_is_refused_by_its_rate():
     limits = Limits(body_idle_timeout_s=0.001, body_bytes_per_s=1 << 30)
 
     async def scenario(peer: Peer) -> None:
@@ -205,7 +205,7 @@ def test_a_trickling_body_is_refused_by_its_rate():
     talk(scenario, limits=limits)
 
 
-def test_an_answer_that_nobody_reads_ends_the_connection():
+def test_unread_response_ends_the_connection():
     finished = asyncio.Event()
 
     async def send_much(scope: Any, receive: Any, send: Any) -> None:
@@ -220,7 +220,7 @@ def test_an_answer_that_nobody_reads_ends_the_connection():
         peer.send(b"GET / HTTP/1.1\r\n\r\n")
         await peer.reader.readuntil(b"\r\n\r\n")
         (connection,) = peer.listener.connections
-        while not connection.flow.write_paused:  # type: ignore[union-attr]  # noqa: ASYNC110
+        while not connection.flow.write_paused:  # noqa: ASYNC110
             await asyncio.sleep(0)
         peer.later(0)
         peer.later(10.5)
@@ -273,7 +273,7 @@ def test_requests_that_wait_their_turn_end_with_the_connection(caplog: pytest.Lo
     assert [record.name for record in caplog.records] == ["stoker.server.net.http1.listener"]
 
 
-def test_nonsense_behind_a_request_in_work_is_refused_after_its_answer():
+def test_invalid_bytes_behind_a_request_are_refused_after_its_response():
     started, go = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -293,7 +293,7 @@ def test_nonsense_behind_a_request_in_work_is_refused_after_its_answer():
     talk(scenario, slow)
 
 
-def test_a_body_after_its_answer_is_not_swallowed_without_end():
+def test_endless_body_behind_its_response_is_refused():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert (await peer.answer())[0] == 200
@@ -303,7 +303,7 @@ def test_a_body_after_its_answer_is_not_swallowed_without_end():
     talk(scenario, read_nothing, Limits(http_body_bytes=1000))
 
 
-def test_an_answer_before_the_go_ahead_is_the_last():
+def test_response_before_100_continue_ends_the_connection():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n")
         assert (await peer.answer())[0] == 200
@@ -314,7 +314,7 @@ def test_an_answer_before_the_go_ahead_is_the_last():
     talk(scenario, read_nothing)
 
 
-def test_an_offer_of_another_protocol_is_answered_in_http_1():
+def test_upgrade_request_gets_an_http_1_response():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /a HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n")
         assert (await peer.answer())[1].endswith(b"/a 0")
@@ -322,7 +322,7 @@ def test_an_offer_of_another_protocol_is_answered_in_http_1():
     talk(scenario)
 
 
-def test_stop_lets_work_end_and_then_closes():
+def test_stop_waits_for_requests_in_work():
     async def main() -> None:
         started, go = asyncio.Event(), asyncio.Event()
 
@@ -344,7 +344,7 @@ def test_stop_lets_work_end_and_then_closes():
     asyncio.run(main())
 
 
-def test_stop_cuts_off_what_outlives_the_grace(caplog: pytest.LogCaptureFixture):
+def test_stop_aborts_requests_that_outlive_the_grace_period(caplog: pytest.LogCaptureFixture):
     async def main() -> None:
         started = asyncio.Event()
 
@@ -364,7 +364,7 @@ def test_stop_cuts_off_what_outlives_the_grace(caplog: pytest.LogCaptureFixture)
     assert "cutting off 1 HTTP requests" in caplog.text
 
 
-def test_an_occupied_port_is_named():
+def test_port_in_use_is_named():
     async def main() -> None:
         first = HttpListener(read_all, LIMITS, "127.0.0.1", 0)
         port = await first.start()
@@ -375,7 +375,7 @@ def test_an_occupied_port_is_named():
     asyncio.run(main())
 
 
-def test_an_address_that_is_not_here_is_named():
+def test_address_of_another_host_is_named():
     with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1 port 0"):
         asyncio.run(HttpListener(read_all, LIMITS, "192.0.2.1", 0).start())
 
@@ -390,7 +390,7 @@ def test_an_address_that_is_not_here_is_named():
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n", 413),
     ],
 )
-def test_headers_that_promise_what_cannot_be_read_end_the_connection(data: bytes, status: int):
+def test_headers_of_an_unreadable_body_end_the_connection(data: bytes, status: int):
     async def scenario(peer: Peer) -> None:
         peer.send_raw(data)
         assert (await peer.answer())[0] == status
@@ -399,7 +399,7 @@ def test_headers_that_promise_what_cannot_be_read_end_the_connection(data: bytes
     talk(scenario)
 
 
-def test_connections_beyond_the_bound_are_refused_with_one_warning(caplog: pytest.LogCaptureFixture):
+def test_connections_above_the_limit_are_refused_with_one_warning(caplog: pytest.LogCaptureFixture):
     go = asyncio.Event()
 
     async def wait(scope: Any, receive: Any, send: Any) -> None:
@@ -421,7 +421,7 @@ def test_connections_beyond_the_bound_are_refused_with_one_warning(caplog: pytes
     assert [record.message for record in caplog.records] == ["refusing HTTP connections: 1 are open"]
 
 
-def test_connections_leave_files_for_the_rest_of_the_server(monkeypatch: pytest.MonkeyPatch):
+def test_connection_limit_leaves_a_quarter_of_the_file_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (256, 1024))
     assert ConnectionGate(1024, "HTTP").most == 192
     assert ConnectionGate(10, "HTTP").most == 10

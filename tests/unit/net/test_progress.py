@@ -15,33 +15,33 @@ def trickle(progress: Progress, *, since_s: int, until_s: int, bytes_each: int) 
     return None
 
 
-def test_bytes_sent_early_do_not_pay_for_slowness_later():
+def test_early_bytes_do_not_excuse_later_slowness():
     progress = Progress(LIMITS, 0.0)
     progress.note(128 << 20, 0.5)
     assert trickle(progress, since_s=1, until_s=31, bytes_each=1) == "the body comes slower than 1000 bytes a second"
 
 
-def test_an_even_pace_is_taken_until_the_time_is_over():
+def test_constant_rate_is_accepted_until_the_body_timeout():
     progress = Progress(LIMITS, 0.0)
     assert trickle(progress, since_s=0, until_s=99, bytes_each=1000) is None
     assert trickle(progress, since_s=99, until_s=110, bytes_each=10_000) == "the body takes longer than 100 s"
 
 
-def test_a_stall_shorter_than_the_idle_time_is_forgiven():
+def test_stall_shorter_than_the_idle_timeout_is_accepted():
     progress = Progress(LIMITS, 0.0)
     assert trickle(progress, since_s=0, until_s=5, bytes_each=5000) is None
     assert progress.slowness(14.0) is None
     assert trickle(progress, since_s=14, until_s=40, bytes_each=2000) is None
 
 
-def test_silence_ends_it():
+def test_idle_timeout_ends_the_request():
     progress = Progress(LIMITS, 0.0)
     progress.note(1 << 20, 1.0)
     assert progress.slowness(10.9) is None
     assert progress.slowness(11.1) == "no further byte of the body within 10 s"
 
 
-def test_time_in_which_the_server_did_not_read_is_not_the_clients():
+def test_time_without_reading_does_not_count_against_the_client():
     progress = Progress(LIMITS, 0.0)
     progress.note(1000, 1.0)
     for second in range(2, 60):
@@ -51,7 +51,7 @@ def test_time_in_which_the_server_did_not_read_is_not_the_clients():
     assert progress.rate(59.5) is None
 
 
-def test_the_rate_is_that_of_the_last_seconds():
+def test_rate_is_that_of_the_last_seconds():
     progress = Progress(LIMITS, 0.0)
     assert progress.rate(0.5) is None
     for tenth in range(40):

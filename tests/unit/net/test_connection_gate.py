@@ -1,4 +1,4 @@
-"""Which connections a port holds, who is closed for a new one, and what a reserved slot is for."""
+"""The connections that a port holds: which one is closed for a new one, and which requests a reserved slot serves."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from stoker.server.net.http1.listener import HttpListener
 from stoker.server.rpc.restricted import is_reserved_method
 from stoker.server.web.reserved_paths import is_reserved_path
 from tests.fakes.grpc_peer import connected, method, run, serving
-from tests.unit.frontends.test_http_connection import Peer, talk
+from tests.unit.net.test_http_connection import Peer, talk
 
 FROM = "192.0.2.1"
 
@@ -36,7 +36,7 @@ class Connection:
         self.close_idle()
 
 
-def test_the_longest_idle_is_closed_keep_alive_first():
+def test_longest_idle_is_closed_keep_alive_first():
     gate = ConnectionGate(4, "HTTP", 4)
     unheard, late, early, busy = (Connection(gate, idle) for idle in ((UNREGISTERED, 1.0), (IDLE, 9.0), (IDLE, 5.0), None))
     order: list[Connection] = []
@@ -47,7 +47,7 @@ def test_the_longest_idle_is_closed_keep_alive_first():
     assert new.slot is None
 
 
-def test_of_an_address_at_its_bound_one_of_its_own_is_closed():
+def test_address_at_its_limit_closes_its_own_longest_idle_connection():
     gate = ConnectionGate(10, "HTTP")
     assert gate.per_address == 5
     other = Connection(gate, (IDLE, 0.0), "192.0.2.2")
@@ -56,13 +56,13 @@ def test_of_an_address_at_its_bound_one_of_its_own_is_closed():
     assert [each.is_closed for each in (other, *mine)] == [False, True, False, False, False, False]
 
 
-def test_unix_sockets_have_no_address():
+def test_unix_socket_connections_have_no_address_limit():
     gate = ConnectionGate(10, "HTTP")
     assert all(Connection(gate, None, None).slot is Slot.ORDINARY for _ in range(10))
     assert Connection(gate, None, None).slot is None
 
 
-def test_a_full_port_gives_reserved_slots_to_those_that_come_then():
+def test_full_port_gives_reserved_slots_to_new_connections():
     gate = ConnectionGate(64, "HTTP", 64)
     assert gate.reserved == 2
     busy = [Connection(gate, None) for _ in range(62)]
@@ -83,13 +83,13 @@ def test_busy_connections_hold_no_reserved_slot_against_later_ones():
     assert [each.is_closed for each in reserved] == [True, True, False, False]
 
 
-def test_one_whose_address_is_at_its_bound_gets_a_reserved_slot():
+def test_connection_of_an_address_at_its_limit_gets_a_reserved_slot():
     gate = ConnectionGate(64, "HTTP", 1)
     Connection(gate, None)
     assert Connection(gate, None).slot is Slot.RESERVED
 
 
-def test_what_is_noted_as_idle_is_looked_at_again_before_it_is_closed():
+def test_idle_connection_found_earlier_is_checked_again_before_it_is_closed():
     gate = ConnectionGate(3, "HTTP", 3)
     first, second, third = (Connection(gate, (IDLE, float(at))) for at in range(3))
     Connection(gate, None)
@@ -99,7 +99,7 @@ def test_what_is_noted_as_idle_is_looked_at_again_before_it_is_closed():
     assert (second.is_closed, third.is_closed) == (False, True)
 
 
-def test_a_flood_does_not_cost_a_search_each():
+def test_flood_of_connections_does_not_search_for_each():
     gate = ConnectionGate(64, "HTTP", 64)
     idle = [Connection(gate, (IDLE, float(at))) for at in range(62)]
     for _ in range(62):
@@ -108,7 +108,7 @@ def test_a_flood_does_not_cost_a_search_each():
     assert max(each.looks for each in idle) <= 2
 
 
-def test_neither_does_one_on_a_port_whose_connections_are_busy():
+def test_flood_on_a_busy_port_does_not_search_for_each():
     gate = ConnectionGate(8, "HTTP", 8)
     busy = [Connection(gate, None) for _ in range(8)]
     for _ in range(50):
@@ -119,7 +119,7 @@ def test_neither_does_one_on_a_port_whose_connections_are_busy():
     assert busy[3].is_closed
 
 
-def test_everything_is_forgotten_in_the_end():
+def test_gate_keeps_nothing_of_closed_connections():
     gate = ConnectionGate(64, "HTTP", 2)
     made = [Connection(gate, None if at % 3 else (IDLE, float(at)), f"192.0.2.{at % 5}") for at in range(200)]
     for each in made:
@@ -147,11 +147,11 @@ def test_everything_is_forgotten_in_the_end():
         ("/docs", False),
     ],
 )
-def test_health_metrics_and_administration_are_answered_in_reserved_slots(path: str, is_reserved: bool):
+def test_health_metrics_and_administration_are_served_in_reserved_slots(path: str, is_reserved: bool):
     assert is_reserved_path(path) is is_reserved
 
 
-def test_so_are_their_rpcs():
+def test_health_and_administration_rpcs_are_served_in_reserved_slots():
     assert is_reserved_method("/grpc.health.v1.Health/Check")
     assert is_reserved_method("/inference.GRPCInferenceService/RepositoryModelUnload")
     assert not is_reserved_method("/inference.GRPCInferenceService/ModelInfer")
@@ -168,7 +168,7 @@ async def another(peer: Peer) -> Peer:
     return Peer(peer.listener, *await asyncio.open_connection(*peer.writer.get_extra_info("peername")))
 
 
-def test_a_full_http_port_closes_its_longest_idle_connection(caplog: pytest.LogCaptureFixture):
+def test_full_http_port_closes_its_longest_idle_connection(caplog: pytest.LogCaptureFixture):
     async def scenario(peer: Peer) -> None:
         bound(peer.listener, 2, 0)
         second = await another(peer)
@@ -192,7 +192,7 @@ def test_a_full_http_port_closes_its_longest_idle_connection(caplog: pytest.LogC
     assert [record.message for record in caplog.records] == ["too many HTTP connections: the longest idle ones are closed"]
 
 
-def test_a_reserved_slot_of_the_http_port_answers_health_and_nothing_else():
+def test_reserved_slot_of_the_http_port_serves_only_health():
     go = asyncio.Event()
 
     async def wait(scope, receive, send) -> None:
@@ -227,7 +227,7 @@ async def echo(data: bytes, call) -> bytes:
     return data
 
 
-def test_a_full_grpc_port_closes_its_longest_idle_connection():
+def test_full_grpc_port_closes_its_longest_idle_connection():
     async def scenario() -> None:
         limits = Limits(grpc_connections=2, connections_per_address=2)
         async with (
@@ -247,7 +247,7 @@ def test_a_full_grpc_port_closes_its_longest_idle_connection():
     run(scenario)
 
 
-def test_a_reserved_slot_of_the_grpc_port_answers_health_and_nothing_else():
+def test_reserved_slot_of_the_grpc_port_serves_only_health():
     go = asyncio.Event()
 
     async def wait(data: bytes, call) -> bytes:

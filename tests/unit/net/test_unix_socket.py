@@ -25,7 +25,7 @@ def leave_stale(path: Path) -> None:
         dead.bind(str(path))
 
 
-def test_a_socket_has_its_mode_whatever_the_umask(tmp_path):
+def test_socket_has_its_mode_whatever_the_umask(tmp_path):
     before = os.umask(0o077)
     try:
         made = UnixSocket(tmp_path / "s", 0o660)
@@ -37,7 +37,7 @@ def test_a_socket_has_its_mode_whatever_the_umask(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_socket_is_open_to_nobody_else_from_its_birth(tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_socket_has_its_mode_from_its_creation(tmp_path, monkeypatch: pytest.MonkeyPatch):
     born = []
     set_mode = Path.chmod
 
@@ -54,7 +54,7 @@ def test_a_socket_is_open_to_nobody_else_from_its_birth(tmp_path, monkeypatch: p
     assert born == [0o600]
 
 
-def test_the_socket_of_a_dead_server_is_replaced(tmp_path):
+def test_socket_of_a_dead_server_is_replaced(tmp_path):
     leave_stale(tmp_path / "s")
     made = UnixSocket(tmp_path / "s", 0o600)
     with socket.socket(socket.AF_UNIX) as client:
@@ -62,7 +62,7 @@ def test_the_socket_of_a_dead_server_is_replaced(tmp_path):
     made.sock.close()
 
 
-def test_a_living_servers_socket_is_not(tmp_path):
+def test_socket_of_a_live_server_is_not_replaced(tmp_path):
     living = UnixSocket(tmp_path / "s", 0o600)
     with living.sock:
         with pytest.raises(PortInUse, match=r"/s is in use by another process$") as caught:
@@ -84,7 +84,7 @@ def test_another_servers_socket_is_not_removed(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_what_is_no_socket_stays_and_is_named(tmp_path):
+def test_file_that_is_no_socket_is_kept_and_named(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(OSError, match=r"file that is no socket stands there"):
         UnixSocket(tmp_path / "file", 0o600)
@@ -95,7 +95,7 @@ def test_what_is_no_socket_stays_and_is_named(tmp_path):
         UnixSocket(tmp_path / ("x" * 200), 0o600)
 
 
-def test_http_answers_on_port_and_socket(tmp_path):
+def test_http_is_served_on_port_and_socket(tmp_path):
     path = tmp_path / "http.sock"
 
     async def main() -> None:
@@ -111,7 +111,7 @@ def test_http_answers_on_port_and_socket(tmp_path):
     asyncio.run(main())
 
 
-def test_grpc_answers_on_port_and_socket(tmp_path):
+def test_grpc_is_served_on_port_and_socket(tmp_path):
     path = tmp_path / "grpc.sock"
 
     async def main() -> None:
@@ -129,7 +129,7 @@ def test_grpc_answers_on_port_and_socket(tmp_path):
     asyncio.run(main())
 
 
-def test_a_socket_alone_opens_no_port(tmp_path):
+def test_socket_without_tcp_opens_no_port(tmp_path):
     path = tmp_path / "grpc.sock"
 
     async def main() -> None:

@@ -19,7 +19,7 @@ def nothing(size: int) -> None:
     pass
 
 
-def test_no_step_makes_or_reads_much():
+def test_each_step_reads_and_writes_a_bounded_size():
     noise = random.Random(1).randbytes(3 * MIB)
     work = Inflation(zlib.compress(noise + bytes(20 * MIB)), ZLIB, 64 * MIB)
     sizes = []
@@ -31,7 +31,7 @@ def test_no_step_makes_or_reads_much():
     assert work.result() == noise + bytes(20 * MIB)
 
 
-def test_what_comes_out_is_held_once():
+def test_decompressed_message_is_in_memory_once():
     """Parts that are joined at their end would be held twice, and be copied in one go."""
     packed = zlib.compress(bytes(64 * MIB))
     tracemalloc.start()
@@ -46,7 +46,7 @@ def test_what_comes_out_is_held_once():
     assert peak < 80 * MIB
 
 
-def test_large_work_is_done_in_threads():
+def test_large_messages_are_decompressed_in_threads():
     threads: set[str] = set()
 
     async def scenario() -> bytes:
@@ -65,7 +65,7 @@ def test_large_work_is_done_in_threads():
     assert threads == {"other"}
 
 
-def test_small_message_that_holds_much_leaves_the_loop_after_its_first_step():
+def test_small_message_of_large_content_uses_a_thread_after_its_first_step():
     sizes: list[int] = []
     packed = gzip.compress(bytes(MIB), 9)
     assert len(packed) < 4096
@@ -75,7 +75,7 @@ def test_small_message_that_holds_much_leaves_the_loop_after_its_first_step():
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_views_are_read_without_a_copy_of_the_whole(kind: type):
+def test_memoryviews_are_decompressed_without_a_copy(kind: type):
     assert asyncio.run(inflate(kind(gzip.compress(b"x" * 100_000)), GZIP, MIB, nothing, 10)) == b"x" * 100_000
 
 
@@ -86,7 +86,7 @@ def test_bytes_behind_the_end_are_counted():
 
 
 @pytest.mark.parametrize("size", [0, 1, STEP_OUT_BYTES, 3 * STEP_OUT_BYTES + 5])
-def test_what_is_packed_comes_out_again(size: int):
+def test_compressed_bytes_decompress_to_the_original(size: int):
     data = random.Random(size).randbytes(size)
     assert gzip.decompress(deflate([data[:7], memoryview(data)[7:]], GZIP)) == data
 

@@ -14,7 +14,7 @@ def address(view: memoryview) -> int:
 
 @pytest.mark.parametrize("lead_bytes", [0, 1, 63, 64, 1000])
 @pytest.mark.parametrize("size_bytes", [70_000, 40 << 20])
-def test_the_tensor_is_aligned(size_bytes: int, lead_bytes: int):
+def test_tensor_in_a_receive_buffer_is_aligned(size_bytes: int, lead_bytes: int):
     view = MessageBlocks().take(size_bytes, lead_bytes)
     assert len(view) == size_bytes
     assert not view.readonly
@@ -34,11 +34,11 @@ def tensor_of_tensor(view: memoryview) -> object:
 
 
 def inner_view(view: memoryview) -> object:
-    return memoryview(np.frombuffer(view[1000:], np.uint8))[5:]
+    return memoryview(np.frombuffer(view[1000:], np.uint8))[5:]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("derive", [whole_view, tensor_of, tensor_of_tensor, inner_view])
-def test_a_block_serves_again_once_nothing_refers_to_it(derive):
+def test_block_is_reused_once_nothing_refers_to_it(derive):
     blocks = MessageBlocks()
     view = blocks.take(SIZE, 0)
     where = address(view)
@@ -52,7 +52,7 @@ def test_a_block_serves_again_once_nothing_refers_to_it(derive):
     assert address(blocks.take(SIZE + 100, 0)) == where
 
 
-def test_what_is_kept_is_bounded():
+def test_kept_blocks_are_bounded():
     blocks = MessageBlocks()
     for size in range(1, 9):
         held = [blocks.take(size << 20, 0) for _ in range(20)]
