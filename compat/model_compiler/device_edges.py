@@ -19,11 +19,8 @@ from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import OptionError, ShapeError
-from stoker.compiler.options import CompilerOptions
-from stoker.compiler.refusals import refusals_of
-from stoker.compiler.session_options import compiler_options
-from stoker.compiler.target import Artefact, SourceModel, Target
-from stoker.compiler.targets import find_target
+from stoker.compiler.options import CompilerOptions, compiler_options
+from stoker.compiler.target import Artefact, SourceModel, Target, find_target, refusals_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from stoker.compiler.convert.option_fields import Kind
+from stoker.compiler.option_fields import Kind
 
 #: In the order of the model's inputs, or by their names.
 InputShapes: TypeAlias = tuple[tuple[int, ...], ...] | Mapping[str, tuple[int, ...]]

@@ -13,8 +13,7 @@ from model_compiler.serving import with_layouts
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.output_files import write_model
-from stoker.compiler.repository_writer import ServedTensor
-from stoker.compiler.served_tensors import config_name
+from stoker.compiler.repository_writer import ServedTensor, config_name
 
 FILENAME = "model.onnx"
 PLATFORM = "onnx"

@@ -27,8 +27,8 @@ from model_compiler.kinds import (
     Layout,
 )
 from stoker.backends.api.nearest import did_you_mean
-from stoker.compiler.convert.option_fields import COUNT, PATH, TEXT, option, specs
 from stoker.compiler.errors import OptionError
+from stoker.compiler.option_fields import COUNT, PATH, TEXT, option, specs
 from stoker.compiler.repository_writer import check_model_name
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ import onnx
 
 from model_compiler.request import CompileRequest
 from stoker.compiler.errors import OptionError
-from stoker.compiler.repository_writer import ServedTensor
-from stoker.compiler.served_tensors import served_tensors
+from stoker.compiler.repository_writer import ServedTensor, served_tensors
 from stoker.compiler.target import Artefact
 
 logger = logging.getLogger(__name__)

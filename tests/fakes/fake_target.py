@@ -7,8 +7,7 @@ from typing import Any
 
 from stoker.backends.api.tensor import DataType
 from stoker.compiler.errors import CompileError
-from stoker.compiler.options import CompilerOptions
-from stoker.compiler.session_options import effective
+from stoker.compiler.options import CompilerOptions, effective
 from stoker.compiler.target import Artefact, Measurement, SourceModel, Target
 
 

@@ -19,14 +19,13 @@ from typing import Any, NoReturn, TextIO
 from stoker.compiler.cli_arguments import CommandOptions, Words, completion_script, parse_words
 from stoker.compiler.config import YamlConfig, read_config
 from stoker.compiler.convert.converter import load_extensions
-from stoker.compiler.convert.option_fields import OptionSpec
 from stoker.compiler.convert.options import ConversionOptions, renamed
 from stoker.compiler.errors import CheckError, CompileError, GateError, OptionError
 from stoker.compiler.job import run_job
-from stoker.compiler.job_options import all_specs
-from stoker.compiler.plan import make_plan
-from stoker.compiler.progress import Progress
-from stoker.compiler.targets import find_target, target_names
+from stoker.compiler.option_fields import OptionSpec
+from stoker.compiler.plan import all_specs, make_plan
+from stoker.compiler.reports import Progress
+from stoker.compiler.target import find_target, target_names
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from stoker.backends.api.nearest import did_you_mean
-from stoker.compiler.convert.option_fields import FLAG, PATH, TEXT, OptionSpec, option, specs
 from stoker.compiler.convert.options import OLD_NAMES
 from stoker.compiler.errors import OptionError
-from stoker.compiler.job_options import LEVELS, TENSORFLOW_NAMES, all_specs
+from stoker.compiler.option_fields import FLAG, PATH, TEXT, OptionSpec, option, specs
+from stoker.compiler.plan import LEVELS, TENSORFLOW_NAMES, all_specs
 
 _GENERAL = "General"
 SUBCOMMAND = "tf2onnx"

@@ -13,10 +13,10 @@ import yaml
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.cli_arguments import COMMAND_SPECS
-from stoker.compiler.convert.option_fields import OptionSpec
 from stoker.compiler.convert.options import OLD_NAMES, today_name
 from stoker.compiler.errors import OptionError
-from stoker.compiler.job_options import SHARED_NAMES, all_specs
+from stoker.compiler.option_fields import OptionSpec
+from stoker.compiler.plan import SHARED_NAMES, all_specs
 
 FUSION_KEY = "model_fusion"
 #: Options of the command that a file may set.

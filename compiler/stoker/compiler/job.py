@@ -15,7 +15,6 @@ from typing import Any, TextIO
 
 import onnx
 
-from stoker.compiler.accuracy import check, report_drift, report_layers, show_models
 from stoker.compiler.convert.converter import Converter, warn_of_no_effect
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.convert.free_dimensions import asked_batch_size, closed
@@ -23,17 +22,14 @@ from stoker.compiler.convert.options import COMPILED_PRECISIONS
 from stoker.compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from stoker.compiler.custom_libraries import using_libraries
 from stoker.compiler.errors import CheckError, CompileError, GateError, OptionError, ShapeError
-from stoker.compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
-from stoker.compiler.options import CompilerOptions
-from stoker.compiler.output_files import write_model, write_text, written_whole
-from stoker.compiler.plan import BUILD_OPTIONS, ModelJob, Plan
+from stoker.compiler.option_fields import specs
+from stoker.compiler.options import BuildOptions, CompilerOptions
+from stoker.compiler.output_files import check_folder, write_model, write_text, written_whole
+from stoker.compiler.plan import NO_EFFECT, TENSORFLOW_NAMES, JobOptions, ModelJob, Plan
 from stoker.compiler.precision.samples import load_samples
-from stoker.compiler.progress import Progress
-from stoker.compiler.refusals import check_folder, refusals_of
-from stoker.compiler.repository_writer import ServedModel, write_served_versions
-from stoker.compiler.run import report_measurement
-from stoker.compiler.served_tensors import served_tensors
-from stoker.compiler.target import Artefact, Comparison, ServedPart, SourceModel, Target
+from stoker.compiler.reports import Progress, check, report_drift, report_layers, report_measurement, show_models
+from stoker.compiler.repository_writer import ServedModel, served_tensors, write_served_versions
+from stoker.compiler.target import Artefact, Comparison, ServedPart, SourceModel, Target, refusals_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +66,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
             raise OptionError(
                 f"--{name} judges what is compiled: give --model_repository and --model_name, --export_popef, --run or --report"
             )
-    for name in BUILD_OPTIONS:
+    for name in specs(BuildOptions):
         if name not in target.build_options and getattr(plan.compiler, name) != getattr(CompilerOptions(), name):
             raise OptionError(f"--{name}: target '{target.name}' has no such option; --precision says what it computes in")
     for model in plan.models:

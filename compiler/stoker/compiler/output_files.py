@@ -103,3 +103,16 @@ def make_folder(folder: Path) -> None:
 
 def _not_written(path: Path, error: OSError) -> CompileError:
     return CompileError(f"cannot write {path}: {error.strerror or error}")
+
+
+def check_folder(path: Path) -> None:
+    """Whether files can be written to `path`, as far as that is known without making anything there.
+
+    Raises:
+        CompileError: it, or what is to become its parent, is no folder or may not be written to.
+    """
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.lexists(folder))
+    if not there.is_dir():
+        raise CompileError(f"cannot write to folder {path}: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise CompileError(f"cannot write to folder {path}: permission denied in {there}")

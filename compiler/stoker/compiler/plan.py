@@ -1,4 +1,7 @@
-"""`Plan`: what one run of `stoker compile` was told, read and checked before any model is."""
+"""What one run of `stoker compile` does around the conversion: `JobOptions`, and the `Plan` that all options make.
+
+The plan is made and checked before any model is read.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,22 +9,104 @@ from typing import Any
 
 from stoker.compiler.convert.options import ConversionOptions, conversion_specs
 from stoker.compiler.errors import OptionError
-from stoker.compiler.job_options import JobOptions
-from stoker.compiler.options import CompilerOptions
-from stoker.compiler.session_options import compiler_options
+from stoker.compiler.option_fields import COUNT, COUNTS, FLAG, NUMBER, PAIRS, PATH, POSITIVE, TEXT, OptionSpec, option, specs
+from stoker.compiler.options import COMPILATION_GROUP, CPU_GROUP, BuildOptions, CompilerOptions, compiler_options
 
-#: Options of the command line that are the compiler's under the same names.
-BUILD_OPTIONS = (
-    "build_flag",
-    "resource_mode",
-    "format",
-    "quantizer",
-    "calibration_method",
-    "int8_preset",
-    "int8_weight_bits",
-    "int8_skip_op_types",
-    "int8_skip_op_names",
-)
+_FILES, _SERVE, _RUN, _TENSORFLOW = "Files", "Model repository", "Running", "TensorFlow input (subcommand tf2onnx)"
+#: Headings of the help, in order.
+_GROUPS = (_FILES, COMPILATION_GROUP, CPU_GROUP, _SERVE, _RUN, _TENSORFLOW)
+
+FRAMEWORKS = ("onnx", "tensorflow")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions(BuildOptions):
+    """One run of the compiler. Each field is an option of the command line and of the YAML file."""
+
+    input_model: str | None = option(
+        PATH, "The model: an ONNX file, or a SavedModel folder with --framework tensorflow.", group=_FILES, flags=("-i",)
+    )
+    output_model: str | None = option(
+        PATH,
+        "File name of the converted ONNX model in --output_dir. [default: <input>_converted.onnx, where nothing else is written]",
+        group=_FILES,
+    )
+    output_dir: str = option(PATH, "Where files are written.", group=_FILES, default="./")
+    framework: str = option(TEXT, "What --input_model comes from.", group=_FILES, default="onnx", choices=FRAMEWORKS)
+
+    export_popef: bool = option(
+        FLAG, "Compile the converted model into an executable in --output_dir.", group=COMPILATION_GROUP, default=False
+    )
+    ipu_version: str = option(
+        TEXT, "ipu2 (M2000, Bow) or ipu21 (C600).", group=COMPILATION_GROUP, default="ipu2", choices=("ipu2", "ipu21")
+    )
+    batches_per_step: int = option(COUNT, "Micro-batches of one host round trip.", group=COMPILATION_GROUP, default=1)
+    batch_sizes: tuple[int, ...] = option(
+        COUNTS,
+        "Batch sizes to compile for, all in one executable (gcu). The server runs the smallest that takes a batch.",
+        group=COMPILATION_GROUP,
+        default=(),
+    )
+    compiler_options: Mapping[str, Any] = option(PAIRS, "Options of the target's compiler.", group=COMPILATION_GROUP, default={})
+    popart_options: Mapping[str, Any] = option(PAIRS, "PopART session options.", group=COMPILATION_GROUP, default={})
+    report: str | None = option(
+        PATH,
+        "Also write into this folder where memory and time go, as JSON and as a page; also of what does not fit.",
+        group=COMPILATION_GROUP,
+    )
+    perf_tuner: bool = option(FLAG, "Accepted, not implemented.", group=COMPILATION_GROUP, default=False)
+    disable_compilation_progress_bar: bool = option(FLAG, "Show no progress.", group=COMPILATION_GROUP, default=False)
+
+    min_snr: float | None = option(
+        NUMBER,
+        "Write nothing, and end with exit code 4, where an output's signal to noise against the source is below X decibels (cpu).",
+        group=CPU_GROUP,
+    )
+    min_speedup: float | None = option(
+        POSITIVE,
+        "Write nothing, and end with exit code 4, where the result is less than X times as fast as the source (cpu).",
+        group=CPU_GROUP,
+    )
+
+    model_repository: str | None = option(PATH, "Also write a version that can be served into this model repository.", group=_SERVE)
+    model_name: str | None = option(TEXT, "Name of the served model.", group=_SERVE)
+    model_version: int | None = option(COUNT, "Version of the served model. [default: one above the highest there]", group=_SERVE)
+
+    run: bool = option(FLAG, "Run the executable with random data; print batch size, latency and throughput.", group=_RUN, default=False)
+
+    saved_model: bool = option(FLAG, "--input_model is a SavedModel.", group=_TENSORFLOW, default=False)
+    signature_def: str | None = option(TEXT, "Signature of the SavedModel.", group=_TENSORFLOW)
+    tag: str | None = option(TEXT, "Tag of the SavedModel.", group=_TENSORFLOW)
+    inputs: str | None = option(TEXT, "Names of the model's inputs, separated by commas (optional for a SavedModel).", group=_TENSORFLOW)
+    outputs: str | None = option(TEXT, "Names of the model's outputs, separated by commas.", group=_TENSORFLOW)
+    opset: int = option(COUNT, "Opset that the TensorFlow model is converted to.", group=_TENSORFLOW, default=11)
+    inputs_as_nchw: str | None = option(TEXT, "Inputs to take as NCHW, separated by commas.", group=_TENSORFLOW)
+    outputs_as_nchw: str | None = option(TEXT, "Outputs to give as NCHW, separated by commas.", group=_TENSORFLOW)
+
+
+#: Options of a TensorFlow model, which the command line takes after the word `tf2onnx`.
+TENSORFLOW_NAMES = tuple(name for name, spec in specs(JobOptions).items() if spec.group == _TENSORFLOW)
+
+#: Job options that are accepted and change nothing here; the reason is for the warning.
+NO_EFFECT: Mapping[str, str] = {"perf_tuner": "it is not implemented, here as in PopRT"}
+
+#: What a model of a fused executable may not have for itself: it concerns the executable or the command.
+SHARED_NAMES = frozenset(specs(JobOptions)) - {"input_model", "framework", *TENSORFLOW_NAMES} | {
+    "num_io_tiles",
+    "available_memory_proportion",
+}
+
+
+def all_specs() -> dict[str, OptionSpec]:
+    """Every option of a compile job by name: the job's and the converter's."""
+    inherited = specs(BuildOptions)
+
+    def place(spec: OptionSpec) -> tuple[int, bool]:
+        return _GROUPS.index(spec.group), spec.group == COMPILATION_GROUP and spec.name in inherited
+
+    job = {spec.name: spec for spec in sorted(specs(JobOptions).values(), key=place)}
+    return {**job, **conversion_specs()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +183,7 @@ def _model_job(values: Mapping[str, Any]) -> ModelJob:
 def _compiler_options(job: JobOptions, given: Mapping[str, Any], models: Sequence[ModelJob], is_fused: bool) -> CompilerOptions:
     """The command line's own arguments count only where they were given, so that compiler_options may say the same things."""
     first = models[0].conversion
-    named = ("ipu_version", "batches_per_step", "num_io_tiles", *BUILD_OPTIONS)
+    named = ("ipu_version", "batches_per_step", "num_io_tiles", *specs(BuildOptions))
     settings: dict[str, Any] = {name: given[name] for name in named if name in given}
     if "ipu_version" not in {*settings, *job.compiler_options}:
         settings["ipu_version"] = job.ipu_version

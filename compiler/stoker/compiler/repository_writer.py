@@ -1,20 +1,48 @@
-"""Puts a compiled model into a model repository as a version that can be served: config.pbtxt and `<version>/<artefact>`.
+"""A version in a model repository: `<version>/<artefact>`, config.pbtxt, and how clients see the model's inputs and outputs.
 
 A server that watches the repository sees the version only when it is whole: it is filled under a hidden name and then renamed. The
-config.pbtxt of a model that is there already is kept, with all that people wrote into it, if the new version agrees with it.
+config.pbtxt of a model that exists is kept, with all that people wrote into it, if the new version agrees with it. Clients see the source
+model's names and element types, and one item's dimensions.
 """
 
 import dataclasses
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.output_files import new_folder, write_text
 from stoker.compiler.pbtxt import Word, print_message, read_message
-from stoker.compiler.tensorflow_types import TENSORFLOW_NAMES, triton_name
+
+#: `TYPE_FP32` -> `DT_FLOAT`, for all that both have (tensorflow/core/framework/types.proto).
+TENSORFLOW_NAMES: Mapping[str, str] = {
+    "TYPE_BOOL": "DT_BOOL",
+    "TYPE_UINT8": "DT_UINT8",
+    "TYPE_UINT16": "DT_UINT16",
+    "TYPE_UINT32": "DT_UINT32",
+    "TYPE_UINT64": "DT_UINT64",
+    "TYPE_INT8": "DT_INT8",
+    "TYPE_INT16": "DT_INT16",
+    "TYPE_INT32": "DT_INT32",
+    "TYPE_INT64": "DT_INT64",
+    "TYPE_FP16": "DT_HALF",
+    "TYPE_FP32": "DT_FLOAT",
+    "TYPE_FP64": "DT_DOUBLE",
+    "TYPE_BF16": "DT_BFLOAT16",
+    "TYPE_STRING": "DT_STRING",
+}
+_TRITON_NAMES = {theirs: ours for ours, theirs in TENSORFLOW_NAMES.items()}
+
+
+def triton_name(datatype: str) -> str:
+    """Triton's name of `datatype`, which may be in either spelling; any other text as it is."""
+    return _TRITON_NAMES.get(datatype, datatype)
+
 
 CONFIG_NAME = "config.pbtxt"
 #: What servers take for the name of a model's folder.
@@ -246,3 +274,60 @@ def _versions(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return [int(each.name) for each in folder.iterdir() if each.is_dir() and each.name.isdecimal() and each.name.isascii()]
+
+
+_NAMES = {"FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64", "FLOAT16": "TYPE_FP16", "BFLOAT16": "TYPE_BF16", "STRING": "TYPE_STRING"}
+
+
+def served_tensors(
+    source: onnx.ModelProto,
+    converted: onnx.ModelProto,
+    *,
+    is_batched: bool,
+    datatypes: Mapping[str, Sequence[DataType]] | None = None,
+) -> tuple[list[ServedTensor], list[ServedTensor]]:
+    """Inputs and outputs for config.pbtxt.
+
+    Args:
+        source: Its element types are what clients send and get where the server casts them to what the artefact takes.
+        converted: What only it has, clients see as it has it. A dimension that it leaves open is -1.
+        is_batched: Whether dimension 0 is the batch, which config.pbtxt leaves out.
+        datatypes: See `Artefact.datatypes`.
+
+    Raises:
+        CompileError: a tensor has a type that no request can carry, or lacks a shape.
+    """
+    types = {value.name: value.type.tensor_type.elem_type for value in (*source.graph.input, *source.graph.output)}
+    allowed = {name: tuple(each.config_name for each in kinds) for name, kinds in (datatypes or {}).items()}
+    given = {each.name for each in converted.graph.initializer}
+    fed = [value for value in converted.graph.input if value.name not in given]
+    return _tensors(fed, types, allowed, is_batched), _tensors(converted.graph.output, types, allowed, is_batched)
+
+
+def _tensors(
+    values: Iterable[onnx.ValueInfoProto], types: Mapping[str, int], allowed: Mapping[str, tuple[str, ...]], is_batched: bool
+) -> list[ServedTensor]:
+    served = []
+    for value in values:
+        own = value.type.tensor_type
+        dims = tuple(size.dim_value if size.HasField("dim_value") else -1 for size in own.shape.dim)
+        if 0 in dims or (is_batched and not dims) or not own.HasField("shape"):
+            raise CompileError(f"tensor '{value.name}' has the shape {list(dims)}: no request can carry it")
+        kinds = allowed.get(value.name) or (config_name(value.name, own.elem_type),)
+        wanted = config_name(value.name, types.get(value.name, own.elem_type))
+        datatype = wanted if wanted in kinds else kinds[0]
+        served.append(ServedTensor(value.name, datatype, dims[1:] if is_batched else dims, kinds[0]))
+    return served
+
+
+def config_name(tensor: str, element_type: int) -> str:
+    """config.pbtxt's name of an ONNX element type, which `tensor` has.
+
+    Raises:
+        CompileError: no request can carry it.
+    """
+    name = onnx.TensorProto.DataType.Name(element_type)
+    spelled = _NAMES.get(name, f"TYPE_{name}")
+    if spelled not in BY_CONFIG_NAME:
+        raise CompileError(f"tensor '{tensor}' is {name}, which no request can carry")
+    return spelled

@@ -1,18 +1,21 @@
-"""`Target`: what a device family must offer for models to be compiled for it.
+"""`Target`: the interface of a device family for which models are compiled, and the targets that are installed.
 
 Targets are found by the entry-point group `stoker.targets`; the entry point names a `Target` subclass without constructor arguments.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
+from stoker.backends.api.nearest import did_you_mean
 from stoker.backends.api.tensor import DataType
-from stoker.compiler.errors import CompileError
+from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, ShapeError
 from stoker.compiler.options import CompilerOptions
 
 
@@ -209,3 +212,64 @@ class Target(abc.ABC):
             CompileError: this target cannot run what it compiles, or running it failed.
         """
         raise CompileError(f"target '{self.name}' cannot run {path}: it only compiles")
+
+
+ENTRY_POINT_GROUP = "stoker.targets"
+
+
+def target_names() -> list[str]:
+    """Names of the installed targets, sorted."""
+    return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
+
+
+def find_target(name: str) -> Target:
+    """The target called `name`, by its entry point's name or one of its aliases.
+
+    Raises:
+        OptionError: there is none; the text lists those there are.
+        CompileError: it is installed, and cannot be imported.
+    """
+    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name in points:
+        return _made(name, points[name].load)
+    # Aliases are known to the classes only, so all are imported.
+    for point_name, point in points.items():
+        with contextlib.suppress(CompileError):  # one that cannot be imported has no aliases, and is not what was asked for
+            target = _made(point_name, point.load)
+            if name in target.aliases:
+                return target
+    known = target_names()
+    raise OptionError(f"there is no target '{name}'{did_you_mean(name, known)}; installed: {', '.join(known) or 'none'}")
+
+
+def _made(name: str, load: object) -> Target:
+    try:
+        target = load()()  # type: ignore[operator] # EntryPoint.load gives Any
+    except ImportError as error:
+        raise CompileError(f"target '{name}' is installed but cannot be imported: {error}") from error
+    if not isinstance(target, Target):
+        raise CompileError(f"entry point '{name}' of {ENTRY_POINT_GROUP} is no stoker.compiler.target.Target but {type(target).__name__}")
+    return target
+
+
+#: Errors that are made of their text alone.
+_PLAIN_ERRORS = (CompileError, OptionError, PassError, ShapeError)
+
+
+@contextlib.contextmanager
+def refusals_of(target: Target, options: CompilerOptions, *, label: str = "", custom_libraries: Sequence[str] = ()) -> Iterator[None]:
+    """Errors of the block, a conversion, begin with `label`; the target also checks a model without static shapes.
+
+    The target may add to the text of each.
+    """
+    try:
+        try:
+            yield
+        except NotStaticError as error:
+            target.check_operators(error.model, options, custom_libraries)
+            raise ShapeError(str(error)) from error
+    except CompileError as error:
+        target.explain(error)
+        if not label or type(error) not in _PLAIN_ERRORS:
+            raise
+        raise type(error)(f"{label}: {error}") from error

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import stoker.compiler.cli
-import stoker.compiler.targets
+import stoker.compiler.target
 from tests.fakes.fake_target import FakeTarget, installed
 from tests.fakes.graphs import model_of, tensor
 
@@ -28,7 +28,7 @@ class Ran:
 def target(monkeypatch: pytest.MonkeyPatch) -> FakeTarget:
     """The only target of this installation."""
     made = FakeTarget()
-    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(made))
+    monkeypatch.setattr(stoker.compiler.target, "entry_points", installed(made))
     return made
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.compiler.accuracy import check
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.progress import Progress
+from stoker.compiler.reports import Progress, check
 from tests.fakes.graphs import parse
 
 
@@ -87,6 +86,6 @@ def test_a_newer_source_is_compared_as_it_is_where_onnx_runtime_runs_it(caplog: 
 def test_a_source_that_onnx_runtime_does_not_run_is_compared_in_another_form_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.compiler.accuracy.is_runnable", lambda model: False)
+    monkeypatch.setattr("stoker.compiler.reports.is_runnable", lambda model: False)
     assert "│ y" in checked("g (float[2,4] x) => (float[2,4] y) { y = Swish(x) }", 24, caplog)
     assert "ONNX Runtime does not run opset 24; it is compared in the form that passes start from" in caplog.text

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-import stoker.compiler.targets
+import stoker.compiler.target
+from stoker.compiler import marks
 from stoker.compiler.check import compare_models, output_error, random_feeds
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.passes import get_pass
-from stoker.compiler.passes.layout import marks
-from stoker.compiler.progress import Progress
-from stoker.compiler.targets import find_target, target_names
+from stoker.compiler.reports import Progress
+from stoker.compiler.target import find_target, target_names
 from tests.fakes.fake_target import FakeEntryPoint, FakeTarget
 from tests.fakes.graphs import parse
 
@@ -153,7 +153,7 @@ def broken() -> type:
 
 def test_a_target_that_cannot_be_imported_is_told_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [FakeEntryPoint("broken", broken), FakeEntryPoint("fake", lambda: FakeTarget), FakeEntryPoint("odd", lambda: dict)]
-    monkeypatch.setattr(stoker.compiler.targets, "entry_points", lambda **_group: points)
+    monkeypatch.setattr(stoker.compiler.target, "entry_points", lambda **_group: points)
     assert target_names() == ["broken", "fake", "odd"]
     assert isinstance(find_target("pretend"), FakeTarget)
     with pytest.raises(CompileError, match="target 'broken' is installed but cannot be imported: no module named sdk"):

@@ -10,8 +10,8 @@ import pytest
 
 from stoker.compiler.cli_arguments import completion_script
 from stoker.compiler.errors import CompileError, Unsupported, UnsupportedOperators
-from stoker.compiler.job_options import all_specs
-from stoker.compiler.run import report_measurement
+from stoker.compiler.plan import all_specs
+from stoker.compiler.reports import report_measurement
 from stoker.compiler.target import Measurement
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, parse, tensor

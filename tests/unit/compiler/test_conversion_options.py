@@ -8,7 +8,7 @@ from stoker.compiler.cli_arguments import COMMAND_SPECS
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.options import ConversionOptions, conversion_specs
 from stoker.compiler.errors import OptionError
-from stoker.compiler.job_options import all_specs
+from stoker.compiler.plan import all_specs
 
 #: As PopRT 1.5 documents them; those without a default are None or empty there.
 PUBLISHED_DEFAULTS = {

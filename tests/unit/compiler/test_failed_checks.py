@@ -7,13 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
-from stoker.compiler import check_limits
-from stoker.compiler.check import compare_models, error_table, output_error
-from stoker.compiler.check_limits import failure_of_check, failure_of_drift
+from stoker.compiler import check
+from stoker.compiler.check import compare_models, error_table, failure_of_check, failure_of_drift, output_error
 from stoker.compiler.cli import CHECK_FAILED
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.precision.drift import drift_between
-from stoker.compiler.targets import find_target, target_names
+from stoker.compiler.target import find_target, target_names
 from tests.fakes.graphs import parse
 
 #: Beyond FLOAT16's range: the converted model gives infinities.
@@ -44,7 +43,7 @@ def test_a_check_that_passes_ends_with_zero(target: str, tmp_path: Path, capsys:
 
 
 def test_the_targets_own_comparison_fails_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(check_limits.LEAST_SNR_DB, "int8", 200.0)
+    monkeypatch.setitem(check.LEAST_SNR_DB, "int8", 200.0)
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "s.npz", x=generator.standard_normal((8, 4), dtype=np.float32))
     weights = {"w": generator.standard_normal((4, 4), dtype=np.float32)}
@@ -124,14 +123,14 @@ def test_strings_that_a_target_compared_must_be_equal_as_far_as_integers_must() 
 
 def test_every_precision_has_limits() -> None:
     precisions = {precision for name in target_names() for precision in find_target(name).precisions}
-    assert precisions <= check_limits.LEAST_SNR_DB.keys()
-    assert check_limits.LEAST_SNR_DB.keys() == check_limits.MOST_DIFFERENT.keys()
+    assert precisions <= check.LEAST_SNR_DB.keys()
+    assert check.LEAST_SNR_DB.keys() == check.MOST_DIFFERENT.keys()
 
 
 def test_a_least_signal_to_noise_of_ones_own_takes_the_place_of_the_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(check_limits.LEAST_SNR_DB, "int8_dynamic", 200.0)
+    monkeypatch.setitem(check.LEAST_SNR_DB, "int8_dynamic", 200.0)
     weights = {"w": np.random.default_rng(0).standard_normal((16, 16), dtype=np.float32)}
     model = parse("g (float[n,16] x) => (float[n,16] y) { y = MatMul(x, w) }", weights)
     line = words(tmp_path, model, "cpu", "int8_dynamic")

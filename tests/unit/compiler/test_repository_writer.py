@@ -13,8 +13,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.output_files import make_folder, new_folder, written_whole
 from stoker.compiler.pbtxt import Word, print_message, read_message
-from stoker.compiler.repository_writer import ServedModel, ServedTensor, write_served_versions
-from stoker.compiler.served_tensors import served_tensors
+from stoker.compiler.repository_writer import ServedModel, ServedTensor, served_tensors, write_served_versions
 from stoker.compiler.target import Artefact
 from stoker.server.config.pbtxt import parse_pbtxt
 from tests.fakes.graphs import parse

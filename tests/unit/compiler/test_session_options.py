@@ -3,8 +3,7 @@
 import pytest
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.options import NO_EFFECT, CompilerOptions
-from stoker.compiler.session_options import compiler_options, effective
+from stoker.compiler.options import NO_EFFECT, CompilerOptions, compiler_options, effective
 
 
 def made(given: dict[str, object] | None = None, popart: dict[str, object] | None = None, **settings: object) -> CompilerOptions:

@@ -10,7 +10,7 @@ import pytest
 
 import stoker.backends.cpu.speed
 import stoker.compiler.cli
-import stoker.compiler.targets
+import stoker.compiler.target
 from stoker.backends.cpu.target import CpuTarget
 from tests.fakes.cpu_models import network, samples
 from tests.fakes.fake_target import installed
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compile_cpu(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Compile:
-    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(CpuTarget()))
+    monkeypatch.setattr(stoker.compiler.target, "entry_points", installed(CpuTarget()))
     monkeypatch.setattr(stoker.backends.cpu.speed, "WINDOW_S", 0.0001)
 
     def run(*words: str) -> Ran:

@@ -18,10 +18,10 @@ from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.popef.schema import Anchor, DataType, TensorType
 from stoker.backends.ipu.program import StepKind
 from stoker.backends.simulated.numerics import GraphRunner
+from stoker.compiler import marks
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.errors import CompileError, OptionError, ShapeError, UnsupportedOperators
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.passes.layout import marks
 from stoker.compiler.target import Artefact, SourceModel
 from tests.fakes.graphs import parse, random_feeds, run_onnx
 

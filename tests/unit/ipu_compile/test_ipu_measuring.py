@@ -10,7 +10,7 @@ from stoker.backends.ipu.target import SimulatedIpuTarget
 from stoker.backends.ipu.timing import step_timing
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.run import report_measurement
+from stoker.compiler.reports import report_measurement
 from tests.fakes.graphs import parse
 
 MODEL = "g (float16[4,8] x, int32[4] i) => (float16[4,8] y) { a = Gather(w, i) y = Mul(a, x) }"

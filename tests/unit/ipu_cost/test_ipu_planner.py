@@ -11,11 +11,11 @@ from stoker.backends.ipu.compile.memory import OutOfTileMemory
 from stoker.backends.ipu.compile.plan import GraphPlan, plan_graph, survey_graph
 from stoker.backends.ipu.hardware import C600, M2000, IpuHardware
 from stoker.backends.ipu.program import StepKind
+from stoker.compiler import marks
 from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.passes import get_pass
-from stoker.compiler.passes.layout import marks
 from tests.fakes.graphs import parse
 
 MLP = "g (float16[{rows},256] x) => (float16[{rows},64] y) {{ [up] h = MatMul(x, w) [act] a = Relu(h) [down] y = MatMul(a, v) }}"

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from model_compiler import compile_model
 
-import stoker.compiler.targets
+import stoker.compiler.target
 from tests.fakes.compile_requests import Devices, image_model
 from tests.fakes.fake_target import FakeEntryPoint
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "compat"))
 def devices(monkeypatch: pytest.MonkeyPatch) -> Devices:
     made = Devices()
     points = [FakeEntryPoint("gcu", lambda: lambda: made.gcu), FakeEntryPoint("ipu", lambda: lambda: made.ipu)]
-    monkeypatch.setattr(stoker.compiler.targets, "entry_points", lambda *, group: points)
+    monkeypatch.setattr(stoker.compiler.target, "entry_points", lambda *, group: points)
     return made
 
 

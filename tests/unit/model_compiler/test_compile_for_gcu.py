@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from model_compiler import compile_model
 
-import stoker.compiler.targets
+import stoker.compiler.target
 from stoker.backends.gcu.executable import read_executable
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.target import SimulatedGcuTarget
@@ -17,7 +17,7 @@ from tests.fakes.graphs import parse
 
 @pytest.fixture(autouse=True)
 def _gcu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(SimulatedGcuTarget()))
+    monkeypatch.setattr(stoker.compiler.target, "entry_points", installed(SimulatedGcuTarget()))
 
 
 def engine(result: dict[str, str], folder: Path) -> GcuExecutable:

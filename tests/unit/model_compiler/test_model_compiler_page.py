@@ -8,7 +8,7 @@ import pytest
 from model_compiler.compiling import TARGETS
 from model_compiler.request import CompileRequest
 
-import stoker.compiler.targets
+import stoker.compiler.target
 from stoker.backends.gcu.target import SimulatedGcuTarget
 from tests.fakes.fake_target import installed
 
@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "model_compiler.md").read_text(encoding="utf-8")
 def test_the_example_runs_and_gives_what_the_page_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(SimulatedGcuTarget()))
+    monkeypatch.setattr(stoker.compiler.target, "entry_points", installed(SimulatedGcuTarget()))
     monkeypatch.chdir(ROOT)
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(example.replace("/tmp", str(tmp_path)), {})

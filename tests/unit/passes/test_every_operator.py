@@ -13,8 +13,7 @@ from stoker.compiler.convert.opset import convert_to_internal
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.target import SourceModel
-from stoker.compiler.targets import find_target
+from stoker.compiler.target import SourceModel, find_target
 from tests.fakes.node_cases import NodeCase, changes_of_operators, node_cases, quiet_logs
 
 pytestmark = pytest.mark.slow

@@ -5,10 +5,10 @@ import onnx
 import pytest
 
 from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
 from stoker.compiler.passes.cleanup.eliminate_identity import EliminateIdentity
 from stoker.compiler.passes.layout.auto_insert_remap import AutoInsertRemap
 from stoker.compiler.passes.layout.manual_sharding import ManualSharding
-from stoker.compiler.passes.layout.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
 from stoker.compiler.passes.layout.overlap_io import OverlapIo
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.marks import PACKING
 from stoker.compiler.passes import get_pass
-from stoker.compiler.passes.layout.marks import PACKING
 from stoker.compiler.passes.layout.packed_transformer import PackedTransformer
 from tests.fakes.graphs import assert_valid, op_types, parse, run_onnx, tensor
 from tests.fakes.transformers import padded, sequence, small_bert

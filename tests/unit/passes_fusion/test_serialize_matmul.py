@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from stoker.compiler.errors import OptionError, PassError
-from stoker.compiler.passes.layout.marks import SERIAL_OF, SERIAL_PIECE
+from stoker.compiler.marks import SERIAL_OF, SERIAL_PIECE
 from stoker.compiler.passes.layout.serialize_matmul import SerializeMatmul
 from stoker.compiler.passes.layout.serialize_matmul_add import SerializeMatmulAdd
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse

@@ -27,12 +27,11 @@ from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType
 from stoker.backends.cpu.samples import Batches, Samples, samples_of
 from stoker.backends.cpu.source_run import Run, run_of
 from stoker.backends.cpu.speed import Speeds, measure, shown, uncertainty
-from stoker.compiler.check_limits import failure_of_drift
+from stoker.compiler.check import failure_of_drift
 from stoker.compiler.errors import CompileError
+from stoker.compiler.precision.agreement import random_outputs
 from stoker.compiler.precision.drift import DriftReport, drift_between
-from stoker.compiler.randomness import random_outputs
-from stoker.compiler.repository_writer import ServedTensor
-from stoker.compiler.served_tensors import served_tensors
+from stoker.compiler.repository_writer import ServedTensor, served_tensors
 from stoker.compiler.target import Artefact, Comparison, Measurement, SourceModel
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from stoker.backends.cpu.samples import fed_inputs, random_data
 from stoker.backends.cpu.source_run import run_of
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.errors import CompileError, ShapeError
-from stoker.compiler.precision.agreement import agree
-from stoker.compiler.randomness import random_outputs
+from stoker.compiler.precision.agreement import agree, random_outputs
 from stoker.compiler.target import SourceModel
 
 _logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
 from stoker.backends.onnx_files.runtime_messages import public_text
 from stoker.compiler.errors import CompileError
-from stoker.compiler.precision.numpy_types import numpy_feeds, with_numpy_types
+from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 
 Run = Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
 

@@ -15,8 +15,8 @@ from stoker.backends.cpu.quantising import quantised, quantised_dynamically
 from stoker.backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
 from stoker.backends.cpu.samples import calibration_batches
 from stoker.compiler.errors import CompileError, OptionError
-from stoker.compiler.job_options import CALIBRATION_METHODS, FORMATS, INT8_PRESETS, INT8_WEIGHT_BITS, QUANTIZERS
-from stoker.compiler.options import CompilerOptions
+from stoker.compiler.option_fields import specs
+from stoker.compiler.options import BuildOptions, CompilerOptions
 from stoker.compiler.target import Artefact, Comparison, SourceModel, Target
 
 #: Fields of `CompilerOptions` that are this target's.
@@ -56,10 +56,9 @@ class CpuTarget(Target):
         Raises:
             OptionError: naming option, value and what was expected.
         """
-        for name, choices in (("format", FORMATS), ("quantizer", QUANTIZERS), ("calibration_method", CALIBRATION_METHODS),
-            ("int8_preset", INT8_PRESETS), ("int8_weight_bits", INT8_WEIGHT_BITS)):  # fmt: skip
-            if getattr(options, name) not in choices:  # compiler_options may say any text
-                raise OptionError(f"--{name}: '{getattr(options, name)}' is none of {', '.join(choices)}")
+        for name, spec in specs(BuildOptions).items():
+            if spec.choices and getattr(options, name) not in spec.choices:  # compiler_options may say any text
+                raise OptionError(f"--{name}: '{getattr(options, name)}' is none of {', '.join(spec.choices)}")
         if options.quantizer == "nncf":
             if options.int8_weight_bits != "auto":
                 raise OptionError("--int8_weight_bits is for --quantizer onnxruntime: NNCF chooses by itself")

@@ -13,8 +13,7 @@ import onnx
 from stoker.compiler.check import random_feeds
 from stoker.compiler.convert.free_batch import runner_of
 from stoker.compiler.custom_libraries import using_libraries
-from stoker.compiler.precision.agreement import agree
-from stoker.compiler.randomness import random_outputs
+from stoker.compiler.precision.agreement import agree, random_outputs
 from stoker.compiler.target import SourceModel
 
 logger = logging.getLogger(__name__)

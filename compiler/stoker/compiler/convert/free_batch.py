@@ -19,7 +19,7 @@ from stoker.compiler.convert.opset import convert_to_internal
 from stoker.compiler.custom_libraries import register_libraries
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.precision.agreement import agree
-from stoker.compiler.precision.numpy_types import numpy_feeds, with_numpy_types
+from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 
 Array = NDArray[Any]
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from stoker.backends.api.nearest import did_you_mean
-from stoker.compiler.convert.option_fields import (
+from stoker.compiler.errors import OptionError
+from stoker.compiler.option_fields import (
     COUNT,
     FLAG,
     INTEGER,
@@ -24,7 +25,6 @@ from stoker.compiler.convert.option_fields import (
     option,
     specs,
 )
-from stoker.compiler.errors import OptionError
 from stoker.compiler.precision.float8_plan import Float8Params
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stoker.compiler.convert.option_fields import literal
 from stoker.compiler.convert.options import COMPILED_PRECISIONS, ConversionOptions
+from stoker.compiler.option_fields import literal
 
 #: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
 _CLEANUP = (

@@ -9,7 +9,7 @@ Converted models have QuantizeLinear and DequantizeLinear there (`stoker.compile
 
 import onnx_ir as ir
 
-from stoker.compiler.lowering.free_names import FreeNames
+from stoker.compiler.lowering.typed_graph import FreeNames
 
 _FLOAT = ir.DataType.FLOAT
 _FLOAT8 = (ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ)

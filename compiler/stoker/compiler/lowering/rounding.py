@@ -17,8 +17,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
 from stoker.compiler.lowering.float8 import lower_float8
-from stoker.compiler.lowering.free_names import FreeNames
-from stoker.compiler.lowering.moving import MOVING
+from stoker.compiler.lowering.tensor_facts import MOVING
+from stoker.compiler.lowering.typed_graph import FreeNames
 from stoker.compiler.precision.representation import is_float8_cast
 
 #: The newest ONNX IR that serving installs must read; no lowered graph needs anything newer.

@@ -1,4 +1,4 @@
-"""What planning knows of a tensor. Frozen, so that equal tensors are equal."""
+"""What planning knows of tensors and operators before it runs any: sizes, which values are constant, which operators compute nothing."""
 
 import math
 from dataclasses import dataclass
@@ -52,3 +52,49 @@ def node_label(node: ir.Node) -> str:
     if node.name:
         return node.name
     return next((output.name for output in node.outputs if output.name), node.op_type)
+
+
+#: Operators whose result is another each time, depends on more than their inputs, or, for weights in eight bits, is decoded on the device.
+_NEVER = frozenset(
+    [
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("If", "Loop", "Scan"),
+        "DequantizeLinear",
+    ]
+)
+
+
+def static_values(model: ir.Model) -> frozenset[ir.Value]:
+    """Values of `model`, sub-graphs included, that need no input of the model to be computed."""
+    known: set[ir.Value] = set()
+    for graph in (model.graph, *model.graph.subgraphs()):
+        given = set(graph.inputs) if graph is model.graph else set()
+        known.update(value for value in graph.initializers.values() if value not in given)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type in _NEVER:
+            continue
+        if (node.op_type in ("Shape", "Size") and node.inputs and _is_static(node.inputs[0])) or all(
+            value is None or value in known for value in node.inputs
+        ):
+            known.update(node.outputs)
+    return frozenset(known)
+
+
+def _is_static(value: ir.Value | None) -> bool:
+    return value is not None and value.shape is not None and value.shape.is_static()
+
+
+"""Operators that compute nothing, which hold on any device."""
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a table."""
+    return frozenset(text.split())
+
+
+#: Operators that only move, choose or repeat elements, or change nothing but signs: what they give is among what they got.
+MOVING = words(
+    """Abs Clip Compress Concat ConstantOfShape DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND GlobalMaxPool Hardmax
+    Identity If Loop Max MaxPool MaxUnpool Min Neg OneHot Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Scan Scatter ScatterElements
+    ScatterND Sign Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where"""
+)

@@ -1,18 +1,40 @@
-"""A converted model as a graph that knows the type and the static shape of every value: what lowering and planning start from."""
+"""A converted model as a graph that knows the type and the static shape of every value: lowering and planning start from it.
+
+Also the names of added values and nodes, and the check, at compile time, that the simulated device's host can run the lowered graph.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 from onnxscript import optimizer
 
+from stoker.backends.simulated.numerics import GraphRunner, NumericsError
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
-from stoker.compiler.lowering.free_names import FreeNames
-from stoker.compiler.lowering.moving import words
+from stoker.compiler.lowering.tensor_facts import words
 from stoker.compiler.passes.infer import infer_shapes
 from stoker.compiler.passes.inlining import inline_functions
 from stoker.compiler.passes.verify import light_proto
+
+
+class FreeNames:
+    """Gives names that no value and no node of the model has."""
+
+    def __init__(self, model: ir.Model) -> None:
+        graphs = (model.graph, *model.graph.subgraphs())
+        self._taken = {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            self._taken |= {node.name, *(output.name for output in node.outputs)}
+
+    def new(self, wanted: str) -> str:
+        name, count = wanted, 1
+        while name in self._taken:
+            name, count = f"{wanted}.{count}", count + 1
+        self._taken.add(name)
+        return name
+
 
 #: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.
 _LIKE_FIRST_INPUT = words(
@@ -183,3 +205,22 @@ def _check_shapes(role: str, values: Sequence[ir.Value]) -> None:
         for axis, size in enumerate(value.shape):
             if not isinstance(size, int):
                 raise ShapeError(f"{role} '{value.name}': dimension {axis} is variable ({size}); fix it by input_shape or batch_size")
+
+
+def check_prepared(model: ir.Model, name: str, custom_libraries: Sequence[str] = ()) -> None:
+    """Prepares the lowered graph `model` as the runtime does, with its large weights as inputs.
+
+    Args:
+        model: Lowered.
+        name: Of the model, for messages.
+        custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
+
+    Raises:
+        CompileError: ONNX Runtime has no kernel for a node, or finds the graph invalid.
+    """
+    with light_proto(model) as proto:
+        text = proto.SerializeToString()
+    try:
+        GraphRunner(text, custom_op_libraries=[Path(each) for each in custom_libraries])
+    except NumericsError as error:
+        raise CompileError(f"model '{name}' compiles, but cannot be run on the simulated device: {error}") from error

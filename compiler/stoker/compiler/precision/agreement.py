@@ -1,8 +1,14 @@
-"""Whether two arrays are the same but for rounding, such as that of kernels that sum in another order."""
+"""Which outputs of two runs can be compared, and whether they agree.
 
+Outputs agree where they differ by rounding only, such as that of kernels that sum in another order. Outputs that depend on random numbers
+differ from run to run, and cannot be compared.
+"""
+
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 #: Relative to the largest finite value.
@@ -36,3 +42,38 @@ def _scale(size: NDArray[np.float64]) -> float:
     if not some.size:
         return 0.0
     return float(np.max(some[some <= _MASK_RATIO * np.quantile(some, _SMALL_QUANTILE)], initial=0.0))
+
+
+_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+
+def random_outputs(model: onnx.ModelProto) -> frozenset[str]:
+    """The outputs that depend on an operator of random numbers."""
+    functions = {(each.domain, each.name) for each in model.functions if any(_is_random(node, ()) for node in each.node)}
+    random: set[str] = set()
+    for node in model.graph.node:
+        if _is_random(node, functions) or any(name in random for name in _read(node)):
+            random.update(name for name in node.output if name)
+    return frozenset(value.name for value in model.graph.output if value.name in random)
+
+
+def _is_random(node: onnx.NodeProto, functions: Iterable[tuple[str, str]]) -> bool:
+    """Whether it, a node within it, or the function that it calls gives random numbers."""
+    if (node.op_type in _RANDOM and node.domain in ("", "ai.onnx")) or (node.domain, node.op_type) in functions:
+        return True
+    return any(_is_random(inner, functions) for graph in _graphs(node) for inner in graph.node)
+
+
+def _read(node: onnx.NodeProto) -> Iterable[str]:
+    """What it and the nodes within it read."""
+    yield from node.input
+    for graph in _graphs(node):
+        for inner in graph.node:
+            yield from _read(inner)
+
+
+def _graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs

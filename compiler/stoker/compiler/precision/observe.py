@@ -10,7 +10,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, I
 
 from stoker.compiler.custom_libraries import register_libraries
 from stoker.compiler.errors import CompileError
-from stoker.compiler.precision.numpy_types import numpy_feeds, with_numpy_types
+from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 from stoker.compiler.precision.samples import Arrays
 
 _REFUSALS = (Fail, InvalidArgument, InvalidGraph, NotImplemented, RuntimeException)

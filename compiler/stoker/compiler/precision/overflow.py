@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from stoker.compiler.precision.half import HALF_LIMIT
+from stoker.compiler.precision.number_types import HALF_LIMIT
 
 #: Elements of which a sum of values around 16, an ordinary activation before normalisation, leaves the range.
 LONG_SUM = 4096

@@ -16,9 +16,8 @@ from stoker.backends.gcu.compile.supported import check_borders, check_supported
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.program import CompiledBatch, GcuTensor
 from stoker.compiler.errors import ShapeError
-from stoker.compiler.lowering.preparing import check_prepared
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
-from stoker.compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
+from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from stoker.compiler.lowering.moving import words
-from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts
+from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts, words
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "Einsum"})

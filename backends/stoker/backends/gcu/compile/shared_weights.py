@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from stoker.compiler.lowering.free_names import FreeNames
+from stoker.compiler.lowering.typed_graph import FreeNames
 
 #: Tensors smaller than this stay in their graph: the section around a weight would take as much.
 LEAST_BYTES = 256

@@ -12,9 +12,7 @@ import onnx_ir as ir
 from stoker.backends.gcu.compile.limits import GcuCompileError, GcuUnsupportedOperators, VendorStatus
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.compiler.errors import Unsupported
-from stoker.compiler.lowering.moving import words
-from stoker.compiler.lowering.static_values import static_values
-from stoker.compiler.lowering.tensor_facts import node_label
+from stoker.compiler.lowering.tensor_facts import node_label, static_values, words
 
 _MOVES = words(
     """Concat ConstantOfShape DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Pad Reshape ScatterElements

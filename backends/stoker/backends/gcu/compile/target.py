@@ -19,8 +19,7 @@ from stoker.backends.gcu.timing import run_time_s
 from stoker.compiler.convert.batch_rows import dependence_of_rows
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.lowering.typed_graph import typed_graph
-from stoker.compiler.options import CompilerOptions
-from stoker.compiler.session_options import effective
+from stoker.compiler.options import CompilerOptions, effective
 from stoker.compiler.target import Artefact, SourceModel, Target
 
 #: Fields of `CompilerOptions` that are this compiler's.

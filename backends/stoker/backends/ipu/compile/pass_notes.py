@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from stoker.backends.ipu.compile.sub_graph import CompiledGraph
 from stoker.backends.ipu.opaques import HOST_CONCAT, NOTES, PACKING, ConcatenatedInput, HostConcat, OpaqueError, dump_facts
+from stoker.compiler import marks
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.passes.layout import marks
 from stoker.compiler.target import SourceModel
 
 

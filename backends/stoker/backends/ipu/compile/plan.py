@@ -19,10 +19,10 @@ from stoker.backends.ipu.compile.residency import Residency
 from stoker.backends.ipu.compile.sharding import Place, Sharding
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import MemoryAccount, Step, StepKind
+from stoker.compiler import marks
 from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.passes.layout import marks
 from stoker.compiler.precision.representation import float8_use, is_float8_cast
 
 _DEFAULT_PROPORTION = 0.6

@@ -13,9 +13,8 @@ from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.program import Binding, SubGraph
 from stoker.compiler.errors import OptionError
-from stoker.compiler.lowering.preparing import check_prepared
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
-from stoker.compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
+from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.precision.representation import float8_nodes
 from stoker.compiler.target import SourceModel

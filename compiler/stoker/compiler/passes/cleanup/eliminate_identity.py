@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
+from stoker.compiler.marks import REMAP
 from stoker.compiler.passes.edit import bypass, is_op
-from stoker.compiler.passes.layout.marks import REMAP
 from stoker.compiler.passes.node_pass import NodePass
 from stoker.compiler.passes.registry import register
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.marks import HOST_CONCAT
 from stoker.compiler.passes.edit import static_shape
-from stoker.compiler.passes.layout.marks import HOST_CONCAT
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.passes.layout.marks import REMAP
+from stoker.compiler.marks import REMAP
 from stoker.compiler.passes.matching.constants import is_constant
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.pass_ import Pass

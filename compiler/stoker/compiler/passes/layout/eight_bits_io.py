@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, PassError
-from stoker.compiler.passes.layout.marks import EIGHT_BITS_IO
+from stoker.compiler.marks import EIGHT_BITS_IO
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register

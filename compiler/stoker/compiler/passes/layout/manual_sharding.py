@@ -9,7 +9,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.passes.layout.marks import IPU_NUMBER, PIPELINE_STAGE
+from stoker.compiler.marks import IPU_NUMBER, PIPELINE_STAGE
 from stoker.compiler.passes.matching.edges import ancestors, values_read_by
 from stoker.compiler.passes.matching.naming import find_node, require_unique_names
 from stoker.compiler.passes.pass_ import Pass

@@ -5,7 +5,7 @@ import logging
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.passes.layout.marks import NUM_IO_TILES
+from stoker.compiler.marks import NUM_IO_TILES
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register
 

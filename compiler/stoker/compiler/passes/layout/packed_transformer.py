@@ -9,10 +9,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.marks import PACKING
 from stoker.compiler.passes.edit import static_shape
 from stoker.compiler.passes.folding import fold_constants
 from stoker.compiler.passes.infer import infer_shapes
-from stoker.compiler.passes.layout.marks import PACKING
 from stoker.compiler.passes.layout.packing_axes import Layout, Role, axis_of, find, plain, roles, roles_in
 from stoker.compiler.passes.layout.packing_index import PackSizes
 from stoker.compiler.passes.layout.packing_rewrite import PackedGraph

@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.marks import SERIAL_OF, SERIAL_PIECE
 from stoker.compiler.passes.edit import constant_of, describe, static_shape
-from stoker.compiler.passes.layout.marks import SERIAL_OF, SERIAL_PIECE
 from stoker.compiler.passes.matching.edges import is_private
 from stoker.compiler.passes.matching.editing import GraphEditor
 

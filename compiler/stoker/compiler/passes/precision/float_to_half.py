@@ -8,7 +8,7 @@ import onnx_ir as ir
 from stoker.compiler.passes.infer import infer_shapes
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register
-from stoker.compiler.precision.half import HalfConstants
+from stoker.compiler.precision.number_types import HalfConstants
 from stoker.compiler.precision.overflow import overflow_prone
 from stoker.compiler.precision.retype import Retyping, retype
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from stoker.compiler.passes.infer import infer_shapes
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register
-from stoker.compiler.precision.half import HalfConstants
+from stoker.compiler.precision.number_types import HalfConstants
 from stoker.compiler.precision.retype import Retyping, retype
 
 #: Operators that run on the device's matrix units, four times as fast in FLOAT16.

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from stoker.compiler.passes.infer import infer_shapes
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register
-from stoker.compiler.precision.integers import to_int32
+from stoker.compiler.precision.number_types import to_int32
 from stoker.compiler.precision.retype import Retyping, retype
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.compiler.check import compare_models
 from stoker.compiler.precision.drift import measure_drift
-from stoker.compiler.precision.numpy_types import numpy_feeds, with_numpy_types
+from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 from tests.fakes.graphs import assert_valid, parse, run_onnx
 
 

@@ -1,13 +1,13 @@
-"""Keys under which layout passes leave what they decided, for the target to read.
+"""Keys under which layout passes leave their decisions, for the target and `--check` to read.
 
-They stand in `metadata_props` of the model or of its nodes: plain text that ONNX carries through every tool, and that no kernel sees.
+They are in `metadata_props` of the model or of its nodes: plain text that ONNX carries through every tool, and that no kernel sees.
 """
 
 #: On the model: tiles set apart for host IO, a decimal number (`overlap_io`).
 NUM_IO_TILES = "stoker.num_io_tiles"
 #: On the model: JSON list of {tensor_name, input_tensor_names, shape, dtype, data_size_bytes} (`apply_host_concat_split`).
 HOST_CONCAT = "stoker.host_concat"
-#: On the model: JSON object that tells PackRunner how sequences share rows; the target hands it on as it is.
+#: On the model: JSON object that states for PackRunner how sequences share rows; the target passes it on as it is.
 PACKING = "stoker.packing"
 #: On the model: JSON object {input: {mean, std, axis}} of the images that are normalised on the device (`eight_bits_io`).
 EIGHT_BITS_IO = "stoker.eight_bits_io"

@@ -1,22 +1,25 @@
-"""What a run prints of a conversion: the models themselves, where that was asked for, and what the conversion costs in accuracy.
+"""What a run prints: its progress, the models, the accuracy of the conversion, and the speed of the executable.
 
-Three reports, from the cheapest to the most telling: `--check` runs both models with random data; `--precision_compare` says how far each
-layer is, so that one finds the layer to keep wider; and wherever samples were given (`--data_preprocess`) the drift of the outputs over
-these samples is measured, in every precision, since fusions and replacements round otherwise too.
+Three reports on accuracy, from the cheapest to the most detailed: `--check` runs both models with random data; `--precision_compare` gives
+the distance of each layer, so that one finds the layer to keep wider; with samples (`--data_preprocess`) the drift of the outputs over them
+is measured, in every precision, since fusions and replacements round too.
 """
 
+import contextlib
 import logging
 import math
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import onnx
 import onnx_ir as ir
+from rich.console import Console
 from rich.table import Table
 
-from stoker.compiler.check import byte_images, compare_models, error_table, is_packed, is_runnable
-from stoker.compiler.check_limits import failure_of_check
+from stoker.compiler.check import byte_images, compare_models, error_table, failure_of_check, is_packed, is_runnable
 from stoker.compiler.convert.opset import convert_to_internal, opset_of
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.errors import CheckError
@@ -25,9 +28,76 @@ from stoker.compiler.passes import get_pass
 from stoker.compiler.precision.compare import LayerDistance
 from stoker.compiler.precision.drift import measure_drift
 from stoker.compiler.precision.samples import batches_of, inputs_of, load_samples, split
-from stoker.compiler.progress import Progress, console_on
+from stoker.compiler.target import Measurement
 
 logger = logging.getLogger(__name__)
+
+_PIPE_WIDTH = 160
+
+StepCallback = Callable[[int, int, str], None]
+"""Called with (steps done, steps in all, what comes next; empty at the end)."""
+
+
+class Progress:
+    """Shows phases of work on a stream, stderr unless told otherwise.
+
+    Args:
+        is_shown: False shows nothing at all.
+        stream: A terminal gets a bar; anything else one line when a phase ends.
+        now_s: Monotonic time in seconds.
+    """
+
+    def __init__(self, *, is_shown: bool = True, stream: TextIO | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream or sys.stderr
+        self._is_shown = is_shown
+        self._now_s = now_s
+
+    @contextlib.contextmanager
+    def phase(self, title: str) -> Iterator[StepCallback]:
+        """One phase; the block is given a function to report its steps with, and need not call it."""
+        if not self._is_shown:
+            yield _nothing
+        elif self._stream.isatty():
+            with self._bar(title) as report:
+                yield report
+        else:
+            start_s = self._now_s()
+            yield _nothing
+            self._stream.write(f"{title}: {self._now_s() - start_s:.1f} s\n")
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _bar(self, title: str) -> Iterator[StepCallback]:
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        columns = (
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[step]}"),
+        )
+        with Bars(*columns, console=Console(file=self._stream)) as bars:
+            task = bars.add_task(title, total=None, step="")
+
+            def report(done: int, total: int, step: str) -> None:
+                bars.update(task, completed=done, total=max(total, 1), step=step)
+
+            yield report
+            total = bars.tasks[0].total or 1
+            bars.update(task, completed=total, total=total, step="")
+
+
+def console_on(stream: TextIO) -> Console:
+    """For tables; a pipe or file has room for wide ones. Shapes such as `[n, 3]` are no markup."""
+    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, markup=False, highlight=False)
+
+
+def _nothing(_done: int, _total: int, _step: str) -> None:
+    """Takes reports that are not shown."""
+
 
 #: Every supported ONNX Runtime runs models up to this opset.
 RUNNABLE_OPSET = 22
@@ -140,3 +210,20 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: Te
 
 def _figure(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3e}"
+
+
+def report_measurement(measured: Measurement, out: TextIO) -> None:
+    """Prints batch size, latency and throughput on lines of their own, in PopRT's words, which scripts look for.
+
+    Of a fused executable each model has these lines, under its name.
+    """
+    for name, part in measured.parts.items():
+        out.write(f"{name}:\n")
+        report_measurement(part, out)
+    if measured.parts:
+        return
+    note = f" ({measured.note})" if measured.note else ""
+    out.write(f"Bs: {measured.batch_size}\n")
+    latency_ms = measured.latency_s * 1e3
+    out.write(f"Latency: {latency_ms:{'.2f' if latency_ms >= 1 else '.3g'}}ms{note}\n")
+    out.write(f"Tput: {measured.throughput:.0f}\n")
