@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from stoker.backends.gcu.runtime.card import ProcessMark
 from stoker.backends.gcu.runtime.device import Device
 from stoker.backends.gcu.runtime.errors import Status, StatusError
-from stoker.backends.gcu.runtime.process_mark import ProcessMark
 from stoker.backends.gcu.runtime.system import process_system
 from TopsInference.error_manager import recorded
 

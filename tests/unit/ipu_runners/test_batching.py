@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.ipu.runtime.batching import Batch, BatchPlan, BatchTimeouts
+from stoker.backends.ipu.runtime.dynamic_batcher import Batch, BatchPlan, BatchTimeouts
 
 TEN = BatchTimeouts(partial_ns=10, data_parallel_ns=10)
 

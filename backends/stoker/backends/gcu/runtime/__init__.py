@@ -7,12 +7,11 @@ with process_system().acquire(card=0, clusters=-1) as device:
 The package `TopsInference` of `compat/` offers the same under the names of the vendor's Python module.
 """
 
-from stoker.backends.gcu.runtime.card import Card
+from stoker.backends.gcu.runtime.card import Card, CardFigures, CopyFigures, Direction
 from stoker.backends.gcu.runtime.device import Device
 from stoker.backends.gcu.runtime.device_buffer import DeviceBuffer
 from stoker.backends.gcu.runtime.engine import Engine
 from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed, StreamTimeout
-from stoker.backends.gcu.runtime.figures import CardFigures, CopyFigures, Direction
 from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.runtime.system import GcuSystem, process_system
 

@@ -1,22 +1,198 @@
-"""`Card`: one simulated card: its memory, clusters, host link, and when each of them is free.
+"""`Card`: one simulated card: its memory account, cluster locks and host link, and its counts (`CardFigures`).
 
 Modelled time: every piece of work begins when the work before it in its stream has ended, it was there, and what it needs (the link in
 one direction, its clusters) is free. The host does it as soon as it can; only a caller that waits for its end waits until then.
 """
 
+import enum
+import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from stoker.backends.gcu.hardware import GcuHardware
-from stoker.backends.gcu.runtime.cluster_locks import ClusterLocks
-from stoker.backends.gcu.runtime.errors import DeviceFailed
-from stoker.backends.gcu.runtime.figures import CardFigures, CopyFigures, Direction
-from stoker.backends.gcu.runtime.memory_account import MemoryAccount
-from stoker.backends.gcu.runtime.process_mark import ProcessMark
+from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError
 from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.pacing import Pacer, Pacing, Timeline
+
+
+class Direction(enum.Enum):
+    """Of a copy over the host link."""
+
+    TO_DEVICE = "to_device"
+    TO_HOST = "to_host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFigures:
+    """Copies in one direction.
+
+    Attributes:
+        copies: How many.
+        size_bytes: Bytes of all of them.
+        busy_s: Modelled time that they took the link.
+    """
+
+    copies: int = 0
+    size_bytes: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFigures:
+    """A snapshot of one card, since it was made.
+
+    Attributes:
+        hbm_bytes, hbm_used_bytes, hbm_peak_bytes: Of its memory: all, in use now, most in use at a time.
+        cluster_busy_s: Modelled time that each cluster ran.
+        copies: By direction.
+        runs: Runs of compiled batches.
+        samples: Samples in them, without padding.
+        padded_samples: Samples of zeros that filled batches up.
+        slow_runs: Runs that this host computed slower than the card would have.
+        stream_wait_s: Time that callers spent waiting for streams, on the card's clock.
+        streams: Streams that exist now.
+    """
+
+    hbm_bytes: int
+    hbm_used_bytes: int = 0
+    hbm_peak_bytes: int = 0
+    cluster_busy_s: tuple[float, ...] = ()
+    copies: Mapping[Direction, CopyFigures] = field(default_factory=dict)
+    runs: int = 0
+    samples: int = 0
+    padded_samples: int = 0
+    slow_runs: int = 0
+    stream_wait_s: float = 0.0
+    streams: int = 0
+
+
+class MemoryAccount:
+    """Bytes taken and given back. Any thread may use it.
+
+    Attributes:
+        size_bytes: All there is.
+        used_bytes, peak_bytes: Taken now, and at most.
+    """
+
+    def __init__(self, owner: str, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self._owner = owner
+        self._purposes: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int, purpose: str, what: str) -> None:
+        """Takes `size_bytes`.
+
+        Args:
+            size_bytes: How much.
+            purpose: The heading under which it is shown when memory runs out, such as `weights`.
+            what: What exactly it is for, for the message.
+
+        Raises:
+            OutOfDeviceMemory: so much is not free; the text lists the uses of the rest.
+        """
+        with self._lock:
+            if size_bytes > self.size_bytes - self.used_bytes:
+                taken = ", ".join(f"{size} bytes of {name}" for name, size in sorted(self._purposes.items()) if size) or "nothing"
+                raise OutOfDeviceMemory(
+                    f"{what} needs {size_bytes} bytes of HBM; {self._owner} has {self.size_bytes}, of which "
+                    f"{self.size_bytes - self.used_bytes} are free (taken: {taken})"
+                )
+            self.used_bytes += size_bytes
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+            self._purposes[purpose] += size_bytes
+
+    def give_back(self, size_bytes: int, purpose: str) -> None:
+        """Gives back what was taken under `purpose`."""
+        with self._lock:
+            self.used_bytes -= size_bytes
+            self._purposes[purpose] -= size_bytes
+
+
+class ClusterLocks:
+    """First come, first served, for each set of clusters. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self._queue: list[tuple[object, frozenset[int]]] = []
+        self._busy: set[int] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._queue)
+
+    @contextmanager
+    def held(self, clusters: Sequence[int], is_stopped: Callable[[], bool]) -> Iterator[bool]:
+        """Has all of `clusters` while the block runs.
+
+        Yields:
+            False if `is_stopped` became true before they were free: the block has nothing then. Whoever stops it notifies `condition`.
+        """
+        wanted = frozenset(clusters)
+        ticket = (object(), wanted)
+        with self.condition:
+            self._queue.append(ticket)
+            self.condition.notify_all()
+            try:
+                self.condition.wait_for(lambda: is_stopped() or self._is_next(ticket))
+                is_held = not is_stopped()
+                if is_held:
+                    self._busy |= wanted
+            finally:
+                self._queue.remove(ticket)
+                self.condition.notify_all()
+        try:
+            yield is_held
+        finally:
+            if is_held:
+                with self.condition:
+                    self._busy -= wanted
+                    self.condition.notify_all()
+
+    def _is_next(self, ticket: tuple[object, frozenset[int]]) -> bool:
+        """Whether its clusters are free, and no earlier caller waits for one of them."""
+        wanted = ticket[1]
+        if wanted & self._busy:
+            return False
+        for earlier in self._queue:
+            if earlier is ticket:
+                return True
+            if earlier[1] & wanted:
+                return False
+        return True
+
+
+class ProcessMark:
+    """Made with what only the process that made it can use: threads do not follow into a forked one. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process."""
+        return os.getpid() == self._process
+
+    def check(self) -> None:
+        """Refuses any other process.
+
+        Raises:
+            StatusError: this one was forked from it.
+        """
+        if not self.is_here:
+            raise StatusError(
+                Status.TIF_RUNTIME_PREREQUISITE_MISSING,
+                f"process {os.getpid()} was forked from process {self._process}, which made this simulated device; "
+                "make devices after the fork, or start the process by 'spawn'",
+            )
+
 
 #: No two cards have an address in common, however much is allocated and freed on one; all fit into 64 bits with a sign.
 _ADDRESS_BITS = 56

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from stoker.backends.gcu.program import GcuExecutable
-from stoker.backends.gcu.runtime.card import Card, Lane
-from stoker.backends.gcu.runtime.device_buffer import DeviceBlock, DeviceBuffer
+from stoker.backends.gcu.runtime.card import Card, CardFigures, Lane, ProcessMark
+from stoker.backends.gcu.runtime.device_buffer import DeviceBlock, DeviceBuffer, first_bytes, readable_bytes, writable_bytes
 from stoker.backends.gcu.runtime.engine import Engine
 from stoker.backends.gcu.runtime.errors import Status, StatusError
 from stoker.backends.gcu.runtime.executable_file import open_executable
-from stoker.backends.gcu.runtime.figures import CardFigures
-from stoker.backends.gcu.runtime.host_memory import first_bytes, readable_bytes, writable_bytes
-from stoker.backends.gcu.runtime.process_mark import ProcessMark
 from stoker.backends.gcu.runtime.stream import Stream, copy_in, copy_out
 from stoker.backends.simulated.numerics import Numerics
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor
-from stoker.backends.gcu.runtime.card import Card, Lane
+from stoker.backends.gcu.runtime.card import Card, Direction, Lane
 from stoker.backends.gcu.runtime.device_buffer import BufferPart, DeviceBlock, DeviceBuffer
 from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed
-from stoker.backends.gcu.runtime.figures import Direction
 from stoker.backends.gcu.runtime.loaded_batch import LoadedBatch
 from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.timing import copy_time_s, run_time_s

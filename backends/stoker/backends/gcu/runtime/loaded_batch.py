@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
-from stoker.backends.gcu.runtime.device_buffer import DeviceBlock
+from stoker.backends.gcu.runtime.device_buffer import DeviceBlock, readable_bytes
 from stoker.backends.gcu.runtime.errors import Status, StatusError
-from stoker.backends.gcu.runtime.host_memory import readable_bytes
 from stoker.backends.simulated.numerics import GraphRunner, GraphValue, Numerics, NumericsError
 
 Array = npt.NDArray[Any]

@@ -11,11 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.backends.gcu.runtime.card import Card, Lane
-from stoker.backends.gcu.runtime.device_buffer import DeviceBlock
+from stoker.backends.gcu.runtime.card import Card, Direction, Lane
+from stoker.backends.gcu.runtime.device_buffer import Bytes, DeviceBlock, first_bytes, readable_bytes, writable_bytes
 from stoker.backends.gcu.runtime.errors import Status, StatusError, StreamClosed, StreamTimeout
-from stoker.backends.gcu.runtime.figures import Direction
-from stoker.backends.gcu.runtime.host_memory import Bytes, first_bytes, readable_bytes, writable_bytes
 from stoker.backends.gcu.timing import copy_time_s
 from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.pacing import Pacing

@@ -15,10 +15,9 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from stoker.backends.gcu.hardware import I20, GcuHardware
-from stoker.backends.gcu.runtime.card import Card
+from stoker.backends.gcu.runtime.card import Card, ProcessMark
 from stoker.backends.gcu.runtime.device import Device
 from stoker.backends.gcu.runtime.errors import Status, StatusError
-from stoker.backends.gcu.runtime.process_mark import ProcessMark
 from stoker.backends.simulated.clocks import HostClock, VirtualClock, WaitableClock
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.numerics import Numerics

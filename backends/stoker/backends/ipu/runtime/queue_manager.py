@@ -11,10 +11,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy.typing as npt
 
 from stoker.backends.ipu.popef.schema import Anchor, TensorInfo
-from stoker.backends.ipu.runtime.enqueued import Callback, Enqueued, view_of
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, SessionStopped
 from stoker.backends.ipu.runtime.gate import Gate
-from stoker.backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer
+from stoker.backends.ipu.runtime.ring_buffer import Callback, Enqueued, InputRingBuffer, OutputRingBuffer, view_of
 
 Array = npt.NDArray[Any]
 _logger = logging.getLogger(__name__)
