@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -213,14 +212,12 @@ def test_stalled_handshakes_delay_no_other_client_and_leave_nothing_behind(autho
                 stalled[-1].sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01")
         # That of the question above may be among those before, or be gone by now.
         wait_until(lambda: len(list(files.iterdir())) >= before + 499, what="the server to hold the connections", patience_s=3)
-        begin_s = time.monotonic()
+        # A handshake that waited for those that stall would take five seconds for each of them; `ready` waits ten.
         assert ready().startswith(b"HTTP/1.1 200")
-        assert time.monotonic() - begin_s < 2
-        # Each waits five seconds at most for its end, and all of them have waited together.
+        # Each waits five seconds at most for its end. One after another, they would take more than the test's time limit.
         for connection in stalled:
             with suppress(ConnectionError):
                 assert connection.recv(1) == b""
-        assert time.monotonic() - begin_s < 6
         wait_until(lambda: len(list(files.iterdir())) <= before, what="the files to be closed")
 
 

@@ -1,7 +1,6 @@
 """A server that stops does not wait for clients without close_notify, and aborts no connection with bytes on their way."""
 
 import asyncio
-import time
 
 import pytest
 import uvloop
@@ -17,7 +16,8 @@ from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.tls_socket import silent_client
 
-GRACE_S = 20.0
+#: Longer than a test may take: a server that waited for its clients would not end in time.
+GRACE_S = 3600.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
@@ -32,9 +32,7 @@ def test_clients_without_close_notify_do_not_delay_a_stop(kind, server_pair, aut
         greeting = PREFACE if kind == "grpc" else b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
         client = await asyncio.to_thread(silent_client, port, authority.cert, ring.protocol, greeting)
         with client:
-            begin_s = time.monotonic()
             await served.stop(GRACE_S)
-            assert time.monotonic() - begin_s < GRACE_S / 2
 
     uvloop.run(main())
 

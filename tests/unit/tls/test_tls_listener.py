@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -66,9 +65,8 @@ async def plain(port: int) -> socket.socket:
     return sock
 
 
-async def hears_the_end(sock: socket.socket) -> float:
-    """How long until the server has closed."""
-    begin_s = time.monotonic()
+async def hears_the_end(sock: socket.socket) -> None:
+    """Returns when the server has closed; the test's time limit bounds the wait."""
     try:
         while await asyncio.get_running_loop().sock_recv(sock, 4096):
             pass
@@ -76,7 +74,6 @@ async def hears_the_end(sock: socket.socket) -> float:
         pass
     finally:
         sock.close()
-    return time.monotonic() - begin_s
 
 
 async def exchange(port: int, context: ssl.SSLContext, text: bytes = b"hello") -> bytes:
@@ -101,7 +98,7 @@ def test_stalled_handshake_is_closed_at_its_timeout_and_logged(run, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         sock = await plain(port)
         await asyncio.get_running_loop().sock_sendall(sock, b"\x16\x03\x01\x02\x00\x01")
-        assert await hears_the_end(sock) < 5
+        await hears_the_end(sock)
 
     run(scenario)
     assert "a TLS handshake with 127.0.0.1 failed: it took too long" in caplog.text
@@ -118,9 +115,9 @@ def test_plain_text_on_a_tls_port_is_closed_at_once(run, text, reason, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         sock = await plain(port)
         await asyncio.get_running_loop().sock_sendall(sock, text)
-        assert await hears_the_end(sock) < 1
+        await hears_the_end(sock)
 
-    run(scenario, Limits())
+    run(scenario, Limits(tls_handshake_timeout_s=3600))
     assert reason in caplog.text
 
 
@@ -144,10 +141,10 @@ def test_oldest_handshake_is_cancelled_when_there_are_too_many(run, authority: A
         stalled = [await plain(port) for _ in range(2)]
         # The kernel hands connections out in their order.
         assert await exchange(port, trusting(authority)) == b">hello"
-        assert await hears_the_end(stalled[0]) < 5
+        await hears_the_end(stalled[0])
         stalled[1].close()
 
-    run(scenario, Limits(tls_handshake_timeout_s=60, tls_handshakes=2))
+    run(scenario, Limits(tls_handshake_timeout_s=3600, tls_handshakes=2))
 
 
 async def hears_nothing(port: int, context: ssl.SSLContext) -> None:
