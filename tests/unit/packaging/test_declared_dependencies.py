@@ -1,0 +1,101 @@
+"""Every third-party package that the product imports is declared in `pyproject.toml`, with a lower bound."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.server_process import REPOSITORY_ROOT
+
+ROOTS = ("server", "backends", "compiler", "cli")
+OWN = {"stoker", "stoker_client"}
+#: Packages that only annotations name: `_typeshed` exists for type checkers.
+TYPES_ONLY = {"_typeshed"}
+#: Packages that several distributions share, and one that its owner pins to an exact version.
+NAMESPACES = {
+    "google.protobuf": {"protobuf"},
+    "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
+    "pydantic_core": {"pydantic"},
+}
+INSTALLED = packages_distributions()
+#: Extras that own the imports of a folder: what is imported there needs them, and what a serving install imports may not.
+EXTRAS = {
+    "compiler/stoker/compiler": ("compile",),
+    "backends/stoker/backends/ipu": ("compile",),
+    "backends/stoker/backends/gcu": ("compile",),
+    "backends/stoker/backends/cpu": ("compile", "openvino", "nncf"),
+    "backends/stoker/backends/onnx_files": ("compile",),
+    "backends/stoker/backends/openvino": ("openvino",),
+    "cli/stoker/cli/pictures.py": ("examples",),
+    "server/stoker/server/observability/span_export.py": ("otel",),
+}
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(requirements: list[str]) -> dict[str, str]:
+    """The requirements by distribution, for example `{"numpy": "numpy>=2.0"}`."""
+    return {normalised(re.split(r"[\[<>=!~; ]", each, maxsplit=1)[0]): each for each in requirements}
+
+
+def imported(source: Path) -> Iterator[str]:
+    """The top-level packages that a module imports, also inside functions and by `import_module("...")`."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            # A namespace of several distributions: its second name tells which.
+            yield ".".join(node.module.split(".")[: 2 if node.module.startswith("google.") else 1])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module" and isinstance(node.args[0], ast.Constant):
+            yield str(node.args[0].value).partition(".")[0]
+
+
+def distributions(package: str) -> set[str]:
+    """The distributions that may provide `package`, by normalised name."""
+    if package in NAMESPACES:
+        return NAMESPACES[package]
+    # A package that this environment lacks, such as nncf, is taken to be of the distribution of its name.
+    return {normalised(name) for name in INSTALLED.get(package, [package])}
+
+
+def project() -> dict:
+    return tomllib.loads((REPOSITORY_ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_every_import_is_declared_in_the_dependencies_or_in_the_extra_that_owns_the_module() -> None:
+    table = project()
+    always = declared(table["dependencies"])
+    undeclared: dict[str, set[str]] = defaultdict(set)
+    for root in ROOTS:
+        for source in sorted((REPOSITORY_ROOT / root).rglob("*.py")):
+            name = source.relative_to(REPOSITORY_ROOT).as_posix()
+            allowed = set(always)
+            for owner, extras in EXTRAS.items():
+                if name.startswith(owner):
+                    allowed |= {each for extra in extras for each in declared(table["optional-dependencies"][extra])}
+            for package in set(imported(source)) - OWN - TYPES_ONLY:
+                if package not in sys.stdlib_module_names and not distributions(package) & allowed:
+                    undeclared[package].add(name)
+    assert undeclared == {}
+
+
+@pytest.mark.parametrize("manifest", ["pyproject.toml", "clients/python/pyproject.toml", "compat/pyproject.toml"])
+def test_every_requirement_has_a_lower_bound(manifest: str) -> None:
+    table = tomllib.loads((REPOSITORY_ROOT / manifest).read_text())["project"]
+    requirements = [*table["dependencies"], *(each for extra in table.get("optional-dependencies", {}).values() for each in extra)]
+    assert [each for each in requirements if ">=" not in each] == []
+
+
+def test_the_table_of_extras_names_modules_and_extras_that_exist() -> None:
+    known = project()["optional-dependencies"]
+    assert [owner for owner in EXTRAS if not (REPOSITORY_ROOT / owner).exists()] == []
+    assert {extra for extras in EXTRAS.values() for extra in extras} <= known.keys()
