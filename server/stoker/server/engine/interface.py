@@ -26,7 +26,7 @@ class Engine(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """Where fronts say that they hand over what a read has brought."""
+        """The reads of the frontends, which run single-sender batches at their end."""
 
     def is_live(self) -> bool:
         """Whether the process serves at all; False once it is shutting down."""
@@ -102,7 +102,7 @@ class Engine(Protocol):
         """
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
-        """What the repository holds, by name and version."""
+        """The contents of the repository, by name and version."""
 
     async def load(self, name: str, overrides: LoadOverrides) -> None:
         """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.

@@ -15,7 +15,7 @@ class ResponseStream:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
-        """Holds at most `most` responses that nobody has taken."""
+        """Holds at most `most` responses that the consumer has not taken."""
         self._loop = loop
         self._permits = threading.Semaphore(most)
         self._waiting: deque[Arrays] = deque()
@@ -24,13 +24,13 @@ class ResponseStream:
         self._is_closed = False
 
     def put(self, outputs: Arrays) -> bool:
-        """Takes one response; waits while `most` are unread. False: nobody wants more. Called in the producer's thread."""
+        """Takes one response; waits while `most` are unread. False: the consumer has closed. Called in the producer's thread."""
         self._permits.acquire()
         if self._is_closed:
             return False
         try:
             self._loop.call_soon_threadsafe(self._arrived, outputs)
-        except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+        except RuntimeError:  # the loop closed first: the process ends, and no consumer is left
             return False
         return True
 
@@ -40,7 +40,7 @@ class ResponseStream:
         self._changed.set()
 
     def close(self) -> None:
-        """Nobody will take any more: a producer that waits for room goes on, and is told to stop."""
+        """The consumer takes no more: a producer that waits goes on, and its `put` returns False."""
         self._is_closed = True
         self._permits.release()
 

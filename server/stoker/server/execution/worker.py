@@ -74,7 +74,7 @@ class ThreadWorker:
         *,
         nice: int = 0,
     ) -> None:
-        """`nice`: steps by which the threads step back behind others."""
+        """`nice`: added to the niceness of the threads."""
         self._instance = instance
         self._loop = loop
         self._nice = nice
@@ -109,7 +109,7 @@ class ThreadWorker:
                 # Nothing may keep the batch's tensors alive while the thread waits for the next one.
                 del work, result
             self._loop.call_soon_threadsafe(_settle, ended)
-        except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+        except RuntimeError:  # the loop closed first: the process ends, and no request waits
             return
 
     def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:

@@ -1,4 +1,4 @@
-"""What a method may know and do of the call it answers, whichever transport carries it."""
+"""The call as a method sees it, whichever transport carries it."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -26,7 +26,7 @@ class Call(Protocol):
         """When the client stops waiting, on the engine's monotonic scale; None = never."""
 
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the client needs the response no more."""
 
     def add_trailer(self, name: str, value: str | bytes) -> None:
         """Metadata that goes with the status; `name` in lower case, ending in `-bin` where `value` is bytes."""

@@ -20,7 +20,7 @@ _SMALL_PIECE_BYTES = 4096
 #: Once so much of a message has come, the rest goes to its place as it comes: to join the pieces of 240 MiB at their end, in memory
 #: never touched before, held the event loop for 130 ms and took the message's size once more. Of so much, the join takes some 5 ms.
 _JOINED_BYTES = 8 * 1024 * 1024
-#: Messages from here on are put to their place from a sixteenth on, where nobody wants them as `bytes`: memory that is not written to costs
+#: Messages from here on get a receive buffer once a sixteenth has come, where the method takes views: memory that is not written to costs
 #: nothing, but for the huge pages that blocks of some MiB are made of.
 _ZERO_COPY_BYTES = 64 * 1024
 _ZERO_COPY_SHARE = 16
@@ -188,7 +188,7 @@ class MessageReader:
         """
         try:
             # Zeros straight from the system cost nothing until they are written to. CPython writes into the very object and gives it out as
-            # the value, both without a copy, because nobody else refers to it and its length stays what it is.
+            # the value, both without a copy, because nothing else refers to it and its length stays what it is.
             self._gathered = BytesIO(bytes(size))
         except MemoryError:
             raise _no_memory(size) from None

@@ -1,4 +1,4 @@
-"""What a serialised message would become, told from the wire before any of it is parsed.
+"""The memory that a serialised message would take, estimated from the wire before any of it is parsed.
 
 A protobuf message is an amplifier: two bytes are an empty tensor that takes sixty. So a message of more than a few KiB is walked first,
 field by field, hopping over their contents: the counts are held to the limits, and what parsing will take is priced. Raw tensor contents,
@@ -118,7 +118,7 @@ class _Walk(WireWalk):
         return InferWire(rest, raws, cost)
 
     def _tensor(self, at: int, stop: int) -> int:
-        """What a tensor's fields take beside their bytes."""
+        """Memory of a tensor's fields beside their bytes."""
         limits = self._limits
         dims = parameters = cost = 0
         for tag, _, value, end in self.fields(at, stop):
@@ -136,7 +136,7 @@ class _Walk(WireWalk):
         return cost
 
     def _output(self, at: int, stop: int) -> int:
-        """What a requested output's fields take beside their bytes."""
+        """Memory of a requested output's fields beside their bytes."""
         parameters = cost = 0
         for tag, *_ in self.fields(at, stop):
             if tag == _OUTPUT_PARAMETERS:

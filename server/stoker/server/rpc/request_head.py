@@ -1,4 +1,4 @@
-"""What the header fields of a request say to gRPC: the method, the deadline, the compression, the metadata; or why it is refused.
+"""The header fields of a request as gRPC reads them: method, deadline, compression, metadata; or why it is refused.
 
 From "gRPC over HTTP2", Requests. A connection keeps what it has read: clients send the same fields again and again.
 """
@@ -27,7 +27,7 @@ _UNIT_NS = {
 #: A hundred years: what is longer would not fit where times are kept in 64 bits.
 _MOST_TIMEOUT_NS = 100 * 365 * 24 * 3_600_000_000_000
 _CONTENT_TYPE = b"application/grpc"
-#: The most that a client is told of a path it asked for.
+#: Characters of a requested path that an error text quotes.
 _SHOWN_CHARACTERS = 128
 
 

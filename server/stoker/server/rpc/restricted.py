@@ -32,7 +32,7 @@ class Category(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a call must bring.
+    """The key that a call must have.
 
     Attributes:
         header: Name of the header, or of the metadata, in lower case.
@@ -197,7 +197,7 @@ _ROUTES: Final[dict[str, Category]] = {
     "/metrics": Category.STATISTICS,
     "/monitoring/prometheus/metrics": Category.STATISTICS,
 }
-#: Routes that tell what belongs to a second category, too: they want the keys of both. The page of all models is the repository's index
+#: Routes that show facts of a second category, too: they require the keys of both. The page of all models is the repository's index
 #: for people, and leads on to what metadata says.
 _ALSO: Final[dict[str, Category]] = {"/models": Category.METADATA}
 #: Parts of a path that narrow down what it asks for, and do not change what it is.

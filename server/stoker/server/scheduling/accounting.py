@@ -9,7 +9,7 @@ from stoker.server.scheduling.pending import Pending
 
 
 def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: BatchResult, now_ns: int) -> None:
-    """Counts a batch that has ended, and those of its requests that somebody still waits for."""
+    """Counts a batch that has ended, and those of its requests that are not over."""
     input_ns, infer_ns, output_ns = result.input_ns, result.infer_ns, result.output_ns
     recorder.executed(result.executions, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
     rows: list[int] = []

@@ -25,7 +25,7 @@ class DynamicBatcher:
 
     Rules, in order (Triton's dynamic batcher):
       1. If the entries taken in order reach a preferred size exactly, the largest such size goes now.
-      2. Else if the batch cannot grow (no room for the next entry of its shape, or max_batch_size reached), it goes now.
+      2. Else if the batch cannot grow (the next entry of its shape does not fit, or max_batch_size reached), it goes now.
       3. Else if no delay is configured, or the oldest entry has waited that long, what is there goes now.
       4. Else wait.
     """

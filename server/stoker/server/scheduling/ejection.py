@@ -1,9 +1,9 @@
 """`InstanceEjections`: which of a version's instances gets the next batch, and which are passed over because they fail. Pure.
 
 An instance that fails at once is always free, and so the most free one would always be the one that fails: a lost device would take all
-the requests of its siblings with it. So an instance whose device failed its last batch as a whole rests while others are well. When its
-pause is over it is probed with one batch; each probe that fails doubles the pause, one success ends it. Where all rest nobody is spared:
-requests get the real error at once.
+the requests of its siblings with it. So an instance whose device failed its last batch as a whole is ejected while others are healthy
+(outlier ejection). When its pause is over it gets one batch as a half-open probe; each probe that fails doubles the pause, one success ends
+it. Where all are ejected, all are used: requests get the real error at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class InstanceEjections:
         self._ejections: dict[int, _Ejection] = {}
 
     def __len__(self) -> int:
-        """Instances that rest now."""
+        """Instances that are ejected now."""
         return len(self._ejections)
 
     def choose(self, free_slots: Sequence[int], now_ns: int) -> int | None:
@@ -58,14 +58,14 @@ class InstanceEjections:
         )
 
     def ended(self, index: int, has_failed: bool, now_ns: int) -> bool:
-        """A batch of instance `index` has ended; returns whether the instance has begun or ended its rest by that."""
+        """A batch of instance `index` has ended; returns whether the instance has been ejected or readmitted by that."""
         ejection = self._ejections.get(index)
         if not has_failed:
             return self._ejections.pop(index, None) is not None
         if ejection is None:
             self._ejections[index] = _Ejection(now_ns + FIRST_EJECTION_NS)
             return True
-        # What was in work beside, or given because all rest, is no further sign.
+        # What was in work beside, or given because all are ejected, is no further sign.
         if ejection.is_probing or ejection.until_ns <= now_ns:
             ejection.is_probing = False
             ejection.pause_ns = min(2 * ejection.pause_ns, MAX_EJECTION_NS)
@@ -76,8 +76,8 @@ class InstanceEjections:
 def is_outage(result: BatchResult) -> bool:
     """Whether no request of a batch was answered, for reasons that lie with the instance: it says UNAVAILABLE.
 
-    Whatever else it raises counts as the request's own (see `Instance.execute`): else one client whose requests fail could make
-    instance after instance rest, at everybody's cost.
+    Whatever else it raises counts as the request's own (see `Instance.execute`): else one client whose requests fail could have
+    instance after instance ejected, at the cost of all clients.
     """
     return all(isinstance(outcome, ServingError) and outcome.code is ErrorCode.UNAVAILABLE for outcome in result.outcomes)
 

@@ -27,7 +27,7 @@ class ReleaseOrder(Generic[EntryT, OutcomeT]):
             self._drain()
 
     def forget(self, entry: EntryT) -> None:
-        """Nobody waits for `entry` any more: it holds up no other."""
+        """`entry` was withdrawn: it delays no other."""
         if self._expected.pop(id(entry), None) is not None:
             self._drain()
 

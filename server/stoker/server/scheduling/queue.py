@@ -18,7 +18,7 @@ _KEPT_TIMES: Final = 64
 
 
 class Waiting(Protocol):
-    """What a queue and a batcher need of a waiting request.
+    """A waiting request, as a queue and a batcher see it.
 
     Attributes:
         rows: Rows it adds to a batch.

@@ -10,7 +10,7 @@ from stoker.server.core.sequence import Array, ControlInput, ControlKind, Sequen
 
 
 def control_arrays(batching: SequenceBatching, mark: SequenceMark, model: str, *, is_batched: bool) -> dict[str, Array]:
-    """What the model is told of a request at `mark`, by input name: `[1, 1]`, or `[1]` where the model is not batched.
+    """The control tensors of a request at `mark`, by input name: `[1, 1]`, or `[1]` where the model is not batched.
 
     Raises:
         InvalidRequest: the model does not take such an id.

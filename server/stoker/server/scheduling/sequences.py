@@ -369,4 +369,4 @@ def _named(request: InferRequest) -> str:
 
 
 def _ignore() -> None:
-    """Nobody asked to be told."""
+    """No callback was named."""

@@ -84,7 +84,7 @@ class GrpcioServer:
 
     def _bind_socket(self, server: grpc.aio.Server, path: Path) -> None:
         make_way(path)
-        # gRPC makes the file itself. A moment later it could have its mode changed, but by then somebody might have connected.
+        # gRPC makes the file itself. A moment later it could have its mode changed, but by then a client might have connected.
         before = os.umask(0o777 & ~self._listeners.socket_mode)
         try:
             server.add_insecure_port(f"unix:{path}")
@@ -171,7 +171,7 @@ def _options(limits: Limits, settings: GrpcSettings) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", _ms(limits.grpc_handshake_timeout_s)),
         # A second server on the same port must fail, not silently take half of the connections.
         ("grpc.so_reuseport", 0),
-        # Clients may ping while idle, as Triton's own clients are told to, but not too fast.
+        # Clients may ping while idle, as Triton's documentation advises, but not too fast.
         ("grpc.keepalive_permit_without_calls", int(settings.permits_pings_without_calls)),
         ("grpc.http2.max_pings_without_data", settings.max_pings_without_data),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(settings.min_ping_interval_s)),

@@ -27,7 +27,7 @@ class H2Call:
         stream_id: Its stream.
         head: What its header fields said.
         deadline_ns: See `Call`.
-        is_over: It is answered, or nobody waits for the answer.
+        is_over: Its response was sent, or the client needs none.
         has_ended: The client has sent all it will.
         progress: How fast a message arrives whose end is awaited; None: none is. Meanwhile the call is an `Upload`.
     """
@@ -169,12 +169,12 @@ class H2Call:
         self.fail(evicted())
 
     async def _decompressed(self, data: bytes) -> bytes:
-        """What the compressed message `data` holds; room is held for it as it comes out, and large work is done in a thread.
+        """Decompresses the message `data`; its bytes are reserved as they come out, and large work is done in a thread.
 
-        The caller holds the room for `data`. Room for the result is given back at the end: whoever takes the message takes its own.
+        The caller holds the reservation for `data`. That of the result is released at the end: the method reserves its own.
 
         Raises:
-            CallFault: see `decompressed`; or the call has named no compression. Overloaded: there is no room.
+            CallFault: see `decompressed`; or the call has named no compression. Overloaded: the budget is exhausted.
         """
         encoding = self.head.encoding
         if encoding is None:

@@ -80,7 +80,7 @@ _FIRST_PIECE_BYTES: Final = 20 * 1024
 _JOINED_BYTES: Final = 32 * 1024
 #: A read of so much may be cut by a buffer (uvloop's: 256,000 bytes, over TLS less their wrapping), with more to come in this turn.
 _PARTIAL_READ_BYTES: Final = 192 * 1024
-#: How long a client has to acknowledge that the connection is about to end, seconds; then it is told the last stream all the same.
+#: How long a client has to acknowledge that the connection is about to end, seconds; then the final GOAWAY is sent all the same.
 _DRAIN_ACK_S: Final = 1.0
 _H2: Final = "h2"
 _log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._backlog.clear()
         self._receive_buffer = None
         self.calls.forget_all()
-        # Nobody is told. But messages that have come in part, and answers that wait, would stay in memory until the collector comes round.
+        # Nothing is sent. But partial messages and unsent responses would stay in memory until the next garbage collection.
         self.core.close(ErrorCode.NO_ERROR)
         self.context.leave(self)
 
@@ -208,7 +208,7 @@ class GrpcProtocol(asyncio.Protocol):
         self.core.send_headers(stream_id, block, end_stream=True)
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
-        """Notes what of an answered call waits for the client; the answer is given up where there is no room to keep it."""
+        """Notes what of a complete response waits for the client; resets the stream where the budget cannot hold it."""
         if not self._unflushed.keep(stream_id, size_bytes, is_unary=is_unary):
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
@@ -228,7 +228,7 @@ class GrpcProtocol(asyncio.Protocol):
             # Others are likely answered in this turn too, and one write does for all.
             self.notice_output()
         else:
-            # Nobody is left to share it: a turn of the loop less, 4 us of each call that is alone on its connection.
+            # No other call shares it: a turn of the loop less, 4 us of each call that is alone on its connection.
             self._write()
 
     async def drained(self, stream_id: int) -> None:
@@ -243,17 +243,17 @@ class GrpcProtocol(asyncio.Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """What the client has taken of all that was written to it."""
+        """Bytes that the client has taken of all that was written to it."""
         return self._watch.written_bytes - self._transport.get_write_buffer_size()
 
     @property
     def transport(self) -> asyncio.Transport:
-        """What the connection is written to."""
+        """The transport that the connection writes to."""
         return self._transport
 
     def sweep(self, now_s: float) -> None:
-        """Ends what is too slow at `now_s` of the loop's clock: a handshake, a request, a reader; asks who is silent; drains who is old."""
-        # A read that brought nothing, as of half a TLS record, leaves it: it would keep the memory of a message whose call is over.
+        """Ends a handshake, request or reader that is too slow at `now_s` of the loop's clock; pings a silent peer; drains by age."""
+        # A read without data, as of half a TLS record, leaves it: it would keep the memory of a message whose call is over.
         self._receive_buffer = None
         watch, settings = self._watch, self.context.settings
         if watch.is_lost(self.core, now_s):
@@ -382,7 +382,7 @@ class GrpcProtocol(asyncio.Protocol):
         try:
             events = [backlog.popleft() for _ in range(min(_SLICE, len(backlog)))]
             self.calls.follow(events, is_last=not backlog)
-        except Exception:  # noqa: BLE001 - a defect: nobody would hear of the connection again, as nothing reads it now
+        except Exception:  # noqa: BLE001 - a defect: without the abort the connection would hang, as nothing reads it now
             _log.exception("a gRPC connection failed unexpectedly")
             self.abort()
             return

@@ -131,7 +131,7 @@ class ConnectionCalls:
         self._zero_copy_pending: list[UnaryCall] = []
 
     def follow(self, events: list[Event], *, is_last: bool) -> None:
-        """Handles events in their order; `is_last`: all that the core has told is handled then."""
+        """Handles events in their order; `is_last`: the core has reported no others."""
         connection, calls = self._connection, self.open
         context, core = connection.context, connection.core
         fresh: list[H2Call] = []

@@ -54,7 +54,7 @@ class Connection(Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """What the client has taken of all that was written to it."""
+        """Bytes that the client has taken of all that was written to it."""
 
     def send_end(self, stream_id: int, block: bytes) -> None:
         """Ends a response by a header block."""

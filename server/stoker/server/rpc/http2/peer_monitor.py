@@ -115,7 +115,7 @@ class UnflushedResponses:
         return True
 
     def forget(self, stream_id: int) -> None:
-        """The answer is out, or nobody wants it any more."""
+        """The response is out, or was cancelled."""
         size_bytes = self._sizes.pop(stream_id, 0)
         if size_bytes:
             self.size_bytes -= size_bytes

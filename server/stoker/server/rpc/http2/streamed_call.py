@@ -100,7 +100,7 @@ class StreamedCall(H2Call):
         """Returns when what waits for the client's windows has gone out; the budget of bytes in flight counts it meanwhile.
 
         Raises:
-            Overloaded: there is no room to keep it; the stream is reset.
+            Overloaded: the budget cannot hold it; the stream is reset.
         """
         waiting_bytes = self._unsent_bytes
         try:

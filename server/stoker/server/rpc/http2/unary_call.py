@@ -1,6 +1,6 @@
 """One message in, one message out: the shape of nearly every call, and so the one whose cost counts.
 
-The common call came whole in one piece, and its method is started within the read that brought it. The method's `Completion` gives the
+The common call came whole in one piece, and its method is started within the read that contains it. The method's `Completion` gives the
 response to the call when it is there; the transport makes no task for it.
 """
 
