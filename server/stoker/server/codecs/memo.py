@@ -16,8 +16,8 @@ from stoker.server.core.limits import Limits
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-#: Entries of every cache. Together with `KEY_BYTES` it bounds what clients can make the server keep: 1 MiB of keys in each cache.
-CACHE_ENTRIES: Final = 512
+#: Entries of every cache. Together with `KEY_BYTES` it bounds what clients can make the server keep: 2 MiB of keys in each cache.
+CACHE_ENTRIES: Final = 1024
 #: The longest key that is kept.
 KEY_BYTES: Final = 2048
 NO_KEY: Final = b""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from stoker.backends.api.errors import InvalidRequest, Unsupported
 from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
+from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.shared_memory import DISABLED
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, ParameterValue
@@ -184,16 +185,13 @@ def _bracketed(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
-_KEPT = 1024
-
-
 class SignatureChecks:
     """Checks by (model, version asked for). Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
         self._limits = limits
-        self._kept: dict[tuple[str, int | None], SignatureCheck] = {}
+        self._kept: BoundedCache[tuple[str, int | None], SignatureCheck] = BoundedCache()
 
     def find(self, name: str, version: int | None) -> tuple[Servable, SignatureCheck]:
         """The version that a request for (`name`, `version`) reaches now, and the check of its signature.
@@ -207,9 +205,7 @@ class SignatureChecks:
         servable = self._engine.resolve(name, version)
         signature = servable.signature
         if kept is None or kept.signature is not signature:
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            kept = self._kept[name, version] = SignatureCheck(name, signature, self._limits)
+            kept = self._kept.put((name, version), SignatureCheck(name, signature, self._limits))
         return servable, kept
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.shared_memory import SharedMemory
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, ParameterValue
@@ -32,8 +33,6 @@ class Call(Protocol):
         """Whether nobody waits for the answer any more."""
 
 
-#: Names whose answer is remembered. Clients choose names: beyond it all are forgotten.
-_KEPT_NAMES: Final = 512
 _LONGEST_NAME: Final = 256
 _CASE_SENSITIVE: Final = "(?-i)"
 #: What Python's patterns have and RE2's do not: back references and looks around, which is also what takes exponential time.
@@ -52,6 +51,7 @@ class HeaderForward:
 
     Attributes:
         is_on: Whether any are.
+        match_by_name: Whether a header of that name is forwarded, for names seen lately.
     """
 
     def __init__(self, pattern: str = "") -> None:
@@ -68,7 +68,7 @@ class HeaderForward:
             self._pattern = re.compile(pattern.removeprefix(_CASE_SENSITIVE), flags | re.ASCII)
         except re.error as error:
             raise PatternError(f"it is not a regular expression: {error}") from None
-        self._kept: dict[str, bool] = {}
+        self.match_by_name: BoundedCache[str, bool] = BoundedCache()
 
     def parameters(self, headers: Iterable[tuple[str, str]]) -> Mapping[str, ParameterValue]:
         """Those of `headers` that are forwarded, by name; of several of one name the last."""
@@ -77,13 +77,11 @@ class HeaderForward:
         return {name: value for name, value in headers if self._matches(name)}
 
     def _matches(self, name: str) -> bool:
-        known = self._kept.get(name)
+        known = self.match_by_name.get(name)
         if known is None:
             if len(name) > _LONGEST_NAME or name in _RESERVED or name.startswith("triton_"):
                 return False
-            if len(self._kept) >= _KEPT_NAMES:
-                self._kept.clear()
-            known = self._kept[name] = self._pattern.fullmatch(name) is not None
+            known = self.match_by_name.put(name, self._pattern.fullmatch(name) is not None)
         return known
 
 

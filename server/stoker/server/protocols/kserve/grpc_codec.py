@@ -12,6 +12,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
+from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.tensors import Raw, array_from_bytes, array_from_span, array_pieces, array_to_bytes, declared_count, object_array
 from stoker.server.codecs.validation import (
@@ -348,8 +349,6 @@ def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], coun
     return array.reshape(shape)
 
 
-#: Layouts kept; a model of variable shapes makes one for each.
-_KEPT = 1024
 _ID = encoded_varint(pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | LENGTH)
 _RAW = encoded_varint(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | LENGTH)
 #: What precedes an id, by the id's length.
@@ -372,7 +371,7 @@ class ResponseLayouts:
     """Confined to: the event loop."""
 
     def __init__(self) -> None:
-        self._kept: dict[object, _Layout] = {}
+        self._kept: BoundedCache[object, _Layout] = BoundedCache()
 
     def encode(self, response: InferResponse) -> bytes | None:
         """The serialised message that answers with `response`; None where an output holds strings, whose length nobody knows before."""
@@ -384,9 +383,7 @@ class ResponseLayouts:
             layout = _layout_of(response)
             if layout is None:
                 return None
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            self._kept[key] = layout
+            self._kept.put(key, layout)
         _, model, described, lengths = layout
         request_id = response.request_id
         if request_id:

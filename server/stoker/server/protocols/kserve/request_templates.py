@@ -18,6 +18,7 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.wire import LENGTH
+from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
 from stoker.server.codecs.tensors import Raw
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
@@ -25,8 +26,8 @@ from stoker.server.core.wire_walk import WireWalk
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 
-#: Templates kept, and the longest text of one, in bytes: together what clients can make the server remember.
-_KEPT, _LONGEST = 512, 2048
+#: The longest text of a template, in bytes.
+_LONGEST = KEY_BYTES
 #: The beginning of a message that holds all of its text, with an id, if it has a template.
 _HEAD_BYTES = _LONGEST + 256
 #: A message of more fields is not worth a template.
@@ -73,13 +74,13 @@ class RequestTemplates:
         self._now_ns = engine.now_ns
         self._most_id = min(limits.id_length, _ONE_BYTE - 1)
         #: By the bytes before the id and the number of those behind it.
-        self._kept: dict[tuple[bytes, int], _Template] = {}
+        self._kept: BoundedCache[tuple[bytes, int], _Template] = BoundedCache()
         #: Of large messages, by their size: where the first tensor begins.
-        self._leads: dict[int, int] = {}
+        self._leads: BoundedCache[int, int] = BoundedCache()
 
     def lead_bytes(self, size_bytes: int) -> int:
         """Where the first tensor began in the last message of `size_bytes` bytes; 0 where nobody knows."""
-        return self._leads.get(size_bytes, 0)
+        return self._leads.get(size_bytes) or 0
 
     def __len__(self) -> int:
         """Templates kept."""
@@ -117,17 +118,12 @@ class RequestTemplates:
             return None
         inputs: dict[str, Array] = {name: np.ndarray(shape, dtype, data, at + place) for name, shape, dtype, place in places}
         if head is not data:
-            self._keep_lead(len(data), at + places[0].at)
+            self._leads.put(len(data), at + places[0].at)
         request = InferRequest(
             like.model_name, inputs, like.output_names, signature, like.model_version, request_id, like.rows, deadline_ns,
             like.parameters, self._now_ns(), len(data), like.via, servable=servable,
         )  # fmt: skip
         return DecodedRequest(request, *meaning)
-
-    def _keep_lead(self, size_bytes: int, lead_bytes: int) -> None:
-        if len(self._leads) >= _KEPT:
-            self._leads.clear()
-        self._leads[size_bytes] = lead_bytes
 
     def learn(self, data: Raw, decoded: DecodedRequest) -> None:
         """Keeps what `data`, decoded in full, was found to mean, if that can be kept."""
@@ -143,8 +139,6 @@ class RequestTemplates:
         if len(places) != len(raws):
             return
         between = tuple((end - at, bytes(data[end:begins])) for (_, end), (begins, _) in pairwise(raws))
-        if len(self._kept) >= _KEPT:
-            self._kept.clear()
         # The tensors would keep this whole message in memory.
         like = InferRequest(
             model_name=request.model_name,
@@ -156,7 +150,7 @@ class RequestTemplates:
             via=request.via,
         )
         template = _Template(text, between, places, like, decoded[1:], request.signature)
-        self._kept[bytes(data[:begin]), len(data) - at] = template
+        self._kept.put((bytes(data[:begin]), len(data) - at), template)
 
 
 def _layout(data: Raw) -> tuple[int, int, list[tuple[int, int]]] | None:
