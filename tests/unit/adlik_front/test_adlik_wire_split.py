@@ -1,4 +1,4 @@
-"""What is cut out of a serialised request on the wire is exactly what the parser would have found there."""
+"""The wire splitter cuts out of a serialised request exactly the contents that the parser would have read."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What a client sends to an echo model comes back bit for bit, on every codec and for every datatype."""
+"""An echo model returns a client's tensors bit for bit, on every codec and for every datatype."""
 
 import asyncio
 import json

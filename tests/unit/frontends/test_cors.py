@@ -1,4 +1,4 @@
-"""Cross-origin resource sharing: what browsers are told, on the short path and on all others."""
+"""Cross-origin resource sharing: the headers for browsers, on the fast path and on all others."""
 
 import asyncio
 import json

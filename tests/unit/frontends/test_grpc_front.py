@@ -246,7 +246,7 @@ def test_a_deadline_reaches_the_engine_and_ends_the_work():
     assert 0 < engine.requests[0].deadline_ns - engine.time_ns < 300_000_000
 
 
-def test_without_a_deadline_the_engine_is_told_so():
+def test_a_call_without_a_deadline_reaches_the_engine_without_one():
     engine = FakeEngine(simple())
 
     async def scenario(channel: Channel) -> None:
@@ -273,7 +273,7 @@ def test_health_follows_readiness_at_ask_time():
     run(scenario, engine)
 
 
-def test_a_health_watcher_is_told_of_changes():
+def test_a_health_watcher_receives_changes():
     engine = FakeEngine(simple())
 
     async def scenario(channel: Channel) -> None:

@@ -566,7 +566,7 @@ def test_a_body_refused_in_a_thread_is_freed_at_once():
 
     async def scenario(client: httpx.AsyncClient) -> None:
         loop = asyncio.get_running_loop()
-        # One thread, so that it has let go of one piece of work when it does the next: a pool's thread holds on to the error that it has
+        # One thread, so that it has released one piece of work when it does the next: a pool's thread holds on to the error that it has
         # just handed over until it runs again, and on a busy host the answer is here before that.
         loop.set_default_executor(ThreadPoolExecutor(1))
         gc.collect()

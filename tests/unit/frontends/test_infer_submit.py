@@ -66,7 +66,7 @@ def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_byte
     asyncio.run(scenario())
 
 
-def test_what_is_refused_is_told_too_and_counted():
+def test_a_refused_request_completes_with_its_error_and_is_counted():
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []
@@ -95,7 +95,7 @@ def test_a_refusal_counts_for_the_version_that_was_asked_for(size: int, is_strea
     asyncio.run(scenario())
 
 
-def test_a_request_without_room_is_told_so_at_once():
+def test_a_request_over_the_byte_budget_completes_at_once_with_overloaded():
     async def scenario() -> None:
         _, inference = served(budget_bytes=10)
         results: Results = []
@@ -107,7 +107,7 @@ def test_a_request_without_room_is_told_so_at_once():
 
 
 @pytest.mark.parametrize(("error", "text"), [(BackendFailed("broken"), "^broken"), (Overloaded("full"), "^\\[request id: 7\\] full")])
-def test_errors_of_the_engine_are_told_those_of_the_queue_in_the_core_s_words(error, text):
+def test_engine_errors_complete_the_call_and_queue_errors_have_the_request_id(error, text):
     async def scenario() -> None:
         async def refuse(_: InferRequest) -> None:
             raise error
@@ -126,7 +126,7 @@ def test_errors_of_the_engine_are_told_those_of_the_queue_in_the_core_s_words(er
 
 
 @pytest.mark.parametrize("size", [4, 4_000])
-def test_a_cancelled_request_is_taken_back_and_never_told(size):
+def test_a_cancelled_request_is_withdrawn_and_its_callback_not_called(size):
     async def scenario() -> None:
         async def forever(_: InferRequest) -> None:
             await asyncio.Event().wait()
@@ -160,7 +160,7 @@ def test_cancelling_who_awaits_takes_the_request_back():
     asyncio.run(scenario())
 
 
-def test_a_large_answer_that_nobody_waits_for_holds_its_room_until_its_thread_has_ended():
+def test_a_cancelled_large_response_holds_its_bytes_until_its_thread_has_ended():
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []

@@ -68,7 +68,7 @@ def test_colons_may_be_written_as_escapes():
     assert parse_json(b'{"a\\u003a":1,"b":"\\u003A:"}', LIMITS) == {"a:": 1, "b": "::"}
 
 
-def test_keys_are_told_apart_beside_numbers_that_json_does_not_have():
+def test_repeated_keys_are_found_beside_nan_and_infinity():
     assert parse_tensor_json(b'{"NaN":NaN,"null":1,"Infinity":-Infinity}', LIMITS)["null"] == 1
     with pytest.raises(InvalidRequest, match="the same key more than once"):
         parse_tensor_json(b'{"a":NaN,"a":1}', LIMITS)

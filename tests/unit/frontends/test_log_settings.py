@@ -16,7 +16,7 @@ INITIAL = {"log_file": "", "log_info": True, "log_warning": True, "log_error": T
 
 
 class FakeLogs:
-    """Remembers what it was told."""
+    """Records the settings it was given."""
 
     def __init__(self, settings: LogSettings | None = None) -> None:
         self.is_json = False
@@ -84,6 +84,6 @@ def test_changes_hold_for_the_lines_that_follow():
     first, change, *objects = stream.getvalue().splitlines()
     assert first.endswith("first")
     assert "a client changes log settings" in change
-    # The line that tells of a change comes before it holds: nobody switches lines off unseen.
+    # The line about a change is logged before the change applies: no client switches lines off unseen.
     messages = [json.loads(line)["message"] for line in objects]
     assert messages == ["fine", "still wanted", "a client changes log settings", "always"]

@@ -42,6 +42,6 @@ def test_an_abandoned_load_that_fails_is_noticed(error: Exception, logged: list[
         del call
 
     asyncio.run(main())
-    # asyncio complains of errors nobody looked at when their tasks are freed.
+    # asyncio logs errors that were never retrieved when their tasks are freed.
     gc.collect()
     assert [record.name for record in caplog.records if record.name != "asyncio" or record.levelno >= logging.ERROR] == logged

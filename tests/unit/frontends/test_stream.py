@@ -106,7 +106,7 @@ def test_answers_keep_the_order_of_requests_that_run_side_by_side():
     run(scenario, engine)
 
 
-def test_a_failing_request_is_told_in_place_and_the_stream_goes_on():
+def test_the_error_of_a_failing_request_keeps_its_order_and_the_stream_continues():
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0")
         call.ask("1", model="nope")
@@ -218,7 +218,7 @@ def test_answers_that_wait_to_be_read_count_against_the_budget():
         call.reads.clear()
         for i in range(10):
             call.ask(str(i))
-            while call.taken <= i or len(engine.requests) <= i:  # noqa: ASYNC110 - the engine tells nobody
+            while call.taken <= i or len(engine.requests) <= i:  # noqa: ASYNC110 - the engine has no event for it
                 await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -228,9 +228,9 @@ def test_answers_that_wait_to_be_read_count_against_the_budget():
         await stream
         answers = call.sent()
         assert len(answers) == 10
-        told = [message.error_message for message in answers if message.error_message]
-        assert len(told) in range(1, 10)
-        assert all("no room for" in text for text in told)
+        errors = [message.error_message for message in answers if message.error_message]
+        assert len(errors) in range(1, 10)
+        assert all("no room for" in text for text in errors)
 
     run(scenario, engine)
 
@@ -242,7 +242,7 @@ def test_what_was_not_sent_is_given_back_with_the_stream():
         call.reads.clear()
         for i in range(3):
             call.ask(str(i))
-        while engine.reserved_bytes == 0 or len(engine.requests) < 3:  # noqa: ASYNC110 - the engine tells nobody
+        while engine.reserved_bytes == 0 or len(engine.requests) < 3:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -255,7 +255,7 @@ def test_what_was_not_sent_is_given_back_with_the_stream():
 
 
 @pytest.mark.parametrize("error", [Overloaded("Exceeds maximum queue size"), ValueError("secret")])
-def test_failures_of_the_engine_are_told(error: Exception, caplog: pytest.LogCaptureFixture):
+def test_failures_of_the_engine_are_reported(error: Exception, caplog: pytest.LogCaptureFixture):
     fake = simple()
 
     async def fail(request: InferRequest) -> None:

@@ -1,6 +1,6 @@
-"""What a large tensor costs: one copy on its way in, from the message to the batch, and one on its way out, from the batch to the answer.
+"""A large tensor is copied once on its way in, from the message to the batch, and once on its way out, from the batch to the response.
 
-Counted by memory: `tracemalloc` sees every block that numpy and Python allocate, so a copy that nobody needs shows as a peak one tensor
+Counted by memory: `tracemalloc` sees every block that numpy and Python allocate, so a needless copy shows as a peak one tensor
 higher. The batch's own block is there before, and the model's output is its own.
 """
 

@@ -100,7 +100,7 @@ CORE = [
 
 
 @pytest.mark.parametrize(("edit", "text"), CORE, ids=[text[:40] for _, text in CORE])
-def test_a_mismatch_with_the_signature_is_told_in_tritons_words(edit: Edit, text: str):
+def test_a_mismatch_with_the_signature_has_tritons_error_text(edit: Edit, text: str):
     message = request()
     edit(message)
     error = refusal(message)

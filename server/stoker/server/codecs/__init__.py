@@ -1,1 +1,1 @@
-"""What the codecs of all protocols share: tensors as bytes and as JSON, validation, bounds."""
+"""Codecs that all protocols share: tensors as bytes and as JSON, validation, memory bounds, the memo."""

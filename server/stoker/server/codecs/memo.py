@@ -95,10 +95,13 @@ def parse_structure(text: bytes, limits: Limits) -> ParsedJson | None:
     tensors, request_id = head.get("inputs"), head.get("id", "")
     if type(tensors) is not list or type(request_id) is not str or len(request_id) > limits.id_length:
         return None
+    data: list[list[Any]] = []
     for tensor in tensors:
         if type(tensor) is not dict:
             return None
-    data = [tensor["data"] for tensor in tensors if type(tensor.get("data")) is list]
+        elements = tensor.get("data")
+        if type(elements) is list:
+            data.append(elements)
     members = request_id.count(":") + len(data)
     if data:
         if len(data) != len(tensors):

@@ -33,7 +33,7 @@ _COPY_BYTES = 0x7FFF_F000
 
 
 class _Object:
-    """An open shared-memory object; it is closed when the last region and the last request that use it let go of it."""
+    """An open shared-memory object; it is closed when the last region and the last request that use it release it."""
 
     __slots__ = ("__weakref__", "fd")
 

@@ -223,7 +223,7 @@ _UINT64_DIGITS = 20
 
 
 class RequestParameters:
-    """What a request's parameters say, sorted out.
+    """A request's parameters by their meaning.
 
     Attributes:
         priority: 0 = the model's default.
@@ -243,7 +243,7 @@ class RequestParameters:
         self.custom: dict[str, ParameterValue] = {}
 
 
-#: For the many requests without parameters. REQUIRES: nobody writes to it.
+#: Shared by all requests without parameters. REQUIRES: no caller changes it.
 NO_PARAMETERS = RequestParameters()
 
 

@@ -158,7 +158,7 @@ _ENCODED_STEP_BYTES: Final = 3 << 18
 
 
 def read_request(given: Json, url: ModelQuery, limits: Limits) -> PredictQuery:
-    """What the parsed body `given` asks for; the model and version of the URL go before those of the body. Safe in a thread.
+    """The query of the parsed body `given`; the model and version of the URL take precedence over those of the body. Safe in a thread.
 
     Raises:
         InvalidRequest: a field has another form; the text names it.

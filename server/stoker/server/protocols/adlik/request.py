@@ -206,7 +206,7 @@ def _shape(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_
     open_dims = shape.count(VARIABLE)
     if not open_dims:
         return shape
-    # One open dimension follows from what came; more cannot be told.
+    # One open dimension follows from what came; more cannot be inferred.
     known = math.prod(size for size in shape if size != VARIABLE)
     if len(fields.content) and spec.datatype.item_bytes:
         came = len(fields.content) // spec.datatype.item_bytes
@@ -283,7 +283,7 @@ class PredictReader:
         self._checks = SignatureChecks(engine, limits)
 
     def target(self, model: ModelQuery) -> PredictTarget:
-        """What a request for `model` reaches now.
+        """The version that a request for `model` reaches now, and its check.
 
         Raises:
             NotFound: no such model or version. Unavailable: it is not READY. InvalidRequest: the name or version cannot be one.

@@ -2,7 +2,7 @@
 
 `--rest_v1=adlik` and `--rest_v1=tfs` decide for every request. Under `auto`:
 
-* A POST to `:predict` is told by its body. `instances` is only TensorFlow Serving's; `batch_size`, `model_spec` and `output_filter` are
+* The body of a POST to `:predict` decides. `instances` is only TensorFlow Serving's; `batch_size`, `model_spec` and `output_filter` are
   only Adlik's. Where `inputs` stands alone, it is Adlik's if it is an object whose every value is a TensorProto: an object with
   `tensor_content`, `dtype`, `tensor_shape` or a field of typed values such as `float_val`. A body with nothing of either is a mistake,
   and TensorFlow Serving's, which has many more clients, unless `--prefer_adlik` is set: its front says what is missing.

@@ -69,7 +69,7 @@ def config_message(description: ModelDescription) -> pb.ModelConfigProto:
 
 
 def version_states(entries: Iterable[IndexEntry], version: int | None) -> dict[int, pb.ModelVersionStatus]:
-    """The state of each version (None: all); the message has no room for numbers of more than 32 bits, which are left out."""
+    """The state of each version (None: all); numbers of more than 32 bits do not fit the message and are left out."""
     return {
         entry.version: pb.ModelVersionStatus(ready_state=_STATES[entry.state])
         for entry in entries
@@ -125,7 +125,7 @@ class AdlikService:
         known = [entry for entry in self._engine.index() if entry.name == ask.name]
         if not known:
             raise UnknownModel(f"model '{ask.name}' is not found")
-        # The configuration is that of any version that serves; which one is asked for only says whose state is told.
+        # The configuration is that of any version that serves; the requested version only selects the states to report.
         states = version_states(known, version)
         if version is not None and version not in (entry.version for entry in known):
             raise NotFound(f"model '{ask.name}' has no version {version}")

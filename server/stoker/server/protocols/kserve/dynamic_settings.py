@@ -160,7 +160,7 @@ class LogControl:
                 changes["format"], form = FORMATS[value], value
         if not changes:
             return
-        # Told before it holds, so that a client cannot switch lines off unseen.
+        # Logged before the change applies, so that a client cannot switch log lines off unseen.
         _log.warning("a client changes log settings", extra={name: value for name, value in given.items() if value is not None})
         now = self._logs.settings
         self._logs.change(

@@ -30,14 +30,14 @@ class Call(Protocol):
         """When the client stops waiting, on the engine's monotonic scale; None = never."""
 
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the client no longer waits for the response."""
 
 
 _LONGEST_NAME: Final = 256
 _CASE_SENSITIVE: Final = "(?-i)"
 #: What Python's patterns have and RE2's do not: back references and looks around, which is also what takes exponential time.
 _NOT_RE2: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:[=!]|<[=!]|P=|P>|\(|>)|\\[1-9])")
-#: The server reads these itself, or nobody may set them.
+#: The server reads these itself, or no client may set them.
 _RESERVED: Final = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers", "binary_data_output"})
 NOTHING: Final[Mapping[str, ParameterValue]] = {}
 
@@ -112,7 +112,7 @@ class HeaderReader:
     """Reads headers or metadata for what they bring.
 
     Attributes:
-        is_on: Whether they may bring anything; if not, nobody need look at them.
+        is_on: Whether they may bring anything; if not, callers skip them.
     """
 
     def __init__(self, forward: HeaderForward | None = None, *, takes_callers: bool = False) -> None:

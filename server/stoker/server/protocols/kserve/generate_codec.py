@@ -27,7 +27,7 @@ EXACTLY_ONE = (
 
 
 class Target(NamedTuple):
-    """What the route and the clock say of a request."""
+    """The addressed model and the time of receipt of a request."""
 
     model_name: str
     model_version: int | None
@@ -99,7 +99,7 @@ def encode(response: InferResponse) -> bytes:
 
 
 class _Reading(NamedTuple):
-    """What was read so far of one request."""
+    """The inputs and parameters of one request that have been read so far."""
 
     check: SignatureCheck
     inputs: dict[str, Array]

@@ -58,7 +58,7 @@ _RAW_OUTPUT_TAG = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 
 
 
 class Target(NamedTuple):
-    """What a request asks for and is checked against: all of its decoding that needs the engine."""
+    """The version that a request addresses and its check: the part of decoding that needs the engine."""
 
     model_version: int | None
     servable: Servable
@@ -374,7 +374,7 @@ class ResponseLayouts:
         self._kept: BoundedCache[object, _Layout] = BoundedCache()
 
     def encode(self, response: InferResponse) -> bytes | None:
-        """The serialised message that answers with `response`; None where an output holds strings, whose length nobody knows before."""
+        """The serialised message that answers with `response`; None where an output holds strings, whose length varies."""
         outputs, signature = response.outputs, response.signature
         # Hashing a signature would cost more than all else here: its identity is looked up, which no other has while its layout is kept.
         key = (id(signature), response.model_name, response.model_version, *outputs, *[array.shape for array in outputs.values()])

@@ -54,7 +54,7 @@ Body = bytes | memoryview
 
 
 class Target(NamedTuple):
-    """What the route and the clock say of a request."""
+    """The addressed model and the time of receipt of a request."""
 
     model_name: str
     model_version: int | None
@@ -336,7 +336,7 @@ class ResponseFrame(NamedTuple):
     Attributes:
         texts: The text before, between and after the gaps.
         in_text: For each output, whether its numbers are printed into the next gap; else its bytes follow the text.
-        has_binary: Whether a client is told where the text ends, as it is wherever it asked for a binary output.
+        has_binary: Whether the response has the header that says where the text ends, as for every request of a binary output.
     """
 
     texts: list[bytes]
@@ -419,7 +419,7 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
 
 
 def frame_of(response: InferResponse, decoded: DecodedRequest) -> ResponseFrame | None:
-    """What the answer with `response` has in common with others; None where that is too little.
+    """The text that the encoding of `response` shares with later responses; None if any output has no fixed text around it.
 
     REQUIRES: `encode` has made the answer.
     """

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError
-from stoker.server.codecs.memo import parse_structure
 from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, strings_cost
 from stoker.server.codecs.validation import SignatureCheck, SignatureChecks, check_model_name
@@ -158,7 +157,7 @@ class HttpInfer:
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
             text = http_codec.json_text(body, header_length)
-            parsed = None if header_length == 0 else parse_structure(text, limits)
+            parsed = None if header_length == 0 else self.request_memo.parse(text, limits, is_binary=header_length is not None)
             if parsed is None:
                 head = http_codec.parse_head(body, header_length, limits)
             else:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import element_count
-from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, ParsedJson
+from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, ParsedJson, parse_structure
 from stoker.server.codecs.tensors import Packer, array_from_bytes, array_from_list, packer
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
+from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse
 from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.http_codec import Body, ResponseFrame, frame_of
@@ -96,10 +97,23 @@ class RequestMemo:
 
     def __init__(self) -> None:
         self._plans: BoundedCache[tuple[str, int | None, bytes], RequestPlan] = BoundedCache()
+        #: JSON parts before binary tensors: clients without ids send the same one each time.
+        self._heads: BoundedCache[bytes, ParsedJson] = BoundedCache()
 
     def __len__(self) -> int:
         """Plans kept."""
         return len(self._plans)
+
+    def parse(self, text: bytes, limits: Limits, *, is_binary: bool) -> ParsedJson | None:
+        """As `parse_structure`; with `is_binary`, binary tensors follow `text`."""
+        if not is_binary:
+            return parse_structure(text, limits)
+        parsed = self._heads.get(text)
+        if parsed is None:
+            parsed = parse_structure(text, limits)
+            if parsed is not None and not parsed.data and len(text) <= KEY_BYTES:
+                self._heads.put(text, parsed)
+        return parsed
 
     def find(self, name: str, version: int | None, key: bytes) -> RequestPlan | None:
         """The plan of requests to (`name`, `version`) with the structure `key`."""

@@ -79,7 +79,7 @@ class RequestTemplates:
         self._leads: BoundedCache[int, int] = BoundedCache()
 
     def lead_bytes(self, size_bytes: int) -> int:
-        """Where the first tensor began in the last message of `size_bytes` bytes; 0 where nobody knows."""
+        """Where the first tensor began in the last message of `size_bytes` bytes; 0 if unknown."""
         return self._leads.get(size_bytes) or 0
 
     def __len__(self) -> int:

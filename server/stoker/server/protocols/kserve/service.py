@@ -275,7 +275,7 @@ class KServeService:
 
 
 def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:
-    """What the parameters of a load request bring along.
+    """The configuration and files in the parameters of a load request.
 
     Raises:
         InvalidRequest: an unknown key, a value of a wrong type, or files without a config.

@@ -100,7 +100,7 @@ def resolve(engine: Engine, ask: ModelQuery, limits: Limits) -> ModelQuery:
 
 
 def describe(engine: Engine, ask: ModelQuery) -> ModelDescription:
-    """What a request for `ask`, resolved, reaches now.
+    """The version that a request for `ask`, resolved, reaches now.
 
     Raises:
         NotFound: no such model or version, or it is not READY, in TensorFlow Serving's words.

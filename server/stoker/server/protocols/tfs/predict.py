@@ -44,7 +44,7 @@ from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, FailedPrec
 
 
 class Target(NamedTuple):
-    """What a request reaches: all of its judgement that needs the engine.
+    """The version that a request addresses and its check: the part of validation that needs the engine.
 
     Attributes:
         ask: Resolved.
@@ -68,7 +68,7 @@ class Targets:
         self._checks = SignatureChecks(engine, limits)
 
     def find(self, ask: ModelQuery) -> Target:
-        """What a request for `ask` reaches now.
+        """The version that a request for `ask` reaches now, and its check.
 
         Raises:
             NotFound: no such model or version, or it is not READY. InvalidRequest: an unknown label, or no name.
