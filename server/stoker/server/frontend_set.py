@@ -18,7 +18,7 @@ from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.rpc.restricted import Restrictions
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import tfs_settings
-from stoker.server.web.model_pages.addresses import GrpcAddress
+from stoker.server.web.model_pages.grpc_address import GrpcAddress
 
 
 class Frontend(Protocol):

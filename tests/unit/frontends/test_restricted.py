@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Route
 
 from stoker.backends.api.errors import RestrictedCall, ServingError, Unauthenticated
 from stoker.server.core.limits import Limits
@@ -19,15 +18,11 @@ from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.tfs.service import TfsService
-from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.rpc.method import Kind, Method
 from stoker.server.rpc.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import HttpFrontend
-from stoker.server.web.routes import RestRoutes
-from stoker.server.web.v1 import HttpV1
+from tests.fakes.declared_routes import declared_routes as routes_of_port
 from tests.fakes.fake_engine import FakeEngine, simple
 
 LIMITS = Limits()
@@ -42,12 +37,9 @@ def engine() -> FakeEngine:
 
 def declared_routes() -> Iterator[tuple[str, str]]:
     """Method and path of every route of the HTTP port, as declared."""
-    of = engine()
-    v1 = HttpV1(of, LIMITS, AdlikService(of, LIMITS, AdlikSettings()), TfsService(of, LIMITS))
-    for route in RestRoutes(of, LIMITS, HttpInfer(of, LIMITS), v1, metrics=True, serving_path=METRICS_PATH).app().routes:
-        assert isinstance(route, Route)
-        if route.path not in OPEN:
-            yield sorted(route.methods or ())[0], route.path
+    for method, path in routes_of_port(engine()):
+        if path not in OPEN:
+            yield method, path
 
 
 @functools.cache

@@ -10,8 +10,8 @@ import pytest
 from stoker.backends.api.errors import ModelLoadError
 from stoker.server.core.limits import Limits
 from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.exchange import HttpCall
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.web.call import HttpCall
 from tests.fakes.fake_engine import FakeEngine
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stoker.server.web.deferred import DeferredApp
+from stoker.server.web.app import DeferredApp
 
 
 def test_it_is_built_once_however_many_ask_at_once():

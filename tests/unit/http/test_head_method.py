@@ -1,28 +1,18 @@
 """HEAD is answered as GET is, without the body, on every route that has GET."""
 
 import re
-from typing import Any
 
 import pytest
 
-from stoker.server.core.limits import Limits
-from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
-from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.tfs.settings import METRICS_PATH
-from stoker.server.web.routes import RestRoutes
-from stoker.server.web.v1 import HttpV1
+from tests.fakes.declared_routes import declared_routes
 from tests.unit.http.test_short_path import Peer, echo_engine, talk
 
 _NAMES = {"model": "echo", "version": "1", "label": "none", "region": "none"}
 
 
 def get_paths() -> list[str]:
-    engine, limits = echo_engine(), Limits()
-    v1 = HttpV1(engine, limits, AdlikService(engine, limits, AdlikSettings()))
-    app = RestRoutes(engine, limits, HttpInfer(engine, limits), v1, metrics=True, serving_path=METRICS_PATH).app()
-    routes: Any = app.routes
-    return sorted({re.sub(r"{(\w+)}", lambda name: _NAMES[name[1]], route.path) for route in routes if "GET" in route.methods})
+    routes = declared_routes(echo_engine())
+    return sorted({re.sub(r"{(\w+)}", lambda name: _NAMES[name[1]], path) for method, path in routes if method == "GET"})
 
 
 async def head_of(peer: Peer, method: str, path: str) -> bytes:

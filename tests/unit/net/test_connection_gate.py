@@ -9,7 +9,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.connection_gate import IDLE, UNREGISTERED, ConnectionGate, Idleness, Slot
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.rpc.restricted import is_reserved_method
-from stoker.server.web.reserved_paths import is_reserved_path
+from stoker.server.web.plain import is_reserved_path
 from tests.fakes.grpc_peer import connected, method, run, serving
 from tests.unit.net.test_http_connection import Peer, talk
 

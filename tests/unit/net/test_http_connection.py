@@ -13,7 +13,7 @@ from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.listeners import PortInUse
 from stoker.server.protocols.exchange import send_response
-from stoker.server.web.reserved_paths import is_reserved_path
+from stoker.server.web.plain import is_reserved_path
 
 LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, chunk_count=50)
 

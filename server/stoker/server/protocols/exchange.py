@@ -21,7 +21,30 @@ INTERNAL_TEXT = "internal error: see the server's log"
 
 
 class ClientGone(Exception):
-    """The client went away before its request was complete: nobody is left to answer."""
+    """The client closed the connection before its request was complete. No response is possible."""
+
+
+class HttpCall:
+    """An HTTP request as the `Call` of the services. When its client disconnects, the task of the request is cancelled."""
+
+    __slots__ = ("_headers", "_metadata")
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._headers = headers
+        self._metadata: dict[str, str] | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        if self._metadata is None:
+            self._metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
+        return self._metadata
+
+    @property
+    def deadline_ns(self) -> int | None:
+        return None
+
+    def cancelled(self) -> bool:
+        return False
 
 
 def reservation_of(budget: ByteBudget, scope: Scope) -> Reservation:

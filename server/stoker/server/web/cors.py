@@ -12,8 +12,8 @@ from typing import Any, Final
 from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.direct import Connection, DirectRoute, DirectRoutes, Exchange
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece
-from stoker.server.protocols.exchange import Receive, Scope, Send, error_body
+from stoker.server.net.http1.response import HeaderList, Piece
+from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, send_response
 from stoker.server.web.cors_settings import ANY, CorsSettings
 
 #: What scripts may see of an answer beside its body and the few fields that they always may.
@@ -32,10 +32,7 @@ class CorsRoutes:
         self._routes = routes
 
     def find(self, head: RequestHead) -> DirectRoute | None:
-        fields = dict(head.headers)
-        origin = fields.get(b"origin")
-        if origin is not None and head.method == "OPTIONS" and b"access-control-request-method" in fields:
-            return _PreflightRoute(_preflight(self._settings, origin, fields.get(b"access-control-request-headers")))
+        origin = dict(head.headers).get(b"origin")
         route = self._routes.find(head)
         if route is None or origin is None:
             return route
@@ -51,7 +48,15 @@ class CorsApp:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        fields = response_fields(self._settings, dict(scope["headers"]).get(b"origin"))
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"])
+        origin = given.get(b"origin")
+        if origin is not None and scope["method"] == "OPTIONS" and b"access-control-request-method" in given:
+            await send_response(send, *_preflight(self._settings, origin, given.get(b"access-control-request-headers")))
+            return
+        fields = response_fields(self._settings, origin)
 
         async def send_with(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -71,10 +76,10 @@ def response_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
     return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), _VARY]
 
 
-def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> HttpResponse:
+def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> tuple[int, bytes, HeaderList]:
     if not settings.allows(origin.decode("latin-1")):
         text = error_body(f"pages of {origin.decode('latin-1')} may not use this server: --http-cors-allow-origin does not name them")
-        return HttpResponse(HTTPStatus.FORBIDDEN, [(b"content-type", b"application/json"), _VARY], [text])
+        return HTTPStatus.FORBIDDEN, text, [(b"content-type", b"application/json"), _VARY]
     fields: HeaderList = [
         (b"access-control-allow-origin", ANY.encode() if settings.is_any else origin),
         (b"access-control-allow-methods", _METHODS),
@@ -84,48 +89,7 @@ def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> Ht
     if asked is not None:
         # Whatever it is: routes ignore what they do not know.
         fields.append((b"access-control-allow-headers", asked))
-    return HttpResponse(HTTPStatus.OK, fields, [])
-
-
-class _PreflightRoute:
-    """Answers all requests with one head alike."""
-
-    __slots__ = ("_response",)
-
-    def __init__(self, response: HttpResponse) -> None:
-        self._response = response
-
-    def exchange(self, connection: Connection) -> "Exchange":
-        return _PreflightExchange(self._response, connection)
-
-
-class _PreflightExchange:
-    """One preflight. A body, which none has, is read and dropped."""
-
-    __slots__ = ("_connection", "_response", "is_responded")
-
-    def __init__(self, response: HttpResponse, connection: Connection) -> None:
-        self._response = response
-        self._connection = connection
-        self.is_responded = False
-
-    @property
-    def has_begun(self) -> bool:
-        return self.is_responded
-
-    def receive(self, piece: bytes, is_last: bool) -> None:
-        if not self.is_responded:
-            self.is_responded = True
-            self._connection.write_response(self._response.parts(keep_alive=self._connection.keep_alive))
-
-    def receive_buffer(self) -> None:
-        return None
-
-    def received(self, size: int, is_last: bool) -> None:
-        raise AssertionError("a preflight's body is not read in place")
-
-    def disconnect(self) -> None:
-        self.is_responded = True
+    return HTTPStatus.OK, b"", fields
 
 
 class _CorsRoute:

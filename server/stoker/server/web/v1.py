@@ -1,6 +1,7 @@
-"""The REST routes below /v1 at ASGI level, without any framework between the connection and the codec. Paths are read in any case.
+"""REST below /v1: Adlik and TensorFlow Serving share `:predict` and `/metadata`; `rest_choice` decides whose a request is.
 
-Adlik and TensorFlow Serving share two of them, `:predict` and `/metadata`; `rest_choice` says whose a request is.
+`HttpV1` is an ASGI application without FastAPI: `:predict`, which is hot, reaches it directly. TensorFlow Serving reads paths in any case,
+and both protocols have their own text for a path that is malformed, so that `HttpV1` reads the path of every request itself.
 """
 
 import asyncio

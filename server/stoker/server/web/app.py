@@ -1,0 +1,192 @@
+"""The HTTP port as one ASGI application: any ASGI server can host it.
+
+Probes, metrics and `:predict` are served without FastAPI, which the first other request loads. The port's own HTTP/1.1 connection serves
+KServe's infer route without this application; under any other server it is a route of the FastAPI application.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from stoker.backends.api.errors import ServingError
+from stoker.server.core.limits import Limits
+from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.asgi import CLIENT_GONE
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.exchange import (
+    INTERNAL_TEXT,
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    error_response,
+    header_of,
+    send_response,
+)
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.rpc.restricted import Category, Restrictions, category_below_v1
+from stoker.server.web.model_pages.grpc_address import GrpcAddress
+from stoker.server.web.plain import PlainRoute, plain_routes
+from stoker.server.web.v1 import PREFIX, HttpV1
+
+_JSON_HEADERS: Final = ((b"content-type", b"application/json"),)
+_log = logging.getLogger(__name__)
+
+
+class WebApp:
+    """The application. It sends the response to every error that no route has handled. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits,
+        infer: HttpInfer,
+        *,
+        adlik: AdlikService,
+        extensions: Extensions,
+        tfs: TfsService,
+        metrics: bool = True,
+        grpc: GrpcAddress | None = None,
+    ) -> None:
+        """The application of one port.
+
+        Args:
+            engine: Runs the requests.
+            limits: Bounds on what clients send.
+            infer: Decodes, runs and encodes KServe v2's inference requests.
+            adlik: Adlik's services.
+            extensions: KServe v2's extensions.
+            tfs: TensorFlow Serving's services.
+            metrics: Whether /metrics is served here too.
+            grpc: The gRPC port that models' pages show calls for; None: there is none.
+        """
+        self._restrictions = extensions.http_restrictions
+        self._v1 = HttpV1(engine, limits, adlik, tfs)
+        serving_path = tfs.settings.metrics_path
+        self._plain = plain_routes(engine, metrics=metrics, serving_path=serving_path)
+
+        self._engine = engine
+        self._limits = limits
+        self._infer = infer
+        self._extensions = extensions
+        self._grpc = grpc
+        self._rest = DeferredApp(self.build_rest_app)
+
+    def build_rest_app(self) -> Any:
+        """The FastAPI application of all routes. Safe in a thread."""
+        from stoker.server.protocols.routing import RouteContext
+        from stoker.server.web.rest_app import rest_app
+
+        # The documentation belongs to no category of restricted APIs: only an API key guards it.
+        categories: dict[str, tuple[Category | None, ...]] = dict.fromkeys(("/", "/docs", "/openapi.json"), (None,))
+        categories.update({path: (route.category,) for path, route in self._plain.items()})
+        context = RouteContext(self._engine, self._limits, self._restrictions, categories)
+        return rest_app(context, self._extensions, self._infer, self._respond_below_v1, self._plain, self._grpc)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _respond_to_lifespan(receive, send)
+            return
+        client_scope, path = scope, scope["path"]
+        if scope["method"] == "HEAD":
+            # RFC 9110, 9.3.2: the response is that of GET; the HTTP server leaves its body out.
+            scope = {**scope, "method": "GET"}
+        is_direct = True
+        try:
+            if scope["method"] == "GET" and path in self._plain:
+                await send_plain(self._plain[path], self._restrictions, scope, send)
+            elif scope["method"] == "POST" and PREFIX.match(path) and path.lower().endswith(":predict"):
+                await self._respond_below_v1(scope, receive, send)
+            else:
+                is_direct = False
+                await self._rest(scope, receive, send)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            if CLIENT_GONE not in client_scope:
+                raise
+        except Exception:  # noqa: BLE001 - a defect: it is logged, the client gets status 500
+            # FastAPI's application has logged its own defects, and sent the response.
+            if is_direct:
+                _log.exception("%s failed unexpectedly", path)
+                await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))
+
+    async def _respond_below_v1(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request below /v1, refusals included."""
+        try:
+            self._restrictions.require(category_below_v1(scope["path"]), header_of(scope["headers"]))
+        except ServingError as error:
+            await send_response(send, *error_response(error))
+        else:
+            await self._v1.respond(scope, receive, send)
+
+
+class DeferredApp:
+    """An ASGI application that its first request builds, in a thread: FastAPI takes a third of a second and 18 MiB.
+
+    Requests that arrive meanwhile wait for it; all others go on. Confined to: the event loop, but for `build`.
+    """
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        """`build` imports and makes the application; it runs once, in a thread."""
+        self._build = build
+        self._app: Any = None
+        self._building: asyncio.Task[Any] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            if self._building is None:
+                self._building = asyncio.create_task(asyncio.to_thread(self._build))
+            # Shielded: a client that disconnects does not end the build for the other requests that wait for it.
+            try:
+                self._app = await asyncio.shield(self._building)
+            except Exception:  # noqa: BLE001 - any error of an import: routes that do not need it go on
+                _log.exception("the routes behind FastAPI cannot be loaded")
+                await send_response(send, 500, error_body(INTERNAL_TEXT), [(b"content-type", b"application/json")])
+                return
+        await self._app(scope, receive, send)
+
+
+class MetricsApp:
+    """The application of a port for metrics alone."""
+
+    def __init__(self, routes: Mapping[str, PlainRoute], restrictions: Restrictions) -> None:
+        """`restrictions` name the key that a scraper must send."""
+        self._routes = routes
+        self._restrictions = restrictions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _respond_to_lifespan(receive, send)
+            return
+        route = self._routes.get(scope["path"])
+        if route is None:
+            await send_response(send, 404, error_body("Not Found"), list(_JSON_HEADERS))
+        elif scope["method"] not in ("GET", "HEAD"):
+            await send_response(send, 405, error_body("Method Not Allowed"), [*_JSON_HEADERS, (b"allow", b"GET, HEAD")])
+        else:
+            await send_plain(route, self._restrictions, scope, send)
+
+
+async def send_plain(route: PlainRoute, restrictions: Restrictions, scope: Scope, send: Send) -> None:
+    """Serves a GET of `route`."""
+    try:
+        restrictions.require(route.category, header_of(scope["headers"]))
+    except ServingError as error:
+        await send_response(send, *error_response(error))
+    else:
+        status, body, content_type = route.response()
+        await send_response(send, status, body, [(b"content-type", content_type.encode())])
+
+
+async def _respond_to_lifespan(receive: Receive, send: Send) -> None:
+    """Reports start and end as complete: the composition root starts and stops what the application uses."""
+    while True:
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return
