@@ -12,7 +12,6 @@ from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute, APIRouter
 from pydantic import BaseModel, BeforeValidator
-from pydantic_core import PydanticCustomError
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
 from stoker.server.codecs.strict_json import parse_bounded
@@ -25,9 +24,6 @@ from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions
 
 JSON_TYPE: Final = "application/json"
 COMPONENTS: Final = "#/components/schemas/{model}"
-#: The type of errors whose text goes to the client as it is.
-_EXACT: Final = "exact_text"
-
 OnRefused = Callable[[Mapping[str, str], ServingError], None]
 
 
@@ -242,16 +238,16 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type=JSON_TYPE)
 
 
-def exact_error(text: str) -> PydanticCustomError:
-    """The error for a validator of a model to raise: `text` goes to the client as it is."""
-    return PydanticCustomError(_EXACT, "{text}", {"text": text})
+class ExactError(ValueError):
+    """A violation that a validator of a model finds; its text goes to the client as it is."""
 
 
 def refusal_of(error: RequestValidationError) -> ServingError:
     """The first violation of a request's model."""
     first = error.errors()[0]
-    if first["type"] == _EXACT:
-        return InvalidRequest(first["ctx"]["text"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ExactError):
+        return InvalidRequest(str(cause))
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return InvalidRequest(f"'{where}': {first['msg']}")
 
@@ -261,7 +257,7 @@ def exactly(is_valid: Callable[[Any], bool], text: str) -> BeforeValidator:
 
     def validate(value: Any) -> Any:
         if not is_valid(value):
-            raise exact_error(text)
+            raise ExactError(text)
         return value
 
     return BeforeValidator(validate)

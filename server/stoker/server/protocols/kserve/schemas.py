@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
-from stoker.server.protocols.routing import exact_error, exactly
+from stoker.server.protocols.routing import ExactError, exactly
 
 Parameters = dict[str, bool | int | float | str]
 _UINT64_MAX: Final = (1 << 64) - 1
@@ -161,10 +161,10 @@ def _parameters_of(action: str, kind: type, article_and_kind: str) -> BeforeVali
     def validate(value: Any) -> Mapping[str, Any]:
         parameters = value or {}
         if not isinstance(parameters, dict):
-            raise exact_error("'parameters' must be an object")
+            raise ExactError("'parameters' must be an object")
         for key, each in parameters.items():
             if not isinstance(each, kind):
-                raise exact_error(f"{action} parameter '{key[:128]}' must be {article_and_kind}")
+                raise ExactError(f"{action} parameter '{key[:128]}' must be {article_and_kind}")
         return parameters
 
     return BeforeValidator(validate)
@@ -237,7 +237,7 @@ def _setting_values(given: Any) -> Any:
     for name, value in given.items():
         values = value if isinstance(value, list) else [value]
         if value is not None and not all(isinstance(each, str) for each in values):
-            raise exact_error(f"'{name[:128]}' must be a string, null, or for 'trace_level' an array of strings")
+            raise ExactError(f"'{name[:128]}' must be a string, null, or for 'trace_level' an array of strings")
         changes[name] = None if value is None else values
     return changes
 
