@@ -81,7 +81,7 @@ EXECUTORS = (
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """What was found of one executor.
+    """The figures of one executor.
 
     Attributes:
         name: The executor's.

@@ -27,7 +27,7 @@ _PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class NoEngine:
-    """What the front asks of an engine when nothing is served behind it."""
+    """The engine of a front that serves no model."""
 
     def __init__(self) -> None:
         self.reads = Reads()

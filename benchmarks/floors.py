@@ -1,4 +1,4 @@
-"""What the project promises, held against a run. Every figure is a median over pairs of windows of the same round.
+"""The promises of the project, held against a run. Every figure is a median over pairs of windows of the same round.
 
 On a machine that others keep busy, a wall-clock figure may come out either way. Such verdicts rest on the windows that were quiet
 (`QUIET_CORES`) where both sides have some; else on all of them, and then say so. CPU time is hardly touched by others and is always taken.

@@ -1,4 +1,4 @@
-"""What the server holds and how fast it starts: `python -m benchmarks.footprint`.
+"""Memory and start time of the server: `python -m benchmarks.footprint`.
 
 Resident memory with one tiny model loaded, idle and after a million requests; the time from start to ready on the sample repository; and
 the 99th percentile of a small model while a ResNet-50 takes all the CPU it can get. `--baseline FOLDER`

@@ -1,4 +1,4 @@
-"""What the fronts are measured with, what is wanted of them, and what the one peer that sets a bar costs."""
+"""The loads of the fronts, their limits, and the cost of the peer they are compared with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a small request and an image cost in each front: `python -m benchmarks.fronts`.
+"""The cost of a small request and of an image in each front: `python -m benchmarks.fronts`.
 
 The server has one core, the native load generator another. Each round takes every case: a fresh server, and beside it bare echoes on the
 same core; medians of the rounds are held against what is wanted, and against Triton's published figures, scaled by the ratio of the
@@ -42,7 +42,7 @@ _LEAST = 2_000
 
 
 class FrontWindows:
-    """What was measured.
+    """All measured windows.
 
     Attributes:
         windows: By target and case, one for each round.
@@ -162,7 +162,7 @@ def peer_scale(found: FrontWindows, cases: Sequence[Case]) -> float:
 
 
 def judge(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float]) -> list[Verdict]:
-    """What is wanted of each case, held against the medians. `raw_us` as `measure_fronts` returns it."""
+    """The limits of each case, held against the medians. `raw_us` as `measure_fronts` returns it."""
     verdicts = []
     for case in cases:
         windows = found.windows["stoker", case.name]

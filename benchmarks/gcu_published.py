@@ -1,4 +1,4 @@
-"""What was published for the i20 (the article on Adlik and TopsInference, fp32): what the cost model is held against.
+"""Published figures of the i20 (the article on Adlik and TopsInference, fp32): what the cost model is held against.
 
 Latency at batch 1 through Adlik's server; at a large batch, latency through the server and throughput by the vendor's own tool, `topsexec`.
 Every served throughput equals batch / latency: one request at a time on one instance.

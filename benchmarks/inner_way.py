@@ -40,7 +40,7 @@ _BUDGET_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class InnerWay:
-    """What was found: microseconds a request at one batch size, and what the fixed piece of Python took meanwhile."""
+    """The result: microseconds a request at one batch size, and what the fixed piece of Python took meanwhile."""
 
     model: str
     batch: int

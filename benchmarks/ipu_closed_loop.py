@@ -40,7 +40,7 @@ _FP8_PARAMS = "F143,F143,-3,-3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What was measured on a real C600: rows a second, and where known the mean and 99th percentile of the latency in ms."""
+    """Measurements of a real C600: rows a second, and where known the mean and 99th percentile of the latency in ms."""
 
     source: str
     rows_per_s: int

@@ -1,4 +1,4 @@
-"""What the run ran on: figures are ratios, but a reader wants to know of what."""
+"""The machine of a run: figures are ratios, but a reader wants to know of what."""
 
 import os
 import platform

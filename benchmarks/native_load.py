@@ -31,7 +31,7 @@ class NativeLoadFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What is posted, again and again.
+    """The request that is posted, again and again.
 
     Attributes:
         path: Of the URL.

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.models import CHECKOUT
 
-#: How long a child may take to start, or to end once it was told to, seconds.
+#: How long a child may take to start, or to end after it was asked to, seconds.
 START_S = 60.0
 STOP_S = 15.0
 
@@ -24,7 +24,7 @@ class ChildFailed(RuntimeError):
 
 @contextmanager
 def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """What is started in this block keeps to `cores`; empty: anywhere this process may run."""
+    """Processes started in this block keep to `cores`; empty: anywhere this process may run."""
     before = os.sched_getaffinity(0)
     if cores:
         os.sched_setaffinity(0, cores)

@@ -1,4 +1,4 @@
-"""What a run of the benchmarks leaves: plain data, and its form as JSON."""
+"""The results of a run of the benchmarks: plain data, and its form as JSON."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ class Window:
 
     @property
     def cell(self) -> tuple[str, str, str, str, int, float, int]:
-        """What was measured: the same for all repeats."""
+        """The subject of the measurement: the same for all repeats."""
         return (self.target, self.model, self.protocol, self.load, self.concurrency, self.load_factor, self.rows)
 
 
@@ -78,7 +78,7 @@ class Verdict:
     Attributes:
         floor: What is promised.
         measured: What was found, in `unit`.
-        limit: The bound; `at_least` tells which side is good.
+        limit: The bound; `at_least` states which side is good.
         evidence: The figures behind it.
         is_floor: False: for comparison only, neither passed nor missed.
         foreign_cores: Cores kept busy by others in the windows behind it, where that would spoil it; their median.

@@ -1,4 +1,4 @@
-"""What a run measures, and for how long."""
+"""The measurements of a run, and their length."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is sent, encoded once before any clock runs, and what came back, decoded once to see that it is the model's answer."""
+"""Requests, encoded once before any clock runs, and responses, decoded once to see that it is the model's answer."""
 
 import json
 from typing import Any

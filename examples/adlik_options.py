@@ -10,7 +10,7 @@ from argument_types import positive
 from stoker_client import StokerError
 from stoker_client.adlik import PredictContext
 
-#: Where a server listens unless it is told otherwise: its two protocols have a port each.
+#: Where a server listens by default: its two protocols have a port each.
 _ADDRESSES = {"grpc": "localhost:8500", "http": "localhost:8501"}
 
 

@@ -1,4 +1,4 @@
-"""What the examples' command lines take as numbers, for argparse."""
+"""Numbers on the examples' command lines, for argparse."""
 
 import argparse
 

@@ -76,7 +76,7 @@ def logits(
 
 
 def starts_and_ends(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The two logits [batch, sequence], from two outputs (told by `start` and `end` in their names, else in their order) or from one."""
+    """The two logits [batch, sequence], from two outputs (by `start` and `end` in their names, else in their order) or from one."""
     if len(outputs) == 1:
         (both,) = outputs.values()
         if both.ndim == 3 and both.shape[2] == 2:
@@ -106,7 +106,7 @@ def ask(
 
 
 def read_input(options: argparse.Namespace) -> list[Question]:
-    """What the options ask."""
+    """The questions of the options."""
     if (options.passage is None) != (options.question is None):
         raise SystemExit("--passage and --question go together")
     if options.question is not None:

@@ -23,7 +23,7 @@ class Question:
     """A question about a passage.
 
     Attributes:
-        id: By which predictions are told apart.
+        id: By which predictions are distinguished.
         answers: Those that count as right; empty where they are not known.
     """
 
@@ -75,7 +75,7 @@ def rows(question: Question, tokens: WordPiece, *, sequence: int, stride: int, l
         longest_question: Tokens after which a question is cut off.
 
     Raises:
-        ValueError: the question leaves no room for a passage.
+        ValueError: the question leaves no tokens for a passage.
     """
     asked = [piece for word in tokens.words(question.text) for piece in tokens.pieces(word.text)][:longest_question]
     passage = [(piece, word) for word in tokens.words(question.passage) for piece in tokens.pieces(word.text)]

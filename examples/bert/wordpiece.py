@@ -1,7 +1,7 @@
 """BERT's tokens: text is split into words and signs, and each word into the longest pieces that the vocabulary has.
 
 The vocabulary is the `vocab.txt` that comes with a trained model: one token a line, its number the line's; pieces inside a word begin with
-`##`. Rules: those of the published models (Devlin et al. 2018, the tokeniser of google-research/bert), without case unless told.
+`##`. Rules: those of the published models (Devlin et al. 2018, the tokeniser of google-research/bert), by default without case.
 """
 
 import unicodedata
@@ -104,7 +104,7 @@ class WordPiece:
         return found
 
     def _plain(self, character: str) -> str:
-        """`character` without what the vocabulary does not tell apart; nothing of control characters and, without case, of accents."""
+        """`character` without what the vocabulary does not distinguish; nothing of control characters and, without case, of accents."""
         if character in "\0\ufffd" or (unicodedata.category(character).startswith("C") and not _is_space(character)):
             return ""
         if self._keeps_case:

@@ -1,4 +1,4 @@
-"""What the ONNX model itself says of pictures, run by ONNX Runtime in this process: what a served model's answers are held against.
+"""The ONNX model's own results for pictures, run by ONNX Runtime in this process: what a served model's answers are held against.
 
     python examples/enflame/source_answers.py --model model/resnet50.onnx --folder data      # the truth, as files for the client
     python examples/resnet50/client.py -c 5 -t data/val_map.txt PICTURES data/imagenet_class.txt > answers.txt

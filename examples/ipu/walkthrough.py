@@ -61,7 +61,7 @@ class Candidate:
     Attributes:
         latency_us, images_per_s: Of the simulated device.
         tile_share: Of its fullest tile's memory.
-        accuracy: Share of images told right.
+        accuracy: Share of images classified correctly.
     """
 
     precision: str

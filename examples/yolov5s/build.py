@@ -89,7 +89,7 @@ class Yolov5s:
         pad: int | None = None,
         mean_square: float = 0,
     ) -> str:
-        """A convolution and SiLU. The mean square of its input is that of a SiLU's output unless told."""
+        """A convolution and SiLU. The mean square of its input is that of a SiLU's output by default."""
         deviation = (channels * kernel * kernel * (mean_square or SILU_MEAN_SQUARE)) ** -0.5
         weights = self._net.weight(f"{name}.weight", self._net.normal((out, channels, kernel, kernel), deviation))
         bias = self._net.weight(f"{name}.bias", self._net.normal((out,), 0.1))

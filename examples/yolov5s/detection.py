@@ -78,7 +78,7 @@ class Detection:
 
 
 def decode(outputs: Sequence[np.ndarray], side: int) -> np.ndarray:
-    """What the network says of one picture, as FP32 [n, 5 + classes]: centre x and y, width, height in pixels, then likelihoods.
+    """The network's output for one picture, as FP32 [n, 5 + classes]: centre x and y, width, height in pixels, then likelihoods.
 
     Args:
         outputs: One sample of each output. Raw heads, [anchors, rows, columns, 5 + classes] or [anchors * (5 + classes), rows, columns]; or

@@ -1,4 +1,4 @@
-"""A client for the length of one command; its errors become the command's, in words for people."""
+"""The connection of a command: its address, TLS and request headers, and the errors of the server in the words of the command line."""
 
 import os
 import re
@@ -8,8 +8,86 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stoker.cli.failure import CommandFailed, ExitCode
-from stoker.cli.headers import read_headers
-from stoker.cli.tls import tls_for
+
+#: What both HTTP and gRPC take; gRPC's binary metadata (`-bin`) has no text form.
+_NAME = re.compile(r"[A-Za-z0-9_.-]+(?<!-bin)")
+_VALUE = re.compile(r"[ -~]*")
+#: Said by the protocols themselves; another value would contradict the message that it belongs to.
+_RESERVED = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "inference-header-content-length",
+        "te",
+        "transfer-encoding",
+    }
+)
+
+
+def read_headers(assignments: Sequence[str] | None, api_key: str | None) -> dict[str, str]:
+    """The headers of the options, by name in lower case, the API key among them.
+
+    Args:
+        assignments: Each `NAME=VALUE`; None: none.
+        api_key: The key that is sent as `authorization`; None: none is.
+
+    Raises:
+        CommandFailed: another form, a name that stands twice, or one that is not the user's to say. Values are never shown.
+    """
+    headers: dict[str, str] = {}
+    for assignment in assignments or ():
+        name, equals, value = assignment.partition("=")
+        name = name.lower()
+        if not (equals and _NAME.fullmatch(name)):
+            shown = f" {name}" if equals else ""
+            raise CommandFailed(
+                f"--header{shown}: expected NAME=VALUE, the name of letters, digits, '-', '_' and '.', not ending in -bin", ExitCode.USAGE
+            )
+        if not _VALUE.fullmatch(value):
+            raise CommandFailed(f"--header {name}: its value must be printable ASCII", ExitCode.USAGE)
+        if name in _RESERVED or name.startswith("grpc-"):
+            raise CommandFailed(f"--header {name}: the protocol itself says this one", ExitCode.USAGE)
+        if name in headers:
+            raise CommandFailed(f"--header {name} is given twice", ExitCode.USAGE)
+        headers[name] = value
+    if api_key is not None and "authorization" in headers:
+        raise CommandFailed(
+            "--api-key is sent as the header authorization: give it, or --header authorization=..., not both", ExitCode.USAGE
+        )
+    if api_key is not None:
+        headers["authorization"] = f"Bearer {api_key}"
+    return headers
+
+
+if TYPE_CHECKING:
+    from stoker_client import TlsConfig
+
+#: By the field of `TlsConfig` that it sets.
+VARIABLES = {"ca": "STOKER_TLS_CA", "cert": "STOKER_TLS_CERT", "key": "STOKER_TLS_KEY", "server_name": "STOKER_TLS_SERVER_NAME"}
+_SECURE = ("grpcs://", "https://")
+
+
+def tls_for(url: str) -> "TlsConfig | None":
+    """The TLS settings of the environment for a `grpcs://` or `https://` address; None: nothing, or the address is plain.
+
+    Raises:
+        CommandFailed: a certificate without its key, or a file that cannot be read.
+    """
+    given = {field: value for field, variable in VARIABLES.items() if (value := os.environ.get(variable))}
+    if not given or not url.startswith(_SECURE):
+        return None
+    from stoker_client import TlsConfig
+
+    for field in ("ca", "cert", "key"):
+        if field in given and not os.access(given[field], os.R_OK):
+            raise CommandFailed(f"{VARIABLES[field]}={given[field]}: no such file, or it cannot be read", ExitCode.USAGE)
+    if ("cert" in given) != ("key" in given):
+        raise CommandFailed("STOKER_TLS_CERT and STOKER_TLS_KEY belong together: give both, or neither", ExitCode.USAGE)
+    return TlsConfig(**given)
+
 
 if TYPE_CHECKING:
     from stoker_client import Client
@@ -56,11 +134,11 @@ def connected(url: str, api_key: str | None, timeout_s: float, headers: Sequence
 
 @dataclass(slots=True)
 class Failures:
-    """What is needed to tell a failure well.
+    """The facts that the text of a failure needs.
 
     Attributes:
         url: Where the server is.
-        client: Whom to ask for reasons; closed at the end. None: nobody.
+        client: Whom to ask for reasons; closed at the end. None: no client.
     """
 
     url: str
@@ -92,7 +170,7 @@ def reported_failures(url: str) -> Iterator[Failures]:
 
 
 def _cause(text: str) -> str:
-    """What the libraries' words about a failed connection mean."""
+    """The meaning of the libraries' words about a failed connection."""
     for sign, cause in _CAUSES:
         if re.search(sign, text, re.IGNORECASE):
             return cause

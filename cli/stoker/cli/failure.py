@@ -1,4 +1,4 @@
-"""How a command fails: one line on stderr, and an exit code that scripts can tell apart."""
+"""How a command fails: one line on stderr, and an exit code that scripts can distinguish."""
 
 import enum
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stoker.cli.connection import connected
+from stoker.cli.connection import connected, read_headers
 from stoker.cli.failure import CommandFailed, ExitCode
-from stoker.cli.headers import read_headers
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
 from stoker.cli.output import print_json, print_line, print_table
 from stoker.cli.protocols import ProtocolOption, predicting, target

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PictureOptions:
-    """What the user says about pictures; see `read_picture`."""
+    """The options about pictures; see `read_picture`."""
 
     scale: Scale | None = None
     invert: bool = False

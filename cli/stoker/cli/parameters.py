@@ -12,7 +12,7 @@ _INTEGER = re.compile(r"-?(0|[1-9]\d{0,19})")
 
 
 def read_parameters(assignments: Sequence[str] | None) -> dict[str, ParameterValue]:
-    """What the options say, by name.
+    """The parameters of the options, by name.
 
     `true` and `false` are truth values, what looks like a number is one, a JSON string (`"7"`) is its text, and anything else is text as
     it stands.

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stoker.cli.connection import SOCKET_SCHEME, reported_failures
+from stoker.cli.connection import SOCKET_SCHEME, reported_failures, tls_for
 from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.options import DEFAULT_URL
-from stoker.cli.tls import tls_for
 
 if TYPE_CHECKING:
     from stoker_client.predict_client import PredictClient
@@ -72,7 +71,7 @@ class Target:
     url: str
 
     def connection(self, headers: Mapping[str, str]) -> "Connection":
-        """What a transport to it is made of; `headers` go with every call.
+        """The arguments of a transport to it; `headers` go with every call.
 
         Raises:
             ValueError: the address or a header is unusable.
@@ -86,7 +85,7 @@ class Target:
 
 
 def target(protocol: Protocol | None, url: str) -> Target:
-    """What the two options mean together.
+    """The meaning of the two options together.
 
     Args:
         protocol: None: KServe's, over what the address says.

@@ -282,7 +282,7 @@ _NEGLIGIBLE = 1e-7
 
 
 def failure_of_check(error: OutputError, precision: str) -> str:
-    """What is wrong with an output that `--check` compared; empty where it is within the limits, or not comparable."""
+    """The fault of an output that `--check` compared; empty where it is within the limits, or not comparable."""
     if error.not_comparable:
         return ""
     if error.different is not None:

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None, *, default_target: str | None =
         if error.filename is not None or error.errno not in _NO_ROOM:
             return _failed(program, _internal(error), FAILED, is_debug)
         return _failed(program, f"stdout cannot be written: {error.strerror}", FAILED, is_debug)
-    except Exception as error:  # noqa: BLE001 - a defect of ours is told in one line too; whoever looks into it asks for the traceback
+    except Exception as error:  # noqa: BLE001 - a defect of ours is reported in one line too; --logging_level DEBUG adds the traceback
         return _failed(program, _internal(error), FAILED, is_debug)
     return OK
 

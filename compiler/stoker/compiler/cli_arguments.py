@@ -44,7 +44,7 @@ COMMAND_SPECS = specs(CommandOptions)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Words:
-    """What a command line says, unread.
+    """The options of a command line, before their words are parsed.
 
     Attributes:
         command: Values of `CommandOptions`, by name, where given.

@@ -25,7 +25,7 @@ _COMMAND_KEYS = ("target", "logging_level")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class YamlConfig:
-    """What a file says.
+    """The content of a file.
 
     Attributes:
         command: Values of `CommandOptions`, by name.

@@ -17,7 +17,7 @@ class OptionError(CompileError):
 
 
 class GateError(CompileError):
-    """What was compiled is less accurate, or slower, than the command demands; nothing was written."""
+    """The compiled model is less accurate, or slower, than the command demands; nothing was written."""
 
 
 class CheckError(CompileError):

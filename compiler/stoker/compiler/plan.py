@@ -126,12 +126,12 @@ class ModelJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a run of the compiler was told, read and checked.
+    """All options of a run of the compiler, read and checked.
 
     Attributes:
         job: What to write, run and print.
         models: One, or several to be fused.
-        compiler: What the target's compiler is told.
+        compiler: Options of the target's compiler.
         is_fused: Whether the models were listed to be fused; also one alone may be.
     """
 

@@ -1,4 +1,4 @@
-"""What a run prints: its progress, the models, the accuracy of the conversion, and the speed of the executable.
+"""The output of a run: its progress, the models, the accuracy of the conversion, and the speed of the executable.
 
 Three reports on accuracy, from the cheapest to the most detailed: `--check` runs both models with random data; `--precision_compare` gives
 the distance of each layer, so that one finds the layer to keep wider; with samples (`--data_preprocess`) the drift of the outputs over them
@@ -39,7 +39,7 @@ StepCallback = Callable[[int, int, str], None]
 
 
 class Progress:
-    """Shows phases of work on a stream, stderr unless told otherwise.
+    """Shows phases of work on a stream, by default stderr.
 
     Args:
         is_shown: False shows nothing at all.
@@ -91,7 +91,7 @@ class Progress:
 
 
 def console_on(stream: TextIO) -> Console:
-    """For tables; a pipe or file has room for wide ones. Shapes such as `[n, 3]` are no markup."""
+    """For tables; a pipe or a file takes wide ones. Shapes such as `[n, 3]` are no markup."""
     return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, markup=False, highlight=False)
 
 

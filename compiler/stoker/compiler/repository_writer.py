@@ -58,7 +58,7 @@ class ServedTensor:
         datatype: `TYPE_FP32`... as clients send and get it.
         dims: One item's, without the batch dimension where the model is batched.
         device_datatype: As the executable takes it; a config that says this one instead agrees too.
-        layout: `FORMAT_NCHW` or `FORMAT_NHWC` of an image; empty where nobody said.
+        layout: `FORMAT_NCHW` or `FORMAT_NHWC` of an image; empty where unknown.
     """
 
     name: str
@@ -141,7 +141,7 @@ def check_model_name(name: str) -> None:
 
 
 def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, files: Mapping[str, Path]) -> Path:
-    """Writes the version, or, where somebody wrote that one meanwhile and it `may_count_on`, the next that is free."""
+    """Writes the version, or, where another process wrote that one meanwhile and it `may_count_on`, the next that is free."""
 
     def fill(draft: Path) -> None:
         for name, path in files.items():
@@ -157,7 +157,7 @@ def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, f
                 fill(draft / str(version))
             return folder / str(version)
         except FileExistsError:
-            _check_agreement(folder / CONFIG_NAME, model)  # somebody else made the model meanwhile
+            _check_agreement(folder / CONFIG_NAME, model)  # another process made the model meanwhile
     if not (folder / CONFIG_NAME).exists():
         write_text(folder / CONFIG_NAME, print_message(model.message))
     while True:
@@ -177,7 +177,7 @@ def served_config(
 ) -> dict[str, Any]:
     """The fields of config.pbtxt, in the order in which they are printed.
 
-    A model that takes batches is told to batch: what was compiled for many rows takes as long for one.
+    The config of a model that takes batches enables batching: an executable for many rows takes as long for one.
     """
     fields = dict(target_config)
     parameters = fields.pop("parameters", {})
@@ -191,7 +191,7 @@ def served_config(
     config["input"] = [_tensor(each, is_adlik) for each in inputs]
     config["output"] = [_tensor(each, is_adlik) for each in outputs]
     config |= fields
-    if config["max_batch_size"] > 1 and not is_adlik:  # where Adlik's form batches always, Triton's does so only if it is told
+    if config["max_batch_size"] > 1 and not is_adlik:  # where Adlik's form batches always, Triton's does so only if configured
         config.setdefault("dynamic_batching", {})
     if parameters:
         config["parameters"] = [{"key": key, "value": {"string_value": str(value)}} for key, value in parameters.items()]
@@ -199,7 +199,7 @@ def served_config(
 
 
 def differences(existing: Mapping[str, Sequence[Any]], config: Mapping[str, Any], tensors: Sequence[ServedTensor]) -> list[str]:
-    """What a config.pbtxt that was read says otherwise than `config`; fields that only it has are none of our business."""
+    """The differences of a config.pbtxt that was read from `config`; fields that only it has are none of our business."""
     found = [
         f"{name} is {existing[name][-1]}, the new version needs {config[name]}"
         for name in ("name", "backend", "platform", "max_batch_size")

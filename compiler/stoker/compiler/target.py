@@ -30,7 +30,7 @@ class SourceModel:
         inputs: Names of its inputs in the order of the source model.
         custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
         batches: Where several batch sizes were asked for, the model converted for each of them; `model` is the first of these.
-        source: The model before conversion; None where nobody kept it.
+        source: The model before conversion; None where it was not kept.
         precision: What was asked for; targets that make it themselves find a `model` in FP32.
         samples: File of samples to calibrate and compare with; None: there is none.
         batch_size: Rows of a batch that the options ask for; None: the options leave it open.
@@ -53,7 +53,7 @@ class ServedPart:
     """What serving one of the models of a fused executable needs to know.
 
     Attributes:
-        suffix: Told from the other parts by it: the served model is called `<model_name>_<suffix>`.
+        suffix: Distinguishes it from the other parts: the served model is called `<model_name>_<suffix>`.
         config: As `Artefact.config`, with the parameters that select this part.
         files: Further text files of a version's folder, by name.
         datatypes: As `Artefact.datatypes`, by the tensors' names in this part's model.
@@ -114,7 +114,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was compiled, beside the source model.
+    """The compiled model beside the source model.
 
     Attributes:
         text: For people.

@@ -144,7 +144,7 @@ def test_http_connections_that_the_server_closed_are_replaced() -> None:
     assert len(answers) == 3
 
 
-def test_http_requests_fail_once_nobody_listens() -> None:
+def test_http_requests_fail_after_the_listener_has_closed() -> None:
     async def run() -> list[bool]:
         server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
         sender = HttpSender("127.0.0.1", server.sockets[0].getsockname()[1], b"ask\n\n", ready=0, most=2)

@@ -22,7 +22,7 @@ def write_process(
     (folder / "status").write_text(f"Name:\t{name}\nVmRSS:\t{rss_kib} kB\n", encoding="utf-8")
 
 
-def test_tree_holds_all_descendants_and_nobody_else(tmp_path: Path) -> None:
+def test_a_process_tree_holds_all_descendants_and_no_other_process(tmp_path: Path) -> None:
     for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1)):
         write_process(tmp_path, pid, parent)
     (tmp_path / "self").mkdir()

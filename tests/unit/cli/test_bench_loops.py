@@ -6,8 +6,7 @@ import itertools
 import pytest
 
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop
-from stoker.cli.bench.sample import RequestFailed, Samples, Trip
+from stoker.cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop, RequestFailed, Samples, Trip
 from stoker.cli.bench.trial import Rules, Surroundings, run_level
 
 MS = 1_000_000

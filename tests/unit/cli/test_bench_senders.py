@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stoker.cli.bench.sample import RequestFailed
+from stoker.cli.bench.loops import RequestFailed
 from stoker.cli.bench.senders import HttpSender
 from stoker_client.http_json_dialect import JsonHttpDialect
 from stoker_client.inference import InferOptions, build_request

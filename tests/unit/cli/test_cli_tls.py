@@ -2,9 +2,9 @@
 
 import pytest
 
+from stoker.cli.connection import tls_for
 from stoker.cli.failure import CommandFailed
 from stoker.cli.protocols import Protocol, target
-from stoker.cli.tls import tls_for
 
 
 def test_certificates_come_from_the_environment_for_encrypted_addresses(monkeypatch, tmp_path):

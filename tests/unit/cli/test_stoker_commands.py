@@ -212,7 +212,7 @@ def test_a_load_that_the_control_mode_refuses_says_which_mode_allows_it(stoker, 
     assert stoker("load", "echo").err == f"stoker: error: {refused}; the server allows it with --model-control-mode=explicit\n"
 
 
-def test_the_id_that_nobody_gave_is_not_shown(stoker, fake):
+def test_a_generated_request_id_is_not_shown(stoker, fake):
     fake.failures.append(Failure(400, grpc.StatusCode.INVALID_ARGUMENT, "[request id: <id_unknown>] bad"))
     assert stoker("metadata", "echo").err == "stoker: error: bad\n"
 

@@ -112,7 +112,7 @@ def test_data_is_the_same_for_the_same_seed() -> None:
         ("g (float[2] x) => (float[2] y) { y = NoSuchOperator(x) }", "cannot load the converted model"),
     ],
 )
-def test_what_cannot_be_compared_is_told(converted: str, reason: str) -> None:
+def test_an_output_that_cannot_be_compared_is_reported(converted: str, reason: str) -> None:
     source = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     with pytest.raises(CompileError) as caught:
         compare_models(source, parse(converted))
@@ -151,7 +151,7 @@ def broken() -> type:
     raise ImportError("no module named sdk")
 
 
-def test_a_target_that_cannot_be_imported_is_told_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_be_imported_is_reported_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [FakeEntryPoint("broken", broken), FakeEntryPoint("fake", lambda: FakeTarget), FakeEntryPoint("odd", lambda: dict)]
     monkeypatch.setattr(stoker.compiler.target, "entry_points", lambda **_group: points)
     assert target_names() == ["broken", "fake", "odd"]

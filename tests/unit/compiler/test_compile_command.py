@@ -46,7 +46,7 @@ def test_a_target_must_be_named_where_none_is_implied(stoker_compile) -> None:
     assert ran.err == "stoker compile: error: --target is missing; installed targets: fake\n"
 
 
-def test_an_unknown_target_is_told_with_those_there_are(stoker_compile) -> None:
+def test_the_error_of_an_unknown_target_lists_the_installed_ones(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", "--target", "fakir")
     assert (ran.code, ran.err) == (2, "stoker compile: error: there is no target 'fakir'; did you mean fake?; installed: fake\n")
 
@@ -55,7 +55,7 @@ def test_a_target_is_found_by_its_alias(stoker_compile) -> None:
     assert stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--target", "pretend").code == 0
 
 
-def test_an_unknown_option_is_told_with_the_nearest(stoker_compile) -> None:
+def test_the_error_of_an_unknown_option_names_the_nearest(stoker_compile) -> None:
     ran = stoker_compile("--inptu_model", "model.onnx")
     assert ran.code == 2
     assert ran.err.startswith("stoker compile: error: there is no option --inptu_model; did you mean --input_model")
@@ -273,7 +273,7 @@ def test_a_served_version_is_written(stoker_compile, folder: Path) -> None:
         (("stray",), "'stray' belongs to no option"),
     ],
 )
-def test_bad_usage_is_told_and_ends_with_2(stoker_compile, words: tuple[str, ...], reason: str) -> None:
+def test_bad_usage_is_reported_and_ends_with_exit_code_2(stoker_compile, words: tuple[str, ...], reason: str) -> None:
     ran = stoker_compile("-i", "model.onnx", *words)
     assert reason in ran.err
     assert ran.code == 2

@@ -70,7 +70,7 @@ def test_a_skip_list_that_names_nothing_says_so(stoker_compile) -> None:
     ]
 
 
-def test_a_full_disk_behind_stdout_is_told_in_one_line(stoker_compile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_behind_stdout_is_reported_in_one_line(stoker_compile, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")

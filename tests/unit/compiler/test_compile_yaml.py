@@ -108,7 +108,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("config_yaml: other.yaml\n", 1, "there is no option 'config_yaml'"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
+def test_an_error_in_the_yaml_file_names_file_and_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(OptionError) as caught:
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, lin
     assert reason in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(stoker_compile) -> None:
+def test_a_missing_yaml_file_is_reported(stoker_compile) -> None:
     ran = stoker_compile("--config_yaml", "no.yaml")
     assert (ran.code, ran.err) == (2, "stoker compile: error: config_yaml: cannot read no.yaml: No such file or directory\n")
 

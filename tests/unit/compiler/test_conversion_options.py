@@ -135,7 +135,7 @@ def test_the_python_api_starts_from_other_scales_and_takes_used_passes() -> None
     assert options.passes == ("trace_folding",)
 
 
-def test_old_names_mean_todays_and_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_old_option_names_work_and_give_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     options = ConversionOptions.of({"quantize_loss_type": "mse", "precision": "fp8"})
     assert options.calibration_loss_type == "mse"
     assert "option 'quantize_loss_type' is deprecated" in caplog.text

@@ -118,7 +118,7 @@ def test_a_users_pass_runs_after_ours_and_gets_the_internal_opset(tmp_path: Path
     assert op_types(converted) == ["Sub"]
 
 
-def test_a_registered_pass_that_is_not_asked_for_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_registered_pass_that_does_not_run_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "idle.py").write_text(
         "from stoker.compiler.passes import Pass, register\n"
         "@register('idle_pass')\n"
@@ -130,7 +130,7 @@ def test_a_registered_pass_that_is_not_asked_for_is_told(tmp_path: Path, caplog:
     assert "registers idle_pass, which will not run" in caplog.text
 
 
-def test_files_of_extensions_that_fail_are_told(tmp_path: Path) -> None:
+def test_extension_files_that_fail_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PassError, match="there is no such file"):
         Converter(custom_pass_config=str(tmp_path / "no.py"))
     with pytest.raises(CompileError, match="there is no file"):
@@ -140,7 +140,7 @@ def test_files_of_extensions_that_fail_are_told(tmp_path: Path) -> None:
         Converter(custom_shape_inference=str(tmp_path / "bad.py"))
 
 
-def test_an_unknown_pass_is_told_before_any_model_is_read() -> None:
+def test_an_unknown_pass_is_refused_before_any_model_is_read() -> None:
     with pytest.raises(OptionError, match="passes: there is no pass 'fused_atention'"):
         Converter(passes=["fused_atention"])
 
@@ -211,7 +211,7 @@ def test_a_model_with_its_weights_elsewhere_is_read_whole(tmp_path: Path) -> Non
         read_onnx(tmp_path / "m.onnx")
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_model_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="is a folder; a SavedModel needs --framework tensorflow"):
         read_onnx(tmp_path)
     with pytest.raises(CompileError, match="there is no"):

@@ -124,7 +124,7 @@ def test_a_model_without_config_gets_one(tmp_path: Path, artefact: Artefact) -> 
         ('"500000"', '"1"', "parameter timeout_ns is '1', the new version needs '500000'"),
     ],
 )
-def test_a_config_that_does_not_agree_is_told_and_kept(tmp_path: Path, artefact: Artefact, old: str, new: str, difference: str) -> None:
+def test_a_config_that_does_not_agree_is_reported_and_kept(tmp_path: Path, artefact: Artefact, old: str, new: str, difference: str) -> None:
     write(tmp_path, artefact)
     config = tmp_path / "digits" / "config.pbtxt"
     text = config.read_text().replace(old, new, 1)
@@ -145,7 +145,7 @@ def test_a_config_in_the_devices_types_or_reshaped_agrees_too(tmp_path: Path, ar
     assert write(tmp_path, artefact).name == "2"
 
 
-def test_a_config_that_cannot_be_read_is_told(tmp_path: Path, artefact: Artefact) -> None:
+def test_an_unreadable_config_is_reported(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact)
     (tmp_path / "digits" / "config.pbtxt").write_text('name: "digits"\ninput [ {')
     with pytest.raises(CompileError, match=r"config\.pbtxt:2: "):
@@ -185,7 +185,7 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["made", "made/file"]
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompileError, match="cannot make folder"):
         make_folder(tmp_path / "file" / "inner")
@@ -233,7 +233,7 @@ def test_messages_survive_printing_and_reading() -> None:
 @pytest.mark.parametrize(
     ("text", "line"), [("a: {", 1), ("a: }", 1), ("\n{ }", 2), ("a: \n", 2), ('a: "x', 1), ("a: [ 1\n", 2), ("1 : [ } ]", 1)]
 )
-def test_what_is_no_message_is_told_with_its_line(text: str, line: int) -> None:
+def test_text_that_is_no_message_is_reported_with_its_line(text: str, line: int) -> None:
     with pytest.raises(CompileError, match=f"^t:{line}: "):
         read_message(text, "t")
 

@@ -276,7 +276,7 @@ def test_a_model_with_other_inputs_is_refused(served) -> None:
         client.main(["-u", served(model.SerializeToString(), "bert").grpc_url])
 
 
-def test_a_model_of_free_length_must_be_told_one(served) -> None:
+def test_a_model_of_free_length_needs_a_length(served) -> None:
     server = served(oracle_model("four", "hours"), "bert")
     for tensor in server.config.input:
         tensor.dims[:] = [-1]

@@ -109,7 +109,7 @@ def test_only_the_last_reshape_counts(first: str, second: list[int], left: list[
     assert fused("fuse_consecutive_reshape", text, {"a": np.array([2, 12]), "b": np.array(second), "one": np.array([1])}) == left
 
 
-def test_a_zero_of_a_dimension_nobody_knows_keeps_both_reshapes() -> None:
+def test_a_zero_for_an_unknown_dimension_keeps_both_reshapes() -> None:
     text = "g (float[n,3] x) => (float[p,q] y) { m = Reshape(x, a) y = Reshape(m, b) }"
     assert fused("fuse_consecutive_reshape", text, {"a": np.array([-1, 1]), "b": np.array([0, 1])}) == ["Reshape", "Reshape"]
 

@@ -57,7 +57,7 @@ def test_scale_and_bias_may_be_left_out(tail, inputs):
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)
 
 
-def test_several_normalised_dimensions_and_scalars_are_brought_to_one_shape():
+def test_several_normalised_dimensions_and_scalars_get_one_shape():
     head = "m = ReduceMean<axes=[1,2]>(x) d = Sub(x, m)"
     body = "d2 = Mul(d, d) v = ReduceMean<axes=[-1,-2]>(d2) e = Add(v, eps) s = Sqrt(e) n = Div(d, s) w = Mul(n, scale) y = Add(w, bias)"
     model = norm_graph(body, head=head, scale=np.array([2.0], np.float32), bias=np.arange(12, dtype=np.float32).reshape(1, 3, 4))

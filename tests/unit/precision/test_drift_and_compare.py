@@ -142,7 +142,7 @@ def test_infinities_that_both_models_have_do_not_hide_a_layers_distance(tmp_path
     assert f"cosine distance {distance:.3e}" in log.read_text()
 
 
-def test_a_layer_without_a_counterpart_is_told(tmp_path: Path) -> None:
+def test_a_layer_without_a_counterpart_is_reported(tmp_path: Path) -> None:
     converted = parse(TEXT.replace("MatMul(x, w)", "Einsum<equation=\"ij,jk->ik\">(x, w)"), initializers_of(net()))  # fmt: skip
     path = tmp_path / "precision_compare.log"
     get_pass("layer_precision_compare", source=net(), precision_compare_log=path)(converted)

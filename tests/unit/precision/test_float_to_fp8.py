@@ -82,7 +82,7 @@ def test_the_result_is_the_arithmetic_on_rounded_operands() -> None:
     np.testing.assert_allclose(run_onnx(after, {"x": x})["y"], rounded, rtol=1e-5, atol=1e-6)
 
 
-def test_named_layers_keep_their_type_and_unknown_names_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_named_layers_keep_their_type_and_unknown_names_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         after = get_pass("float_to_fp8", fp8_skip_op_names=["conv", "nothing"])(net())
     assert list(uses(after)) == ["matmul", "gemm"]

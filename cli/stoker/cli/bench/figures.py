@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.sample import Samples
+from stoker.cli.bench.loops import Samples
 from stoker.cli.bench.server_times import ServerTimes
 
 _NS_PER_S = 1_000_000_000
@@ -29,7 +29,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a window says.
+    """The figures of a window.
 
     Attributes:
         requests, errors: That ended in it, well and not.

@@ -1,4 +1,4 @@
-"""What tensors that nobody gave hold."""
+"""The values of tensors that the user did not give."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""What a run says: a table for people, perf_analyzer's columns for spreadsheets, JSON for machines."""
+"""The report of a run: a table for people, perf_analyzer's columns for spreadsheets, JSON for machines."""
 
 import csv
 from collections.abc import Sequence
@@ -35,31 +35,31 @@ def print_outcomes(outcomes: Sequence[Outcome], within: float, subject: str) -> 
 def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Writes the file that perf_analyzer's -f writes: the same columns, whole microseconds, rows by throughput.
 
-    Where the server's protocol tells no times, the columns that need them are left out, as perf_analyzer leaves them out.
+    Where the server's protocol reports no times, the columns that need them are left out, as perf_analyzer leaves them out.
 
     Raises:
         CommandFailed: the file cannot be written.
     """
-    is_told = all(outcome.server is not None for outcome in outcomes)
+    has_server_times = all(outcome.server is not None for outcome in outcomes)
     first = "Concurrency" if outcomes[0].level.rate_per_s is None else "Request Rate"
     server = ("Network+Server Send/Recv", "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
     percentiles = [f"p{percent} latency" for percent in PERCENTILES]
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             lines = csv.writer(file, lineterminator="\n")
-            lines.writerow([first, "Inferences/Second", "Client Send", *(server if is_told else ()), "Client Recv", *percentiles])
+            lines.writerow([first, "Inferences/Second", "Client Send", *(server if has_server_times else ()), "Client Recv", *percentiles])
             for outcome in sorted(outcomes, key=lambda each: each.rows_per_s):
-                lines.writerow(_csv_row(outcome, is_told))
+                lines.writerow(_csv_row(outcome, has_server_times))
     except OSError as error:
         raise CommandFailed(f"cannot write {path}: {error.strerror}") from error
 
 
-def _csv_row(outcome: Outcome, is_told: bool) -> list[str]:
+def _csv_row(outcome: Outcome, has_server_times: bool) -> list[str]:
     figures, times = outcome.figures, outcome.server
     level = outcome.level
     load = f"{level.rate_per_s:g}" if level.rate_per_s is not None else str(level.concurrency)
     server: list[float] = []
-    if is_told and times is not None:
+    if has_server_times and times is not None:
         rest_us = figures.mean_us - figures.send_us - figures.receive_us - times.total_us
         parts = (times.queue_us, times.compute_input_us, times.compute_infer_us, times.compute_output_us)
         server = [max(0.0, rest_us), *parts]

@@ -8,14 +8,13 @@ from typing import Any
 
 from stoker.cli.bench.figures import Figures, Outcome
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.loops import ClosedLoop, Load, OpenLoop
+from stoker.cli.bench.loops import ClosedLoop, Load, OpenLoop, Samples
 from stoker.cli.bench.report import load_text
-from stoker.cli.bench.sample import Samples
 from stoker.cli.bench.senders import GrpcSender, HttpSender
 from stoker.cli.bench.server_times import ServerReading, read
 from stoker.cli.bench.trial import Rules, Surroundings, run_level
+from stoker.cli.connection import tls_for
 from stoker.cli.protocols import Target, TensorFormat, dialect
-from stoker.cli.tls import tls_for
 from stoker_client import Client, StokerError, connect
 from stoker_client.dialect import Call, Facts
 from stoker_client.inference import InferRequest, InferResult
@@ -26,7 +25,7 @@ Hear = Callable[[str, float, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is sent where.
+    """The requests of a run and their destination.
 
     Attributes:
         facts: The model's metadata.
@@ -53,7 +52,7 @@ class Task:
 
 
 def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) -> Iterator[Outcome]:
-    """Measures level after level; whoever is interrupted keeps those that were finished."""
+    """Measures level after level; an interrupted run keeps the finished ones."""
     for at, level in enumerate(levels, 1):
         name = f"{load_text(level)} ({at} of {len(levels)})"
 

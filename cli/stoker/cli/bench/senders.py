@@ -12,7 +12,7 @@ from typing import Any
 
 import httptools
 
-from stoker.cli.bench.sample import RequestFailed, Trip
+from stoker.cli.bench.loops import RequestFailed, Trip
 from stoker_client.dialect import Call
 from stoker_client.errors import StokerError
 from stoker_client.grpc_client import channel_credentials, channel_options

@@ -1,4 +1,4 @@
-"""What the server itself says of a load: KServe's statistics, as the difference between two readings."""
+"""The server's own figures of a load: KServe's statistics, as the difference between two readings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

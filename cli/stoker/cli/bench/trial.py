@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from stoker.cli.bench.figures import Figures, Outcome, Window, agree, measure
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.loops import NS_PER_S, ClockNs, Load
-from stoker.cli.bench.sample import Samples
+from stoker.cli.bench.loops import NS_PER_S, ClockNs, Load, Samples
 from stoker.cli.bench.server_times import ServerReading, between
 
 #: Windows in a row that must agree.
@@ -44,7 +43,7 @@ Progress = Callable[[float, Figures | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a trial needs of the world.
+    """The dependencies of a trial.
 
     Attributes:
         clock_ns: The load's clock.

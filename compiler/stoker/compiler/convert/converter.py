@@ -1,6 +1,6 @@
 """`Converter`: a source model in, a model of fixed shapes and of the precision asked for out.
 
-The way: the model is checked and brought to the opset that passes work at; its inputs get the sizes that were given, and all dimensions
+The way: the model is checked and converted to the opset that passes work at; its inputs get the sizes that were given, and all dimensions
 must then be known; the passes that the options call for run, then those that the user named; at the end it goes to the opset that was
 asked for. Everything before the last step is `convert_internal`, which is what targets compile: going down to an old opset loses nothing
 that computes, but takes operators apart that a target does better whole.
@@ -67,7 +67,7 @@ class Converter:
 
         Args:
             options: What to do.
-            is_version_asked: Somebody named `convert_version`, so that another opset will not do.
+            is_version_asked: The user gave `convert_version`, so that another opset will not do.
             log_folder: Where `quantize.log` and `precision_compare.log` are written; None: nowhere.
             keeps_free_dimensions: Dimensions that the source leaves open and no option gives a size stay open, the batch as well.
 

@@ -209,7 +209,7 @@ def _resize_with_all_inputs(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax_of_last_axis(node: ir.Node) -> list[ir.Node]:
-    """Before, all dimensions from `axis` on were one: that is the same only for the last axis, so the axis is brought there."""
+    """Before, all dimensions from `axis` on were one: that is the same only for the last axis, so the axis is moved there."""
     axis = node.attributes.get_int("axis", -1)
     rank = rank_of(node.inputs[0])
     if rank is not None and not -rank <= axis < rank:

@@ -1,4 +1,4 @@
-"""`ConversionOptions`: what the converter is told, with PopRT 1.5's names and defaults."""
+"""`ConversionOptions`: the options of the converter, with PopRT 1.5's names and defaults."""
 
 import dataclasses
 import logging
@@ -237,15 +237,15 @@ def renamed(values: Mapping[str, object], known: Iterable[str]) -> dict[str, obj
         OptionError: a name is unknown, or the old and the new name of an option are both given.
     """
     known = list(known)
-    told: dict[str, object] = {}
+    named: dict[str, object] = {}
     for name, value in values.items():
         today = today_name(name, known)
         if today not in known:
             raise OptionError(f"there is no option '{name}'{did_you_mean(name, known)}")
-        if today in told:
+        if today in named:
             raise OptionError(f"'{name}' and '{today}' are one option, given twice")
-        told[today] = value
-    return told
+        named[today] = value
+    return named
 
 
 def today_name(name: str, known: Iterable[str]) -> str:

@@ -104,7 +104,7 @@ def shape_steps(options: ConversionOptions) -> list[Step]:
 
 
 def conversion_steps(options: ConversionOptions, log_folder: Path | None = None) -> list[Step]:
-    """What the options call for between fixed shapes and the user's own passes; logs of calibration go to `log_folder`."""
+    """The passes that the options need between fixed shapes and the user's own passes; logs of calibration go to `log_folder`."""
     steps: list[Step] = []
     if options.remove_outputs:
         steps.append(Step("remove_outputs", {"remove_outputs": options.remove_outputs}))

@@ -92,7 +92,7 @@ def _unknown_operators(model: onnx.ModelProto) -> list[str]:
     """Nodes of ONNX's own domain that ONNX does not know, all of them (its checker stops at the first)."""
     opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     if opset > onnx.defs.onnx_opset_version():
-        return []  # what came after this build of onnx is told by the opset's number
+        return []  # what came after this build of onnx is known by the opset's number
     functions = {each.name for each in model.functions if each.domain in ("", "ai.onnx")}
     names = (function.node for function in model.functions)
     return [

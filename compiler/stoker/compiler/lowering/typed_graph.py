@@ -155,7 +155,7 @@ def _infer_contributed(node: ir.Node) -> bool:
     output, shape = node.outputs[0], list(first.shape)
     if node.op_type in _LIKE_FIRST_INPUT:
         output.dtype, output.shape = first.dtype, ir.Shape(shape)
-        # Of SkipLayerNormalization the fourth output is the sum; the others are statistics that nobody reads in inference.
+        # Of SkipLayerNormalization the fourth output is the sum; the others are statistics that inference does not read.
         if len(node.outputs) > 3:
             node.outputs[3].dtype, node.outputs[3].shape = first.dtype, ir.Shape(shape)
         return True

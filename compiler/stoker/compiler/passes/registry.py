@@ -55,7 +55,7 @@ def load_builtin_passes() -> None:
         package = importlib.import_module(f"stoker.compiler.passes.{group}")
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
-    _passes.update(earlier)  # what somebody registered before ours were loaded overrides them too
+    _passes.update(earlier)  # a pass that was registered before ours were loaded overrides them too
 
 
 def pass_class(name: str) -> type[Pass]:

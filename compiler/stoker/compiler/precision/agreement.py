@@ -22,7 +22,7 @@ def agree(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
     """Whether both have one shape, NaN and the same infinities in the same places, and elsewhere values that differ by rounding only.
 
     Integers, truth values and strings must be equal. The tolerance is relative to the largest value, or to the value itself where that
-    is a mask's: neither an infinity nor a huge value makes room for differences elsewhere.
+    is a mask's: neither an infinity nor a huge value allows differences elsewhere.
     """
     if found.shape != wanted.shape:
         return False

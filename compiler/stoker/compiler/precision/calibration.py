@@ -29,7 +29,7 @@ _CLIPPING_SCALES: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorChoice:
-    """What was chosen for one tensor.
+    """The choice for one tensor.
 
     Attributes:
         tensor: Its name.
@@ -52,7 +52,7 @@ class TensorChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChoice:
-    """What was chosen for one Conv, MatMul or Gemm.
+    """The choice for one Conv, MatMul or Gemm.
 
     Attributes:
         node, op_type: Which.

@@ -73,7 +73,7 @@ class DriftReport:
         return min((-math.inf if math.isnan(each) else each for each in known), default=None)
 
     def about(self) -> str:
-        """What the figures are over, for people: `12 samples, none of them calibrated with`."""
+        """The data behind the figures, for people: `12 samples, none of them calibrated with`."""
         kind = {None: "", True: ", none of them calibrated with", False: ", calibrated with as well"}[self.is_held_out]
         return f"{self.rows} sample{'' if self.rows == 1 else 's'}{kind}"
 

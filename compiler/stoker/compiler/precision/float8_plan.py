@@ -67,7 +67,7 @@ class Float8Params:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8Plan:
-    """What is to be done.
+    """The planned conversions.
 
     Attributes:
         layers: Each layer and what was chosen for it, in the graph's order; those kept included.

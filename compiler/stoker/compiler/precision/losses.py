@@ -58,7 +58,7 @@ def cosine_distance(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
 def kld(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
     """Kullback-Leibler divergence of what rounding leaves of the distribution of absolute values from that distribution.
 
-    After rounding, the values of one level cannot be told apart: each level's share is spread evenly over the bins it came from.
+    After rounding, the values of one level cannot be distinguished: each level's share is spread evenly over the bins it came from.
     """
     magnitude, levels = np.abs(exact).astype(np.float64).reshape(-1), np.abs(rounded).astype(np.float64).reshape(-1)
     largest = float(np.max(magnitude, initial=0.0))

@@ -14,7 +14,7 @@ from stoker.compiler.passes.registry import register
 class EliminateNopArithmetic(NodePass):
     """Removes x + 0, x - 0, x * 1, x / 1, x ** 1, x or False and x and True, where the constant does not broadcast x to a larger shape.
 
-    x + 0 turns -0.0 into 0.0, which x does not; it stays where a division or a power reads it, which would tell them apart.
+    x + 0 turns -0.0 into 0.0, which x does not; it stays where a division or a power reads it, where the two zeros differ.
     """
 
     def visit(self, node: ir.Node) -> bool:

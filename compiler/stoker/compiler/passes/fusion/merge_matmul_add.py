@@ -47,7 +47,7 @@ class MergeMatmulAdd(Pass):
 
 
 def _bias(branch: Branch) -> ir.Value | None:
-    """What is added to the product, if that is one constant number a column and nothing else reads the product."""
+    """The addend of the product, if that is one constant number a column and nothing else reads the product."""
     product = branch.begin.outputs[0]
     weights = static_shape(branch.begin.inputs[1])
     bias = other_input(branch.end, product)

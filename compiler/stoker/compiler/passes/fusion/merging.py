@@ -1,4 +1,4 @@
-"""What the merging passes share: finding the named branches, and joining products that read the same input."""
+"""Shared code of the merging passes: finding the named branches, and joining products that read the same input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`check_unsupported_attribute`: refuses attributes that would be ignored or that nobody can honour."""
+"""`check_unsupported_attribute`: refuses attributes that would be ignored or that no target can honour."""
 
 import onnx
 import onnx_ir as ir

@@ -33,7 +33,7 @@ class IoInfo:
 
     @classmethod
     def of(cls, value: ir.Value, *, is_input: bool) -> "IoInfo":
-        """What is declared of `value`."""
+        """The declaration of `value`."""
         shape = static_shape(value)
         dtype = value.dtype
         known = shape is not None and dtype is not None and dtype != ir.DataType.STRING

@@ -15,7 +15,7 @@ from stoker.compiler.passes.traverse import traverse_graphs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOverview:
-    """What a model is made of, sub-graphs and functions included.
+    """Counts of the parts of a model, sub-graphs and functions included.
 
     Attributes:
         name: Of the main graph.

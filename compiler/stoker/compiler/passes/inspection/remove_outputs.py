@@ -1,4 +1,4 @@
-"""`remove_outputs`: drops results that nobody wants."""
+"""`remove_outputs`: removes outputs."""
 
 from collections.abc import Sequence
 

@@ -182,7 +182,7 @@ class _PackingInputs:
         return self._unpack
 
     def finish(self) -> None:
-        """Takes out what nobody came to read."""
+        """Removes nodes whose outputs no node reads."""
         self._editor.remove_dead(self.numbers.producer())
         if self.numbers in self._made and not self.numbers.uses():
             self._graph.inputs.remove(self.numbers)

@@ -13,7 +13,7 @@ from stoker.compiler.errors import PassError
 
 
 class Role(enum.Enum):
-    """What a factor of a dimension counts.
+    """The items that a factor of a dimension counts.
 
     ROW: rows of the batch. TOKEN: tokens of a row. KEY: tokens of a row as another token attends to them. SEQUENCE: what rows become where
     one token of each is chosen: in the packed model, sequences. SAME: copies made by Expand.

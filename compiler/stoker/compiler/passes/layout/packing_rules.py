@@ -56,7 +56,7 @@ class Selection:
 
 @dataclass(slots=True)
 class TokenGraph:
-    """What the rules found.
+    """The result of the rules.
 
     Attributes:
         layouts: Of every value that depends on tokens.

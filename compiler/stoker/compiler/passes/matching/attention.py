@@ -25,7 +25,7 @@ class Attention:
 
     Attributes:
         scores: MatMul of query and key.
-        between: Nodes from the product to the softmax, in the order of the data; each reads the one before and nobody else does.
+        between: Nodes from the product to the softmax, in the order of the data; each reads the one before and no other node does.
         softmax: Softmax over the last dimension.
         context: MatMul of the probabilities and the value.
     """
@@ -61,7 +61,7 @@ class Projection:
 
     @property
     def output(self) -> ir.Value:
-        """What the projection makes."""
+        """The output of the projection."""
         return (self.add or self.matmul).outputs[0]
 
 

@@ -137,7 +137,7 @@ class GraphEditor:
         substitute(old, existing)
 
     def remove_dead(self, *nodes: ir.Node | None) -> None:
-        """Takes out those of `nodes` that nobody reads any more, then what fed only them, initialisers included."""
+        """Takes out those of `nodes` whose outputs no node reads any more, then what fed only them, initialisers included."""
         waiting = [node for node in nodes if node is not None]
         while waiting:
             node = waiting.pop()

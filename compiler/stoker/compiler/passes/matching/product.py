@@ -28,7 +28,7 @@ class Product:
 
 
 def product_of(value: ir.Value) -> Product:
-    """`value` taken apart. Inner products are opened only where nobody else reads them, so that all of `nodes` can go."""
+    """`value` taken apart. Inner products are opened only where no other node reads them, so that all of `nodes` can go."""
     found = Product()
     _collect(value, found, is_root=True)
     return found

@@ -1,4 +1,4 @@
-"""What the two passes share that replace a comparison with "or equal"."""
+"""Shared code of the two passes that replace a comparison with "or equal"."""
 
 import onnx_ir as ir
 
