@@ -159,10 +159,10 @@ def category_of_method(path: str) -> Category:
     """The category of an RPC, by its path.
 
     Raises:
-        LookupError: it has none: give it one above.
+        LookupError: it has none. Add it to `_METHODS`.
     """
     if path not in _METHODS:
-        raise LookupError(f"the RPC {path} has no category of restricted APIs")
+        raise LookupError(f"the RPC {path} has no category of restricted APIs: add it to _METHODS in {__name__}")
     return _METHODS[path]
 
 
@@ -208,7 +208,7 @@ def categories_of_route(path: str) -> tuple[Category, ...]:
     """The categories of an HTTP route, by the path that it was declared with: it wants the key of each.
 
     Raises:
-        LookupError: it has none: give it one above.
+        LookupError: it has none. Add it to `_ROUTES`.
     """
     if path.startswith("/v1/"):
         return (category_below_v1(path),)
@@ -216,7 +216,7 @@ def categories_of_route(path: str) -> tuple[Category, ...]:
         path = path.replace(part, "")
     path = path.removesuffix("/")
     if path not in _ROUTES:
-        raise LookupError(f"the route {path} has no category of restricted APIs")
+        raise LookupError(f"the route {path} has no category of restricted APIs: add it to _ROUTES in {__name__}")
     return (_ROUTES[path], _ALSO[path]) if path in _ALSO else (_ROUTES[path],)
 
 
