@@ -208,8 +208,10 @@ def to_pbtxt(config: ModelConfig) -> str:
 
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
-#: Parameters the server itself reads, or keeps for readers of the configuration.
-_SERVER_PARAMETERS = frozenset({"execution", "nice", "platform_version", "algorithm"})
+#: Parameters that the server reads, whatever the backend.
+_SERVER_PARAMETERS = frozenset({"execution", "nice"})
+#: Parameters that the server keeps for readers of the configuration.
+_KEPT_PARAMETERS = frozenset({"platform_version", "algorithm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +326,9 @@ def _note_choices(parsed: ParsedConfig, backend: Backend, model_filename: str, f
 
 
 def _check_parameters(parameters: Mapping[str, str], backend: Backend, findings: Findings, report: Report) -> None:
-    known = sorted(backend.parameter_keys | {"execution", "nice"})
+    known = sorted(backend.parameter_keys | _SERVER_PARAMETERS)
     for key, value in parameters.items():
         path = parameter_path(key)
         findings.written(path, value)
-        if key not in known and key not in _SERVER_PARAMETERS:
+        if key not in known and key not in _KEPT_PARAMETERS:
             report.warn(path, f"backend '{backend.name}' does not read it{allowed_names(key, known)}")
