@@ -52,10 +52,10 @@ class QueuePolicy:
     """Triton's ModelQueuePolicy for one priority level.
 
     Attributes:
-        timeout_action: REJECT answers with an error; DELAY lets everyone else go first.
+        timeout_action: REJECT ends the request with an error; DELAY moves it behind the other requests of its level.
         default_timeout_us: Queue timeout of a request that names none; 0 = none.
         allow_timeout_override: Whether a request's own timeout counts (only if smaller than the default, or the default is 0).
-        max_queue_size: Requests that may wait; 0 = only the server-wide bound holds.
+        max_queue_size: Requests of this level that may wait; 0 = only the bound of the whole queue holds.
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT

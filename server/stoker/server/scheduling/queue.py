@@ -73,7 +73,9 @@ class _Level(Generic[EntryT]):
 class RequestQueue(Generic[EntryT]):
     """Waiting requests of one model version.
 
-    INVARIANT: an entry is in exactly one level's `waiting` or `delayed`, from `push` until `remove` or `expire` returns it.
+    INVARIANT: an entry is in exactly one level's `waiting` or `delayed`, from `push` until `remove`, `take_all` or `expire` takes it out.
+    `push`, `remove` and `take_all` are the only methods that change the counts. `__iter__` defines the order; `take_all` is its fast path
+    for one level and must agree.
 
     Attributes:
         size: Requests waiting.
