@@ -80,7 +80,7 @@ class NotFound(ServingError):
 
 
 class UnknownModel(NotFound):
-    """No model of this name was ever known; a kind of its own because Triton answers it with another status than a missing version."""
+    """No model of this name was ever known; a kind of its own because Triton responds 400 to it over HTTP, and 404 to a missing version."""
 
 
 class Conflict(ServingError):
