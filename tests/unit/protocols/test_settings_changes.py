@@ -20,7 +20,7 @@ from stoker.server.rpc.restricted import Category, Key
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple
-from tests.unit.frontends.test_log_settings import FakeLogs
+from tests.unit.protocols.test_log_settings import FakeLogs
 
 LIMITS = Limits()
 KEY = Key("admin", "secret")
