@@ -24,7 +24,13 @@ def grpc_front(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterator[ServerProcess]:
+def http_front(grpc_front: str) -> str:
+    """The flag that names the HTTP server: our own beside our own HTTP/2, uvicorn beside grpcio. So each takes every test."""
+    return f"--http-front={'stoker' if grpc_front.endswith('=h2') else 'uvicorn'}"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str, http_front: str) -> Iterator[ServerProcess]:
     """The sample repository, served; explicit control, so that load and unload can be tried."""
     with running_server(
         f"--model_base_path={SAMPLE_MODELS}",
@@ -32,6 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterato
         "--load-model=*",
         "--grpc_reflection",
         grpc_front,
+        http_front,
         at=tmp_path_factory.mktemp("server"),
     ) as running:
         yield running

@@ -51,7 +51,9 @@ def incoming(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "mode", [("--loading_method=automatic", "--settle_secs=0", "--repository-poll-secs=0.1"), ("--loading_method=manual",)]
 )
-def test_the_foreign_judge_finds_everything_it_expects(mode: tuple[str, ...], stubs: Path, incoming: Path, tmp_path: Path, grpc_front: str):
+def test_the_foreign_judge_finds_everything_it_expects(
+    mode: tuple[str, ...], stubs: Path, incoming: Path, tmp_path: Path, grpc_front: str, http_front: str
+):
     repository = copy_models(SAMPLE_MODELS, tmp_path / "repository", ["digits", "simple"])
     flags = (
         f"--model_base_path={repository}",
@@ -60,6 +62,7 @@ def test_the_foreign_judge_finds_everything_it_expects(mode: tuple[str, ...], st
         f"--model_operate_root={incoming}",
         *mode,
         grpc_front,
+        http_front,
     )
     with running_server(*flags, at=tmp_path / "server") as server:
         command = [PROTOS_PYTHON, JUDGE, stubs, server.grpc, server.http, incoming]

@@ -23,10 +23,10 @@ B = np.full((1, 16), 3, np.int32)
 
 
 @pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterator[ServerProcess]:
+def own_server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str, http_front: str) -> Iterator[ServerProcess]:
     """A server of this module's own, because models are loaded and unloaded here."""
     at = tmp_path_factory.mktemp("own")
-    flags = (f"--model_base_path={SAMPLE_MODELS}", "--model-control-mode=explicit", "--load-model=*", grpc_front)
+    flags = (f"--model_base_path={SAMPLE_MODELS}", "--model-control-mode=explicit", "--load-model=*", grpc_front, http_front)
     with running_server(*flags, at=at) as running:
         yield running
 

@@ -28,7 +28,7 @@ def write(repository: Path, name: str, config: str, **files: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def covering(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterator[ServerProcess]:
+def covering(tmp_path_factory: pytest.TempPathFactory, grpc_front: str, http_front: str) -> Iterator[ServerProcess]:
     """A server of one model for each data type, of shapes and labels, and of the sample `simple`; explicit control."""
     repository = copy_models(SAMPLE_MODELS, tmp_path_factory.mktemp("covering"), ["simple"])
     for datatype in DataType:
@@ -46,6 +46,7 @@ def covering(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Itera
         "--model-control-mode=explicit",
         "--load-model=*",
         grpc_front,
+        http_front,
         at=tmp_path_factory.mktemp("server"),
     ) as server:
         yield server

@@ -35,9 +35,9 @@ MODELS = (
 )
 
 
-@pytest.fixture(scope="module", params=["h2", "grpcio"])
+@pytest.fixture(scope="module", params=[("h2", "stoker"), ("grpcio", "uvicorn")], ids=["h2", "grpcio-uvicorn"])
 def erring(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of samples and of models that make errors easy; explicit control; either gRPC front."""
+    """A server of samples and of models that make errors easy; explicit control; our own transports, or the others."""
     repository = copy_models(SAMPLE_MODELS, tmp_path_factory.mktemp("erring"), ["simple"])
     for name, more, kind, dims in MODELS:
         (repository / name / "1").mkdir(parents=True)
@@ -47,7 +47,8 @@ def erring(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
     flags = (
         "--model-control-mode=explicit",
-        f"--grpc-front={request.param}",
+        f"--grpc-front={request.param[0]}",
+        f"--http-front={request.param[1]}",
         *(f"--load-model={name}" for name in ("simple", *(row[0] for row in MODELS))),
     )
     with running_server(f"--model_base_path={repository}", *flags, at=tmp_path_factory.mktemp("server")) as server:

@@ -52,13 +52,13 @@ output [ { name: "OUT" data_type: TYPE_INT32 dims: [1] }, { name: "IDX" data_typ
 
 
 @pytest.fixture(scope="module")
-def open_server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterator[ServerProcess]:
+def open_server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str, http_front: str) -> Iterator[ServerProcess]:
     """Echo models, with everything allowed that these clients try."""
     at = tmp_path_factory.mktemp("extensions")
     write_echo_models(at / "models")
     if HAS_REPEAT:
         write_repeat_model(at / "models")
-    flags = ("--allow-client-shm", "--log-format=text", f"--trace-config=triton,file={at / 'trace.json'}", grpc_front)
+    flags = ("--allow-client-shm", "--log-format=text", f"--trace-config=triton,file={at / 'trace.json'}", grpc_front, http_front)
     with running_server(f"--model_base_path={at / 'models'}", *flags, at=at / "run") as running:
         yield running
 

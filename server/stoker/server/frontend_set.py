@@ -124,6 +124,7 @@ class Frontends:
                 listeners=listeners,
                 cors=config.cors,
                 grpc=_grpc_address(endpoints.get("grpc"), has_reflection=config.grpc_reflection),
+                front=config.http_front,
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", listeners)
         if config.metrics_port is not None:
@@ -139,6 +140,7 @@ class Frontends:
                 serving_path=path,
                 restrictions=Restrictions(api_key=config.api_key),
                 listeners=listeners,
+                front=config.http_front,
             )
             endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port", listeners)
         return endpoints

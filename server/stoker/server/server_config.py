@@ -15,6 +15,7 @@ from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.tuning.constants import BUSY_POLL_US
 from stoker.server.web.cors_settings import CorsSettings
+from stoker.server.web.settings import HttpFront
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class ServerConfig:
         metrics_port: A port of its own for /metrics; None = only on the HTTP port.
         metrics_on_http: Whether the HTTP port answers /metrics.
         grpc_reflection: Whether gRPC reflection is on.
+        http_front: The HTTP/1.1 server of the HTTP port and the metrics port.
         sockets: Unix-domain sockets beside the ports, or instead of them.
         tls: Which ports are encrypted, and with what.
         api_key: The bearer token that every call but those of health must bring, on every port; None: none.
@@ -120,6 +122,7 @@ class ServerConfig:
     metrics_port: int | None = None
     metrics_on_http: bool = True
     grpc_reflection: bool = False
+    http_front: HttpFront = HttpFront.STOKER
     sockets: SocketSettings = field(default_factory=SocketSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     api_key: str | None = field(default=None, repr=False)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 SAMPLE = Path(__file__).resolve().parents[3] / "model_repos" / "simple"
-#: typer and what it brings are for the help; FastAPI for its routes; grpc for --grpc-front=grpcio; the others for other models and tools.
+#: typer and what it brings are for the help; FastAPI for its routes; grpc and uvicorn for --grpc-front=grpcio and --http-front=uvicorn;
+#: the others for other models and tools.
 UNNEEDED = (
     "stoker.compiler",
     "fastapi",
@@ -25,6 +26,7 @@ UNNEEDED = (
     "starlette",
     "stoker_client",
     "typer",
+    "uvicorn",
     "stoker.backends.gcu.backend",
     "stoker.backends.ipu.backend",
     "stoker.backends.openvino.backend",

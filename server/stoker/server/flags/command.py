@@ -16,7 +16,7 @@ from typing import Any, Final, get_args, get_origin
 
 from stoker.server.flags.declare import FALSE, PIECES, PRIMARY, TRUE, BadValue, Flag, FlagError, meant
 from stoker.server.flags.groups import BOOLEANS, GROUPS, FlagGroup, annotations, defaults, flag_of
-from stoker.server.flags.network import check_sockets
+from stoker.server.flags.network import check_http_front, check_sockets
 from stoker.server.flags.protocols import key_notices, key_of_environment
 from stoker.server.flags.serving import check_models, check_ports, has_plain_public_port
 from stoker.server.server_config import ServerConfig
@@ -201,4 +201,5 @@ def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
     check_models(config)
     check_ports(config)
     check_sockets(config)
+    check_http_front(config)
     return dataclasses.replace(config, notices=config.notices + key_notices(config.api_key, is_exposed=has_plain_public_port(config)))

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from stoker.server.core.limits import Limits
 from stoker.server.flags.declare import BadValue, FlagError, Switch, flag, number, one_of, option, path, time
 from stoker.server.net.settings import SOCKET_MODE, PemFiles, SocketSettings, SslConfigFile, TlsSettings
 from stoker.server.rpc.settings import GrpcSettings, Transport
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.cors_settings import ANY, CorsSettings
+from stoker.server.web.settings import HttpFront
 
 _NETWORK = "Network"
 
@@ -34,6 +36,9 @@ class NetworkFlags:
     allow_http: Annotated[Switch, flag("allow-http", panel=_NETWORK, text="Serve HTTP.")] = True
     allow_metrics: Annotated[Switch, flag("allow-metrics", panel=_NETWORK, text="Serve /metrics.")] = True
     grpc_reflection: Annotated[Switch, flag("grpc-reflection", panel=_NETWORK, text="Offer gRPC server reflection.")] = False
+    http_front: Annotated[
+        HttpFront, one_of("http-front", HttpFront, panel=_NETWORK, text="What carries HTTP: stoker (our own HTTP/1.1) or uvicorn.")
+    ] = HttpFront.STOKER
     ready_file: Annotated[Path | None, path("ready-file", panel=_NETWORK, text="Write the real addresses there, as JSON, once ready.")] = (
         None
     )
@@ -55,6 +60,7 @@ class NetworkFlags:
             "metrics_port": self.metrics_port if self.allow_metrics else None,
             "metrics_on_http": self.allow_metrics,
             "grpc_reflection": self.grpc_reflection,
+            "http_front": self.http_front,
             "ready_file": self.ready_file,
         }
 
@@ -123,6 +129,19 @@ def check_sockets(config: ServerConfig) -> None:
         raise FlagError("--allow-tcp=false opens no port that TLS could encrypt, and sockets are plain: leave the TLS flags away")
     if config.metrics_port is not None and not sockets.allow_tcp:
         raise FlagError("--metrics-port is a TCP port, and --allow-tcp=false opens none")
+
+
+#: Limits of HTTP requests that uvicorn has no setting for.
+_NOT_ON_UVICORN: Final = ("header_count", "header_timeout_s", "chunk_count")
+
+
+def check_http_front(config: ServerConfig) -> None:
+    """Refuses limits that the server of the HTTP port would not hold."""
+    if config.http_front is HttpFront.STOKER:
+        return
+    for name in _NOT_ON_UVICORN:
+        if getattr(config.limits, name) != getattr(Limits(), name):
+            raise FlagError(f"--limit={name} has no effect with --http-front={config.http_front}: leave one of them away")
 
 
 _TLS = "TLS"

@@ -1,6 +1,7 @@
 """The HTTP fronts: one for all protocols, one for metrics alone."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
@@ -20,6 +21,15 @@ from stoker.server.web.cors import CorsApp, CorsRoutes
 from stoker.server.web.cors_settings import CorsSettings
 from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.plain import is_reserved_path, plain_routes
+from stoker.server.web.settings import HttpFront
+
+
+class _Server(Protocol):
+    """A server that hosts the application."""
+
+    async def start(self) -> int: ...
+
+    async def stop(self, grace_s: float) -> None: ...
 
 
 class HttpFrontend:
@@ -39,6 +49,7 @@ class HttpFrontend:
         listeners: ListenOptions = PLAIN_LISTENER,
         cors: CorsSettings | None = None,
         grpc: GrpcAddress | None = None,
+        front: HttpFront = HttpFront.STOKER,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -54,6 +65,7 @@ class HttpFrontend:
             listeners: What else it has: encryption, a Unix-domain socket.
             cors: The web pages whose scripts may read responses; None: none.
             grpc: The gRPC port, which models' pages show calls for; None: there is none.
+            front: The server that hosts the application.
         """
         extensions = extensions or Extensions(limits)
         adlik, tfs = adlik or AdlikService(engine, limits, AdlikSettings()), tfs or TfsService(engine, limits)
@@ -63,15 +75,11 @@ class HttpFrontend:
         if cors is not None and cors.origins:
             app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
         serving_path = tfs.settings.metrics_path
-        self._listener = HttpListener(
-            app,
-            limits,
-            address,
-            port,
-            direct=direct,
-            listeners=listeners,
-            is_reserved=lambda path: is_reserved_path(path) or path == serving_path,
-        )
+
+        def is_reserved(path: str) -> bool:
+            return is_reserved_path(path) or path == serving_path
+
+        self._server = _server(front, app, limits, address, port, listeners, is_reserved, direct)
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.
@@ -79,11 +87,11 @@ class HttpFrontend:
         Raises:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
-        return await self._listener.start()
+        return await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Accepts no new requests; those in work have `grace_s` seconds to end, then they are cut off."""
-        await self._listener.stop(grace_s)
+        await self._server.stop(grace_s)
 
 
 class MetricsFrontend:
@@ -99,19 +107,38 @@ class MetricsFrontend:
         serving_path: str | None = METRICS_PATH,
         restrictions: Restrictions = NO_RESTRICTIONS,
         listeners: ListenOptions = PLAIN_LISTENER,
+        front: HttpFront = HttpFront.STOKER,
     ) -> None:
         """Listens on `address:port` once started; port 0: any free one.
 
         At `serving_path` the metrics are under TensorFlow Serving's names; None: there is no such path. `restrictions` name the key that
-        a scraper must send.
+        a scraper must send. `front` is the server that hosts the application.
         """
         app = MetricsApp(plain_routes(engine, health=False, serving_path=serving_path), restrictions)
-        self._listener = HttpListener(app, limits, address, port, listeners=listeners, is_reserved=lambda _: True)
+        self._server = _server(front, app, limits, address, port, listeners, lambda _: True)
 
     async def start(self) -> int:
         """As `HttpFrontend.start`."""
-        return await self._listener.start()
+        return await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """As `HttpFrontend.stop`."""
-        await self._listener.stop(grace_s)
+        await self._server.stop(grace_s)
+
+
+def _server(
+    front: HttpFront,
+    app: Any,
+    limits: Limits,
+    address: str,
+    port: int,
+    listeners: ListenOptions,
+    is_reserved: Callable[[str], bool],
+    direct: DirectRoutes | None = None,
+) -> _Server:
+    if front is HttpFront.STOKER:
+        return HttpListener(app, limits, address, port, direct=direct, listeners=listeners, is_reserved=is_reserved)
+    # Imported as needed: the library is not loaded otherwise.
+    from stoker.server.web.uvicorn_front import UvicornServer
+
+    return UvicornServer(app, limits, address, port, listeners)
