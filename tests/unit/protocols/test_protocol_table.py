@@ -38,7 +38,7 @@ def test_the_page_is_up_to_date():
 def test_every_rpc_and_route_is_a_row(script: ModuleType):
     page = (REPOSITORY_ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     missing = [call for call in (*script.rpcs(), *script.routes()) if f"| `{call}` | " not in page]
-    assert missing == [], "run scripts/protocol_table"
+    assert not missing, f"run scripts/protocol_table, which adds {', '.join(missing)}"
 
 
 def test_optional_parts_of_paths_are_bracketed_where_they_stand(script: ModuleType):
