@@ -1,4 +1,4 @@
-"""`Engine`: all that a frontend sees of the server. Plain data in, plain data out, errors from `stoker.backends.api.errors`.
+"""`Engine`: all that a protocol sees of the server. Plain data in, plain data out, errors from `stoker.backends.api.errors`.
 
 Everything here is called on the server's one event loop. Cancelling the task that awaits `infer` takes the request back: queued work
 is dropped before compute, and nothing else is touched.
@@ -18,7 +18,7 @@ from stoker.server.tuning.read_batching import Reads
 
 
 class Engine(Protocol):
-    """The server behind its fronts."""
+    """The server, as the protocols and `web` see it."""
 
     @property
     def budget(self) -> ByteBudget:
@@ -26,13 +26,13 @@ class Engine(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """The reads of the frontends, which run single-sender batches at their end."""
+        """The reads of all connections, which run single-sender batches at their end."""
 
     def is_live(self) -> bool:
         """Whether the process serves at all; False once it is shutting down."""
 
     def is_ready(self) -> bool:
-        """Whether every wanted model has a READY version (strict) or the start-up is over (not strict).
+        """Whether every desired model has a READY version (strict) or the start-up is over (not strict).
 
         False while shutting down, and in the delay before it.
         """
@@ -102,10 +102,10 @@ class Engine(Protocol):
         """
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
-        """The contents of the repository, by name and version."""
+        """The contents of the repository, by name and version. A model of which no version was loaded has one entry."""
 
     async def load(self, name: str, overrides: LoadOverrides) -> None:
-        """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
+        """Loads or reloads a model; returns when its desired versions are READY and no new request reaches an old one.
 
         Raises:
             Unavailable: the control mode does not allow it. ModelLoadError and others: why it failed; what served goes on serving.
