@@ -24,16 +24,21 @@ class Work:
 
     Attributes:
         items: The requests' shares.
-        on_done: Called on the event loop, once, with the result.
         result: Set when the batch has run; None before.
     """
 
-    __slots__ = ("items", "on_done", "result")
+    __slots__ = ("_callback", "items", "result")
 
-    def __init__(self, items: Sequence[Share], on_done: Callable[[BatchResult], None]) -> None:
+    def __init__(self, items: Sequence[Share], on_done: Callable[[BatchResult], None] | None = None) -> None:
+        """`on_done` gets the result; None: a subclass overrides the method of that name."""
         self.items = items
-        self.on_done = on_done
         self.result: BatchResult | None = None
+        self._callback = on_done
+
+    def on_done(self, result: BatchResult) -> None:
+        """Receives the result, once, on the event loop."""
+        assert self._callback is not None
+        self._callback(result)
 
 
 class InstanceWorker(Protocol):

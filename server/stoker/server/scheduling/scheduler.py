@@ -44,10 +44,10 @@ class _Batch(Work):
             entry.dispatched_ns = now_ns
             items.append(entry.request)
         self.items = items
-        self.on_done = self.finished
         self.result = None
 
-    def finished(self, result: BatchResult) -> None:
+    def on_done(self, result: BatchResult) -> None:
+        # A method and no callback in an attribute: that would be a cycle, which keeps the tensors until the next garbage collection.
         self._scheduler._finished(self, result)
 
 
