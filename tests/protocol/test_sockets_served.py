@@ -32,6 +32,11 @@ def flags_of(at: Path) -> list[str]:
     return [f"--model_base_path={at / 'models'}", f"--grpc_socket_path={at / 'g.sock'}", f"--http_socket_path={at / 'h.sock'}"]
 
 
+def fronts(grpc_front: str) -> list[str]:
+    """The flags of the gRPC transport and of the HTTP server: uvicorn stands beside grpcio."""
+    return [f"--grpc-front={grpc_front}", f"--http-front={'uvicorn' if grpc_front == 'grpcio' else 'stoker'}"]
+
+
 def curl(*arguments: str) -> str:
     done = subprocess.run([str(CURL), "-sS", "--max-time", "20", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -48,7 +53,7 @@ def targets(clients_python: Path, *given: str) -> None:
 @needs_curl
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
 def test_both_fronts_answer_on_sockets_beside_their_ports(front, at, clients_python: Path):
-    with running_server(*flags_of(at), f"--grpc-front={front}", at=at / "run") as server:
+    with running_server(*flags_of(at), *fronts(front), at=at / "run") as server:
         facts = json.loads((at / "run" / "ready.json").read_text())
         assert (facts["grpc_socket"], facts["http_socket"]) == (str(at / "g.sock"), str(at / "h.sock"))
         assert server.out_path.read_text().splitlines()[-1] == (
@@ -66,7 +71,7 @@ def test_both_fronts_answer_on_sockets_beside_their_ports(front, at, clients_pyt
 @needs_curl
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
 def test_a_killed_servers_sockets_are_replaced_and_a_living_ones_refused(front, at, clients_python: Path):
-    flags = [*flags_of(at), f"--grpc-front={front}", "--allow-tcp=false"]
+    flags = [*flags_of(at), *fronts(front), "--allow-tcp=false"]
     with running_server(*flags, at=at / "first") as killed:
         killed.stop(signal.SIGKILL)
     assert (at / "g.sock").is_socket()

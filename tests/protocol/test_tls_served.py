@@ -67,6 +67,11 @@ def ssl_config(file: Path, pair: Pair, ca: Path) -> Path:
     return file
 
 
+def fronts(grpc_front: str) -> list[str]:
+    """The flags of the gRPC transport and of the HTTP server: uvicorn stands beside grpcio."""
+    return [f"--grpc-front={grpc_front}", f"--http-front={'uvicorn' if grpc_front == 'grpcio' else 'stoker'}"]
+
+
 def mutual_flags(port: str, pair: Pair, authority: Authority) -> list[str]:
     files = {"server-cert": pair.cert, "server-key": pair.key, "root-cert": authority.cert}
     return [f"--{port}-use-ssl-mutual", *(f"--{port}-{name}={path}" for name, path in files.items())]
@@ -78,7 +83,7 @@ def mutual_server(request, tmp_path_factory, authority: Authority, server_pair: 
     if request.param == "h2-config-file":
         grpc = [f"--ssl_config_file={ssl_config(at / 'ssl.config', server_pair, authority.cert)}"]
     else:
-        grpc = [*mutual_flags("grpc", server_pair, authority), f"--grpc-front={request.param}"]
+        grpc = [*mutual_flags("grpc", server_pair, authority), *fronts(request.param)]
     models = copy_models(SAMPLE_MODELS, at / "models", ["simple"])
     flags = [*grpc, *mutual_flags("http", server_pair, authority), "--metrics-port=0", "--metrics-use-ssl"]
     with running_server(f"--model_base_path={models}", *flags, at=at / "run") as running:
@@ -142,7 +147,7 @@ def test_certificates_rotate_under_load_without_a_failed_call(
     ]
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     with running_server(
-        f"--model_base_path={models}", *flags, "--ssl-reload-secs=0.1", f"--grpc-front={front}", "--log-format=text", at=tmp_path / "run"
+        f"--model_base_path={models}", *flags, "--ssl-reload-secs=0.1", *fronts(front), "--log-format=text", at=tmp_path / "run"
     ) as server:
         addresses = [f"localhost:{server.grpc_port}", f"localhost:{server.http_port}"]
         command = [str(clients_python), str(FOREIGN / "tls_rotation.py"), *addresses, str(authority.cert)]
@@ -182,7 +187,7 @@ def test_large_tensors_pass_whole_both_ways(front, authority: Authority, server_
     flags = [f"--{port}-{name}" for port in ("grpc", "http") for name in encrypted]
     # 12 MB, the last read of which is no whole record.
     values = np.arange(3_000_001, dtype=np.float32)
-    with running_server(f"--model_base_path={folder.parent}", *flags, f"--grpc-front={front}", at=tmp_path / "run") as server:
+    with running_server(f"--model_base_path={folder.parent}", *flags, *fronts(front), at=tmp_path / "run") as server:
         for url in (f"grpcs://localhost:{server.grpc_port}", f"https://localhost:{server.http_port}"):
             with sdk.connect(url, tls=sdk.TlsConfig(ca=authority.cert)) as client:
                 for _ in range(2):

@@ -86,7 +86,12 @@ def test_what_clients_traced_is_in_the_operators_file(open_server: ServerProcess
     for flavour in FLAVOURS:
         judge(clients_python, "trace_settings", flavour, open_server)
     path = open_server.log_path.parents[1] / "trace.json"
-    wait_until(lambda: path.exists() and path.read_text().count("HTTP_SEND_END") >= 2, what="the traces of two HTTP clients")
+
+    def is_complete() -> bool:
+        text = path.read_text() if path.exists() else ""
+        return text.count("HTTP_SEND_END") >= 2 and all(f'"{flavour}"' in text for flavour in FLAVOURS)
+
+    wait_until(is_complete, what="the traces of all clients")
     parts = json.loads(path.read_text())
     traced = {part["id"]: part["request_id"] for part in parts if "model_name" in part}
     assert set(traced.values()) == set(FLAVOURS)
