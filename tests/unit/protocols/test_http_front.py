@@ -23,14 +23,23 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.web.http_server import HttpFrontend, MetricsFrontend
+from stoker.server.web.settings import HttpFront
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 ROW = list(range(16))
+#: The HTTP server under test.
+FRONT = HttpFront.STOKER
+
+
+@pytest.fixture(params=list(HttpFront), autouse=True)
+def http_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs on our own HTTP/1.1 server and on uvicorn."""
+    monkeypatch.setattr(f"{__name__}.FRONT", request.param)
 
 
 @asynccontextmanager
 async def front(engine: FakeEngine, limits: Limits | None = None, **options: bool) -> AsyncIterator[httpx.AsyncClient]:
-    served = HttpFrontend(engine, limits or Limits(), "127.0.0.1", 0, **options)
+    served = HttpFrontend(engine, limits or Limits(), "127.0.0.1", 0, front=FRONT, **options)
     port = await served.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}) as client:
@@ -466,7 +475,7 @@ def test_metrics_are_text_and_can_be_turned_off():
 
 def test_a_metrics_front_serves_metrics_and_nothing_else():
     async def main() -> None:
-        served = MetricsFrontend(FakeEngine(), Limits(), "127.0.0.1", 0)
+        served = MetricsFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, front=FRONT)
         port = await served.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/metrics")).text.endswith("fake_total 1\n")

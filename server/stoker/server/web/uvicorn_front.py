@@ -3,7 +3,7 @@
 uvicorn runs on the event loop of the composition root and handles no signals. It parses with h11, which shares no code with our parser and
 bounds the size of a request's head. uvicorn has no equivalent of these: the connections of one address and the slots reserved for probes;
 the times and rates of slow requests and of unread responses; the count of header fields and of chunks; the byte budget of responses until
-the client has read them; the end of a request's work when its client disconnects; the TLS alert of a failed handshake.
+the client has read them; the response to a client that has ended its sending side; the TLS alert of a failed handshake.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ import math
 import socket
 import ssl
 from collections.abc import Generator
-from typing import Any
 
 import uvicorn
 
 from stoker.server.core.limits import Limits
+from stoker.server.net.http1.asgi import CLIENT_GONE, AsgiApp, Message, Receive, Scope, Send
 from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, UnixSocket, bind
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import make_context
@@ -25,9 +25,9 @@ from stoker.server.net.tls.material import make_context
 class UvicornServer:
     """Serves an ASGI application on one port, a Unix-domain socket, or both. Confined to: the event loop."""
 
-    def __init__(self, app: Any, limits: Limits, address: str, port: int, listeners: ListenOptions = PLAIN_LISTENER) -> None:
+    def __init__(self, app: AsgiApp, limits: Limits, address: str, port: int, listeners: ListenOptions = PLAIN_LISTENER) -> None:
         """Listens on `address:port` once started (port 0: any free one), and as `listeners` says."""
-        self._app = app
+        self._app = _CancelledOnDisconnect(app)
         self._limits = limits
         self._address = address
         self._port = port
@@ -89,6 +89,48 @@ class UvicornServer:
         self._serving[server] = serving
 
 
+class _CancelledOnDisconnect:
+    """Cancels the task of a request when its client disconnects, as our own server does: ASGI only reports it to `receive`."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        watch: asyncio.Task[None] | None = None
+        is_responded = False
+
+        async def watch_client() -> None:
+            # Behind the last piece of the body, `receive` returns when the client disconnects or the response is complete.
+            await receive()
+            if not is_responded:
+                scope[CLIENT_GONE] = True
+                task.cancel()
+
+        async def receive_and_watch() -> Message:
+            nonlocal watch
+            message = await receive()
+            if watch is None and message["type"] == "http.request" and not message.get("more_body", False):
+                watch = asyncio.create_task(watch_client())
+            return message
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal is_responded
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                is_responded = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive_and_watch, send_and_note)
+        except asyncio.CancelledError:
+            if CLIENT_GONE not in scope:
+                raise
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+
 class _Server(uvicorn.Server):
     """Leaves the signals to the composition root.
 
@@ -109,7 +151,7 @@ class _Server(uvicorn.Server):
         self.accepting.set()
 
 
-def _config(app: Any, limits: Limits) -> uvicorn.Config:
+def _config(app: AsgiApp, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",
