@@ -54,7 +54,7 @@ def run_page(
         variables = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(str(REPOSITORY_ROOT / each) for each in ("", "clients/python")),
+            "PYTHONPATH": os.pathsep.join(str(REPOSITORY_ROOT / each) for each in ("", "clients/python", "compat")),
             **(environment or {}),
         }
         done = subprocess.run(

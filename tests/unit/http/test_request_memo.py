@@ -323,3 +323,19 @@ def test_the_cache_drops_its_oldest_entry():
         cache.put(at, at)
     assert [cache.get(at) for at in (1, 2, 3)] == [None, 2, 3]
     assert len(cache) == 2
+
+
+@pytest.mark.parametrize("names", [("echo", "other"), ("echo", "echo")], ids=["another model", "the model after a reload"])
+def test_a_cached_json_part_keeps_its_parameters_where_no_plan_fits(names: tuple[str, str]):
+    engine = FakeEngine(echo(DataType.BF16, (2,), name="echo"), echo(DataType.BF16, (2,), name="other"))
+    infer = HttpInfer(engine, LIMITS)
+    tensor = {"name": "INPUT", "datatype": "BF16", "shape": [1, 2], "parameters": {"binary_data_size": 4}}
+    text = orjson.dumps({"id": "a", "inputs": [tensor], "parameters": {"binary_data_output": True, "mine": "x"}})
+    found = []
+    for name in names:
+        infer.request_memo._plans = BoundedCache()
+        call = PLAIN._replace(model=name, header_length=str(len(text)))
+        found.append(infer.decode_now(call, text + bytes(4), 5, Reservation(engine.budget)))
+    assert [each and (each.binary_outputs, each.request.request_id, each.request.parameters) for each in found] == [
+        (frozenset({"OUTPUT"}), "a", {"mine": "x"})
+    ] * 2

@@ -5,6 +5,7 @@ message is parsed as usual, the id and the elements are taken out, and what is l
 ids and elements do not matter, and two requests have one key only if they mean the same. The value is a plan: how to read the elements.
 """
 
+import copy
 from collections.abc import Hashable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -67,13 +68,13 @@ class ParsedJson(NamedTuple):
     has_words: bool
 
     def restored(self) -> dict[str, Any]:
-        """The whole JSON object, as it was parsed."""
+        """The whole JSON object, as it was parsed. Without elements it is a copy: a cache may hold the head, and callers change theirs."""
+        head = self.head if self.data else copy.deepcopy(self.head)
         if self.request_id:
-            self.head["id"] = self.request_id
-        if self.data:
-            for tensor, data in zip(self.head["inputs"], self.data, strict=True):
-                tensor["data"] = data
-        return self.head
+            head["id"] = self.request_id
+        for tensor, data in zip(head["inputs"], self.data, strict=False):
+            tensor["data"] = data
+        return head
 
 
 def parse_structure(text: bytes, limits: Limits) -> ParsedJson | None:

@@ -217,10 +217,10 @@ def _parameters(given: object, limits: Limits) -> tuple[RequestParameters, bool]
     if not given:
         return NO_PARAMETERS, False
     values = _scalars(given, "request", limits)
-    all_binary = values.pop("binary_data_output", False)
+    all_binary = values.get("binary_data_output", False)
     if not isinstance(all_binary, bool):
         raise InvalidRequest("parameter 'binary_data_output' must be a boolean")
-    return read_parameters(values), all_binary
+    return read_parameters({key: value for key, value in values.items() if key != "binary_data_output"}), all_binary
 
 
 def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Limits, spans: Mapping[int, Span]) -> dict[str, Array]:
