@@ -1,4 +1,4 @@
-"""What is made of measured windows of the fronts: medians, verdicts, and the scale of the published figures."""
+"""Measured windows of the fronts become medians, verdicts, and the scale of the published figures."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The inner way is really gone, and told for each batch size."""
+"""The inner path really runs, and is reported for each batch size."""
 
 import asyncio
 from pathlib import Path

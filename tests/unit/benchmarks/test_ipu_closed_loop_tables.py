@@ -1,4 +1,4 @@
-"""What the closed loop of the IPU's benchmarks prints of compilations."""
+"""The tables of compilations that the IPU's closed-loop benchmark prints."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is read of a native load generator's output, and what it is told to send."""
+"""The arguments of a native load generator, and the parsing of its output."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from tests.fakes.fake_kserve import FakeKserve
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line did."""
+    """The outcome of a command line."""
 
     code: int
     out: str

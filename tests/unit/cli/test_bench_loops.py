@@ -1,4 +1,4 @@
-"""Loops and trials on a clock that moves only when somebody sleeps."""
+"""Loops and trials on a clock that moves only while a task sleeps."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ RULES = Rules(warmup_s=0.1, window_s=1.0, within=0.1, most_windows=5, most_reque
 
 
 class World:
-    """Time in virtual nanoseconds: everybody who sleeps is woken in order, when nobody else can run."""
+    """Time in virtual nanoseconds: sleeping tasks wake in order, once no other task can run."""
 
     def __init__(self):
         self.now_ns = 0
@@ -47,7 +47,7 @@ class World:
 
 
 class TimedSender:
-    """Answers after `service_ms`, but for a stall of the server that nobody passes."""
+    """Responds after `service_ms`, except during a stall of the server, which blocks all requests."""
 
     def __init__(self, world, service_ms=10.0, stall=(0, 0), failing=False):
         self.world, self.service_ms, self.stall, self.failing = world, service_ms, stall, failing

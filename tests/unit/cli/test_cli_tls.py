@@ -1,4 +1,4 @@
-"""What the environment says of the command's encrypted connections, and addresses that are sockets."""
+"""TLS settings of the command from the environment, and addresses that are sockets."""
 
 import pytest
 

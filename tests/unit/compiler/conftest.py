@@ -17,7 +17,7 @@ from tests.fakes.graphs import model_of, tensor
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line did."""
+    """The outcome of a command line."""
 
     code: int
     out: str

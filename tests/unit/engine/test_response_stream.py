@@ -1,4 +1,4 @@
-"""A thread's responses reach the event loop in order, bounded, and nobody waits for ever."""
+"""A thread's responses reach the event loop in order and bounded, and every wait ends."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ def test_responses_come_in_order_and_end_with_the_stream():
     asyncio.run(main())
 
 
-def test_a_producer_waits_while_its_responses_are_unread_and_stops_when_nobody_wants_more():
+def test_a_producer_waits_while_its_responses_are_unread_and_stops_when_the_stream_is_cancelled():
     async def main():
         stream = ResponseStream(asyncio.get_running_loop(), 2)
         given: list[bool] = []

@@ -15,7 +15,7 @@ client = example("resnet50/client.py")
 
 
 def colour_model(layout: str = "NCHW") -> bytes:
-    """Tells which colour is the strongest over a picture of 32x32."""
+    """Classifies a picture of 32x32 by its strongest colour."""
     dims, axes = ([3, 32, 32], [2, 3]) if layout == "NCHW" else ([32, 32, 3], [1, 2])
     node = helper.make_node("ReduceMean", ["data"], ["scores"], axes=axes, keepdims=0)
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""`execution: auto`: quick models on the event loop, all others in their threads, and nobody holds up anybody."""
+"""`execution: auto`: quick models on the event loop, all others in their threads, and no model delays another."""
 
 import asyncio
 import threading
@@ -83,7 +83,7 @@ def test_larger_batches_begin_in_the_thread_too():
     asyncio.run(scenario())
 
 
-def test_where_rows_differ_in_size_batches_are_told_apart_by_their_bytes():
+def test_where_rows_differ_in_size_batches_are_classified_by_their_bytes():
     async def scenario() -> None:
         bench = Bench(VARIABLE)
         await bench.runs(ENOUGH, size=2)

@@ -122,7 +122,7 @@ def test_whatever_a_backend_raises_becomes_an_answer_and_the_worker_lives(kind, 
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="threads have nice values of their own on Linux only")
-def test_a_worker_steps_back_by_as_many_steps_as_it_is_told():
+def test_a_worker_raises_its_niceness_by_the_configured_amount():
     class Niceness(Doubler):
         def execute(self, inputs: Arrays, output_names: tuple[str, ...]) -> Arrays:  # type: ignore[override]
             values.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))

@@ -74,7 +74,7 @@ def framed(message: bytes, stream_id: int, frame_bytes: int = 16_384, *, flag: i
 
 def check_windows(connection: GrpcProtocol) -> None:
     """Every byte is given back once, on its stream and on the connection, however it came."""
-    # What lies in its place and was not told of is given back at the next sweep at the latest.
+    # Unreported bytes in the receive buffer are given back at the next sweep at the latest.
     connection.sweep(asyncio.get_running_loop().time())
     core, limits = connection.core, connection.context.h2_limits
     if not core.is_finished:
@@ -146,7 +146,7 @@ def test_a_large_message_comes_as_a_view_and_a_small_or_compressed_one_does_not(
         ([*framed(bytes(200_000), 1, ends=False), frame(DATA, END_STREAM, 1, b"\0\0")], b"13"),
     ],
 )
-def test_what_is_wrong_with_the_end_of_a_large_message_is_told(tail: list[bytes], status: bytes):
+def test_a_wrong_end_of_a_large_message_gets_the_status_of_the_fault(tail: list[bytes], status: bytes):
     found = asyncio.run(conversation(Taker(), HELLO + opening(1) + b"".join(tail), 1 << 20))
     assert status in found[1]
 
@@ -210,7 +210,7 @@ def test_a_method_that_takes_views_answers_all_bodies_as_one_that_does_not(seed:
     assert answers[0] == answers[1]
 
 
-def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_nothing():
+def test_a_call_that_is_over_releases_its_memory_after_an_empty_read():
     async def scenario() -> None:
         engine, transport = FakeEngine(simple()), MemoryTransport()
         front = ConnectionContext(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
@@ -231,7 +231,7 @@ def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_n
         left = sys.getrefcount(block())
         assert left == used - 1
         assert engine.reserved_bytes == 0
-        # The rest is nobody's, and what follows is served.
+        # The remaining bytes are discarded, and the next request is served.
         read(connection, message[100_000:] + opening(3) + framed(b"next", 3)[0])
         check_windows(connection)
         sent = cut(bytes(transport.written))

@@ -109,7 +109,7 @@ def test_bytes_being_received_count_against_the_budget():
     run(scenario)
 
 
-def test_answers_that_nobody_reads_are_counted_and_bounded():
+def test_unread_responses_are_counted_and_bounded():
     async def scenario() -> None:
         engine, loop = FakeEngine(simple()), asyncio.get_running_loop()
 
@@ -144,7 +144,7 @@ def test_answers_that_nobody_reads_are_counted_and_bounded():
     run(scenario)
 
 
-def test_an_answer_that_nobody_reads_takes_no_other_call_with_it():
+def test_an_unread_response_ends_no_other_call():
     """A proxy reads its connection, but one of its clients leaves an answer unread: the window of that stream stays shut."""
     go = asyncio.Event()
 
@@ -183,7 +183,7 @@ def test_the_end_of_a_stream_may_wait_longer():
         await call.receive()
         call.add_trailer("note", "sent")
         await call.send(bytes(100))
-        # Nobody waits for it: the method has ended when its last message has not gone out.
+        # The method does not wait for it: it ends before its last message has left.
         pouring = asyncio.ensure_future(call.send(bytes(MIB)))
         await asyncio.sleep(0)
         pouring.cancel()

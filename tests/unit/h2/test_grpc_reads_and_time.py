@@ -1,4 +1,4 @@
-"""What a connection of large messages notes of the time: whoever sends is neither silent nor slow, however late it is told of."""
+"""Timestamps of a connection with large messages: a client that sends is neither silent nor slow, however late its bytes are reported."""
 
 import asyncio
 import sys

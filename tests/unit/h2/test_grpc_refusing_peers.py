@@ -1,4 +1,4 @@
-"""Connections that are told to go away, for a flood or because they were not used: calls in work end, none is lost."""
+"""Connections that get GOAWAY, for a flood or because they are idle: calls in progress end, none is lost."""
 
 import asyncio
 

@@ -46,7 +46,7 @@ def test_a_request_whose_rest_does_not_come_is_ended(body: bytes):
             if body:
                 peer.connection.send_data(stream_id, body)
             peer.flush()
-            # An answer to another call tells that the first is under way.
+            # A response to another call shows that the first is in progress.
             await peer.call(path=PATH)
             server.sweep(loop.time() + 9)
             await peer.call(path=PATH)

@@ -19,7 +19,7 @@ BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 
 @st.composite
 def graphs(draw) -> onnx.ModelProto:
-    """A random graph on three square halves; every value that nobody reads is an output, as are some others."""
+    """A random graph on three square halves; every value without a consumer is an output, as are some others."""
     names, nodes = ["x", "y", "w"], []
     for number in range(draw(st.integers(1, 8))):
         op_type = draw(st.sampled_from(UNARY + BINARY))

@@ -53,7 +53,7 @@ def imported(source: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            # A namespace of several distributions: its second name tells which.
+            # A namespace of several distributions: its second name identifies it.
             yield ".".join(node.module.split(".")[: 2 if node.module.startswith("google.") else 1])
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module" and isinstance(node.args[0], ast.Constant):
             yield str(node.args[0].value).partition(".")[0]

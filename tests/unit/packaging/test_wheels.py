@@ -1,4 +1,4 @@
-"""What the wheels hold: every package of their distribution, its data, and nothing of another distribution."""
+"""Each wheel holds every package of their distribution, its data, and nothing of another distribution."""
 
 import shutil
 import subprocess

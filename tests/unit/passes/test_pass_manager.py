@@ -138,7 +138,7 @@ def test_a_refusal_that_begins_with_the_passs_name_has_it_once() -> None:
 
 @register("breaking")
 class Breaking(Pass):
-    """Makes Relu read what nobody makes."""
+    """Makes Relu read a value without a producer."""
 
     def run(self, model: ir.Model) -> bool:
         model.graph[1].replace_input_with(0, ir.Value(name="nobody"))

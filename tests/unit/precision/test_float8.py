@@ -15,7 +15,7 @@ FIELDS = {F143: (3, 8), F152: (2, 16)}
 
 
 def value_of(code: int, float8_format: Float8Format) -> float:
-    """What the format's definition says: (-1)^s x 2^(e - bias) x 1.m, subnormal where e is 0."""
+    """The format's definition: (-1)^s x 2^(e - bias) x 1.m, subnormal where e is 0."""
     mantissa_bits, bias = FIELDS[float8_format]
     if code == NAN_CODE:
         return math.nan

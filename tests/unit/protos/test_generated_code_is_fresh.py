@@ -1,4 +1,4 @@
-"""What is committed is what the script makes from `proto/` today."""
+"""The committed code is what the script generates from `proto/` today."""
 
 import subprocess
 import sys

@@ -19,5 +19,5 @@ def test_a_watcher_is_let_go_when_the_server_ends():
     call = FakeStreamCall(b"")
     with pytest.raises(Unavailable, match="shutting down"):
         asyncio.run(watch.handle(call))  # type: ignore[call-arg, arg-type]
-    (told,) = call.sent
-    assert health_pb2.HealthCheckResponse.FromString(told).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    (sent,) = call.sent
+    assert health_pb2.HealthCheckResponse.FromString(sent).status == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -1,4 +1,4 @@
-"""What the header fields of a request say."""
+"""The parsing of the header fields of a request."""
 
 import base64
 from urllib.parse import unquote
@@ -108,7 +108,7 @@ def test_unknown_methods_are_unimplemented(path: bytes, text: str):
     assert caught.value.refusal.code == 12
 
 
-def test_encodings_are_told_by_name():
+def test_encodings_are_found_by_name():
     assert head(grpc_encoding=b"gzip").encoding is Encoding.GZIP
     assert head(grpc_encoding=b"deflate").encoding is Encoding.DEFLATE
     assert head(grpc_encoding=b"identity").encoding is None

@@ -1,4 +1,4 @@
-"""What the log says of backends that fail, without any verbosity."""
+"""The log lines of failing backends, at the default verbosity."""
 
 import asyncio
 import gc

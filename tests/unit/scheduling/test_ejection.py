@@ -59,7 +59,7 @@ def test_batches_that_were_in_work_beside_the_one_that_failed_do_not_lengthen_th
     assert ejections.next_probe_ns(10) == FIRST_EJECTION_NS
 
 
-def test_where_all_rest_nobody_is_spared() -> None:
+def test_where_all_instances_are_ejected_all_are_used() -> None:
     ejections = InstanceEjections()
     for index in range(3):
         ejections.ended(index, FAILED, 0)

@@ -72,7 +72,7 @@ class Rig:
         )
 
     def batch(self) -> list[InferRequest]:
-        """What is in work."""
+        """The requests in progress."""
         self.time.run()
         return list(self.worker.works[0].items) if self.worker.works else []
 
@@ -111,7 +111,7 @@ def test_requests_of_a_sequence_run_one_after_the_other_with_the_state_of_the_on
     assert rig.scheduler.unanswered == 0
 
 
-def test_the_model_is_told_where_in_the_sequence_it_is():
+def test_the_model_gets_the_position_in_the_sequence():
     rig = Rig()
     seen = []
     for place, mark in enumerate([start(), SequenceMark(7), end()]):

@@ -48,7 +48,7 @@ class HttpCall:
 
 
 def reservation_of(budget: ByteBudget, scope: Scope) -> Reservation:
-    """What the request of `scope` will hold of the budget."""
+    """The reservation of the request of `scope`."""
     make = scope.get(RESERVATION)
     return Reservation(budget) if make is None else make(budget)
 
@@ -66,7 +66,8 @@ async def read_body(
         most: A lower cap.
 
     Raises:
-        TooLarge: it exceeds the cap, or says it will. Overloaded: no room. UnsupportedEncoding, InvalidRequest: see `decompress`.
+        TooLarge: it exceeds the cap, or its length does. Overloaded: it exceeds the byte budget. UnsupportedEncoding, InvalidRequest: see
+            `decompress`.
         ClientGone: it went away before the end.
     """
     most = limits.http_body_bytes if most is None else min(most, limits.http_body_bytes)
@@ -117,7 +118,7 @@ async def send_reserved(budget: ByteBudget, scope: Scope, send: Send, body: byte
     REQUIRES: what the request held is released, so that request and answer are not counted together.
 
     Raises:
-        Overloaded: there is no room for it; nothing was sent.
+        Overloaded: it exceeds the byte budget; nothing was sent.
     """
     make: Callable[[ByteBudget], Reservation] | None = scope.get(RESPONSE_RESERVATION)
     if make is None or len(body) <= limits.decode_inline_bytes:
@@ -134,7 +135,7 @@ async def send_reserved(budget: ByteBudget, scope: Scope, send: Send, body: byte
 
 
 def error_response(error: ServingError) -> tuple[int, bytes, HeaderList]:
-    """Status, body and headers that tell a client of `error`."""
+    """Status, body and headers of the response for `error`."""
     headers: HeaderList = [(b"content-type", b"application/json")]
     after = retry_after_seconds(error)
     if after is not None:

@@ -29,7 +29,7 @@ OnRefused = Callable[[Mapping[str, str], ServingError], None]
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """What the routes of one HTTP port share.
+    """The state that the routes of one HTTP port share.
 
     Attributes:
         engine: Its byte budget bounds the bodies in memory.

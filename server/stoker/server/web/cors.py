@@ -71,7 +71,7 @@ def response_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
     if settings.is_any:
         return [] if origin is None else [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
     if origin is None or not settings.allows(origin.decode("latin-1")):
-        # The answer to somebody else would be another: caches must know.
+        # The response to another origin differs: caches must know.
         return [_VARY]
     return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), _VARY]
 

@@ -102,7 +102,7 @@ class HttpV1:
         """Answers one request, also with an error.
 
         Raises:
-            ClientGone: nobody is left to answer.
+            ClientGone: the client disconnected.
         """
         exchange = _Exchange(scope, receive, Dialect.ADLIK if self._settings.rest_v1 is RestV1.ADLIK else Dialect.TFS)
         ask = ModelQuery("")
@@ -129,7 +129,7 @@ class HttpV1:
             await send_response(send, status(error).http, body, headers)
 
     def _route(self, method: str, exchange: _Exchange) -> _Route:
-        """What the path means.
+        """The meaning of the path.
 
         Raises:
             InvalidRequest: neither protocol has it, or not with this method. Unsupported: Adlik's tasks.

@@ -27,7 +27,7 @@ class HttpGenerate:
     """Answers generate requests. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, reader: HeaderReader | None = None) -> None:
-        """`reader` tells what headers bring; None: nothing."""
+        """`reader` reads parameters from headers; None: none."""
         self._reader = reader or HeaderReader()
         self._engine = engine
         self._limits = limits
@@ -37,7 +37,7 @@ class HttpGenerate:
         """Runs the request for (`model`, `version`), which must be answered exactly once, and sends the answer.
 
         Raises:
-            ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
+            ServingError: nothing was sent yet. ClientGone: the client disconnected.
         """
         with reservation_of(self._engine.budget, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
@@ -56,7 +56,7 @@ class HttpGenerate:
         """Runs the request for (`model`, `version`) and sends each response as it comes; the status is that of the first.
 
         Raises:
-            ServingError: the request was refused before it ran. ClientGone: nobody is left to answer.
+            ServingError: the request was refused before it ran. ClientGone: the client disconnected.
         """
         with reservation_of(self._engine.budget, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)

@@ -96,7 +96,7 @@ class HttpInfer:
         """Answers a request for (`model`, `version`) that came through the framework.
 
         Raises:
-            ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
+            ServingError: nothing was sent yet. ClientGone: the client disconnected.
         """
         headers: dict[bytes, bytes] = dict(scope["headers"])
         received_ns = self.engine.now_ns()
@@ -112,7 +112,7 @@ class HttpInfer:
         """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
 
         Raises:
-            ServingError: what the client is told instead.
+            ServingError: the response is an error.
         """
         if call.content_encoding is not None:
             limits = self.limits

@@ -187,7 +187,7 @@ class InferExchange:
             if call.metadata is not None:
                 call.metadata.apply_to(decoded.request)
             self._decoded = decoded
-            # A connection has one request at a time: with this one, all that it can have brought is handed over.
+            # A connection has one request at a time: with this one, all of its bytes have been passed on.
             reads = infer.engine.reads
             reads.begin(self._connection)
             try:
@@ -269,7 +269,7 @@ class InferExchange:
         self.is_responded = True
         self._block = self._pieces = None
         self._reservation.release()
-        # Let go of: the connection may hold on to this exchange until its next request.
+        # Released: the connection may keep this exchange until its next request.
         decoded, self._decoded = self._decoded, None
         if decoded is not None and decoded.request.trace is not None:
             self._route.infer.note_sent(decoded.request.trace, self._received_ns)

@@ -179,7 +179,7 @@ class Inference:
             raise
 
     def _note_unencoded(self, error: Exception, decoded: DecodedRequest) -> None:
-        """Notes that what the model answered finds no room in shared memory, or cannot be classified: who tells it knows no model."""
+        """Notes that the outputs do not fit into shared memory, or cannot be classified; the encoder does not know the model."""
         if isinstance(error, ServingError):
             self._engine.note_failed(Via.KSERVE_GRPC, error, decoded.request.model_name, decoded.request.model_version)
 

@@ -106,7 +106,7 @@ class StreamInference:
     """Answers streams. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, reader: HeaderReader | None = None) -> None:
-        """`reader` tells what the metadata of a stream bring to its requests; None: nothing."""
+        """`reader` reads the parameters of requests from the metadata of the stream; None: none."""
         self._reader = reader or HeaderReader()
         self._engine = engine
         self._inference = inference
@@ -284,7 +284,7 @@ class _Stream:
         else:
             message = pb.ModelStreamInferResponse(error_message=error.message)
             message.infer_response.id = request_id
-            # Small, and told in any case: nothing is reserved for it.
+            # Small, and always sent: nothing is reserved for it.
             self._unsent += 1
             await answers.put(_Packed(message.SerializeToString(), 0))
         await answers.end()

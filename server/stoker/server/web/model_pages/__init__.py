@@ -1,4 +1,4 @@
-"""What a person wants to know of a loaded model before the first call: its own OpenAPI document, and calls to paste.
+"""Pages about a loaded model for people: its own OpenAPI document, and calls to paste.
 
 `samples` makes a request that fits the model; `openapi`, `shell_calls` and `python_calls` say it; `html` shows it; `routes` serves it.
 """
