@@ -339,3 +339,30 @@ def test_a_cached_json_part_keeps_its_parameters_where_no_plan_fits(names: tuple
     assert [each and (each.binary_outputs, each.request.request_id, each.request.parameters) for each in found] == [
         (frozenset({"OUTPUT"}), "a", {"mine": "x"})
     ] * 2
+
+
+def test_a_known_structure_does_not_hide_where_the_elements_are():
+    """The structure says nothing of `data`: a request with other elements than the plan's, in text or binary, is decoded as a fresh one."""
+    engine = FakeEngine(echo(DataType.INT32, (-1,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+
+    def error_of(body: bytes, header_length: int | None) -> str:
+        call = PLAIN._replace(header_length=None if header_length is None else str(header_length))
+        with pytest.raises(InvalidRequest) as found:
+            infer.decode_now(call, body, 5, Reservation(engine.budget))
+        with pytest.raises(InvalidRequest) as wanted:
+            fresh(engine, body, header_length)
+        assert found.value.message == wanted.value.message
+        return found.value.message
+
+    tensor: dict[str, Any] = {"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    text = orjson.dumps({"inputs": [tensor]})
+    call = PLAIN._replace(header_length=str(len(text)))
+    assert infer.decode_now(call, text + bytes(8), 5, Reservation(engine.budget)) is not None
+    both = orjson.dumps({"inputs": [{**tensor, "data": [1, 2]}]})
+    assert "has both" in error_of(both + bytes(8), len(both))
+    del tensor["parameters"]
+    for count in (2, 0):
+        tensor["shape"] = [1, count]
+        assert infer.decode_now(PLAIN, orjson.dumps({"inputs": [{**tensor, "data": [0] * count}]}), 5, Reservation(engine.budget)) is not None
+        assert "has neither" in error_of(orjson.dumps({"inputs": [tensor]}), None)

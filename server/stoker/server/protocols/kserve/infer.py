@@ -162,7 +162,7 @@ class HttpInfer:
                 head = http_codec.parse_head(body, header_length, limits)
             else:
                 plan = self.request_memo.find(call.model, call.version, parsed.key)
-                if plan is not None and plan.fits(check, size - text_bytes):
+                if plan is not None and plan.fits(check, parsed, size - text_bytes):
                     return _bound(plan.decode(parsed, body, received_ns), servable)
                 head = parsed.restored()
             spans, strings = self._measured(head, body, header_length)

@@ -34,23 +34,26 @@ class _Tensor(NamedTuple):
 class RequestPlan:
     """How to decode and answer requests of one structure. Confined to: the event loop."""
 
-    __slots__ = ("_binary_bytes", "_check", "_decoded", "_frame", "_model_version", "_shapes", "_signature", "_tensors")
+    __slots__ = ("_binary_bytes", "_check", "_decoded", "_frame", "_has_lists", "_model_version", "_shapes", "_signature", "_tensors")
 
-    def __init__(self, check: SignatureCheck, decoded: DecodedRequest, tensors: tuple[_Tensor, ...], binary_bytes: int) -> None:
-        """`binary_bytes` follow the JSON part."""
+    def __init__(
+        self, check: SignatureCheck, decoded: DecodedRequest, tensors: tuple[_Tensor, ...], binary_bytes: int, *, has_lists: bool
+    ) -> None:
+        """`binary_bytes` follow the JSON part; `has_lists`: the elements are in the JSON part, as `data`."""
         self._check = check
         # The plan keeps no tensor and no servable alive.
         self._decoded = decoded._replace(request=_renewed(decoded.request, "", {}, 0, 0), repeats=self)
         self._tensors = tensors
         self._binary_bytes = binary_bytes
+        self._has_lists = has_lists
         self._frame: ResponseFrame | None = None
         self._model_version = 0
         self._signature: ModelSignature | None = None
         self._shapes: list[tuple[int, ...]] = []
 
-    def fits(self, check: SignatureCheck, binary_bytes: int) -> bool:
-        """Whether the plan holds for a request of the same structure to what `check` validates."""
-        return check is self._check and binary_bytes == self._binary_bytes
+    def fits(self, check: SignatureCheck, parsed: ParsedJson, binary_bytes: int) -> bool:
+        """Whether the plan holds for `parsed`, of the same structure, to what `check` validates: the structure lacks each `data`."""
+        return check is self._check and binary_bytes == self._binary_bytes and bool(parsed.data) is self._has_lists
 
     def decode(self, parsed: ParsedJson, body: Body, received_ns: int) -> DecodedRequest:
         """The request that `parsed` and the binary part of `body` make. REQUIRES: the plan `fits`.
@@ -127,7 +130,7 @@ class RequestMemo:
         tensors = _listed(check, request) if parsed.data else _binary(check, request, parsed.head["inputs"])
         if tensors is None:
             return decoded
-        plan = RequestPlan(check, decoded, tensors, binary_bytes)
+        plan = RequestPlan(check, decoded, tensors, binary_bytes, has_lists=bool(parsed.data))
         self._plans.put((request.model_name, request.model_version, parsed.key), plan)
         return decoded._replace(repeats=plan)
 
