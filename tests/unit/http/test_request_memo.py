@@ -364,5 +364,7 @@ def test_a_known_structure_does_not_hide_where_the_elements_are():
     del tensor["parameters"]
     for count in (2, 0):
         tensor["shape"] = [1, count]
-        assert infer.decode_now(PLAIN, orjson.dumps({"inputs": [{**tensor, "data": [0] * count}]}), 5, Reservation(engine.budget)) is not None
+        assert (
+            infer.decode_now(PLAIN, orjson.dumps({"inputs": [{**tensor, "data": [0] * count}]}), 5, Reservation(engine.budget)) is not None
+        )
         assert "has neither" in error_of(orjson.dumps({"inputs": [tensor]}), None)
