@@ -94,7 +94,7 @@ def test_a_storm_of_chunks_ends_in_413_and_leaves_no_memory_behind(server: Serve
     ],
     ids=["declared", "chunked", "header", "headers"],
 )
-def test_giants_are_refused_before_room_is_made_for_them(
+def test_giant_requests_are_refused_before_memory_is_reserved(
     server: ServerProcess, path: bytes, fields: tuple[bytes, ...], rest: bytes, status: int
 ):
     server.get("/v2")  # loads what the first request of its kind loads

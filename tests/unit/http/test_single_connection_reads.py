@@ -1,4 +1,4 @@
-"""An HTTP connection that alone sends is answered while its request is read; several share a batch in the loop's next turn."""
+"""An HTTP connection that is the only sender gets its response while its request is read; several share a batch in the loop's next turn."""
 
 import asyncio
 from typing import Any
@@ -72,7 +72,7 @@ def new_port() -> HttpPort:
     return HttpPort(None, Limits(), InferRoutes(HttpInfer(PromptEngine(loop), Limits())), loop)
 
 
-async def lone_connection() -> tuple[HttpConnection, Transport]:
+async def single_connection() -> tuple[HttpConnection, Transport]:
     """A connection that counts as the only one that sends; what it was answered on the way there is not kept."""
     connection, transport = connection_of(new_port())
     for _ in range(SINGLE_CONNECTION_READS + 1):
@@ -82,28 +82,28 @@ async def lone_connection() -> tuple[HttpConnection, Transport]:
     return connection, transport
 
 
-def is_answer(data: bytes) -> bool:
+def is_response(data: bytes) -> bool:
     head, _, body = data.partition(b"\r\n\r\n")
     return head.startswith(b"HTTP/1.1 200 ") and orjson.loads(body)["outputs"][0]["data"] == ARRAY.tolist()
 
 
-def test_lone_connection_gets_its_response_within_the_read():
+def test_single_connection_gets_its_response_within_the_read():
     async def scenario() -> None:
-        connection, transport = await lone_connection()
+        connection, transport = await single_connection()
         for _ in range(3):
             ask(connection)
-            assert [is_answer(data) for data in transport.writes] == [True]
+            assert [is_response(data) for data in transport.writes] == [True]
             transport.writes.clear()
 
     asyncio.run(scenario())
 
 
-def test_pipelined_requests_of_a_lone_connection_get_responses_in_order():
+def test_pipelined_requests_of_a_single_connection_get_responses_in_order():
     async def scenario() -> None:
-        connection, transport = await lone_connection()
+        connection, transport = await single_connection()
         ask(connection, 3 * REQUEST)
         for answered in (1, 2, 3):
-            assert [is_answer(data) for data in transport.writes] == [True] * answered
+            assert [is_response(data) for data in transport.writes] == [True] * answered
             await asyncio.sleep(0)
 
     asyncio.run(scenario())
@@ -119,7 +119,7 @@ def test_connections_that_send_in_turn_are_batched():
                 assert transport.writes == []
             await asyncio.sleep(0)
             for _, transport in clients:
-                assert [is_answer(data) for data in transport.writes] == [True]
+                assert [is_response(data) for data in transport.writes] == [True]
                 transport.writes.clear()
 
     asyncio.run(scenario())

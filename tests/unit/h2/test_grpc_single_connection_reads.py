@@ -1,4 +1,4 @@
-"""A gRPC connection that alone sends is answered by the write that ends its read; several share a batch in the loop's next turn."""
+"""The response to the only connection that sends is written at the end of its read; several connections share a batch of the next turn."""
 
 import asyncio
 from itertools import count
@@ -48,12 +48,12 @@ class Transport(ReadTransport):
 
 
 class Client:
-    """One connection to `front`, and what it writes."""
+    """One connection to `context`, and what it writes."""
 
-    def __init__(self, front: ConnectionContext) -> None:
+    def __init__(self, context: ConnectionContext) -> None:
         self.transport = Transport()
         self._ids = count(1, 2)
-        self._connection = GrpcProtocol(front)
+        self._connection = GrpcProtocol(context)
         self._connection.connection_made(self.transport)  # type: ignore[arg-type]
         read(self._connection, PREFACE + frame(SETTINGS))
         self.transport.writes.clear()
@@ -75,8 +75,8 @@ class Client:
         return [sum(each.kind == DATA for each in cut(data)) for data in writes]
 
 
-def front_of_loop() -> ConnectionContext:
-    """A front with one method, which answers as soon as the server's timers say."""
+def context_of_loop() -> ConnectionContext:
+    """A context with one method, which answers as soon as the server's timers say."""
     loop, engine = asyncio.get_running_loop(), FakeEngine(simple())
     timers = LoopTimers(loop, SystemClock(), engine.reads.defer)
 
@@ -89,9 +89,9 @@ def front_of_loop() -> ConnectionContext:
     return ConnectionContext(method_table([method]), engine, Limits(), GrpcSettings(), loop)
 
 
-async def lone_client(front: ConnectionContext) -> Client:
+async def single_client(context: ConnectionContext) -> Client:
     """A client that has sent often enough to count as the only one that does."""
-    client = Client(front)
+    client = Client(context)
     for _ in range(SINGLE_CONNECTION_READS + 1):
         client.ask(1)
         await asyncio.sleep(0)
@@ -99,9 +99,9 @@ async def lone_client(front: ConnectionContext) -> Client:
     return client
 
 
-def test_a_lone_connection_is_answered_by_the_write_that_ends_its_read():
+def test_a_single_connection_gets_its_response_by_the_write_that_ends_its_read():
     async def scenario() -> None:
-        client = Client(front_of_loop())
+        client = Client(context_of_loop())
         for _ in range(SINGLE_CONNECTION_READS):
             client.ask(3)
             for _ in range(2):
@@ -120,8 +120,8 @@ def test_a_lone_connection_is_answered_by_the_write_that_ends_its_read():
 
 def test_connections_that_send_in_turn_wait_for_each_other():
     async def scenario() -> None:
-        front = front_of_loop()
-        clients = [Client(front), Client(front)]
+        context = context_of_loop()
+        clients = [Client(context), Client(context)]
         for _ in range(2 * SINGLE_CONNECTION_READS):
             for client in clients:
                 client.ask(2)
@@ -135,7 +135,7 @@ def test_connections_that_send_in_turn_wait_for_each_other():
 
 def test_a_read_that_more_may_follow_in_the_same_turn_waits_for_that():
     async def scenario() -> None:
-        client = await lone_client(front_of_loop())
+        client = await single_client(context_of_loop())
         # As large requests are read by a loop whose buffer they do not fit in.
         client.ask(14, MOST_BYTES)
         client.ask(2)
@@ -151,7 +151,7 @@ def test_a_read_that_more_may_follow_in_the_same_turn_waits_for_that():
 
 def test_a_read_that_is_looked_at_in_pieces_is_one_read():
     async def scenario() -> None:
-        client = await lone_client(front_of_loop())
+        client = await single_client(context_of_loop())
         client.ask(10, MOST_BYTES)
         assert client.answers() == [10]
 
@@ -160,14 +160,14 @@ def test_a_read_that_is_looked_at_in_pieces_is_one_read():
 
 def test_a_read_of_very_many_calls_counts_as_one_of_its_connection():
     async def scenario() -> None:
-        front = front_of_loop()
-        lone, other = await lone_client(front), Client(front)
+        context = context_of_loop()
+        single, other = await single_client(context), Client(context)
         other.ask(100)
-        lone.ask(1)
-        assert lone.answers() == []
+        single.ask(1)
+        assert single.answers() == []
         for _ in range(4):
             await asyncio.sleep(0)
-        assert sum(lone.answers()) == 1
+        assert sum(single.answers()) == 1
         assert sum(other.answers()) == 100
 
     asyncio.run(scenario())

@@ -19,7 +19,7 @@ REQUEST = build_request("m", {"x": [1.0]}, InferOptions())
 PARSE_HTTP = HttpDialect(1 << 20).infer(REQUEST).parse
 
 
-def http_answer(outputs: object, blob: bytes = b"", **headers: str) -> HttpReply:
+def http_response(outputs: object, blob: bytes = b"", **headers: str) -> HttpReply:
     head = json.dumps({"model_name": "m", "outputs": outputs}).encode()
     return HttpReply(200, {"inference-header-content-length": str(len(head)), **headers}, head + blob)
 
@@ -31,32 +31,32 @@ def tensor(size: object, datatype: str = "FP32", shape: object = (2,)) -> dict[s
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
-        (http_answer([tensor(8)], b"1234567"), "says 8 bytes of binary data, 7 are left"),
-        (http_answer([tensor(4)], b"1234"), "needs 8 bytes, got 4"),
-        (http_answer([tensor(8)], b"123456789"), "1 bytes behind its last output"),
-        (http_answer([tensor(-1)]), "says -1 bytes"),
-        (http_answer([tensor(8, "FLOAT")], b"12345678"), "unknown datatype 'FLOAT'"),
-        (http_answer([tensor(8, shape=[-2])], b"12345678"), "impossible shape"),
-        (http_answer([tensor(8, shape=3)], b"12345678"), "no usable name, datatype, shape"),
-        (http_answer([{"name": "y"}]), "no usable name, datatype, shape"),
-        (http_answer({"y": 1}), "not a list of objects"),
-        (http_answer([tensor(5, "BYTES", [1])], b"\x02\0\0\0a"), "says 2 bytes, 1 are left"),
-        (http_answer([tensor(2, "BYTES", [1])], b"\x02\0"), "ends after 0 of 1 BYTES elements"),
-        (http_answer([tensor(5, "BYTES", [1])], b"\0\0\0\0a"), "1 bytes behind its 1 BYTES elements"),
-        (http_answer([{"name": "y", "datatype": "FP32", "shape": [2], "data": [1]}]), "needs 2 elements, got 1"),
-        (http_answer([{"name": "y", "datatype": "FP32", "shape": [1], "data": ["a"]}]), "does not hold FP32 values"),
+        (http_response([tensor(8)], b"1234567"), "says 8 bytes of binary data, 7 are left"),
+        (http_response([tensor(4)], b"1234"), "needs 8 bytes, got 4"),
+        (http_response([tensor(8)], b"123456789"), "1 bytes behind its last output"),
+        (http_response([tensor(-1)]), "says -1 bytes"),
+        (http_response([tensor(8, "FLOAT")], b"12345678"), "unknown datatype 'FLOAT'"),
+        (http_response([tensor(8, shape=[-2])], b"12345678"), "impossible shape"),
+        (http_response([tensor(8, shape=3)], b"12345678"), "no usable name, datatype, shape"),
+        (http_response([{"name": "y"}]), "no usable name, datatype, shape"),
+        (http_response({"y": 1}), "not a list of objects"),
+        (http_response([tensor(5, "BYTES", [1])], b"\x02\0\0\0a"), "says 2 bytes, 1 are left"),
+        (http_response([tensor(2, "BYTES", [1])], b"\x02\0"), "ends after 0 of 1 BYTES elements"),
+        (http_response([tensor(5, "BYTES", [1])], b"\0\0\0\0a"), "1 bytes behind its 1 BYTES elements"),
+        (http_response([{"name": "y", "datatype": "FP32", "shape": [2], "data": [1]}]), "needs 2 elements, got 1"),
+        (http_response([{"name": "y", "datatype": "FP32", "shape": [1], "data": ["a"]}]), "does not hold FP32 values"),
         (HttpReply(200, {}, b"[1]"), "is a JSON list; expected a dict"),
         (HttpReply(200, {}, b"<html>"), "not JSON"),
         (HttpReply(200, {"inference-header-content-length": "9"}, b"{}"), "says '9', the body has 2 bytes"),
         (HttpReply(200, {"inference-header-content-length": "-1"}, b"{}"), "says '-1'"),
     ],
 )
-def test_a_malformed_http_answer_is_named(reply, text):
+def test_a_malformed_http_response_is_named(reply, text):
     with pytest.raises(InvalidResponse, match=text.replace("[", r"\[")):
         PARSE_HTTP(reply)
 
 
-def test_an_http_answer_in_json_numbers_is_read_too():
+def test_an_http_response_in_json_numbers_is_read_too():
     outputs = [
         {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [[1.5], [2]]},
         {"name": "s", "datatype": "BYTES", "shape": [2], "data": ["a", "ç"]},
@@ -75,7 +75,7 @@ def test_tensors_at_any_place_in_a_body_are_aligned(padding):
     assert array.tolist() == [1.5, -2.5]
 
 
-def test_a_grpc_answer_in_typed_contents_is_read_too():
+def test_a_grpc_response_in_typed_contents_is_read_too():
     reply = pb.ModelInferResponse(model_name="m")
     reply.outputs.add(name="y", datatype="INT16", shape=[2]).contents.int_contents.extend([1, -2])
     reply.outputs.add(name="s", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"\0")
@@ -84,7 +84,7 @@ def test_a_grpc_answer_in_typed_contents_is_read_too():
     assert result["s"].tolist() == [b"\0"]
 
 
-def test_a_malformed_grpc_answer_is_named():
+def test_a_malformed_grpc_response_is_named():
     reply = pb.ModelInferResponse(outputs=[{"name": "y", "datatype": "FP32", "shape": [1]}], raw_output_contents=[b"1234", b""])
     with pytest.raises(InvalidResponse, match="1 outputs but 2 raw contents"):
         infer_result(reply)
@@ -113,7 +113,7 @@ JSON = st.recursive(
 )
 def test_no_output_entry_raises_anything_but_invalid_response(entry):
     try:
-        PARSE_HTTP(http_answer([entry]))
+        PARSE_HTTP(http_response([entry]))
     except InvalidResponse:
         return
     assert {"name", "datatype", "shape"} <= entry.keys()
