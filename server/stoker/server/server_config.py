@@ -58,7 +58,7 @@ class ServerConfig:
         poll_interval_s: Seconds between scans of the repository.
         settle_s: How long a new or changed version must stay unchanged before it is taken.
         exit_on_error: End the process if a model fails to load at start.
-        strict_readiness: Ready needs a READY version of every wanted model.
+        strict_readiness: Ready needs a READY version of every desired model.
         load_concurrency: Models loading at once.
         load_timeout_s: How long one attempt to load a version may take; 0 = without bound.
         load_retries: Further attempts after a failed load.

@@ -131,7 +131,7 @@ def test_unread_responses_are_counted_and_bounded():
             await peer.until(lambda: any(peer.answers[stream_id].is_ended for stream_id in streams))
             refused = [peer.answers[stream_id] for stream_id in streams if peer.answers[stream_id].is_ended]
             assert {answer.status for answer in refused} == {
-                ("8", "too many bytes of answers to this connection are unread: read them first")
+                ("8", "too many bytes of responses to this connection are unread: read them first")
             }
             assert 4 * MIB - 65_536 < engine.reserved_bytes <= 6 * MIB
             # Who reads nothing for ten seconds is gone.

@@ -147,7 +147,7 @@ def bench(
     if is_interrupted:
         raise CommandFailed(f"interrupted: levels measured are {len(outcomes)} of {len(loads)}", ExitCode.INTERRUPTED)
     if not any(outcome.figures.requests for outcome in outcomes):
-        text = next((text for outcome in outcomes for text in outcome.failures), "no request was answered in the time given")
+        text = next((text for outcome in outcomes for text in outcome.failures), "no request got a response in the time given")
         raise CommandFailed(f"no figures: {text}")
 
 

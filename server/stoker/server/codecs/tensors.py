@@ -169,7 +169,7 @@ _PACKED = {
 _FLOATS = frozenset({DataType.FP32, DataType.FP64})
 #: How Triton's JSON reader calls what it did not find.
 _TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
-_WANTED: dict[DataType, tuple[frozenset[type], str]] = {
+_ACCEPTED: dict[DataType, tuple[frozenset[type], str]] = {
     **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
     DataType.BOOL: (frozenset({bool}), "true or false"),
     DataType.BYTES: (frozenset({str}), "strings"),
@@ -194,7 +194,7 @@ def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, .
     while kinds == {list}:
         data = list(chain.from_iterable(data))
         kinds = set(map(type, data))
-    if not kinds <= _WANTED[datatype][0]:
+    if not kinds <= _ACCEPTED[datatype][0]:
         raise _wrong_kind(spec)
     if len(data) != count:
         raise check.element_count(spec, count, len(data))
@@ -345,7 +345,7 @@ def _printed(flat: Array, datatype: DataType) -> bytes:
 
 
 def _wrong_kind(spec: TensorSpec) -> SignatureMismatch:
-    words = _WANTED[spec.datatype][1]
+    words = _ACCEPTED[spec.datatype][1]
     kind = _TRITON_KINDS.get(spec.datatype, "signed-integer" if spec.datatype.numpy.kind == "i" else "unsigned-integer")
     return SignatureMismatch(
         f"attempt to access JSON non-{kind} as {kind}: 'data' of input '{spec.name}' must hold only {words} "

@@ -88,7 +88,9 @@ class SequenceBatching:
         """One line for people."""
         known = ", ".join(f"{control.kind.value} as '{control.name}'" for control in self.controls) or "no controls"
         kept = ", ".join(f"'{state.output.name}' as '{state.input.name}'" for state in self.states) or "no state"
-        return f"up to {self.most_sequences} sequences, idle for at most {self.idle_us} us; the model is told {known}; it is given {kept}"
+        return (
+            f"up to {self.most_sequences} sequences, idle for at most {self.idle_us} us; controls of the model: {known}; its state: {kept}"
+        )
 
     def extend(self, signature: ModelSignature) -> ModelSignature:
         """`signature`, which clients see, with the tensors that only the model sees."""

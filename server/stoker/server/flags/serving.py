@@ -207,7 +207,7 @@ class ModelFlags:
     ] = AllowedLinks.NONE
     exit_on_error: Annotated[Switch, flag("exit-on-error", panel=_MODELS, text="End if a model fails to load at start.")] = False
     strict_readiness: Annotated[
-        Switch, flag("strict-readiness", panel=_MODELS, text="Ready needs a READY version of every wanted model.")
+        Switch, flag("strict-readiness", panel=_MODELS, text="Ready needs a READY version of every desired model.")
     ] = True
 
     model_config_name: Annotated[

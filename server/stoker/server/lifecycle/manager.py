@@ -122,7 +122,7 @@ class DesiredState:
                 self.reconciler.fail_model(record, NOT_POLLED)
 
     def take(self, snapshot: RepositorySnapshot) -> None:
-        """Makes `snapshot` what is wanted, of every model."""
+        """Makes `snapshot` the desired state of every model."""
         _log_notes(set(snapshot.notes) - set(self.on_disk.notes))
         self.on_disk = snapshot
         for name, listing in snapshot.models.items():
@@ -135,7 +135,7 @@ class DesiredState:
             self.remove_desired(self.records[name])
 
     def set_model(self, name: str, found: ModelListing | None) -> ModelRecord:
-        """Makes what was found of one model (None: it is not there) what is wanted of it. What has failed before is tried again."""
+        """Makes the listing of one model (None: it does not exist) its desired state. Versions that failed are loaded again."""
         self.observe_model(name, found)
         record = self.record(name)
         record.listing = found
@@ -150,13 +150,13 @@ class DesiredState:
         return record
 
     def observe(self, snapshot: RepositorySnapshot) -> None:
-        """Takes note of `snapshot`; what is wanted stays as it was."""
+        """Records `snapshot` as observed; the desired state does not change."""
         self.on_disk = snapshot
         for record in list(self.records.values()):
             self.collect_garbage(record)
 
     def observe_model(self, name: str, found: ModelListing | None) -> None:
-        """Takes note of one model as it was found; None: it is not there. What is wanted stays as it was."""
+        """Records the listing of one model (None: it does not exist) as observed; the desired state does not change."""
         models = {other: listing for other, listing in self.on_disk.models.items() if other != name}
         self.on_disk = RepositorySnapshot(models if found is None else {**models, name: found}, self.on_disk.notes)
 
@@ -167,7 +167,7 @@ class DesiredState:
     def set_desired(
         self, record: ModelRecord, listing: ModelListing, serial: int = 0, files: Mapping[int, Mapping[str, bytes]] | None = None
     ) -> None:
-        """Makes `listing` what is wanted of the model and begins what follows; `serial` above 0: whether or not it is new."""
+        """Makes `listing` the desired state of the model and reconciles; `serial` above 0 reloads versions that did not change, too."""
         record.listing = listing
         config = listing.config
         if config is None:
@@ -185,7 +185,7 @@ class DesiredState:
         self.reconciler.reconcile(record)
 
     def remove_desired(self, record: ModelRecord) -> None:
-        """Nothing of the model is wanted any more."""
+        """Makes the desired state of the model empty and reconciles."""
         record.is_required = False
         record.targets = {}
         record.error = ""

@@ -23,7 +23,7 @@ _SAVED_WEIGHT = "weight_d2h_"
 
 
 class LoadedProgram:
-    """Implements `stoker.backends.ipu.runtime.device.Resident`.
+    """A loaded program, with the state that the device keeps of it.
 
     Attributes:
         name: Of the executable.
@@ -58,7 +58,7 @@ class LoadedProgram:
         }
 
     def on_loaded(self) -> None:
-        """See `Resident.on_loaded`."""
+        """Called when the device has loaded the program."""
         if self.is_loaded_once:
             self.run_load_programs()
 

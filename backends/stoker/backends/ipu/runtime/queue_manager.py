@@ -84,7 +84,7 @@ class _Queue:
             try:
                 self.release(error)
             except Exception:  # a callback that raises must not prevent the other calls
-                _logger.exception("a callback of queue '%s' raised when it was told that its data will not be moved", self.anchor.name)
+                _logger.exception("a callback of queue '%s' raised on the report that its data is not transferred", self.anchor.name)
 
     def disconnect(self) -> None:
         """No more data from here on."""

@@ -310,7 +310,7 @@ class PackedGraph:
         axis = find(layout, role)
         if axis is None:
             raise PassError(
-                f"packed_transformer: {describe(node)}: {role.value}s are not a dimension of their own, so sequences cannot be told apart"
+                f"packed_transformer: {describe(node)}: {role.value}s are not a dimension of their own, so sequences cannot be separated"
             )
         return axis
 

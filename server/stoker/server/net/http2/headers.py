@@ -278,7 +278,7 @@ class FieldDecoder:
                 raise _invalid(f"update {count} of the table's size to {size_bytes} bytes, with {self.most_table_bytes} allowed")
             self.table.resize(size_bytes)
         if self.table.maxsize > self.most_table_bytes:
-            raise _invalid(f"the table is not brought down to {self.most_table_bytes} bytes")
+            raise _invalid(f"the table is not reduced to {self.most_table_bytes} bytes")
         return position
 
 

@@ -199,7 +199,7 @@ def _check_certificate(text: str, name: str, now: datetime) -> None:
 
 def _check_key(material: TlsMaterial, key_name: str, cert_name: str) -> None:
     if any(mark in material.key for mark in _ENCRYPTED_MARKS):
-        raise TlsError(f"{key_name}: the key is encrypted, and a server has nobody to ask for the passphrase: give it unencrypted")
+        raise TlsError(f"{key_name}: the key is encrypted, and a server cannot ask for a passphrase: provide an unencrypted key")
     if _KEY_MARK not in material.key:
         raise TlsError(f"{key_name}: no key in it: expected PEM with -----BEGIN PRIVATE KEY-----")
     try:

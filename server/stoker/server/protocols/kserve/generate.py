@@ -34,22 +34,22 @@ class HttpGenerate:
         self._checks = SignatureChecks(engine, limits)
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the request for (`model`, `version`), which must be answered exactly once, and sends the answer.
+        """Runs the request for (`model`, `version`), which must have exactly one response, and sends it.
 
         Raises:
             ServingError: nothing was sent yet. ClientGone: the client disconnected.
         """
         with reservation_of(self._engine.budget, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
-            answers: list[InferResponse] = []
+            received: list[InferResponse] = []
             async with aclosing(self._responses(request)) as responses:
                 async for response in responses:
-                    answers.append(response)
-                    if len(answers) > 1:
+                    received.append(response)
+                    if len(received) > 1:
                         break
-            if len(answers) != 1:
+            if len(received) != 1:
                 raise InvalidRequest(generate_codec.EXACTLY_ONE)
-            body = await self._encode(answers[0])
+            body = await self._encode(received[0])
         await send_reserved(self._engine.budget, scope, send, body, [_JSON], self._limits)
 
     async def respond_streaming(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,9 +1,9 @@
 """ModelStreamInfer without a transport.
 
-Requests of one stream run side by side, and answers keep the order of their requests: each request has a short queue that its runner fills
-and that the sender empties in turn. Only what decoupled models answer goes out as it comes: such a request may last for ever, and no other
-may have to wait for it. The number of requests in work and of unsent answers of each are bounded; above the bounds the stream is not read
-on, and the model waits, so that flow control reaches the client.
+The requests of one stream run concurrently, and responses keep the order of their requests: each request has a short queue that its runner
+fills and that the sender empties in turn. The responses of decoupled models are sent as they come: such a request may never end, and no
+other request waits for it. The requests in work and the unsent responses of each are bounded. Above the bounds the server stops reading the
+stream and the model waits, so that flow control reaches the client.
 """
 
 import asyncio
@@ -37,55 +37,55 @@ class _Packed(NamedTuple):
 
 
 _StreamResponse = _Packed | ServingError
-"""One answer; an error ends the stream."""
+"""One response; an error ends the stream."""
 
 
 class _ResponseSlot:
-    """A place in the order of what is sent: some answers, ended by None, and the bound that one more place of its kind counts against."""
+    """A position in the send order: some responses, ended by None, and the semaphore that bounds the positions of its kind."""
 
     def __init__(self, most: int, permits: asyncio.Semaphore) -> None:
-        self.answers: asyncio.Queue[_StreamResponse | None] = asyncio.Queue(most)
+        self.responses: asyncio.Queue[_StreamResponse | None] = asyncio.Queue(most)
         self.permits = permits
 
 
 class _ResponseSink(Protocol):
-    """Takes the answers to one request."""
+    """Takes the responses to one request."""
 
     async def put(self, reply: _StreamResponse) -> None:
-        """Takes an answer; waits while too many are unsent."""
+        """Takes a response; waits while too many are unsent."""
 
     async def end(self) -> None:
         """There will be no more."""
 
 
 class _Ordered:
-    """The answers of one request go out together, when its turn has come."""
+    """Sends the responses of one request together, when its turn has come."""
 
     def __init__(self, slot: _ResponseSlot) -> None:
         self._slot = slot
 
     async def put(self, reply: _StreamResponse) -> None:
-        await self._slot.answers.put(reply)
+        await self._slot.responses.put(reply)
 
     async def end(self) -> None:
-        await self._slot.answers.put(None)
+        await self._slot.responses.put(None)
 
 
 class _Unordered:
-    """Each answer of one request goes out as soon as it is there. The request gives up the place that it had in the order."""
+    """Sends each response of one request as soon as it exists. The request gives up its position in the order."""
 
     def __init__(self, stream: "_Stream", slot: _ResponseSlot, most: int) -> None:
         self._order = stream.order
         self._requests = slot.permits
-        # The place that is given up counts as one of the answers until the sender has come to it.
+        # The position that is given up counts as one response until the sender has reached it.
         self._permits = slot.permits = asyncio.Semaphore(most - 1)
-        slot.answers.put_nowait(None)
+        slot.responses.put_nowait(None)
 
     async def put(self, reply: _StreamResponse) -> None:
         await self._permits.acquire()
         slot = _ResponseSlot(2, self._permits)
-        slot.answers.put_nowait(reply)
-        slot.answers.put_nowait(None)
+        slot.responses.put_nowait(reply)
+        slot.responses.put_nowait(None)
         self._order.put_nowait(slot)
 
     async def end(self) -> None:
@@ -93,13 +93,13 @@ class _Unordered:
 
 
 class StreamCall(Call, Protocol):
-    """A `Call` that brings requests and takes answers one by one."""
+    """A `Call` that receives requests and sends responses one by one."""
 
     async def receive(self) -> bytes | None:
         """The next serialised request; None once the client has sent its last."""
 
     async def send(self, message: bytes) -> None:
-        """Sends one serialised answer; returns when there is room for the next."""
+        """Sends one serialised response; returns when the transport accepts the next one."""
 
 
 class StreamInference:
@@ -144,7 +144,7 @@ class _Stream:
         self.order: asyncio.Queue[_ResponseSlot | None] = asyncio.Queue()
         self._in_work = 0
         self._is_read = False
-        #: Answers that wait to be sent, and what they hold of the budget.
+        #: Responses that are not sent yet, and the bytes that they hold of the budget.
         self._unsent = 0
         self._unsent_held = Reservation(engine.budget)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,7 +152,7 @@ class _Stream:
     async def run(self) -> None:
         reader = self._start(self._read())
         while (slot := await self.order.get()) is not None:
-            while (reply := await slot.answers.get()) is not None:
+            while (reply := await slot.responses.get()) is not None:
                 if isinstance(reply, ServingError):
                     raise reply
                 await self._call.send(reply.data)
@@ -173,10 +173,10 @@ class _Stream:
         self._unsent_held.release()
 
     def _packed(self, message: pb.ModelStreamInferResponse) -> _Packed:
-        """`message`, ready to wait for its turn. Room is taken for all but the first that waits: its way to the client may be free.
+        """`message`, serialised. Reserves bytes for all but the first unsent response, which the transport may accept at once.
 
         Raises:
-            Overloaded: there is none; the client reads more slowly than it asks.
+            Overloaded: the budget is full; the client reads more slowly than it sends requests.
         """
         data = message.SerializeToString()
         held_bytes = len(data) if self._unsent else 0
@@ -184,7 +184,7 @@ class _Stream:
             self._unsent_held.take(held_bytes)
         except Overloaded:
             raise Overloaded(
-                f"the server holds as many bytes as it may, no room for {held_bytes} more of answers that wait to be read: try again",
+                f"the server holds as many bytes as it may, no room for {held_bytes} more of unread responses: try again",
                 retry_after_s=1.0,
             ) from None
         self._unsent += 1
@@ -200,7 +200,7 @@ class _Stream:
         try:
             while (data := await self._call.receive()) is not None:
                 await self._permits.acquire()
-                # One more than answers, so that giving up the place never waits.
+                # One more than the responses, so that giving up the position never waits.
                 slot = _ResponseSlot(self._queue_length + 1, self._permits)
                 self.order.put_nowait(slot)
                 self._in_work += 1
@@ -210,7 +210,7 @@ class _Stream:
             self._end_if_idle()
 
     async def _respond(self, data: bytes, slot: _ResponseSlot) -> None:
-        answers: _ResponseSink = _Ordered(slot)
+        sink: _ResponseSink = _Ordered(slot)
         reservation = Reservation(self._engine.budget)
         request_id: str | None = None
         try:
@@ -219,19 +219,19 @@ class _Stream:
             if self._request_metadata is not None:
                 self._request_metadata.apply_to(decoded.request)
             if decoded.request.signature.is_decoupled:
-                answers = _Unordered(self, slot, self._queue_length)
-            await self._send_all(decoded, answers)
+                sink = _Unordered(self, slot, self._queue_length)
+            await self._send_all(decoded, sink)
         except (Overloaded, QueueTimeout) as error:
             await self._fail(
-                error if request_id is None else with_request_id_prefix(error, request_id), self._id_of(request_id, data), answers
+                error if request_id is None else with_request_id_prefix(error, request_id), self._id_of(request_id, data), sink
             )
         except ServingError as error:
-            await self._fail(error, self._id_of(request_id, data), answers)
+            await self._fail(error, self._id_of(request_id, data), sink)
         except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
             _log.exception("a streamed request failed unexpectedly")
-            await self._fail(Internal("internal error: see the server's log"), self._id_of(request_id, data), answers)
+            await self._fail(Internal("internal error: see the server's log"), self._id_of(request_id, data), sink)
         else:
-            await answers.end()
+            await sink.end()
         finally:
             reservation.release()
             self._in_work -= 1
@@ -241,12 +241,12 @@ class _Stream:
         """The id of a request that failed; one that was not decoded has it in its bytes."""
         return request_id_of(data, self._limits) if request_id is None else request_id
 
-    async def _send_all(self, decoded: DecodedRequest, answers: _ResponseSink) -> None:
+    async def _send_all(self, decoded: DecodedRequest, sink: _ResponseSink) -> None:
         """Queues each response at once; marks it final if it is already known to be the last."""
         async with aclosing(self._engine.stream(decoded.request)) as responses:
-            await self._send_each(decoded, responses, answers)
+            await self._send_each(decoded, responses, sink)
 
-    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], answers: _ResponseSink) -> None:
+    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], sink: _ResponseSink) -> None:
         held: InferResponse | None = await anext(responses, None)
         is_final_sent = False
         version = decoded.request.model_version
@@ -257,7 +257,7 @@ class _Stream:
                 # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
                 await asyncio.wait({following}, timeout=0)
                 is_final_sent = following.done() and following.exception() is None and following.result() is None
-                await answers.put(self._packed(await self._message(decoded, held, is_final=is_final_sent)))
+                await sink.put(self._packed(await self._message(decoded, held, is_final=is_final_sent)))
                 held = await following
             finally:
                 if not following.done():
@@ -270,21 +270,21 @@ class _Stream:
                 version = self._engine.describe(request.model_name, request.model_version).version
             empty = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
             empty.parameters[FINAL_RESPONSE].bool_param = True
-            await answers.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty)))
+            await sink.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty)))
 
     async def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
         message = await self._inference.encode(response, decoded)
         message.parameters[FINAL_RESPONSE].bool_param = is_final
         return pb.ModelStreamInferResponse(infer_response=message)
 
-    async def _fail(self, error: ServingError, request_id: str, answers: _ResponseSink) -> None:
+    async def _fail(self, error: ServingError, request_id: str, sink: _ResponseSink) -> None:
         self._engine.note_failed(Via.KSERVE_GRPC, error)
         if self._raises:
-            await answers.put(error)
+            await sink.put(error)
         else:
             message = pb.ModelStreamInferResponse(error_message=error.message)
             message.infer_response.id = request_id
             # Small, and always sent: nothing is reserved for it.
             self._unsent += 1
-            await answers.put(_Packed(message.SerializeToString(), 0))
-        await answers.end()
+            await sink.put(_Packed(message.SerializeToString(), 0))
+        await sink.end()

@@ -74,7 +74,7 @@ class StreamedCall(H2Call):
     async def send(self, message: bytes | Message) -> None:
         data = message if isinstance(message, bytes) else message.SerializeToString()
         if len(data) > _MOST_MESSAGE_BYTES:
-            raise TooLarge(f"an answer of {len(data)} bytes is more than a gRPC message can hold")
+            raise TooLarge(f"a response of {len(data)} bytes is more than a gRPC message can hold")
         encoding, limits = self.head.response_encoding, self._connection.context.limits
         is_compressed = encoding is not None and len(data) >= limits.compress_min_bytes
         if encoding is not None and is_compressed:

@@ -209,7 +209,7 @@ class UnaryCall(H2Call):
         """REQUIRES: the call is not over."""
         size = len(data)
         if size > _MOST_MESSAGE_BYTES:
-            self.fail(TooLarge(f"the answer of {size} bytes is more than a gRPC message can hold"))
+            self.fail(TooLarge(f"the response of {size} bytes is more than a gRPC message can hold"))
             return
         connection, stream_id = self._connection, self.stream_id
         core = connection.core
