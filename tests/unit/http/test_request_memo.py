@@ -368,3 +368,10 @@ def test_a_known_structure_does_not_hide_where_the_elements_are():
             infer.decode_now(PLAIN, orjson.dumps({"inputs": [{**tensor, "data": [0] * count}]}), 5, Reservation(engine.budget)) is not None
         )
         assert "has neither" in error_of(orjson.dumps({"inputs": [tensor]}), None)
+
+
+def test_an_empty_id_beside_elements_with_colons_is_no_repeated_key():
+    engine = FakeEngine(echo(DataType.BYTES, (2,), name="echo"))
+    decoded = HttpInfer(engine, LIMITS).decode_now(PLAIN, json_body(DataType.BYTES, [["a:", "b"]], id=""), 5, Reservation(engine.budget))
+    assert decoded is not None
+    assert decoded.request.inputs["INPUT"].tolist() == [[b"a:", b"b"]]

@@ -109,12 +109,17 @@ def parse_structure(text: bytes, limits: Limits) -> ParsedJson | None:
             return None
         for tensor in tensors:
             del tensor["data"]
-    if "id" in head:
+    has_id = "id" in head
+    if has_id:
         del head["id"]
         members += 1
     key = orjson.dumps(head)
     parsed = ParsedJson(key, head, request_id, data, b"true" in text or b"false" in text)
     if text.count(b":") == key.count(b":") + members:
         return parsed
-    check_keys(text, parsed.restored())
+    whole = parsed.restored()
+    if has_id:
+        # Also an empty one, which `restored` omits.
+        whole["id"] = request_id
+    check_keys(text, whole)
     return parsed._replace(key=NO_KEY)
