@@ -67,7 +67,7 @@ unit: setup  ## Run the quick unit tests in two processes; those marked slow run
 check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
 	scripts/check
 
-format: setup  ## Rewrite the code in the house format
+format: setup  ## Rewrite the code with ruff
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
