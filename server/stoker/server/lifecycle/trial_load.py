@@ -46,7 +46,9 @@ class Trial:
     ends_after_s: float
 
 
-def serve_trials(connection: Connection, output: Path, registry: Callable[[], BackendRegistry]) -> None:
+def serve_trials(
+    connection: Connection, output: Path, registry: Callable[[], BackendRegistry]
+) -> None:  # pragma: no cover - runs in the process of the trial
     """Says that it is ready by None, then answers each `Trial` by why it failed, None if it did not; until the other side closes."""
     # What libraries print belongs neither to the answer of the command nor to its terminal.
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -68,7 +70,7 @@ def serve_trials(connection: Connection, output: Path, registry: Callable[[], Ba
         connection.send(failure)
 
 
-def _try(trial: Trial, registry: BackendRegistry) -> str | None:
+def _try(trial: Trial, registry: BackendRegistry) -> str | None:  # pragma: no cover - runs in the process of the trial
     try:
         asyncio.run(_load_and_close(trial, registry))
     except ServingError as error:
@@ -93,11 +95,11 @@ async def _load_and_close(trial: Trial, registry: BackendRegistry) -> None:
     await servable.close()
 
 
-def _memory_bytes(size_bytes: int) -> int:
+def _memory_bytes(size_bytes: int) -> int:  # pragma: no cover - runs in the process of the trial
     return TRIAL_MEMORY_BYTES + TRIAL_CORE_BYTES * usable_cores() + 8 * size_bytes
 
 
-def _bound_memory(size_bytes: int) -> None:
+def _bound_memory(size_bytes: int) -> None:  # pragma: no cover - runs in the process of the trial
     """Bounds the address space of this process: what it has now, and what the load of `size_bytes` may take."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
