@@ -2,8 +2,8 @@
 
 An instance that fails at once is always free, and so the most free one would always be the one that fails: a lost device would take all
 the requests of its siblings with it. So an instance whose device failed its last batch as a whole is ejected while others are healthy
-(outlier ejection). When its pause is over it gets one batch as a half-open probe; each probe that fails doubles the pause, one success ends
-it. Where all are ejected, all are used: requests get the real error at once.
+(outlier ejection, a circuit breaker for each instance). When its pause is over it gets one batch as a half-open probe (slow start): each
+probe that fails doubles the pause, one success ends it. Where all are ejected, all are used: requests get the real error at once.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Clients that read slowly: responses that are written and not taken, and how long a client has taken nothing."""
+"""Backpressure of clients that read slowly: the unread bytes of written responses, and the time since a client last read."""
 
 import asyncio
 
