@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-#: Calls, files and stack depth of one request; lower them with every change that makes the path shorter.
-BOUNDS = {"grpc": (158, 43, 17), "http-binary": (144, 36, 21), "http-json": (133, 35, 21)}
+#: Calls, files and stack depth of one request; lower them with every change that makes the path shorter. Two calls are to spare: the
+#: WINDOW_UPDATE frames of a client may arrive in one frame or two.
+BOUNDS = {"grpc": (160, 43, 17), "http-binary": (144, 36, 21), "http-json": (135, 35, 21)}
 
 
 @pytest.fixture(scope="module")
