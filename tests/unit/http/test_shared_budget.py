@@ -42,7 +42,7 @@ def share(scenario: Scenario, most_request_bytes: int = 1 << 40) -> None:
         engine = echo_engine(budget=ByteBudget(MOST, engine.now_ns, most_request_bytes=most_request_bytes))
         async with asyncio.timeout(30), served(engine, Limits()) as peer:
             loop = ShiftedLoop()
-            port = peer.front._listener._port
+            port = peer.front._server._port
             assert port is not None
             port.loop = loop  # type: ignore[assignment]
             await scenario(peer, engine, loop)

@@ -45,7 +45,7 @@ class Peer:
 
     @property
     def connections(self) -> list[HttpConnection]:
-        return self.front._listener.connections
+        return self.front._server.connections
 
 
 @asynccontextmanager
