@@ -279,7 +279,7 @@ def _check_order(event: Event, streams: dict[int, bool]) -> None:
             assert streams[stream_id], "trailers behind the end"
             streams[stream_id] = False
         case StreamReset(stream_id):
-            assert stream_id in streams, "reset of a stream nobody was seen_events of"
+            assert stream_id in streams, "reset of a stream without an event"
             streams[stream_id] = False
         case PingReceived() | PingAcked() | PeerLeaving() | ConnectionEnded():
             pass

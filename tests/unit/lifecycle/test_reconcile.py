@@ -165,4 +165,4 @@ def test_random_scans_and_failures_never_drop_availability_and_always_converge(e
     if not simulation.desired:
         assert simulation.table == {}
     elif all(simulation.table[v].serving for v, g in simulation.desired.items() if g) and simulation.serving() & simulation.desired.keys():
-        assert simulation.serving() <= simulation.desired.keys(), "what nobody wants is gone once the desired serve"
+        assert simulation.serving() <= simulation.desired.keys(), "versions that are not desired are gone once the desired ones serve"

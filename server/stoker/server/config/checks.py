@@ -307,7 +307,7 @@ def _check_nice(config: pb.ModelConfig, report: Report) -> None:
     if re.fullmatch("[0-9]{1,2}", written, re.ASCII) is None or int(written) > MOST_NICE:
         report.error('parameters["nice"]', f"takes a whole number from 0 to {MOST_NICE}, not '{written[:40]}'")
     elif int(written) and "execution" in config.parameters and config.parameters["execution"].string_value == Execution.INLINE.value:
-        report.error('parameters["nice"]', "contradicts execution 'inline': the loop's own thread does not step back")
+        report.error('parameters["nice"]', "contradicts execution 'inline': the thread of the event loop keeps its priority")
 
 
 def check_is_whole(parsed: ParsedConfig) -> None:
