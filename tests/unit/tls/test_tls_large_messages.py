@@ -20,7 +20,7 @@ from stoker.server.rpc.http2.server import H2Server
 from tests.fakes.certificates import Authority, Pair
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import GrpcPeer
-from tests.unit.h2.test_grpc_large_messages import Taker, check_windows
+from tests.unit.rpc.test_grpc_large_messages import Taker, check_windows
 
 #: Large ones, then more small ones than it takes to be read as before.
 SIZES = (10, 600_000, 70_000, 0, 1_500_000, *(9,) * 70, 300_000, 3)

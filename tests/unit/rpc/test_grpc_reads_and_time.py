@@ -16,7 +16,7 @@ from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, PING, cut
 from tests.fakes.h2_reads import MemoryTransport, read
-from tests.unit.h2.test_grpc_large_messages import HELLO, Taker, framed, opening
+from tests.unit.rpc.test_grpc_large_messages import HELLO, Taker, framed, opening
 
 LARGE = 600_000
 

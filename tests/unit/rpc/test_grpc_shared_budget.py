@@ -14,8 +14,8 @@ from tests.fakes.fake_engine import FakeEngine, PeakBudget, simple
 from tests.fakes.grpc_peer import method
 from tests.fakes.h2_raw import DATA, HEADERS, RST_STREAM, cut, frame
 from tests.fakes.h2_reads import MemoryTransport, read
-from tests.unit.h2.test_grpc_large_messages import HELLO, framed, opening
-from tests.unit.h2.test_grpc_reads_and_time import Loop
+from tests.unit.rpc.test_grpc_large_messages import HELLO, framed, opening
+from tests.unit.rpc.test_grpc_reads_and_time import Loop
 
 MIB = 1 << 20
 PART = bytes(400_000)
