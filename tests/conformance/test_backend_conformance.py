@@ -29,7 +29,7 @@ def test_a_backend_has_names_and_a_model_file(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_backend_keeps_the_contract(backend: Backend, check: str, tmp_path: Path) -> None:
+def test_backend_satisfies_the_plug_in_contract(backend: Backend, check: str, tmp_path: Path) -> None:
     if backend.name in DECOUPLED_ONLY:
         pytest.skip(f"backend '{backend.name}' serves decoupled models only, which have no batches")
     assert backend.name in SAMPLES, f"tests/conformance/sample_models.py has no samples of backend '{backend.name}'"

@@ -42,7 +42,7 @@ def digits() -> Instance:
     return load("digits", DIGITS)
 
 
-def test_digits_are_read_from_images_never_seen_in_training(digits: Instance) -> None:
+def test_digits_model_reads_images_outside_its_training_set(digits: Instance) -> None:
     with np.load(ROOT / "examples/digits/heldout.npz") as heldout:
         images, truth = heldout["images"].astype(np.float32), heldout["digits"]
     scores = digits.execute({"image": images}, ["scores"])["scores"]
@@ -51,18 +51,18 @@ def test_digits_are_read_from_images_never_seen_in_training(digits: Instance) ->
     assert np.allclose(scores.sum(axis=1), 1, atol=1e-5)
 
 
-def test_digits_has_a_label_for_every_score() -> None:
+def test_digits_model_has_a_label_for_every_score() -> None:
     assert len((ROOT / "model_repos/digits/labels.txt").read_text().split()) == 10
 
 
-def test_simple_adds_and_subtracts() -> None:
+def test_simple_model_adds_and_subtracts() -> None:
     left, right = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
     found = load("simple", SIMPLE).execute({"INPUT0": left, "INPUT1": right}, ["OUTPUT0", "OUTPUT1"])
     assert found["OUTPUT0"].tolist() == (left + right).tolist()
     assert found["OUTPUT1"].tolist() == (left - right).tolist()
 
 
-def test_simple_is_what_its_script_writes() -> None:
+def test_simple_model_equals_the_output_of_its_script() -> None:
     built = script("examples/simple/build.py").build()
     assert (ROOT / "model_repos/simple/1/model.onnx").read_bytes() == built.SerializeToString()
     assert (ROOT / "model_repos/simple/config.pbtxt").read_text() == script("examples/simple/build.py").CONFIG
@@ -70,7 +70,7 @@ def test_simple_is_what_its_script_writes() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P"])
 @pytest.mark.parametrize("inverted", [False, True])
-def test_a_picture_is_read_whatever_its_colours(digits: Instance, mode: str, inverted: bool) -> None:
+def test_picture_in_any_colours_is_classified_correctly(digits: Instance, mode: str, inverted: bool) -> None:
     classify = script("examples/digits/classify.py")
     with Image.open(ROOT / "examples/digits/sample.png") as sample:
         picture = sample.convert("L")
@@ -83,12 +83,12 @@ def test_a_picture_is_read_whatever_its_colours(digits: Instance, mode: str, inv
     assert digits.execute({"image": image[np.newaxis]}, ["scores"])["scores"].argmax() == 3
 
 
-def test_a_blank_picture_is_refused() -> None:
+def test_blank_picture_is_refused() -> None:
     with pytest.raises(ValueError, match="no digit"):
         script("examples/digits/classify.py").as_digit(Image.new("RGB", (40, 40), "white"))
 
 
-def test_the_picture_is_shown_in_blocks(tmp_path: Path) -> None:
+def test_picture_is_printed_in_blocks(tmp_path: Path) -> None:
     classify = script("examples/digits/classify.py")
     image = np.zeros((8, 8), np.float32)
     image[0, 0], image[7, 7] = 16, 8

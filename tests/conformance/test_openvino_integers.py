@@ -54,7 +54,7 @@ def openvino_output(model: Any, graph: IntegerGraph, rows: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", INTEGERS, ids=TensorProto.DataType.Name)
-def test_operators_that_are_not_refused_compute_the_same_integers(kind: int) -> None:
+def test_accepted_integer_operators_compute_the_same_integers(kind: int) -> None:
     wrong, compared = [], set()
     for graph in graphs_of(kind):
         expected = ort_output(graph)
@@ -73,7 +73,7 @@ def test_operators_that_are_not_refused_compute_the_same_integers(kind: int) -> 
 
 
 @pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.INT32], ids=TensorProto.DataType.Name)
-def test_ids_masks_shapes_and_positions_are_served_and_what_differs_is_refused(kind: int) -> None:
+def test_integer_ids_masks_shapes_and_positions_are_served_and_inexact_ones_refused(kind: int) -> None:
     graphs = {graph.name: graph.proto.SerializeToString() for graph in graphs_of(kind)}
     refused = {name for name, content in graphs.items() if inexact_integers(CORE.read_model(content))}
     assert not refused & SERVED
@@ -99,12 +99,12 @@ def request(folder: Path, name: str, **parameters: str) -> LoadRequest:
     return LoadRequest(model_name="m", version=1, files=files, model_filename="model.onnx", signature=served, parameters=parameters)
 
 
-def test_a_refusal_names_the_operator_and_the_ways_out(tmp_path: Path) -> None:
+def test_refusal_names_the_operator_and_the_alternatives(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"ReduceSum '.*' in i64.*backend onnxruntime serves ONNX files exactly; 'true' serves"):
         BackendRegistry().get("openvino").load(request(tmp_path, "ReduceSum"))
 
 
-def test_an_operator_may_allow_it_for_inputs_that_single_precision_holds(tmp_path: Path) -> None:
+def test_operator_may_accept_inputs_that_single_precision_holds(tmp_path: Path) -> None:
     backend = BackendRegistry().get("openvino")
     instance = backend.load(request(tmp_path, "ReduceSum", inexact_integers="true"))
     assert instance.execute({"x": np.array([[1, 2, 3, 4]])}, ["y"])["y"].tolist() == [[10]]
@@ -129,5 +129,5 @@ def test_ordinary_networks_are_served(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "simple"])
-def test_the_models_that_come_with_the_project_are_served(name: str) -> None:
+def test_sample_models_of_the_project_are_served(name: str) -> None:
     assert inexact_integers(CORE.read_model(str(REPOSITORY_ROOT / "model_repos" / name / "1" / "model.onnx"))) == []

@@ -196,7 +196,7 @@ def serve_and_check(serve: Serve, graph: UnusualGraph, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", UNUSUAL_GRAPHS)
 @pytest.mark.parametrize("way", REFUSALS)
-def test_an_unusual_graph_is_computed_as_onnx_runtime_does_or_refused(way: str, name: str, ways: dict[str, Serve], tmp_path: Path) -> None:
+def test_unusual_graph_equals_onnx_runtime_or_is_refused(way: str, name: str, ways: dict[str, Serve], tmp_path: Path) -> None:
     if way == "openvino" and importlib.util.find_spec("openvino") is None:
         pytest.skip("the package 'openvino', an extra, is not installed")
     graph, reason = UNUSUAL_GRAPHS[name], REFUSALS[way].get(name)
@@ -208,7 +208,7 @@ def test_an_unusual_graph_is_computed_as_onnx_runtime_does_or_refused(way: str, 
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_memory_that_is_not_written_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritten_memory_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary works: with `np.zeros` as careless as `np.empty`, an output that is never written shows it."""
     monkeypatch.setattr(np, "zeros", np.empty)
     monkeypatch.setattr("stoker.backends.onnx.bindings._Buffers.are_written", lambda buffers: True)

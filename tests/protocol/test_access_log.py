@@ -74,7 +74,7 @@ def post(server: ServerProcess, path: str, body: object) -> int:
 
 
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_requests_of_every_protocol_have_a_line_refused_ones_too(front: str, tmp_path: Path) -> None:
+def test_access_log_has_a_line_for_requests_and_refusals_of_every_protocol(front: str, tmp_path: Path) -> None:
     (tmp_path / "models" / "echo" / "1").mkdir(parents=True)
     (tmp_path / "models" / "echo" / "1" / "model.identity").touch()
     (tmp_path / "models" / "echo" / "config.pbtxt").write_text(CONFIG)

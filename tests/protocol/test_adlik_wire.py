@@ -51,7 +51,7 @@ def incoming(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "mode", [("--loading_method=automatic", "--settle_secs=0", "--repository-poll-secs=0.1"), ("--loading_method=manual",)]
 )
-def test_the_foreign_judge_finds_everything_it_expects(
+def test_foreign_client_finds_every_expected_field(
     mode: tuple[str, ...], stubs: Path, incoming: Path, tmp_path: Path, grpc_front: str, http_front: str
 ):
     repository = copy_models(SAMPLE_MODELS, tmp_path / "repository", ["digits", "simple"])
@@ -72,7 +72,7 @@ def test_the_foreign_judge_finds_everything_it_expects(
     assert sorted(path.name for path in repository.iterdir()) == ["digits", "simple"]
 
 
-def test_metadata_is_adliks_for_the_models_of_its_platforms(server: ServerProcess):
+def test_metadata_of_adlik_platforms_has_adliks_form(server: ServerProcess):
     found: Any = server.json("/v1/models/digits_gcu/metadata")
     assert found["config"]["platform"] == "topsinference"
     assert found["version_status"] == {"1": {"ready_state": "MODEL_READY"}}
@@ -82,7 +82,7 @@ def test_metadata_is_adliks_for_the_models_of_its_platforms(server: ServerProces
     assert forced["config"]["input"] == [{"name": "image", "data_type": "DT_FLOAT", "dims": ["8", "8"]}]
 
 
-def test_a_simulated_card_answers_adliks_requests_like_the_processor(server: ServerProcess):
+def test_simulated_device_responds_to_adlik_requests_like_the_cpu(server: ServerProcess):
     with np.load(REPOSITORY_ROOT / "examples" / "digits" / "heldout.npz") as heldout:
         images = heldout["images"][:9].astype(np.float32)
     image = {"dtype": "DT_FLOAT", "tensor_content": base64.b64encode(images.tobytes()).decode()}
@@ -121,7 +121,7 @@ def adlik_serving(*flags: str, at: Path) -> Iterator[tuple["subprocess.Popen[byt
         child.wait()
 
 
-def test_adliks_command_serves_with_adliks_defaults(tmp_path: Path):
+def test_adlik_command_serves_with_adliks_defaults(tmp_path: Path):
     port, ready = free_port(), tmp_path / "ready.json"
     flags = (f"--model_base_path={SAMPLE_MODELS}", f"--http_port={port}", "--address=127.0.0.1", f"--ready_file={ready}")
     with adlik_serving(*flags, "--tf_enable_batching=1", "--http_num_threads=4", at=tmp_path) as (child, log):
@@ -144,7 +144,7 @@ def test_adliks_command_serves_with_adliks_defaults(tmp_path: Path):
         (("--grpc_port=1", "--no_such_flag=1"), "no-such-flag"),
     ],
 )
-def test_a_start_that_is_refused_says_why_in_one_line(flags: tuple[str, ...], text: str, tmp_path: Path):
+def test_refused_start_prints_its_reason_in_one_line(flags: tuple[str, ...], text: str, tmp_path: Path):
     with adlik_serving(*flags, at=tmp_path) as (child, log):
         assert child.wait(60) == 2
         lines = [line for line in log.read_text().splitlines() if "error" in line]

@@ -18,7 +18,7 @@ WRONG = "the API key in the header 'Authorization' is not the key of this server
 
 
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_tritonclient_needs_the_key_for_all_but_health(front: str, tmp_path: Path, clients_python: Path):
+def test_tritonclient_needs_the_key_for_every_call_but_health(front: str, tmp_path: Path, clients_python: Path):
     copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     (tmp_path / "key").write_text(f"{KEY}\n")
     flags = (f"--model_base_path={tmp_path / 'models'}", f"--api-key-file={tmp_path / 'key'}", f"--grpc-front={front}")
@@ -49,7 +49,7 @@ def scraped(port: int, **headers: str) -> int:
             return error.code
 
 
-def test_the_command_sends_the_key_of_the_variable_and_scrapers_need_it(tmp_path: Path):
+def test_command_sends_the_key_of_the_variable_and_scrapers_need_it(tmp_path: Path):
     copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     (tmp_path / "key").write_text(KEY)
     flags = (f"--model_base_path={tmp_path / 'models'}", f"--api-key-file={tmp_path / 'key'}", "--metrics_port=0")

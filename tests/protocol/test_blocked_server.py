@@ -47,7 +47,7 @@ def blocked(tmp_path: Path, *flags: str) -> "subprocess.Popen[bytes]":
     return process
 
 
-def test_the_first_sigterm_ends_a_server_whose_loop_is_blocked(tmp_path: Path) -> None:
+def test_first_sigterm_ends_a_server_with_a_blocked_loop(tmp_path: Path) -> None:
     process = blocked(tmp_path, "--loop-block-secs=0.2")
     os.kill(process.pid, signal.SIGTERM)
     _, log = process.communicate(timeout=PATIENCE_S)
@@ -56,7 +56,7 @@ def test_the_first_sigterm_ends_a_server_whose_loop_is_blocked(tmp_path: Path) -
     assert b"SIGTERM came, and the event loop has not taken it up within 5 s: ending the process by SIGKILL" in log
 
 
-def test_a_server_whose_loop_is_blocked_is_aborted_by_the_flag(tmp_path: Path) -> None:
+def test_flag_aborts_a_server_with_a_blocked_loop(tmp_path: Path) -> None:
     process = blocked(tmp_path, "--loop-abort-secs=1")
     _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGABRT

@@ -42,14 +42,14 @@ def client(url: str) -> Iterator[sdk.Client]:
         yield connected
 
 
-def test_inference_computes_on_both_protocols(client):
+def test_inference_returns_the_sum_over_both_protocols(client):
     result = client.infer("simple", {"INPUT0": A, "INPUT1": B}, request_id="one")
     np.testing.assert_array_equal(result["OUTPUT0"], A + B)
     np.testing.assert_array_equal(result["OUTPUT1"], A - B)
     assert (result.model_name, result.model_version, result.request_id) == ("simple", "1", "one")
 
 
-def test_asyncio_clients_compute_many_at_once(url):
+def test_asyncio_clients_run_concurrent_requests(url):
     async def main() -> list[sdk.InferResult]:
         async with sdk.connect_async(url) as client:
             return await asyncio.gather(*(client.infer("simple", {"INPUT0": A + n, "INPUT1": B}) for n in range(32)))
@@ -58,7 +58,7 @@ def test_asyncio_clients_compute_many_at_once(url):
         np.testing.assert_array_equal(result["OUTPUT0"], A + n + B)
 
 
-def test_both_protocols_tell_the_same(own_server):
+def test_metadata_are_equal_over_both_protocols(own_server):
     with sdk.connect(f"grpc://{own_server.grpc}") as over_grpc, sdk.connect(f"http://{own_server.http}") as over_http:
         assert over_grpc.is_live()
         assert over_http.is_live()
@@ -73,14 +73,14 @@ def test_both_protocols_tell_the_same(own_server):
         )
 
 
-def test_a_stream_answers_every_request(client):
+def test_stream_returns_a_response_for_every_request(client):
     results = list(client.stream("simple", ({"INPUT0": A + n, "INPUT1": B} for n in range(20)), request_id="s"))
     assert sorted(int(result.request_id[1:]) for result in results) == list(range(20))
     for result in results:
         np.testing.assert_array_equal(result["OUTPUT1"], A + int(result.request_id[1:]) - B)
 
 
-def test_statistics_count_what_was_asked(client):
+def test_statistics_count_the_requests(client):
     before = client.statistics("simple", 1)[0]["inference_count"]
     client.infer("simple", {"INPUT0": np.repeat(A, 5, 0), "INPUT1": np.repeat(B, 5, 0)})
     assert client.statistics("simple", 1)[0]["inference_count"] == before + 5
@@ -99,13 +99,13 @@ def test_statistics_count_what_was_asked(client):
         (lambda client: list(client.stream("simple", [{"INPUT0": A}])), sdk.InvalidRequest),
     ],
 )
-def test_failures_are_of_the_same_kind_on_both_protocols(client, ask, kind):
+def test_failures_raise_the_same_errors_over_both_protocols(client, ask, kind):
     with pytest.raises(sdk.StokerError) as caught:
         ask(client)
     assert type(caught.value) is kind
 
 
-def test_a_model_goes_and_comes_back(client):
+def test_unloaded_model_can_be_loaded_again(client):
     client.unload("simple")
     assert not client.is_model_ready("simple")
     with pytest.raises(sdk.StokerError):
@@ -118,7 +118,7 @@ def test_a_model_goes_and_comes_back(client):
     assert client.model_config("simple")["max_batch_size"] == 8
 
 
-def test_a_model_may_be_sent_along(client):
+def test_load_accepts_model_files_in_the_request(client):
     content = (SAMPLE_MODELS / "simple" / "1" / "model.onnx").read_bytes()
     config = client.model_config("simple")
     client.load("simple", config=config, files={"7/model.onnx": content})
@@ -135,7 +135,7 @@ def documented_snippets() -> list[str]:
 
 
 @pytest.mark.parametrize("snippet", documented_snippets())
-def test_what_the_documentation_shows_runs(own_server, snippet, request):
+def test_documented_examples_run(own_server, snippet, request):
     here = snippet.replace("127.0.0.1:8500", own_server.grpc).replace("127.0.0.1:8501", own_server.http)
     python = request.getfixturevalue("clients_python") if "tritonclient" in snippet else Path(sys.executable)
     assert run_python(python, here)
@@ -149,7 +149,7 @@ def stoker(url: str, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_the_command_shows_models_and_status(url):
+def test_command_prints_models_and_status(url):
     listed = stoker(url, "models", "--json")
     assert listed.returncode == 0, listed.stderr
     assert {(row["model"], row["state"], row["backend"]) for row in json.loads(listed.stdout)} >= {("simple", "READY", "onnxruntime")}
@@ -158,7 +158,7 @@ def test_the_command_shows_models_and_status(url):
     assert "live: yes   ready: yes" in shown.stdout
 
 
-def test_the_command_infers_from_a_file(url, tmp_path: Path):
+def test_command_infers_from_a_file(url, tmp_path: Path):
     np.save(tmp_path / "image.npy", np.zeros((8, 8), np.uint8))
     done = stoker(url, "infer", "digits", "--input", f"image={tmp_path / 'image.npy'}", "--top", "1", "--json", "--save", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -168,13 +168,13 @@ def test_the_command_infers_from_a_file(url, tmp_path: Path):
     np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), scores["data"])
 
 
-def test_a_failing_command_prints_one_line(url):
+def test_failing_command_prints_one_line(url):
     failed = stoker(url, "metadata", "nothing")
     assert failed.returncode == 1
     assert failed.stderr == "stoker: error: Request for unknown model: 'nothing' is not found\n"
 
 
-def test_stoker_serve_is_serve():
+def test_stoker_serve_equals_the_serve_command():
     done = stoker("grpc://127.0.0.1:1", "serve", "--model_base_path=/no/such/folder")
     assert done.returncode == 2
     assert done.stderr.startswith("serve: error: ")

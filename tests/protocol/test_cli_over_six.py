@@ -26,7 +26,7 @@ def address(server: ServerProcess, protocol: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_infer_gives_the_same_figures_over_every_protocol(server: ServerProcess, protocol: str):
+def test_infer_prints_the_same_values_over_every_protocol(server: ServerProcess, protocol: str):
     numbers = list(range(16))
     given = [f"--input=INPUT{at}={json.dumps([numbers])}" for at in (0, 1)]
     done = stoker("infer", "simple", *given, f"--protocol={protocol}", f"--url={address(server, protocol)}", "--json")
@@ -46,7 +46,7 @@ def test_an_unknown_model_is_one_line_over_every_protocol(server: ServerProcess,
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_the_tfs_client_tells_what_a_model_takes_and_predicts(server: ServerProcess, scheme: str):
+def test_tfs_client_prints_the_models_inputs_and_predicts(server: ServerProcess, scheme: str):
     url = f"{scheme}://{server.grpc if scheme == 'grpc' else server.http}"
     with TfsClient(url) as client:
         facts = client.metadata("digits")
@@ -82,7 +82,7 @@ def test_bench_measures_over_every_protocol(server: ServerProcess, protocol: str
     assert len(rows[0].split(",")) == len(header.split(","))
 
 
-def test_bench_keeps_a_rate_and_prints_a_table(server: ServerProcess):
+def test_bench_holds_a_rate_and_prints_a_table(server: ServerProcess):
     done = stoker("bench", "simple", f"--url=http://{server.http}", "--tensor-format=json", "--request-rate=20:40:20", *QUICK)
     assert done.returncode == 0, done.stderr
     subject, header, *rows = done.stdout.splitlines()
@@ -103,7 +103,7 @@ def test_bench_keeps_a_rate_and_prints_a_table(server: ServerProcess):
         (("digits", "--version=9"), 1, "9"),
     ],
 )
-def test_bench_refuses_what_cannot_be_measured_in_one_line(server: ServerProcess, words: tuple[str, ...], code: int, fragment: str):
+def test_bench_refuses_impossible_measurements_in_one_line(server: ServerProcess, words: tuple[str, ...], code: int, fragment: str):
     done = stoker("bench", *words, f"--url={server.grpc}")
     assert done.returncode == code, done.stderr
     [line] = done.stderr.splitlines()
@@ -112,7 +112,7 @@ def test_bench_refuses_what_cannot_be_measured_in_one_line(server: ServerProcess
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_bench_says_that_no_server_is_there(scheme: str):
+def test_bench_without_a_server_reports_a_failed_connection(scheme: str):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         done = stoker("bench", "digits", f"--url={scheme}://127.0.0.1:{unused.getsockname()[1]}")

@@ -67,7 +67,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_unmodified_client_is_content(script: str, covering: ServerProcess, clients_python: Path):
+def test_unmodified_client_finds_every_rpc(script: str, covering: ServerProcess, clients_python: Path):
     model = SAMPLE_MODELS / "simple" / "1" / "model.onnx"
     command = [str(clients_python), str(FOREIGN / f"{script}.py"), covering.http, covering.grpc, str(model)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -44,7 +44,7 @@ def serve(*flags: str, env: dict[str, str] | None = None) -> "subprocess.Complet
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
-def test_help_names_every_flag_whole_and_exits_0(columns):
+def test_help_prints_every_flag_unabridged_and_exits_0(columns):
     done = serve("--help", env={"COLUMNS": columns, "TERM": "dumb"})
     assert done.returncode == 0
     assert "…" not in done.stdout
@@ -78,7 +78,7 @@ def test_help_names_every_flag_whole_and_exits_0(columns):
         (["--model_base_path=/no/such/folder", "--grpc_port=0", "--http_port=0"], "/no/such/folder"),
     ],
 )
-def test_a_start_that_cannot_be_exits_2_with_one_line(flags, fragment):
+def test_impossible_start_exits_2_with_one_line(flags, fragment):
     done = serve(*flags)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -87,7 +87,7 @@ def test_a_start_that_cannot_be_exits_2_with_one_line(flags, fragment):
 
 
 @pytest.mark.parametrize("front", ["grpc", "http", "metrics"])
-def test_an_occupied_port_exits_2_and_names_it(front):
+def test_occupied_port_exits_2_and_is_named(front):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -100,13 +100,13 @@ def test_an_occupied_port_exits_2_and_names_it(front):
     assert f"--{front}-port" in line
 
 
-def test_a_bad_value_from_the_environment_names_the_variable():
+def test_bad_environment_value_names_the_variable():
     done = serve("--model_base_path=x", env={"STOKER_GRPC_PORT": "abc"})
     assert done.returncode == 2
     assert done.stderr == "serve: error: STOKER_GRPC_PORT=abc: expected a whole number from 0 to 65535\n"
 
 
-def test_triton_and_adlik_spellings_and_the_environment_mean_the_same(tmp_path):
+def test_triton_and_adlik_spellings_equal_the_environment(tmp_path):
     with running_server(
         "--model-repository",
         str(SAMPLE_MODELS),
@@ -124,7 +124,7 @@ def test_triton_and_adlik_spellings_and_the_environment_mean_the_same(tmp_path):
         assert server.get("/v2/models/simple/ready")[0] == 400
 
 
-def test_the_ready_file_names_the_real_ports_and_goes_at_shutdown(tmp_path):
+def test_ready_file_contains_the_real_ports_and_is_removed_at_shutdown(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", "--metrics_port=0", at=tmp_path) as server:
         ready = tmp_path / "ready.json"
         facts = json.loads(ready.read_text())
@@ -136,7 +136,7 @@ def test_the_ready_file_names_the_real_ports_and_goes_at_shutdown(tmp_path):
         assert not ready.exists()
 
 
-def test_a_browser_at_the_root_is_led_to_the_api_page(tmp_path):
+def test_browser_at_the_root_is_redirected_to_the_api_page(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
         with urllib.request.urlopen(f"http://{server.http}/", timeout=PATIENCE_S) as page:
             assert page.url == f"http://{server.http}/docs"
@@ -145,7 +145,7 @@ def test_a_browser_at_the_root_is_led_to_the_api_page(tmp_path):
         assert "/" not in server.json("/openapi.json")["paths"]
 
 
-def test_off_a_terminal_the_table_is_text_and_every_log_line_one_json_object(tmp_path):
+def test_output_without_a_terminal_is_a_text_table_and_json_log_lines(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
         server.get("/v2/models/absent")
         server.stop()
@@ -162,7 +162,7 @@ def test_off_a_terminal_the_table_is_text_and_every_log_line_one_json_object(tmp
     assert table[-1] == f"serving grpc on {server.grpc}, http on {server.http}"
 
 
-def test_asked_for_json_the_table_is_one_json_line_too(tmp_path):
+def test_table_in_json_format_is_one_json_line(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", "--log-format=json", at=tmp_path) as server:
         server.stop()
         [table] = [json.loads(line) for line in server.out_path.read_text().splitlines()]
@@ -172,7 +172,7 @@ def test_asked_for_json_the_table_is_one_json_line_too(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
-def test_a_second_signal_at_any_moment_never_ends_the_process_by_the_signal(delay_s, tmp_path):
+def test_second_signal_at_any_moment_never_kills_the_process(delay_s, tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
         os.kill(server.process.pid, signal.SIGTERM)
         time.sleep(delay_s)  # the moments of the shutdown are the point of this test
@@ -190,7 +190,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3, 0.6])
-def test_a_signal_during_the_start_exits_0_with_no_traceback(delay_s, tmp_path):
+def test_signal_during_the_start_exits_0_without_traceback(delay_s, tmp_path):
     server = start_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path, wait_ready=False)
     # Until the interpreter has come to the program's first line, no program can have a say.
     wait_until(lambda: catches(server.process.pid, signal.SIGTERM), what="the program's first line")
@@ -199,7 +199,7 @@ def test_a_signal_during_the_start_exits_0_with_no_traceback(delay_s, tmp_path):
     assert "Traceback" not in server.log()
 
 
-def test_a_file_that_holds_both_streams_has_one_json_object_a_line(tmp_path):
+def test_one_file_for_both_streams_contains_one_json_object_a_line(tmp_path):
     ready, merged = tmp_path / "ready.json", tmp_path / "merged"
     flags = [f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}"]
     with merged.open("wb") as both:
@@ -218,7 +218,7 @@ def test_a_file_that_holds_both_streams_has_one_json_object_a_line(tmp_path):
     assert table["not_ready"] == []
 
 
-def test_a_start_that_leaves_the_server_not_ready_says_for_want_of_what(tmp_path):
+def test_start_that_is_not_ready_names_the_missing_models(tmp_path):
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     (models / "broken" / "1").mkdir(parents=True)
     (models / "broken" / "1" / "model.onnx").write_bytes(b"not a model")
@@ -235,7 +235,7 @@ def test_a_start_that_leaves_the_server_not_ready_says_for_want_of_what(tmp_path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
+def test_signal_drains_requests_in_flight_and_exits_0(number, tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=1500)
     with running_server(f"--model_base_path={models}", at=tmp_path) as server:
         answers: list[tuple[int, bytes]] = []
@@ -256,7 +256,7 @@ def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
     assert json.loads(answer)["outputs"][0]["data"] == [7]
 
 
-def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable_and_the_process_ends(tmp_path):
+def test_request_beyond_the_exit_timeout_gets_unavailable_and_the_process_ends(tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=600_000)
     with running_server(f"--model_base_path={models}", "--exit-timeout-secs=0.3", at=tmp_path) as server:
         answers: list[tuple[int, bytes]] = []
@@ -271,7 +271,7 @@ def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable_and_the_pro
     assert b"shutting down" in answer
 
 
-def test_after_a_signal_the_shutdown_delay_serves_on_while_not_ready(tmp_path):
+def test_shutdown_delay_after_a_signal_serves_while_not_ready(tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=0)
     with running_server(f"--model_base_path={models}", "--shutdown-delay-secs=3600", at=tmp_path) as server:
         body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
@@ -300,7 +300,7 @@ def test_after_a_signal_the_shutdown_delay_serves_on_while_not_ready(tmp_path):
         assert "shutting down" in server.log()
 
 
-def test_a_third_signal_ends_the_drain_after_a_delay_that_was_cut_short(tmp_path):
+def test_third_signal_ends_the_drain_after_a_shortened_delay(tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=600_000)
     with running_server(f"--model_base_path={models}", "--shutdown-delay-secs=3600", at=tmp_path) as server:
         body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
@@ -320,7 +320,7 @@ def test_a_third_signal_ends_the_drain_after_a_delay_that_was_cut_short(tmp_path
         asking.join(PATIENCE_S)
 
 
-def test_a_second_signal_exits_1_at_once(tmp_path):
+def test_second_signal_exits_1_at_once(tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=30_000)
     with running_server(f"--model_base_path={models}", at=tmp_path) as server:
         body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
@@ -338,7 +338,7 @@ def test_a_second_signal_exits_1_at_once(tmp_path):
         asking.join(PATIENCE_S)
 
 
-def test_a_broken_model_neither_blocks_the_others_nor_the_ports(tmp_path):
+def test_broken_model_blocks_neither_other_models_nor_the_ports(tmp_path):
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     broken = models / "broken" / "1"
     broken.mkdir(parents=True)
@@ -351,7 +351,7 @@ def test_a_broken_model_neither_blocks_the_others_nor_the_ports(tmp_path):
         assert server.stop() == 0
 
 
-def test_with_strict_readiness_a_broken_model_keeps_ready_false_and_exit_on_error_ends(tmp_path):
+def test_broken_model_under_strict_readiness_keeps_ready_false_and_exit_on_error_ends(tmp_path):
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     (models / "broken" / "1").mkdir(parents=True)
     (models / "broken" / "1" / "model.onnx").write_bytes(b"not a model")

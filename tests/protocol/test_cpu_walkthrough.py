@@ -32,7 +32,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
         pytest.param(("--precision", "int8", "--format", "openvino"), "openvino", marks=needs_openvino),
     ],
 )
-def test_digits_are_read_as_well_as_by_the_source(
+def test_compiled_digits_are_as_accurate_as_the_source(
     tmp_path: Path, digits: tuple[np.ndarray, np.ndarray], words: tuple[str, ...], backend: str
 ) -> None:
     images, truth = digits

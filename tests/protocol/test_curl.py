@@ -29,7 +29,7 @@ def images(count: int) -> Any:
 
 
 @pytest.mark.parametrize("model", ["digits", "digits_ipu", "digits_gcu"])
-def test_tensorflow_serving_s_rest_answers_curl_for_every_backend(model: str, server: ServerProcess):
+def test_tensorflow_serving_rest_responds_to_curl_for_every_backend(model: str, server: ServerProcess):
     rows = images(3)
     url = f"http://{server.http}/v1/models/{model}"
     status, body = curl("-d", json.dumps({"instances": rows.tolist()}), f"{url}:predict")
@@ -52,7 +52,7 @@ def test_tensorflow_serving_s_rest_answers_curl_for_every_backend(model: str, se
     assert (status, json.loads(body)["model_spec"]["name"]) == (200, model)
 
 
-def test_an_error_is_shown_with_fail_and_without(server: ServerProcess):
+def test_curl_shows_an_error_with_and_without_fail(server: ServerProcess):
     url = f"http://{server.http}/v1/models/ghost:predict"
     assert curl("-d", '{"instances": [1]}', url) == (404, '{"error":"Servable not found for request: Latest(ghost)"}')
     done = subprocess.run(
@@ -61,7 +61,7 @@ def test_an_error_is_shown_with_fail_and_without(server: ServerProcess):
     assert (done.returncode, "404" in done.stderr) == (22, True)
 
 
-def test_a_large_body_after_100_continue_in_chunks_and_compressed(server: ServerProcess, tmp_path: Path):
+def test_large_body_with_100_continue_chunks_or_compression_is_accepted(server: ServerProcess, tmp_path: Path):
     # Spaces are JSON too: over the 1 MB from which curl asks first.
     (tmp_path / "body").write_text(json.dumps({"instances": images(2).tolist()}) + " " * 2_000_000)
     url = f"http://{server.http}/v1/models/digits:predict"
@@ -80,7 +80,7 @@ def test_a_large_body_after_100_continue_in_chunks_and_compressed(server: Server
         assert curl(*more, "--data-binary", f"@{tmp_path / 'body'}", url) == expected
 
 
-def test_one_connection_takes_many_requests(server: ServerProcess):
+def test_one_connection_serves_many_requests(server: ServerProcess):
     urls = [
         f"http://{server.http}/{path}"
         for path in ("v2", "v2/models/simple", "v2/health/ready", "v2/models/simple/config", "v1/models/simple")

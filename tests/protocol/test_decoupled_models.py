@@ -45,7 +45,7 @@ def test_tritonclient_streams_from_a_decoupled_model(repeating: ServerProcess, c
     assert done.stdout.split() == ["final", "side-by-side", "many-and-failures", "grpc-error", "refused", "aio"]
 
 
-def test_events_arrive_as_they_are_made(repeating: ServerProcess):
+def test_events_arrive_when_they_are_produced(repeating: ServerProcess):
     connection = http.client.HTTPConnection("127.0.0.1", repeating.http_port, timeout=30)
     connection.request("POST", "/v2/models/repeat/generate_stream", json.dumps({"IN": [1, 2], "DELAY": [0, 20_000]}))
     response = connection.getresponse()
@@ -55,7 +55,7 @@ def test_events_arrive_as_they_are_made(repeating: ServerProcess):
     connection.close()
 
 
-def test_a_client_that_hangs_up_ends_the_work(repeating: ServerProcess):
+def test_disconnect_of_the_client_ends_the_work(repeating: ServerProcess):
     def cancelled() -> int:
         text = repeating.get("/metrics")[1].decode()
         return int(text.partition('nv_inference_request_failure{model="repeat",reason="CANCELED",version="1"} ')[2].split()[0])

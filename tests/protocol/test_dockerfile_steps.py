@@ -134,7 +134,7 @@ def start(root: Path, installed: Path, ready: Path) -> "subprocess.Popen[bytes]"
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * INSTALL_PATIENCE_S)
-def test_the_dockerfile_installs_a_server_that_runs_without_root_and_drains(root: Path) -> None:
+def test_dockerfile_installs_a_server_that_runs_without_root_and_drains(root: Path) -> None:
     python = interpreter_for_the_image_user()
     require_package_index(root / "probe")
     installed = build(root, python)

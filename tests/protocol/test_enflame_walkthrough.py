@@ -25,7 +25,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.timeout(240)
-def test_six_steps_lead_from_a_model_to_its_served_answer(tmp_path):
+def test_walkthrough_converts_compiles_serves_and_infers(tmp_path):
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(
         [EXAMPLE / "walkthrough.sh", tmp_path], capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment
@@ -62,7 +62,7 @@ def test_six_steps_lead_from_a_model_to_its_served_answer(tmp_path):
         assert complaint in compared.stderr
 
 
-def test_a_request_that_cannot_be_met_ends_the_example_with_its_reason(tmp_path):
+def test_unsatisfiable_request_ends_the_example_with_its_reason(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "resnet50.onnx").write_bytes(b"no model")
     command = [sys.executable, EXAMPLE / "compile_model.py", "--folder", tmp_path]

@@ -207,7 +207,7 @@ ROWS: dict[str, tuple[Ask, int, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_an_infer_request_is_answered_as_triton_answers(name: str, erring: ServerProcess, channel: grpc.Channel):
+def test_infer_errors_have_tritons_texts(name: str, erring: ServerProcess, channel: grpc.Channel):
     ask, http_status, grpc_code, fragments = ROWS[name]
     for answer, status in ((over_http(erring, ask), http_status), (over_grpc(channel, ask), grpc_code)):
         assert answer.status == status, answer
@@ -282,7 +282,7 @@ HTTP_ROWS: dict[str, tuple[str, bytes | None, dict[str, str], int, str]] = {
 
 
 @pytest.mark.parametrize("name", HTTP_ROWS)
-def test_what_only_http_can_say_wrong(name: str, erring: ServerProcess):
+def test_http_only_errors_have_tritons_texts(name: str, erring: ServerProcess):
     path, body, headers, status, fragment = HTTP_ROWS[name]
     answer = http_answer(erring, path, body, headers)
     assert answer.status == status, answer
@@ -344,7 +344,7 @@ GRPC_ROWS = {
 
 
 @pytest.mark.parametrize("name", GRPC_ROWS)
-def test_what_only_grpc_can_say_wrong(name: str, channel: grpc.Channel):
+def test_grpc_only_errors_have_tritons_texts(name: str, channel: grpc.Channel):
     method, message, code, fragment = GRPC_ROWS[name]
     answer = grpc_answer(channel, method, message)
     assert answer.status == code, answer
@@ -356,7 +356,7 @@ def test_readiness_of_an_unknown_model_is_no_error(erring: ServerProcess, channe
     assert grpc_answer(channel, "ModelReady", pb.ModelReadyRequest(name="none")) == Answer("OK", "")
 
 
-def test_a_known_model_that_is_not_loaded_is_unavailable(erring: ServerProcess, channel: grpc.Channel):
+def test_known_model_that_is_not_loaded_is_unavailable(erring: ServerProcess, channel: grpc.Channel):
     erring.get("/v2/repository/models/half/unload", b"")
     try:
         ask = Ask(model="half", inputs=())
@@ -399,21 +399,21 @@ def until_refused(ask: Callable[[], Answer], text: str) -> Answer:
     return answers[-1]
 
 
-def test_a_full_queue_is_unavailable(erring: ServerProcess, channel: grpc.Channel):
+def test_full_queue_is_unavailable(erring: ServerProcess, channel: grpc.Channel):
     ask = Ask(model="slow", inputs=(Tensor(name="IN", shape=(1, 1), data=[1]),))
     with kept_busy(erring, ask, askers=3):  # one runs, one waits, and the queue is full
         assert until_refused(lambda: over_http(erring, ask), "Exceeds maximum queue size").status == 503
         assert until_refused(lambda: over_grpc(channel, ask), "Exceeds maximum queue size").status == "UNAVAILABLE"
 
 
-def test_a_request_out_of_time_is_unavailable(erring: ServerProcess):
+def test_expired_request_is_unavailable(erring: ServerProcess):
     tensor = Tensor(name="IN", shape=(1, 1), data=[1])
     impatient = Ask(model="slow", inputs=(tensor,), parameters={"timeout": 1})
     with kept_busy(erring, Ask(model="slow", inputs=(tensor,)), askers=1):
         assert until_refused(lambda: over_http(erring, impatient), "Request timeout expired").status == 503
 
 
-def test_loads_are_refused_where_the_server_polls(tmp_path):
+def test_loads_are_refused_in_poll_mode(tmp_path):
     repository = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     refusal = "explicit model load / unload is not allowed if polling is enabled"
     with running_server(f"--model_base_path={repository}", at=tmp_path / "server") as server, grpc.insecure_channel(server.grpc) as channel:

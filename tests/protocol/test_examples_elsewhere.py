@@ -31,7 +31,7 @@ def run(url: str, *words: str, key: str = KEY) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_the_digits_clients_find_the_server(scheme: str, server: ServerProcess):
+def test_digits_clients_connect_to_the_given_address(scheme: str, server: ServerProcess):
     url = f"{scheme}://{server.grpc if scheme == 'grpc' else server.http}"
     classified = run(url, str(DIGITS / "classify.py"), str(DIGITS / "sample.png"))
     assert classified.returncode == 0, classified.stderr
@@ -42,14 +42,14 @@ def test_the_digits_clients_find_the_server(scheme: str, server: ServerProcess):
     assert lines == ["in", {"grpc": "gRPC", "http": "HTTP"}[scheme]]
 
 
-def test_both_protocols_can_still_be_named(server: ServerProcess):
+def test_both_protocols_can_be_selected_by_name(server: ServerProcess):
     evaluated = run("grpc://127.0.0.1:9", str(DIGITS / "evaluate.py"), "--grpc", server.grpc, "--http", server.http)
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.count("accuracy") == 3
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_the_clients_over_adliks_protocol_find_the_server(scheme: str, server: ServerProcess, tmp_path: Path):
+def test_adlik_clients_connect_to_the_given_address(scheme: str, server: ServerProcess, tmp_path: Path):
     url = f"{scheme}://{server.grpc if scheme == 'grpc' else server.http}"
     script = tmp_path / "client.py"
     script.write_text(

@@ -58,14 +58,14 @@ def where(request: pytest.FixtureRequest, server: ServerProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("model", ["yolov5s", "yolov5s_gcu"])
-def test_photographs_are_boxed(where: list[str], model: str, tmp_path: Path) -> None:
+def test_yolov5s_client_draws_boxes(where: list[str], model: str, tmp_path: Path) -> None:
     out = run(str(EXAMPLES / "yolov5s/client.py"), *where, "-m", model, "-b", "2", "-o", str(tmp_path), "--confidence", "0.01")
     assert out.count("Image: ") == 2
     assert len(out.splitlines()) > 4
     assert {path.name for path in tmp_path.iterdir()} == {"china.png", "flower.png"}
 
 
-def test_questions_get_the_same_answers_from_the_card(where: list[str]) -> None:
+def test_bert_client_gets_the_same_spans_from_the_device(where: list[str]) -> None:
     answers = [run(str(EXAMPLES / "bert/client.py"), *where, "-m", name, "-b", "3") for name in ("bert", "bert_gcu")]
     assert answers[0].count("Question: ") == 3
     assert answers[0] == answers[1]
@@ -73,7 +73,7 @@ def test_questions_get_the_same_answers_from_the_card(where: list[str]) -> None:
 
 @pytest.mark.parametrize("model", ["yolov5s", "bert"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_the_card_computes_what_onnx_runtime_does(server: ServerProcess, model: str, batch: int) -> None:
+def test_device_equals_onnx_runtime(server: ServerProcess, model: str, batch: int) -> None:
     rng = np.random.default_rng(4)
     with PredictContext(model, url=server.grpc) as source, PredictContext(f"{model}_gcu", url=server.grpc) as card:
         inputs = {}
@@ -88,7 +88,7 @@ def test_the_card_computes_what_onnx_runtime_does(server: ServerProcess, model: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_photographs_are_classified_by_a_full_resnet_50(tmp_path: Path) -> None:
+def test_full_resnet_50_classifies_photographs(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     run(str(EXAMPLES / "resnet50/build.py"), "--repository", str(repository), "--max-batch-size", "2")
     compiled(repository, repository, "resnet50", "1,2")

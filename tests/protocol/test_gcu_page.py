@@ -34,7 +34,7 @@ def test_every_example_runs(tmp_path):
     assert 'stoker_gcu_runs_total{card="0",compiled_batch="8",simulated="true"} ' in printed
 
 
-def test_quoted_times_are_those_that_the_benchmark_prints():
+def test_quoted_times_equal_those_of_the_benchmark():
     page = (REPOSITORY_ROOT / "docs" / "gcu.md").read_text(encoding="utf-8")
     networks = Networks.build()
     expected = []

@@ -68,14 +68,14 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def test_tritonclient_cannot_tell_the_compiled_model_from_its_source(mixed: ServerProcess, clients_python: Path) -> None:
+def test_tritonclient_gets_the_same_results_from_the_compiled_model_and_its_source(mixed: ServerProcess, clients_python: Path) -> None:
     script = Path(__file__).parent / "foreign" / "gcu.py"
     command = [str(clients_python), str(script), mixed.grpc, mixed.http, str(HELDOUT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "ok\n", f"{done.stdout}\n{done.stderr}\n{mixed.log()[-2000:]}"
 
 
-def test_the_example_finds_the_served_digits_as_right_as_those_in_process(mixed: ServerProcess) -> None:
+def test_example_is_as_accurate_served_as_in_process(mixed: ServerProcess) -> None:
     command = [sys.executable, str(REPOSITORY_ROOT / "examples/digits/evaluate.py"), "--model", "digits_gcu"]
     done = subprocess.run([*command, "--grpc", mixed.grpc, "--http", mixed.http], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +93,7 @@ def test_the_example_finds_the_served_digits_as_right_as_those_in_process(mixed:
         ("other_type", ["config.pbtxt:2: input[0].data_type", "TYPE_FP16", "TYPE_FP32"]),
     ],
 )
-def test_what_cannot_be_loaded_says_why_and_harms_no_other(mixed: ServerProcess, model: str, reasons: list[str]) -> None:
+def test_unloadable_models_report_their_reason_and_affect_no_other(mixed: ServerProcess, model: str, reasons: list[str]) -> None:
     states = index(mixed)
     assert states[model][0] == "UNAVAILABLE"
     assert all(reason in states[model][1] for reason in reasons), states[model]
@@ -101,7 +101,7 @@ def test_what_cannot_be_loaded_says_why_and_harms_no_other(mixed: ServerProcess,
     assert "/tmp" not in states[model][1]
 
 
-def test_instances_lie_on_the_cards_and_clusters_their_groups_say(mixed: ServerProcess) -> None:
+def test_instances_use_the_cards_and_clusters_of_their_groups(mixed: ServerProcess) -> None:
     for card, clusters in (("0", [2, 2, 2, 2, 2, 2]), ("1", [3, 3, 3, 3, 3, 3])):
         found = [figure(mixed, "stoker_gcu_cluster_instances", f'card="{card}"', f'cluster="{number}"') for number in range(6)]
         assert found == clusters  # digits_gcu on all six, spread on two of them each time; second on card 1 alone
@@ -113,7 +113,7 @@ def test_instances_lie_on_the_cards_and_clusters_their_groups_say(mixed: ServerP
     assert figure(mixed, "stoker_gcu_copy_bytes_total", 'direction="to_host"') > 0
 
 
-def test_a_reload_under_load_loses_nothing(tmp_path: Path) -> None:
+def test_reload_under_load_loses_no_request(tmp_path: Path) -> None:
     repository = copy_models(SAMPLE_MODELS, tmp_path / "models", ["digits_gcu"])
     model = repository / "digits_gcu"
     flags = (f"--model_base_path={repository}", "--model-control-mode=explicit", "--load-model=*")
@@ -151,7 +151,7 @@ def test_a_reload_under_load_loses_nothing(tmp_path: Path) -> None:
         wait_until(lambda: figure(server, "stoker_gcu_hbm_used_bytes") == used, what="the old version's memory back")
 
 
-def test_a_card_that_resets_while_serving_answers_again(tmp_path: Path) -> None:
+def test_card_that_resets_serves_again(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     write_model(repository, "one", doubling())
     flags = (f"--model_base_path={repository}", "--backend-config=topsinference,faults=reset@2,oom@4")
@@ -168,7 +168,7 @@ def test_a_card_that_resets_while_serving_answers_again(tmp_path: Path) -> None:
         assert figure(server, "stoker_gcu_resets_total") == 1
 
 
-def test_requests_of_a_batch_do_not_meet_each_others_mistakes(tmp_path: Path) -> None:
+def test_bad_requests_affect_no_other_request_of_their_batch(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     write_model(repository, "one", doubling(), CONFIG + "dynamic_batching { max_queue_delay_microseconds: 20000 }")
     bad = (
@@ -190,7 +190,7 @@ def test_requests_of_a_batch_do_not_meet_each_others_mistakes(tmp_path: Path) ->
         assert client.infer("one", {"x": np.array([[3, 4]], np.float32)})["y"].tolist() == [[6, 8]]
 
 
-def test_a_wrong_setting_ends_the_start_with_one_line() -> None:
+def test_wrong_setting_ends_the_start_with_one_line() -> None:
     command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0"]
     done = subprocess.run(
         [*command, "--backend-config=gcu,cards=none"], capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY_ROOT

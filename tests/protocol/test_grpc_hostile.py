@@ -158,7 +158,7 @@ FLOODS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_ends_its_own_connection_only(flood: str, attacked: ServerProcess):
+def test_flood_ends_only_its_own_connection(flood: str, attacked: ServerProcess):
     with unharmed(attacked):
         peer = Peer(attacked)
         peer.send(FLOODS[flood])
@@ -167,7 +167,7 @@ def test_a_flood_ends_its_own_connection_only(flood: str, attacked: ServerProces
         peer.close()
 
 
-def test_a_hundred_thousand_metadata_fields_are_refused(attacked: ServerProcess):
+def test_hundred_thousand_metadata_fields_are_refused(attacked: ServerProcess):
     with unharmed(attacked):
         peer = Peer(attacked)
         fields = block((*FIELDS, *((b"x%d" % n, b"") for n in range(100_000))))
@@ -178,7 +178,7 @@ def test_a_hundred_thousand_metadata_fields_are_refused(attacked: ServerProcess)
         peer.close()
 
 
-def test_an_hpack_bomb_is_refused(attacked: ServerProcess):
+def test_hpack_bomb_is_refused(attacked: ServerProcess):
     """One large entry in the table, then thousands of references of one byte each."""
     with unharmed(attacked):
         peer = Peer(attacked)
@@ -189,7 +189,7 @@ def test_an_hpack_bomb_is_refused(attacked: ServerProcess):
         peer.close()
 
 
-def test_a_broken_header_table_is_its_connections_alone(attacked: ServerProcess):
+def test_broken_header_table_affects_only_its_connection(attacked: ServerProcess):
     with unharmed(attacked):
         valid = Peer(attacked)
         for broken in (b"\xff\xff\xff\xff\xff\xff", b"\xfe", b"\x40\x01x\x7f", b"\x3f\xe1\xff\xff\xff\x7f", b"\x00\x81\xff\x01a"):
@@ -202,7 +202,7 @@ def test_a_broken_header_table_is_its_connections_alone(attacked: ServerProcess)
         valid.close()
 
 
-def test_a_compression_bomb_is_not_unpacked(attacked: ServerProcess):
+def test_compression_bomb_is_not_decompressed(attacked: ServerProcess):
     """512 MiB of zeros, half a MiB on the wire."""
     with unharmed(attacked):
         before = rss_bytes(attacked)
@@ -228,7 +228,7 @@ SLOW: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("beginning", SLOW)
-def test_connections_that_stop_half_way_are_ended(beginning: str, attacked: ServerProcess):
+def test_half_open_handshakes_are_closed(beginning: str, attacked: ServerProcess):
     with unharmed(attacked):
         peers = [Peer(attacked, SLOW[beginning]) for _ in range(200)]
         wait_until(lambda: all(peer.is_closed() for peer in peers), what="the server to close them", patience_s=20)
@@ -236,7 +236,7 @@ def test_connections_that_stop_half_way_are_ended(beginning: str, attacked: Serv
             peer.close()
 
 
-def test_preface_and_header_a_byte_at_a_time_are_given_a_time(attacked: ServerProcess):
+def test_preface_and_headers_sent_byte_by_byte_time_out(attacked: ServerProcess):
     with unharmed(attacked):
         peers = [Peer(attacked, b"") for _ in range(50)]
         until_s = time.monotonic() + 20
@@ -251,7 +251,7 @@ def test_preface_and_header_a_byte_at_a_time_are_given_a_time(attacked: ServerPr
             peer.close()
 
 
-def test_a_request_whose_body_stalls_is_refused(attacked: ServerProcess):
+def test_request_with_a_stalled_body_is_refused(attacked: ServerProcess):
     with unharmed(attacked):
         peers = [Peer(attacked) for _ in range(50)]
         for peer in peers:
@@ -261,7 +261,7 @@ def test_a_request_whose_body_stalls_is_refused(attacked: ServerProcess):
             peer.close()
 
 
-def test_answers_that_are_never_read_end_the_connection(attacked: ServerProcess):
+def test_unread_responses_end_the_connection(attacked: ServerProcess):
     """A receive buffer of the least size, windows of the greatest: unread bytes stay with the server, and are bounded there."""
     with unharmed(attacked):
         before = rss_bytes(attacked)
@@ -281,7 +281,7 @@ def test_answers_that_are_never_read_end_the_connection(attacked: ServerProcess)
             peer.close()
 
 
-def test_windows_that_stay_shut_end_the_connection(attacked: ServerProcess):
+def test_closed_windows_end_the_connection(attacked: ServerProcess):
     with unharmed(attacked):
         peers = [Peer(attacked, PREFACE + frame(SETTINGS, 0, 0, setting(4, 0))) for _ in range(20)]
         for peer in peers:

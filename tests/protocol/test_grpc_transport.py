@@ -70,26 +70,26 @@ def in_flight(server: ServerProcess) -> int:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Deflate, grpc.Compression.Gzip])
 @pytest.mark.parametrize("size", [1, 100_000, 5 * MIB])
-def test_messages_of_any_size_come_back_in_every_compression(channel, compression, size: int):
+def test_messages_of_any_size_return_unchanged_with_every_compression(channel, compression, size: int):
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     answer = infer(channel)(request(data), compression=compression, timeout=60)
     assert answer.raw_output_contents[0] == data
 
 
-def test_a_huge_message_comes_back(channel):
+def test_huge_message_returns_unchanged(channel):
     data = b"0123456789abcdef" * (4 * MIB)
     answer = infer(channel)(request(data), timeout=100)
     assert len(answer.raw_output_contents[0]) == 64 * MIB
     assert answer.raw_output_contents[0] == data
 
 
-def test_calls_at_once_on_one_connection_are_all_answered(channel):
+def test_concurrent_calls_of_one_connection_all_get_responses(channel):
     data = [bytes([index % 256]) * (1 + 5000 * (index % 7)) for index in range(300)]
     calls = [infer(channel).future(request(each), timeout=60) for each in data]
     assert [call.result().raw_output_contents[0] for call in calls] == data
 
 
-def test_binary_and_textual_metadata_are_taken(channel):
+def test_binary_and_textual_metadata_are_accepted(channel):
     metadata = (("x-text", "a, b"), ("x-bin", bytes(range(256))), ("x-bin", b""))
     assert infer(channel)(request(b"1"), metadata=metadata, timeout=60).raw_output_contents[0] == b"1"
 
@@ -102,13 +102,13 @@ def test_unknown_services_and_methods_are_unimplemented(channel):
             assert caught.value.code() is Code.UNIMPLEMENTED
 
 
-def test_a_deadline_ends_the_call_and_its_work(echoing, channel):
+def test_deadline_ends_the_call_and_its_work(echoing, channel):
     with pytest.raises(grpc.RpcError) as caught:
         infer(channel)(request(b"1", "slow"), timeout=0.3)
     assert caught.value.code() is Code.DEADLINE_EXCEEDED
 
 
-def test_a_cancelled_call_leaves_the_queue(echoing, channel):
+def test_cancelled_call_leaves_the_queue(echoing, channel):
     first = infer(channel).future(request(b"1", "slow"))
     second = infer(channel).future(request(b"2", "slow"))
     wait_until(lambda: in_flight(echoing) >= 2, what="both requests to be in flight")
@@ -119,7 +119,7 @@ def test_a_cancelled_call_leaves_the_queue(echoing, channel):
     wait_until(lambda: in_flight(echoing) <= before - 2, what="the other one to be gone")
 
 
-def test_a_client_that_goes_takes_its_calls_with_it(echoing):
+def test_disconnected_client_cancels_its_calls(echoing):
     before = in_flight(echoing)
     with grpc.insecure_channel(echoing.grpc) as leaving:
         call = infer(leaving).future(request(b"1", "slow"))
@@ -128,7 +128,7 @@ def test_a_client_that_goes_takes_its_calls_with_it(echoing):
     wait_until(lambda: in_flight(echoing) <= before, what="the request to be gone")
 
 
-def test_health_is_checked_and_watched(channel):
+def test_health_check_and_watch_report_the_status(channel):
     stub = health_pb2_grpc.HealthStub(channel)
     assert stub.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
     with pytest.raises(grpc.RpcError) as caught:
@@ -139,7 +139,7 @@ def test_health_is_checked_and_watched(channel):
     watch.cancel()
 
 
-def test_reflection_tells_the_services_and_their_files(channel):
+def test_reflection_lists_the_services_and_their_files(channel):
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     asked = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
@@ -159,7 +159,7 @@ def test_reflection_tells_the_services_and_their_files(channel):
     assert next(final(iter(asked), timeout=60)).list_services_response == listed.list_services_response
 
 
-def test_limits_hold(tmp_path, grpc_front):
+def test_message_and_metadata_limits_are_enforced(tmp_path, grpc_front):
     models = repository(tmp_path / "models")
     limits = ("--limit=grpc_message_bytes=100000", "--limit=grpc_concurrent_rpcs=2")
     with (
@@ -180,7 +180,7 @@ def test_limits_hold(tmp_path, grpc_front):
         assert infer(channel)(request(b"1"), timeout=60).raw_output_contents[0] == b"1"
 
 
-def test_sigterm_lets_calls_in_flight_end(tmp_path, grpc_front):
+def test_sigterm_drains_calls_in_flight(tmp_path, grpc_front):
     models = tmp_path / "models"
     (models / "slow" / "1").mkdir(parents=True)
     (models / "slow" / "1" / "model.identity").touch()
@@ -210,7 +210,7 @@ def test_sigterm_lets_calls_in_flight_end(tmp_path, grpc_front):
     assert watched[0] == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable(tmp_path, grpc_front):
+def test_call_beyond_the_exit_timeout_gets_unavailable(tmp_path, grpc_front):
     models = repository(tmp_path / "models")
     with (
         running_server(f"--model_base_path={models}", "--exit-timeout-secs=0.3", grpc_front, at=tmp_path) as server,
@@ -225,7 +225,7 @@ def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable(tmp_path, g
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl here")
-def test_curl_speaks_to_the_port(echoing, grpc_front, tmp_path):
+def test_curl_connects_to_the_grpc_port(echoing, grpc_front, tmp_path):
     if grpc_front.endswith("grpcio"):
         pytest.skip("grpcio answers what is not gRPC in ways of its own")
     body = pb.ModelReadyRequest(name="echo").SerializeToString()
@@ -247,7 +247,7 @@ def test_curl_speaks_to_the_port(echoing, grpc_front, tmp_path):
 
 @pytest.mark.skipif(not shutil.which("h2load"), reason="no h2load here")
 @pytest.mark.parametrize("shape", [("-c1", "-m32"), ("-c8", "-m1"), ("-c4", "-m100")])
-def test_h2load_gets_an_answer_to_every_request(echoing, shape, tmp_path):
+def test_h2load_gets_a_response_for_every_request(echoing, shape, tmp_path):
     message = request(b"1").SerializeToString()
     (tmp_path / "body").write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
     headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]

@@ -77,7 +77,7 @@ def test_curl_reads_an_error_with_its_text_percent_encoded(server: ServerProcess
 
 
 @needs("curl")
-def test_a_body_that_is_no_grpc_message_is_an_error_of_grpc_s(server: ServerProcess, tmp_path: Path):
+def test_body_that_is_not_a_grpc_message_gets_a_grpc_error(server: ServerProcess, tmp_path: Path):
     head, _ = curl(server, "ModelInfer", framed(b"\xff\xff\xff"), tmp_path)
     assert re.search(r"^grpc-status: (3|13)$", head, re.MULTILINE), head
 
@@ -95,7 +95,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 @needs("nghttp")
 @pytest.mark.parametrize("way", WAYS)
-def test_nghttp_is_answered_whichever_way_it_sends(way: str, server: ServerProcess, grpc_front: str, tmp_path: Path):
+def test_nghttp_gets_a_response_with_every_option(way: str, server: ServerProcess, grpc_front: str, tmp_path: Path):
     if way == "padding" and grpc_front.endswith("grpcio"):
         pytest.skip("grpcio's server fails on padded HEADERS frames")
     (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
@@ -111,7 +111,7 @@ def test_nghttp_is_answered_whichever_way_it_sends(way: str, server: ServerProce
 
 
 @needs("nghttp")
-def test_header_blocks_in_several_frames_are_read(grpc_front: str, tmp_path: Path):
+def test_header_blocks_of_several_frames_are_decoded(grpc_front: str, tmp_path: Path):
     (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
     # nghttp's test of CONTINUATION sends 24 KiB of fields, which the default limit refuses.
     flags = (f"--model_base_path={SAMPLE_MODELS}", "--limit=grpc_metadata_bytes=32768", grpc_front)
@@ -121,7 +121,7 @@ def test_header_blocks_in_several_frames_are_read(grpc_front: str, tmp_path: Pat
 
 
 @needs("nghttp")
-def test_too_many_header_bytes_are_refused_and_the_server_serves_on(server: ServerProcess, grpc_front: str, tmp_path: Path):
+def test_too_many_header_bytes_are_refused_and_the_server_continues(server: ServerProcess, grpc_front: str, tmp_path: Path):
     (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
     command = ("nghttp", "-v", *GRPC_HEADERS, "-d", tmp_path / "request")
     url = f"http://{server.grpc}/{SERVICE}/ModelInfer"
@@ -146,7 +146,7 @@ LOADS: dict[str, tuple[str, ...]] = {
 
 @needs("h2load")
 @pytest.mark.parametrize("load", LOADS)
-def test_h2load_s_requests_are_all_answered_and_counted(load: str, server: ServerProcess, tmp_path: Path):
+def test_h2load_requests_all_get_responses_and_are_counted(load: str, server: ServerProcess, tmp_path: Path):
     count = 3000
     (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
     before = successes(server)
@@ -161,7 +161,7 @@ def test_h2load_s_requests_are_all_answered_and_counted(load: str, server: Serve
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("curl", "h2load"))), reason="curl or h2load is not installed")
-def test_a_unix_socket_answers_the_same_tools(grpc_front: str, tmp_path: Path):
+def test_unix_socket_responds_to_the_same_tools(grpc_front: str, tmp_path: Path):
     (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
     socket = tmp_path / "g.sock"
     with running_server(f"--model_base_path={SAMPLE_MODELS}", f"--grpc_socket_path={socket}", grpc_front, at=tmp_path / "run") as server:

@@ -70,7 +70,7 @@ def infer_request() -> bytes:
 
 
 @pytest.mark.parametrize("path", [INFER, INDEX])
-def test_a_storm_of_chunks_ends_in_413_and_leaves_no_memory_behind(server: ServerProcess, path: bytes):
+def test_storm_of_chunks_gets_413_and_leaks_no_memory(server: ServerProcess, path: bytes):
     storm = head(b"POST", path, b"Transfer-Encoding: chunked"), b"1\r\nA\r\n" * 1_000_000
     # What answers management calls is loaded for the first of them, and a storm is refused before that has ended.
     assert server.get("/v2")[0] == 200
@@ -94,7 +94,7 @@ def test_a_storm_of_chunks_ends_in_413_and_leaves_no_memory_behind(server: Serve
     ],
     ids=["declared", "chunked", "header", "headers"],
 )
-def test_giant_requests_are_refused_before_memory_is_reserved(
+def test_oversized_requests_are_refused_before_memory_is_reserved(
     server: ServerProcess, path: bytes, fields: tuple[bytes, ...], rest: bytes, status: int
 ):
     server.get("/v2")  # loads what the first request of its kind loads
@@ -106,7 +106,7 @@ def test_giant_requests_are_refused_before_memory_is_reserved(
     wait_until(lambda: resident_bytes(server) - before < 4 * MIB, what="the memory to be given back")
 
 
-def test_a_giant_target_is_refused(server: ServerProcess):
+def test_oversized_target_is_refused(server: ServerProcess):
     assert sent_and_answered(server, head(b"GET", b"/" + b"x" * MIB)).startswith(b"HTTP/1.1 414 ")
 
 
@@ -129,13 +129,13 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("wire", SMUGGLED)
-def test_a_message_whose_end_is_in_doubt_is_one_400_and_the_end(server: ServerProcess, wire: bytes):
+def test_ambiguous_message_length_gets_one_400_and_ends_the_connection(server: ServerProcess, wire: bytes):
     got = sent_and_answered(server, wire)
     assert got.startswith(b"HTTP/1.1 400 ")
     assert got.count(b"HTTP/1.1 ") == 1
 
 
-def test_a_request_hidden_in_a_body_is_a_body(server: ServerProcess):
+def test_request_smuggled_in_a_body_is_body_data(server: ServerProcess):
     with closing(connected(server)) as peer:
         behind = head(b"GET", b"/v2/health/ready", b"Connection: close")
         peer.sendall(head(b"POST", INFER, b"Content-Length: %d" % len(HIDDEN)) + HIDDEN + behind)
@@ -183,7 +183,7 @@ def test_five_hundred_slow_clients_are_disconnected_and_delay_no_other_client(se
 
 
 @pytest.mark.slow
-def test_sixty_four_clients_that_pipeline_a_thousand_each_hold_little(server: ServerProcess):
+def test_sixty_four_pipelining_clients_hold_little_memory(server: ServerProcess):
     request = infer_request()
     for _ in range(3):
         assert server.get(INFER.decode(), infer_body())[0] == 200

@@ -79,7 +79,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def test_tritonclient_cannot_tell_the_compiled_model_from_its_source(mixed: ServerProcess, clients_python: Path) -> None:
+def test_tritonclient_gets_the_same_results_from_the_compiled_model_and_its_source(mixed: ServerProcess, clients_python: Path) -> None:
     script = Path(__file__).parent / "foreign" / "ipu.py"
     command = [str(clients_python), str(script), mixed.grpc, mixed.http, str(HELDOUT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -87,7 +87,7 @@ def test_tritonclient_cannot_tell_the_compiled_model_from_its_source(mixed: Serv
 
 
 @pytest.mark.parametrize("model", ["digits", "digits_ipu"])
-def test_the_example_finds_the_served_digits_as_right_as_those_in_process(mixed: ServerProcess, model: str) -> None:
+def test_example_is_as_accurate_served_as_in_process(mixed: ServerProcess, model: str) -> None:
     command = [sys.executable, str(REPOSITORY_ROOT / "examples/digits/evaluate.py"), "--model", model]
     done = subprocess.run([*command, "--grpc", mixed.grpc, "--http", mixed.http], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -103,7 +103,7 @@ def test_the_example_finds_the_served_digits_as_right_as_those_in_process(mixed:
         ("larger_batch", ["max_batch_size", "fixed to max_batch_size"]),
     ],
 )
-def test_what_cannot_be_loaded_says_why_and_harms_no_other(mixed: ServerProcess, model: str, reasons: list[str]) -> None:
+def test_unloadable_models_report_their_reason_and_affect_no_other(mixed: ServerProcess, model: str, reasons: list[str]) -> None:
     states = index(mixed)
     assert states[model][0] == "UNAVAILABLE"
     assert all(reason in states[model][1] for reason in reasons), states[model]
@@ -111,7 +111,7 @@ def test_what_cannot_be_loaded_says_why_and_harms_no_other(mixed: ServerProcess,
     assert "/tmp" not in states[model][1]
 
 
-def test_models_on_one_ipu_reload_each_other_and_the_start_says_so(mixed: ServerProcess) -> None:
+def test_models_that_share_an_ipu_evict_each_other_and_the_start_reports_it(mixed: ServerProcess) -> None:
     evictions, loading_s = figure(mixed, "stoker_ipu_evictions_total"), figure(mixed, "stoker_ipu_load_seconds_total")
     for _ in range(2):
         assert doubled(mixed, "one") == [2, 4]
@@ -123,7 +123,7 @@ def test_models_on_one_ipu_reload_each_other_and_the_start_says_so(mixed: Server
     assert all(f"'{name}'" in note for name in ("digits_ipu", "one", "two"))
 
 
-def test_a_fused_executable_is_served_as_one_model_a_sub_graph(tmp_path: Path) -> None:
+def test_fused_executable_is_served_as_one_model_a_sub_graph(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     (tmp_path / "fusion.yaml").write_text(FUSION.format(repository=repository, scratch=tmp_path / "out", models=SAMPLE_MODELS))
     assert compile_command(["--config_yaml", str(tmp_path / "fusion.yaml")]) == 0
@@ -139,7 +139,7 @@ def test_a_fused_executable_is_served_as_one_model_a_sub_graph(tmp_path: Path) -
         assert figure(server, "stoker_ipu_loads_total") == 1
 
 
-def test_a_reload_under_load_loses_nothing(tmp_path: Path) -> None:
+def test_reload_under_load_loses_no_request(tmp_path: Path) -> None:
     repository = copy_models(SAMPLE_MODELS, tmp_path / "models", ["digits_ipu"])
     model = repository / "digits_ipu"
     flags = (f"--model_base_path={repository}", "--model-control-mode=explicit", "--load-model=*")
@@ -175,7 +175,7 @@ def test_a_reload_under_load_loses_nothing(tmp_path: Path) -> None:
         assert described["versions"] == ["3"]
 
 
-def test_a_device_that_resets_while_serving_answers_again(tmp_path: Path) -> None:
+def test_device_that_resets_serves_again(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     write_model(repository, "one", popef(doubling((2, 2))))
     flags = (f"--model_base_path={repository}", "--backend-config=poplar,faults=reset@2,reset@4")
@@ -189,7 +189,7 @@ def test_a_device_that_resets_while_serving_answers_again(tmp_path: Path) -> Non
         assert figure(server, "stoker_ipu_faults_total") == 1
 
 
-def test_a_wrong_setting_ends_the_start_with_one_line(tmp_path: Path) -> None:
+def test_wrong_setting_ends_the_start_with_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0"]
     done = subprocess.run(
         [*command, "--backend-config=poplar,sim_num_IPUs=none"],

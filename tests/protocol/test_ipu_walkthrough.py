@@ -13,7 +13,7 @@ pytestmark = pytest.mark.protocol
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_chooses_compiles_runs_and_serves(tmp_path):
+def test_walkthrough_chooses_compiles_runs_and_serves(tmp_path):
     command = [sys.executable, str(ROOT / "examples" / "ipu" / "walkthrough.py"), "--keep", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -28,7 +28,7 @@ def test_it_chooses_compiles_runs_and_serves(tmp_path):
         assert float(found[1]) > 97
 
 
-def test_what_nothing_satisfies_ends_with_one_line(tmp_path):
+def test_unsatisfiable_choice_ends_with_one_line(tmp_path):
     command = [sys.executable, str(ROOT / "examples" / "ipu" / "walkthrough.py"), "--latency_us", "0.001"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 1
@@ -44,7 +44,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def test_an_interruption_is_quiet(tmp_path):
+def test_interruption_prints_no_traceback(tmp_path):
     walkthrough = ROOT / "examples" / "ipu" / "walkthrough.py"
     command = [sys.executable, "-c", IN_THE_FOREGROUND, "-u", str(walkthrough), "--keep", str(tmp_path / "kept")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as running:

@@ -13,7 +13,7 @@ CHECKS = "rest-health rest-infer rest-error rest-v1 grpc-health grpc-infer grpc-
 
 
 @pytest.mark.skipif(not PYTHON.exists(), reason="KServe's SDK is not installed: run 'make kserve-client'")
-def test_kserve_s_clients_find_everything_they_expect(server: ServerProcess):
+def test_kserve_clients_pass_all_their_checks(server: ServerProcess):
     done = subprocess.run([PYTHON, JUDGE, server.http, server.grpc], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.split() == CHECKS.split()

@@ -74,7 +74,7 @@ def check_answers(client: Client, name: str, graph: UnusualGraph) -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc marks memory by MALLOC_PERTURB_")
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_no_answer_holds_memory_of_the_server_or_of_another_client(backend: str, tmp_path: Path) -> None:
+def test_response_contains_no_memory_of_the_server_or_of_another_client(backend: str, tmp_path: Path) -> None:
     if backend == "openvino" and importlib.util.find_spec("openvino") is None:
         pytest.skip("the package 'openvino', an extra, is not installed")
     models = write_models(tmp_path / "models", backend)

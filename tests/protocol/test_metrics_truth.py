@@ -20,7 +20,7 @@ def counts(server: ServerProcess) -> dict[str, int]:
     return found
 
 
-def test_answers_and_refusals_add_up_to_what_was_sent(tmp_path):
+def test_responses_and_refusals_sum_to_the_requests_sent(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
         sent = 0
         for kind, address in ((GrpcClient, server.grpc), (HttpClient, server.http)):

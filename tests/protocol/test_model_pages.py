@@ -36,7 +36,7 @@ def shell(text: str) -> str:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("model", MODELS)
-def test_curl_calls_are_answered_as_printed(server: ServerProcess, model: str):
+def test_curl_calls_of_the_page_get_the_printed_responses(server: ServerProcess, model: str):
     printed = calls(server, model)
     output = OUTPUTS[model.split("/")[0]]
     for key in ("curl-json", "curl-binary"):
@@ -46,7 +46,7 @@ def test_curl_calls_are_answered_as_printed(server: ServerProcess, model: str):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_call_by_stoker_client_runs_as_printed(server: ServerProcess, model: str):
+def test_stoker_client_call_of_the_page_runs(server: ServerProcess, model: str):
     paths = os.pathsep.join([str(REPOSITORY_ROOT), str(REPOSITORY_ROOT / "clients" / "python")])
     command = [sys.executable, "-W", "error", "-c", calls(server, model)["stoker-client"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": paths}, check=False)
@@ -55,14 +55,14 @@ def test_the_call_by_stoker_client_runs_as_printed(server: ServerProcess, model:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_calls_by_tritonclient_run_as_printed(server: ServerProcess, clients_python: Path, model: str):
+def test_tritonclient_calls_of_the_page_run(server: ServerProcess, clients_python: Path, model: str):
     printed = calls(server, model)
     for key in ("tritonclient-http", "tritonclient-grpc"):
         assert "[[" in run_python(clients_python, printed[key]), key
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_call_by_grpcurl_is_a_request_that_is_answered(server: ServerProcess, model: str):
+def test_grpcurl_call_of_the_page_is_a_valid_request(server: ServerProcess, model: str):
     """Its JSON is what grpcurl turns into the request by the server's reflection; here the message does it."""
     printed = calls(server, model)["grpcurl"]
     command = r"grpcurl -plaintext -d (@|'.*') (?:\\\n  )?(\S+) inference\.GRPCInferenceService/ModelInfer"
@@ -76,7 +76,7 @@ def test_the_call_by_grpcurl_is_a_request_that_is_answered(server: ServerProcess
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_document_is_valid_openapi_and_its_example_is_answered(server: ServerProcess, clients_python: Path, model: str):
+def test_document_is_valid_openapi_and_its_example_gets_a_response(server: ServerProcess, clients_python: Path, model: str):
     document = server.json(f"/v2/models/{model}/openapi.json")
     judge = """
 import json, sys
@@ -104,7 +104,7 @@ print("valid")
             server.json(path, body)
 
 
-def test_the_list_links_every_model_and_allows_no_script(server: ServerProcess):
+def test_list_links_every_model_and_allows_no_script(server: ServerProcess):
     status, page = server.get("/models")
     assert status == 200
     for model in ("digits", "digits_ipu", "digits_gcu", "simple"):
@@ -114,14 +114,14 @@ def test_the_list_links_every_model_and_allows_no_script(server: ServerProcess):
 
 
 @pytest.mark.parametrize("path", ["/v2/models/ghost/openapi.json", "/v2/models/simple/versions/9/openapi.json"])
-def test_a_document_of_what_is_not_served_is_an_error_in_json(server: ServerProcess, path: str):
+def test_document_of_an_unserved_model_is_a_json_error(server: ServerProcess, path: str):
     status, body = server.get(path)
     assert status in (400, 404)
     assert "error" in json.loads(body)
 
 
 @pytest.mark.parametrize("path", ["/models/ghost", "/models/%3Cscript%3E", "/models/simple/versions/9"])
-def test_a_page_of_what_is_not_served_says_so_as_a_page(server: ServerProcess, path: str):
+def test_page_of_an_unserved_model_is_an_error_page(server: ServerProcess, path: str):
     status, page = server.get(path)
     assert status in (400, 404)
     assert page.startswith(b"<!doctype html>")

@@ -63,7 +63,7 @@ def command(node: str, script: str, address: str) -> list[str | Path]:
     return [node, FOREIGN / script, address, REPOSITORY_ROOT / "proto"]
 
 
-def test_grpc_js_finds_everything_it_expects(slow_server: ServerProcess, grpc_front: str, node: str):
+def test_grpc_js_passes_all_its_checks(slow_server: ServerProcess, grpc_front: str, node: str):
     # grpcio counts streams that its client has seen the end of, and refuses beyond the limit of 1000.
     at_once = "900" if grpc_front.endswith("grpcio") else "2500"
     asked = [*command(node, "judge.js", slow_server.grpc), at_once]
@@ -74,7 +74,7 @@ def test_grpc_js_finds_everything_it_expects(slow_server: ServerProcess, grpc_fr
     wait_until(lambda: failures(slow_server, "slow") == 2, what="both calls to be taken back")
 
 
-def test_grpc_js_gets_its_responses_from_a_server_that_drains(slow_server: ServerProcess, grpc_front: str, node: str):
+def test_grpc_js_gets_its_responses_from_a_draining_server(slow_server: ServerProcess, grpc_front: str, node: str):
     asked = command(node, "drain.js", slow_server.grpc)
     with subprocess.Popen(asked, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
         wait_until(lambda: in_flight(slow_server) == 3, what="three requests to be in work")

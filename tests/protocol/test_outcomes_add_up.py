@@ -135,7 +135,7 @@ def queued(server: ServerProcess, model: str) -> int:
 
 
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_outcomes_add_up_to_what_was_sent_for_each_model_and_reason(tmp_path: Path, front: str):
+def test_outcomes_sum_to_the_requests_sent_for_each_model_and_reason(tmp_path: Path, front: str):
     write_models(tmp_path / "models")
     flags = ("--model-control-mode=explicit", "--load-model=*", f"--grpc-front={front}")
     with running_server(f"--model_base_path={tmp_path / 'models'}", *flags, at=tmp_path / "server") as server:

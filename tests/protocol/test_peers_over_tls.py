@@ -69,7 +69,7 @@ def run(*command: str | Path, **more: str) -> str:
 
 @pytest.mark.skipif(not (REPOSITORY_ROOT / ".perf_analyzer").exists(), reason="perf_analyzer is not here: run 'make perf-analyzer'")
 @pytest.mark.parametrize("kind", ["grpc", "http"])
-def test_perf_analyzer(kind: str, mutual_server: ServerProcess, authority: Authority, client: Pair):
+def test_perf_analyzer_connects_over_tls(kind: str, mutual_server: ServerProcess, authority: Authority, client: Pair):
     of_grpc = {
         "root-certifications-file": authority.cert,
         "private-key-file": client.key,
@@ -100,7 +100,7 @@ def test_perf_analyzer(kind: str, mutual_server: ServerProcess, authority: Autho
 @pytest.mark.skipif(
     shutil.which("node") is None or not NODE_MODULES.exists(), reason="node or its client is missing: run 'make node-client'"
 )
-def test_grpc_js(mutual_server: ServerProcess, authority: Authority, client: Pair):
+def test_grpc_js_connects_over_tls(mutual_server: ServerProcess, authority: Authority, client: Pair):
     script = Path(__file__).parent / "foreign_node" / "live_over_tls.js"
     address = f"localhost:{mutual_server.grpc_port}"
     shown = run("node", script, address, REPOSITORY_ROOT / "proto", authority.cert, client.key, client.cert, NODE_PATH=str(NODE_MODULES))
@@ -108,7 +108,7 @@ def test_grpc_js(mutual_server: ServerProcess, authority: Authority, client: Pai
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_agrees_on_http_2_by_alpn(mutual_server: ServerProcess, authority: Authority, client: Pair, tmp_path: Path):
+def test_curl_negotiates_http_2_by_alpn(mutual_server: ServerProcess, authority: Authority, client: Pair, tmp_path: Path):
     (tmp_path / "request").write_bytes(bytes(5))
     tls = ("--cacert", authority.cert, "--cert", client.cert, "--key", client.key)
     sent = ("--http2", "--dump-header", "-", "-o", tmp_path / "answer", *GRPC_HEADERS, "--data-binary", f"@{tmp_path / 'request'}")
@@ -119,7 +119,7 @@ def test_curl_agrees_on_http_2_by_alpn(mutual_server: ServerProcess, authority: 
 
 
 @pytest.mark.skipif(shutil.which("nghttp") is None, reason="nghttp is not installed")
-def test_nghttp(mutual_server: ServerProcess, client: Pair, tmp_path: Path):
+def test_nghttp_connects_over_tls(mutual_server: ServerProcess, client: Pair, tmp_path: Path):
     (tmp_path / "request").write_bytes(bytes(5))
     url = f"https://localhost:{mutual_server.grpc_port}/{LIVE}"
     tls = ("-y", f"--cert={client.cert}", f"--key={client.key}")
@@ -129,7 +129,7 @@ def test_nghttp(mutual_server: ServerProcess, client: Pair, tmp_path: Path):
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
-def test_h2load(encrypted_server: ServerProcess, tmp_path: Path):
+def test_h2load_connects_over_tls(encrypted_server: ServerProcess, tmp_path: Path):
     (tmp_path / "request").write_bytes(bytes(5))
     url = f"https://localhost:{encrypted_server.grpc_port}/{LIVE}"
     shown = run("h2load", "-n", "2000", "-c", "10", "-m", "20", *GRPC_HEADERS, "-d", tmp_path / "request", url)

@@ -188,20 +188,20 @@ def measured_and_counted(server: ServerProcess, at: Path, address: tuple[str, ..
 
 @pytest.mark.parametrize("case", OVER_HTTP)
 @pytest.mark.parametrize("open_server", FRONTS[:1], indirect=True)
-def test_it_measures_over_http(case: str, open_server: ServerProcess, tmp_path: Path):
+def test_perf_analyzer_measures_over_http(case: str, open_server: ServerProcess, tmp_path: Path):
     measured_and_counted(open_server, tmp_path, ("-u", open_server.http), OVER_HTTP[case])
     assert open_server.json("/v2/systemsharedmemory/status") == []
 
 
 @pytest.mark.parametrize("case", OVER_GRPC)
 @pytest.mark.parametrize("open_server", FRONTS, indirect=True)
-def test_it_measures_over_grpc(case: str, open_server: ServerProcess, tmp_path: Path):
+def test_perf_analyzer_measures_over_grpc(case: str, open_server: ServerProcess, tmp_path: Path):
     measured_and_counted(open_server, tmp_path, ("-u", open_server.grpc, "-i", "grpc"), OVER_GRPC[case])
     assert open_server.json("/v2/systemsharedmemory/status") == []
 
 
 @pytest.mark.parametrize("open_server", FRONTS, indirect=True)
-def test_it_counts_the_responses_of_a_decoupled_model(open_server: ServerProcess, tmp_path: Path):
+def test_perf_analyzer_counts_the_responses_of_a_decoupled_model(open_server: ServerProcess, tmp_path: Path):
     (tmp_path / "input.json").write_text(json.dumps({"data": [{"IN": {"content": [7, 8, 9], "shape": [3]}}]}))
     flags = ("-m", "repeat", "-i", "grpc", "--streaming", f"--input-data={tmp_path / 'input.json'}", *COUNTED)
     _, [row] = measured(tmp_path, "-u", open_server.grpc, *flags)
@@ -211,7 +211,7 @@ def test_it_counts_the_responses_of_a_decoupled_model(open_server: ServerProcess
 
 @pytest.mark.parametrize("case", AS_TENSORFLOW_SERVING)
 @pytest.mark.parametrize("open_server", FRONTS, indirect=True)
-def test_it_measures_as_a_client_of_tensorflow_serving(case: str, open_server: ServerProcess, tmp_path: Path):
+def test_perf_analyzer_measures_as_a_tensorflow_serving_client(case: str, open_server: ServerProcess, tmp_path: Path):
     flags = ("-u", open_server.grpc, "-i", "grpc", "--service-kind=tfserving", "-m", "digits", *AS_TENSORFLOW_SERVING[case])
     _, rows = measured(tmp_path, *flags)
     assert rows
@@ -219,12 +219,12 @@ def test_it_measures_as_a_client_of_tensorflow_serving(case: str, open_server: S
         check_plausible(row)
 
 
-def test_the_script_starts_a_server_where_none_is_named(tmp_path: Path):
+def test_script_without_an_address_starts_a_server(tmp_path: Path):
     printed, rows = measured(tmp_path, "--serve-flags=--grpc_front=h2", "-m", "digits_gcu", "-i", "grpc", *COUNTED)
     check_served(printed, rows, COUNTED)
 
 
-def test_the_script_says_why_it_cannot_run():
+def test_script_that_cannot_run_prints_its_reason():
     command = [sys.executable, str(SCRIPT), "--serve-flags=--no-such-flag", "-m", "simple"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -34,7 +34,7 @@ def where(request: pytest.FixtureRequest, server: ServerProcess) -> dict[str, An
     return {"protocol": request.param, "url": server.grpc if request.param == "grpc" else server.http}
 
 
-def test_a_prediction_is_that_of_kserve_v2(where: dict[str, Any], server: ServerProcess, images: np.ndarray) -> None:
+def test_prediction_equals_that_of_kserve_v2(where: dict[str, Any], server: ServerProcess, images: np.ndarray) -> None:
     with sdk.connect(f"grpc://{server.grpc}") as client:
         expected = client.infer("digits", {"image": images})["scores"]
     with PredictContext("digits", **where) as context:
@@ -52,7 +52,7 @@ def test_a_prediction_is_that_of_kserve_v2(where: dict[str, Any], server: Server
         assert [each["score"] for each in classes] == pytest.approx(row[best].tolist(), rel=1e-6)
 
 
-def test_asynchronous_predictions_come_back_each_to_its_own(where: dict[str, Any], images: np.ndarray) -> None:
+def test_asynchronous_predictions_return_their_own_results(where: dict[str, Any], images: np.ndarray) -> None:
     with PredictContext("digits", **where) as context:
         calls = [context.async_run({"image": images[at : at + 1]}, ["scores"]) for at in range(8)]
         found = [context.process_response(["scores"], call.result(30))["scores"].tensor for call in calls]
@@ -60,7 +60,7 @@ def test_asynchronous_predictions_come_back_each_to_its_own(where: dict[str, Any
     np.testing.assert_allclose(np.concatenate(found), together, rtol=1e-5, atol=1e-6)
 
 
-def test_python_numbers_fit_the_model(where: dict[str, Any]) -> None:
+def test_python_numbers_are_converted_to_the_models_type(where: dict[str, Any]) -> None:
     with PredictContext("simple", **where) as context:
         outputs = context.run({"INPUT0": [list(range(16))], "INPUT1": [[1] * 16]}, ["OUTPUT0", "OUTPUT1"])
     assert outputs["OUTPUT0"].tensor.tolist() == [list(range(1, 17))]
@@ -68,13 +68,13 @@ def test_python_numbers_fit_the_model(where: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("version", [1, "stable"])
-def test_a_version_may_be_named(where: dict[str, Any], images: np.ndarray, version: int | str) -> None:
+def test_prediction_accepts_a_version(where: dict[str, Any], images: np.ndarray, version: int | str) -> None:
     with PredictContext("digits", version, **where) as context:
         assert context.run({"image": images}, ["scores"])["scores"].tensor.shape == (8, 10)
 
 
 @pytest.mark.parametrize("name", ["nobody", "digits"])
-def test_an_unknown_model_or_version_is_not_found(where: dict[str, Any], name: str) -> None:
+def test_unknown_model_or_version_is_not_found(where: dict[str, Any], name: str) -> None:
     with pytest.raises(sdk.NotFound, match=name):
         PredictContext(name, 7, **where)
 
@@ -89,7 +89,7 @@ def test_an_unknown_model_or_version_is_not_found(where: dict[str, Any], name: s
         ({"image": np.zeros((1, 8, 8), np.float32)}, ["answers"], "answers"),
     ],
 )
-def test_a_request_that_does_not_fit_the_model_says_why(where: dict[str, Any], inputs, outputs, text: str) -> None:
+def test_request_that_contradicts_the_model_names_the_reason(where: dict[str, Any], inputs, outputs, text: str) -> None:
     with PredictContext("digits", **where) as context, pytest.raises(sdk.InvalidRequest) as caught:
         context.run(inputs, outputs)
     assert re.search(text, str(caught.value))

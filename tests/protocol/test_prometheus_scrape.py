@@ -72,7 +72,7 @@ def running_prometheus(program: str, target: str, at: Path) -> Iterator[Promethe
         process.wait(30)
 
 
-def test_prometheus_scrapes_without_error_and_answers_every_query_of_the_dashboard(server: ServerProcess, tmp_path: Path) -> None:
+def test_prometheus_scrapes_without_error_and_every_dashboard_query_has_data(server: ServerProcess, tmp_path: Path) -> None:
     program = installed("prometheus")
     body = {"inputs": [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": list(range(16))} for name in ("INPUT0", "INPUT1")]}
     for _ in range(REQUESTS):
@@ -97,7 +97,7 @@ def test_prometheus_scrapes_without_error_and_answers_every_query_of_the_dashboa
             assert rows or ONLY_AFTER_FAILURE in query, f"no series answers {query}"
 
 
-def test_promtool_complains_of_triton_names_only(server: ServerProcess) -> None:
+def test_promtool_warns_only_about_triton_names(server: ServerProcess) -> None:
     status, text = server.get("/metrics")
     assert status == 200
     done = subprocess.run([installed("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)

@@ -13,7 +13,7 @@ CHECKS = "list describe infer tensorflow-serving adlik error"
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_a_client_that_knows_only_reflection_calls_every_protocol(version: str, server: ServerProcess):
+def test_reflection_client_calls_every_protocol(version: str, server: ServerProcess):
     # Isolated (-I): it finds grpcio and its reflection package, and nothing of this project.
     done = subprocess.run([sys.executable, "-I", JUDGE, version, server.grpc], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -148,7 +148,7 @@ BAD_RELOADS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("control", ["explicit", "poll"])
-def test_six_bad_reloads_change_nothing_for_what_serves_and_a_mended_one_is_taken(control, tmp_path):
+def test_bad_reload_leaves_the_loaded_model_and_a_corrected_one_loads(control, tmp_path):
     models = tmp_path / "models"
     write_version(models / "m", 1, 1.0)
     flags = ["--load-model=m"] if control == "explicit" else ["--repository-poll-secs=0.2", "--settle-secs=0.1"]

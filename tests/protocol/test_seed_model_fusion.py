@@ -53,11 +53,11 @@ def test_the_yaml_compiles_both_models_into_one_executable(compiled):
     assert (compiled / "executable.popef").is_file()
 
 
-def test_the_run_script_finds_the_outputs_it_expects(compiled):
+def test_run_script_gets_the_expected_outputs(compiled):
     run(compiled, "python", "run.py")
 
 
-def test_the_dump_shows_sections_and_the_input_that_selects(compiled):
+def test_dump_lists_sections_and_the_selecting_input(compiled):
     text = run(compiled, "popef_dump", "executable.popef")
     for section in ("Executables", "Anchors", "Opaques"):
         assert section in text

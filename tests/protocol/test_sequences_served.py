@@ -16,7 +16,7 @@ REFUSALS: list[tuple[dict[str, int], str]] = [
 ]
 
 
-def test_tritonclient_finds_its_sequences_again(tmp_path: Path, clients_python: Path):
+def test_tritonclient_continues_its_sequences(tmp_path: Path, clients_python: Path):
     write_adding(tmp_path / "models")
     with running_server(f"--model_base_path={tmp_path / 'models'}", at=tmp_path / "server") as server:
         command = [str(clients_python), str(FOREIGN / "sequences.py"), server.http, server.grpc]

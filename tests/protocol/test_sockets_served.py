@@ -52,7 +52,7 @@ def targets(clients_python: Path, *given: str) -> None:
 
 @needs_curl
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_both_fronts_answer_on_sockets_beside_their_ports(front, at, clients_python: Path):
+def test_both_protocols_listen_on_sockets_beside_their_ports(front, at, clients_python: Path):
     with running_server(*flags_of(at), *fronts(front), at=at / "run") as server:
         facts = json.loads((at / "run" / "ready.json").read_text())
         assert (facts["grpc_socket"], facts["http_socket"]) == (str(at / "g.sock"), str(at / "h.sock"))
@@ -70,7 +70,7 @@ def test_both_fronts_answer_on_sockets_beside_their_ports(front, at, clients_pyt
 
 @needs_curl
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_a_killed_servers_sockets_are_replaced_and_a_living_ones_refused(front, at, clients_python: Path):
+def test_socket_of_a_killed_server_is_replaced_and_that_of_a_live_one_refused(front, at, clients_python: Path):
     flags = [*flags_of(at), *fronts(front), "--allow-tcp=false"]
     with running_server(*flags, at=at / "first") as killed:
         killed.stop(signal.SIGKILL)
@@ -87,7 +87,7 @@ def test_a_killed_servers_sockets_are_replaced_and_a_living_ones_refused(front, 
         assert living.stop() == 0
 
 
-def test_our_own_clients_come_by_sockets_too(at):
+def test_clients_of_the_project_connect_to_sockets(at):
     image = {f"INPUT{each}": np.full((1, 16), 3, np.int32) for each in (0, 1)}
 
     async def call(url: str) -> list[int]:
@@ -102,7 +102,7 @@ def test_our_own_clients_come_by_sockets_too(at):
 
 
 @needs_curl
-def test_a_browsers_preflight_is_answered_as_curl_sends_it(at):
+def test_preflight_request_sent_by_curl_gets_a_response(at):
     with running_server(f"--model_base_path={at / 'models'}", "--rest_api_enable_cors_support=true", at=at / "run") as server:
         asked = ["-H", "Origin: https://app.example", "-H", "Access-Control-Request-Method: POST"]
         headed = curl("-i", "-X", "OPTIONS", *asked, f"http://{server.http}/v2/models/simple/infer").lower().splitlines()

@@ -70,7 +70,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_spans_of_a_request_hang_below_its_clients(front: str, collector: Collector, tmp_path: Path) -> None:
+def test_spans_of_a_request_are_children_of_the_clients_span(front: str, collector: Collector, tmp_path: Path) -> None:
     repository = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     traces = ["mode=opentelemetry", f"opentelemetry,url={collector.url}", "level=TIMESTAMPS", "rate=0"]
     flags = (f"--model_base_path={repository}", f"--grpc-front={front}", *(f"--trace-config={each}" for each in traces))

@@ -32,7 +32,7 @@ def judged(python: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_the_published_client_finds_everything_it_expects(front: str, tfs_python: Path, tmp_path: Path):
+def test_published_client_passes_all_its_checks(front: str, tfs_python: Path, tmp_path: Path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", f"--grpc_front={front}", at=tmp_path) as server:
         assert judged(tfs_python, server.grpc) == CHECKS.split()
 
@@ -46,7 +46,7 @@ def versions(root: Path, *numbers: int) -> Path:
     return folder
 
 
-def test_the_published_client_replaces_the_list_of_models(tfs_python: Path, tmp_path: Path):
+def test_published_client_replaces_the_list_of_models(tfs_python: Path, tmp_path: Path):
     folder = versions(tmp_path, 1, 2)
     flags = ("--model_name=digits", f"--model_base_path={folder}", "--allow_model_reload")
     with running_server(*flags, at=tmp_path / "server") as server:
@@ -58,7 +58,7 @@ def images(count: int) -> list[Any]:
         return heldout["images"][:count].tolist()
 
 
-def test_rows_as_curl_sends_them_are_answered_by_every_kind_of_model(server: ServerProcess):
+def test_rows_sent_by_curl_get_responses_from_every_kind_of_model(server: ServerProcess):
     best: dict[str, list[int]] = {}
     for model in ("digits", "digits_ipu", "digits_gcu"):
         answer: Any = server.json(f"/v1/models/{model}:predict", {"signature_name": "serving_default", "instances": images(9)})

@@ -99,7 +99,7 @@ def in_rows(cases: dict[str, Case]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
-def test_eight_certificates_come_in_or_not(kind, mutual_server: ServerProcess, cases, clients_python: Path, tmp_path):
+def test_eight_certificates_are_accepted_or_rejected(kind, mutual_server: ServerProcess, cases, clients_python: Path, tmp_path):
     (tmp_path / "cases").write_text(in_rows(cases))
     port = mutual_server.grpc_port if kind == "grpc" else mutual_server.http_port
     command = [str(clients_python), str(FOREIGN / "tls.py"), kind, str(port), str(tmp_path / "cases")]
@@ -111,7 +111,7 @@ def test_eight_certificates_come_in_or_not(kind, mutual_server: ServerProcess, c
 
 @pytest.mark.skipif(CURL is None, reason="needs curl")
 @pytest.mark.parametrize("port", ["http_port", "metrics_port"])
-def test_curl_finds_the_same(port, mutual_server: ServerProcess, cases):
+def test_curl_accepts_and_rejects_the_same_certificates(port, mutual_server: ServerProcess, cases):
     path = "/v2/health/ready" if port == "http_port" else "/metrics"
     found = {}
     for name, case in cases.items():
@@ -122,7 +122,7 @@ def test_curl_finds_the_same(port, mutual_server: ServerProcess, cases):
     assert found == {name: case.comes_in for name, case in cases.items()}
 
 
-def test_the_start_line_says_what_is_encrypted(mutual_server: ServerProcess):
+def test_start_line_lists_the_encrypted_listeners(mutual_server: ServerProcess):
     line = mutual_server.out_path.read_text().splitlines()[-1]
     assert line.count("(mutual TLS)") == 3
 
@@ -177,7 +177,7 @@ def der(pair: Pair) -> bytes:
 
 
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_large_tensors_pass_whole_both_ways(front, authority: Authority, server_pair: Pair, tmp_path):
+def test_large_tensors_arrive_unchanged_in_both_directions(front, authority: Authority, server_pair: Pair, tmp_path):
     folder = tmp_path / "models" / "echo"
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.identity").touch()
@@ -194,7 +194,7 @@ def test_large_tensors_pass_whole_both_ways(front, authority: Authority, server_
                     assert np.array_equal(client.infer("echo", {"INPUT": values})["OUTPUT"], values)
 
 
-def test_stalled_handshakes_delay_no_other_client_and_leave_nothing_behind(authority: Authority, server_pair: Pair, tmp_path):
+def test_stalled_handshakes_delay_no_other_client_and_leak_nothing(authority: Authority, server_pair: Pair, tmp_path):
     encrypted = ["use-ssl", f"server-cert={server_pair.cert}", f"server-key={server_pair.key}"]
     flags = [f"--{port}-{name}" for port in ("grpc", "http") for name in encrypted]
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
@@ -228,7 +228,7 @@ def test_stalled_handshakes_delay_no_other_client_and_leave_nothing_behind(autho
 
 @pytest.mark.parametrize("port", ["grpc", "http"])
 @pytest.mark.parametrize("days", [(-3, -1), (1, 2)], ids=["expired", "not yet valid"])
-def test_a_server_does_not_start_with_a_certificate_that_no_client_would_accept(port, days, authority: Authority):
+def test_server_refuses_to_start_with_a_certificate_that_clients_reject(port, days, authority: Authority):
     pair = authority.sign(f"start{days[0]}", days=days)
     flags = [f"--{port}-use-ssl", f"--{port}-server-cert={pair.cert}", f"--{port}-server-key={pair.key}"]
     command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", *flags]

@@ -74,15 +74,15 @@ def judge(clients_python: Path, script: str, flavour: str, server: ServerProcess
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("script", CHECKS)
-def test_the_unmodified_client_finds_the_extension_complete(script, flavour, open_server: ServerProcess, clients_python: Path):
+def test_unmodified_client_finds_every_extension(script, flavour, open_server: ServerProcess, clients_python: Path):
     assert judge(clients_python, script, flavour, open_server) == CHECKS[script].split()
 
 
-def test_client_shared_memory_is_announced_where_it_is_on(open_server: ServerProcess):
+def test_client_shared_memory_is_announced_if_it_is_enabled(open_server: ServerProcess):
     assert "--allow-client-shm" in open_server.log()
 
 
-def test_what_clients_traced_is_in_the_operators_file(open_server: ServerProcess, clients_python: Path):
+def test_traces_requested_by_clients_are_in_the_operators_file(open_server: ServerProcess, clients_python: Path):
     for flavour in FLAVOURS:
         judge(clients_python, "trace_settings", flavour, open_server)
     path = open_server.log_path.parents[1] / "trace.json"
@@ -121,6 +121,6 @@ def closed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_restricted_apis_want_their_key_and_are_themselves_with_it(flavour, closed_server: ServerProcess, clients_python: Path):
+def test_restricted_apis_work_with_their_key_only(flavour, closed_server: ServerProcess, clients_python: Path):
     assert judge(clients_python, "restricted", flavour, closed_server) == ["closed", "open"]
     assert "s3cret" not in closed_server.log()

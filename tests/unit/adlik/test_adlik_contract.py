@@ -14,7 +14,7 @@ from stoker.server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_
 HERE = Path(__file__).parent
 
 
-def test_the_messages_are_those_that_clients_have():
+def test_messages_equal_those_of_the_clients():
     file_lines = runpy.run_path(str(HERE.parent / "protos" / "list_descriptors.py"))["file_lines"]
     found: set[str] = set()
     for module in (model_pb2, predict_pb2, operate_pb2, tensor_pb2, tensor_shape_pb2, types_pb2):

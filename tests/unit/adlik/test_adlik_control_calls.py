@@ -28,7 +28,7 @@ def meta(name: str, version: int | None = None) -> predict_pb2.GetModelMetaReque
     return request
 
 
-def test_metadata_tells_the_configuration_and_the_states_of_the_versions():
+def test_metadata_contains_the_configuration_and_version_states():
     found = simple()
     found.versions = (1, 4)
 
@@ -57,7 +57,7 @@ def test_metadata_tells_the_configuration_and_the_states_of_the_versions():
         (meta("x" * 300), Code.INVALID_ARGUMENT, "300 characters"),
     ],
 )
-def test_metadata_of_what_is_not_there(request_, code, text):
+def test_metadata_of_an_unknown_model_or_version_is_an_error(request_, code, text):
     async def scenario(caller: Caller) -> None:
         found, message = await caller.refusal("getModelMeta", request_)
         assert found is code, message
@@ -66,7 +66,7 @@ def test_metadata_of_what_is_not_there(request_, code, text):
     run(scenario, FakeEngine(simple()), http=False)
 
 
-def test_metadata_of_a_model_that_does_not_serve_says_so():
+def test_metadata_of_an_unserved_model_reports_its_state():
     found = simple()
     engine = FakeEngine(found)
     found.is_ready = False
@@ -80,7 +80,7 @@ def test_metadata_of_a_model_that_does_not_serve_says_so():
     run(scenario, engine, http=False)
 
 
-def test_the_whole_configuration_in_adliks_form():
+def test_complete_configuration_has_adliks_form():
     of = signature([TensorSpec("x", DataType.FP16, (3, -1))], [TensorSpec("y", DataType.BF16, (5,))], 4)
     config = dataclasses.replace(
         model("m", of, lambda inputs: inputs).config,
@@ -108,7 +108,7 @@ def test_the_whole_configuration_in_adliks_form():
         assert config_message(described).version_policy.WhichOneof("policy_choice") == name
 
 
-def test_every_state_has_a_name_and_numbers_beyond_32_bits_are_left_out():
+def test_every_state_has_a_name_and_numbers_beyond_32_bits_are_omitted():
     entries = [IndexEntry("m", number, state) for number, state in enumerate(VersionState, 1)]
     entries += [IndexEntry("m", 1 << 33, VersionState.READY), IndexEntry("m", None, None)]
     states = {version: status.ready_state for version, status in version_states(entries, None).items()}
@@ -117,7 +117,7 @@ def test_every_state_has_a_name_and_numbers_beyond_32_bits_are_left_out():
     assert len(states) == len(VersionState)
 
 
-def test_the_server_runs_and_has_no_tasks_and_allows_no_operations():
+def test_server_status_has_no_tasks_and_refuses_operations():
     async def scenario(caller: Caller) -> None:
         assert (await caller.call("serverStatus", operate_pb2.ServerStatusRequest())).status == "running"
         code, text = await caller.refusal("create", operate_pb2.CreateTaskRequest())
@@ -141,7 +141,7 @@ def test_control_requests_are_bounded():
     run(scenario, FakeEngine(simple()), Limits(control_bytes=4096), http=False)
 
 
-def test_health_answers_for_each_service():
+def test_health_reports_each_service():
     async def scenario(caller: Caller) -> None:
         check = caller.channel.unary_unary(
             "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString

@@ -70,7 +70,7 @@ def answered(work) -> bool:
 
 @pytest.mark.slow
 @given(bodies, st.sampled_from(["simple", "open", "ghost", ""]))
-def test_any_json_body(body, name):
+def test_mutated_json_body_has_a_defined_outcome(body, name):
     text = json.dumps(body).encode()
 
     async def work(predict: Predict, engine: FakeEngine) -> None:
@@ -87,7 +87,7 @@ WHOLE = predict_request({"INPUT0": ROWS, "INPUT1": ROWS}, 2).SerializeToString()
 
 
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
-def test_any_changed_byte(changes, is_padded):
+def test_mutated_byte_has_a_defined_outcome(changes, is_padded):
     data = bytearray(WHOLE)
     for at, value in changes:
         data[at] = value
@@ -100,7 +100,7 @@ def test_any_changed_byte(changes, is_padded):
     answered(work)
 
 
-def test_an_unchanged_request_is_answered_both_ways():
+def test_unchanged_request_gets_a_response_in_both_forms():
     for data in (WHOLE, WHOLE + b"\x7a\x80\x28" + bytes(5120)):
 
         async def work(predict: Predict, _engine: FakeEngine, data: bytes = data) -> None:

@@ -58,7 +58,7 @@ def plain(ask):
 
 
 @given(requests(), st.booleans())
-def test_a_request_printed_by_protobuf_reads_like_the_message(request_, keeps_names):
+def test_json_request_printed_by_protobuf_equals_the_message(request_, keeps_names):
     text = json_format.MessageToJson(request_, preserving_proto_field_name=keeps_names)
     read = json_codec.read_request(orjson.loads(text), ModelQuery("m"), Limits())
     assert plain(read) == plain(predict.read_request(request_, {}))
@@ -83,7 +83,7 @@ def answer(datatype: DataType, values, classes=()) -> PredictionResponse:
         PredictionResponse(ModelQuery("m"), []),
     ],
 )
-def test_protobuf_reads_the_same_answer_from_both_forms(made):
+def test_protobuf_parses_the_same_response_from_both_forms(made):
     by_json = json_format.Parse(json_codec.print_response(made), predict_pb2.PredictResponse())
     by_message = predict_pb2.PredictResponse.FromString(predict.print_response(made))
     assert by_json.SerializeToString(deterministic=True) == by_message.SerializeToString(deterministic=True)

@@ -135,11 +135,11 @@ def test_a_model_is_added_with_all_its_files(bench: Bench):
     assert [name for name, _ in bench.engine.loads] == (["fresh"] if bench.mode is ControlMode.EXPLICIT else [])
 
 
-def test_an_absolute_path_below_the_root_is_taken(bench: Bench):
+def test_absolute_path_below_the_root_is_accepted(bench: Bench):
     bench.succeeds("addModel", model_name="fresh", path=str(bench.incoming / "new"))
 
 
-def test_a_model_that_does_not_load_is_taken_back(bench: Bench):
+def test_model_that_fails_to_load_is_removed_again(bench: Bench):
     before = bench.files()
     bench.engine.broken = {7}
     write_version(bench.incoming / "bad" / "7")
@@ -149,7 +149,7 @@ def test_a_model_that_does_not_load_is_taken_back(bench: Bench):
     assert bench.engine.unloads == ([("bad", False)] if bench.mode is ControlMode.EXPLICIT else [])
 
 
-def test_a_version_is_added_above_the_highest_or_as_asked_for(bench: Bench):
+def test_version_is_added_above_the_highest_or_with_the_given_number(bench: Bench):
     bench.succeeds("addModelVersion", model_name="m", path="three")
     bench.succeeds("addModelVersion", model_name="m", path="three", model_version=9)
     assert {"m/3/model.bin", "m/9/model.bin"} <= bench.files().keys()
@@ -160,7 +160,7 @@ def test_a_version_is_added_above_the_highest_or_as_asked_for(bench: Bench):
     bench.fails("addModelVersion", f"version {highest}, the highest possible", "model_version", model_name="m", path="three")
 
 
-def test_a_version_that_does_not_load_is_taken_back(bench: Bench):
+def test_version_that_fails_to_load_is_removed_again(bench: Bench):
     before = bench.files()
     bench.engine.broken = {3}
     bench.fails("addModelVersion", "it is broken", model_name="m", path="three")
@@ -168,7 +168,7 @@ def test_a_version_that_does_not_load_is_taken_back(bench: Bench):
     assert bench.engine.is_model_ready("m", None)
 
 
-def test_a_version_and_a_model_are_deleted(bench: Bench):
+def test_version_and_model_are_deleted(bench: Bench):
     bench.succeeds("deleteModelVersion", model_name="m", model_version=2)
     assert set(bench.files()) == {"m/config.pbtxt", "m/1/model.bin"}
     bench.succeeds("deleteModel", model_name="m")
@@ -176,14 +176,14 @@ def test_a_version_and_a_model_are_deleted(bench: Bench):
     bench.fails("deleteModel", "'m' is not in the repository", model_name="m")
 
 
-def test_the_last_version_leaves_a_model_that_serves_nothing(bench: Bench):
+def test_deleting_the_last_version_keeps_an_empty_model(bench: Bench):
     bench.engine.models.clear()
     for version in (1, 2):
         bench.succeeds("deleteModelVersion", model_name="m", model_version=version)
     assert set(bench.files()) == {"m/config.pbtxt"}
 
 
-def test_activating_wants_one_version_and_keeps_the_rest_of_the_file(bench: Bench):
+def test_activating_needs_one_version_and_preserves_the_rest_of_the_file(bench: Bench):
     bench.succeeds("activateModel", model_name="m", model_version=1)
     text = (bench.root / "m" / "config.pbtxt").read_text()
     assert text == CONFIG + "version_policy { specific { versions: [ 1 ] } }\n"
@@ -191,7 +191,7 @@ def test_activating_wants_one_version_and_keeps_the_rest_of_the_file(bench: Benc
     assert (bench.root / "m" / "config.pbtxt").read_text() == text.replace("[ 1 ]", "[ 2 ]")
 
 
-def test_a_version_that_cannot_be_activated_leaves_the_file_as_it_was(bench: Bench):
+def test_version_that_cannot_be_activated_leaves_the_file_unchanged(bench: Bench):
     before = bench.files()
     bench.engine.broken = {1}
     bench.fails("activateModel", "it is broken", model_name="m", model_version=1)
@@ -199,14 +199,14 @@ def test_a_version_that_cannot_be_activated_leaves_the_file_as_it_was(bench: Ben
     assert bench.files() == before
 
 
-def test_a_version_that_the_policy_names_is_not_deleted(bench: Bench):
+def test_version_named_by_the_policy_is_not_deleted(bench: Bench):
     bench.succeeds("activateModel", model_name="m", model_version=1)
     before = bench.files()
     bench.fails("deleteModelVersion", "version_policy", "activate another", model_name="m", model_version=1)
     assert bench.files() == before
 
 
-def test_queries_tell_states_and_no_path_of_the_host(bench: Bench):
+def test_queries_report_states_and_no_path_of_the_host(bench: Bench):
     answer = bench.do("queryModel")
     assert answer.status == "SUCCESS"
     found = answer.models["m"]
@@ -217,25 +217,25 @@ def test_queries_tell_states_and_no_path_of_the_host(bench: Bench):
 
 
 @pytest.mark.parametrize("verb", ["addModel", "addModelVersion", "deleteModel", "deleteModelVersion", "activateModel", "queryModel"])
-def test_nothing_is_done_unless_it_is_allowed(verb: str, tmp_path: Path):
+def test_operations_are_refused_unless_allowed(verb: str, tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT, allow_operate=False)
     before = bench.files()
     bench.fails(verb, NOT_ALLOWED, model_name="m", path="three", model_version=1)
     assert bench.files() == before
 
 
-def test_a_server_that_loads_nothing_more_says_so(tmp_path: Path):
+def test_control_mode_none_refuses_operations(tmp_path: Path):
     Bench(tmp_path, ControlMode.NONE).fails("deleteModel", "--model_control_mode", model_name="m")
 
 
-def test_without_a_root_no_path_is_taken(tmp_path: Path):
+def test_paths_are_refused_without_a_root(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT, operate_root=None)
     bench.fails("addModel", "--model_operate_root", model_name="fresh", path="new")
     bench.succeeds("deleteModel", model_name="m")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../m", ".hidden", "a\0b", "x" * 129])
-def test_names_that_cannot_be_a_models_are_refused(name: str, tmp_path: Path):
+def test_invalid_model_names_are_refused(name: str, tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     for verb in ("addModel", "addModelVersion", "deleteModel", "deleteModelVersion", "activateModel"):
         bench.fails(verb, "cannot be a model's name", model_name=name, path="new", model_version=1)
@@ -245,7 +245,7 @@ def test_names_that_cannot_be_a_models_are_refused(name: str, tmp_path: Path):
     "path",
     ["", ".", "..", "../repository/m", "new/../../repository/m", "/", "/etc", "a\0b", "x" * 5000, "link", "link/1", "inner/link"],
 )
-def test_paths_that_lead_elsewhere_are_refused(path: str, tmp_path: Path):
+def test_paths_outside_the_root_are_refused(path: str, tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     (bench.incoming / "link").symlink_to(bench.root / "m")
     (bench.incoming / "inner").mkdir()
@@ -257,11 +257,11 @@ def test_paths_that_lead_elsewhere_are_refused(path: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("path", ["missing", "new/config.pbtxt", "three"])
-def test_paths_that_are_no_model_are_refused(path: str, tmp_path: Path):
+def test_paths_that_are_not_a_model_are_refused(path: str, tmp_path: Path):
     Bench(tmp_path, ControlMode.EXPLICIT).fails("addModel", path, model_name="fresh", path=path)
 
 
-def test_a_taken_name_is_refused(tmp_path: Path):
+def test_existing_name_is_refused(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     (bench.root / "file").write_text("")
     for name in ("m", "file"):
@@ -269,7 +269,7 @@ def test_a_taken_name_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["symlink", "hard link", "fifo", "linked folder"])
-def test_content_that_is_no_plain_file_is_refused(kind: str, tmp_path: Path):
+def test_special_files_are_refused(kind: str, tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -287,7 +287,7 @@ def test_content_that_is_no_plain_file_is_refused(kind: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("swap", ["file for link", "folder for link", "content"])
-def test_what_is_swapped_while_it_is_copied_is_noticed(swap: str, tmp_path: Path):
+def test_file_replaced_during_the_copy_is_detected(swap: str, tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     source = bench.incoming / "new"
     secret = tmp_path / "secret"
@@ -312,7 +312,7 @@ def test_what_is_swapped_while_it_is_copied_is_noticed(swap: str, tmp_path: Path
     assert not [path for path in bench.root.iterdir() if path.name != "m"]
 
 
-def test_a_root_that_is_itself_reached_by_a_link_is_fine(tmp_path: Path):
+def test_root_reached_by_a_link_is_accepted(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     link = tmp_path / "by-link"
     link.symlink_to(bench.incoming)
@@ -371,14 +371,14 @@ def test_operations_on_a_model_are_done_one_after_the_other_and_to_the_end(tmp_p
     assert set(bench.files()) == {"m/config.pbtxt", "m/2/model.bin", "m/3/model.bin"}
 
 
-def test_a_server_that_takes_its_models_from_elsewhere_refuses(tmp_path: Path):
+def test_activation_without_a_serving_version_leaves_the_file_unchanged(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.POLL)
     bench.engine.index = lambda **_: []  # type: ignore[method-assign]
     bench.fails("activateModel", "does not serve version 1", model_name="m", model_version=1)
     assert bench.files()["m/config.pbtxt"].decode() == CONFIG
 
 
-def test_a_client_does_not_wait_longer_than_the_limit_and_the_operation_goes_on(bench: Bench):
+def test_client_wait_is_bounded_and_the_operation_continues(bench: Bench):
     held = asyncio.Event()
     take_effect = bench.engine.load if bench.mode is ControlMode.EXPLICIT else bench.engine.refresh
 
@@ -402,7 +402,7 @@ def test_a_client_does_not_wait_longer_than_the_limit_and_the_operation_goes_on(
     assert "versions: [ 1 ]" in bench.files()["m/config.pbtxt"].decode()
 
 
-def test_a_query_of_a_repository_that_does_not_answer_is_bounded_too(bench: Bench):
+def test_query_of_a_hanging_repository_is_bounded(bench: Bench):
     opened = threading.Event()
     bench.engine.index = lambda **_: []  # type: ignore[method-assign]
 
@@ -419,7 +419,7 @@ def test_a_query_of_a_repository_that_does_not_answer_is_bounded_too(bench: Benc
 
 
 @pytest.mark.parametrize("clients", [1, 8])
-def test_what_fails_may_be_repeated_at_once_and_leaves_nothing(clients: int, bench: Bench):
+def test_failed_operation_leaves_nothing_and_can_be_repeated(clients: int, bench: Bench):
     bench.engine.broken = {1}
     before = bench.files()
 

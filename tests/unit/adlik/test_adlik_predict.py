@@ -19,7 +19,7 @@ B = np.ones((2, 16), np.int32)
 PAIR = {"INPUT0": A, "INPUT1": B}
 
 
-def test_every_output_is_answered_where_no_filter_is_given():
+def test_request_without_a_filter_gets_every_output():
     async def scenario(caller: Caller) -> None:
         answer = await caller.call("predict", predict_request(PAIR, 2))
         assert set(answer.outputs) == {"OUTPUT0", "OUTPUT1"}
@@ -30,7 +30,7 @@ def test_every_output_is_answered_where_no_filter_is_given():
     run(scenario, FakeEngine(simple()), http=False)
 
 
-def test_a_filter_limits_the_outputs():
+def test_filter_limits_the_outputs():
     engine = FakeEngine(simple())
 
     async def scenario(caller: Caller) -> None:
@@ -46,7 +46,7 @@ def test_a_filter_limits_the_outputs():
     ("ask", "echoed"),
     [({}, 0), ({"version": 3}, 3), ({"version_label": "stable"}, 0), ({"version_label": "latest"}, 0), ({"version_label": "any"}, 0)],
 )
-def test_the_version_asked_for_is_echoed_and_labels_reach_the_lowest_or_highest(ask, echoed):
+def test_requested_version_is_echoed_and_labels_select_the_lowest_or_highest(ask, echoed):
     found = simple()
     found.versions = (2, 3, 5)
     engine = FakeEngine(found)
@@ -64,7 +64,7 @@ def test_the_version_asked_for_is_echoed_and_labels_reach_the_lowest_or_highest(
     run_direct(scenario, engine)
 
 
-def test_element_type_and_shape_may_be_left_to_the_model():
+def test_missing_element_type_and_shape_default_to_the_models():
     async def scenario(caller: Caller) -> None:
         request = predict_request(PAIR, 2)
         for tensor in request.inputs.values():
@@ -76,7 +76,7 @@ def test_element_type_and_shape_may_be_left_to_the_model():
     run_direct(scenario, FakeEngine(simple()))
 
 
-def test_raw_bytes_win_over_typed_values_and_one_typed_value_fills_all():
+def test_raw_bytes_override_typed_values_and_one_typed_value_fills_the_tensor():
     async def scenario(caller: Caller) -> None:
         request = predict_request(PAIR, 2)
         request.inputs["INPUT0"].int_val.extend([7, 8, 9])
@@ -89,7 +89,7 @@ def test_raw_bytes_win_over_typed_values_and_one_typed_value_fills_all():
 
 
 @pytest.mark.parametrize("size", [16, 40_000])
-def test_a_large_request_is_answered_like_a_small_one(size):
+def test_large_request_gets_the_same_response_as_a_small_one(size):
     """Beyond a few KiB contents are cut out on the wire; beyond a few 100 KiB work goes to threads."""
     values = np.random.default_rng(0).standard_normal((4, size)).astype(np.float32)
 
@@ -119,7 +119,7 @@ def test_a_large_request_is_answered_like_a_small_one(size):
         (DataType.BYTES, "string_val", [b"a", b""], np.array([b"a", b""], object)),
     ],
 )
-def test_typed_values_of_every_element_type(datatype, field, values, expected):
+def test_typed_values_of_every_element_type_are_accepted(datatype, field, values, expected):
     engine = FakeEngine(echo(datatype, (2,), name="m"))
 
     async def scenario(caller: Caller) -> None:
@@ -178,7 +178,7 @@ def changed(change, batch_size=2, name="simple"):
         (lambda r: r.model_spec.version.SetInParent(), ("version 0",)),
     ],
 )
-def test_what_contradicts_the_model_is_refused_with_its_place(change, texts):
+def test_contradictions_with_the_model_are_refused_with_their_field(change, texts):
     refused(changed(change), Code.INVALID_ARGUMENT, *texts)
 
 
@@ -190,7 +190,7 @@ def test_what_contradicts_the_model_is_refused_with_its_place(change, texts):
         ({"int_val": list(range(33))}, ("33 values",)),
     ],
 )
-def test_typed_values_that_do_not_fit_are_refused(values, texts):
+def test_typed_values_of_the_wrong_type_are_refused(values, texts):
     def change(request):
         request.inputs["INPUT0"].ClearField("tensor_content")
         for field, given in values.items():
@@ -215,7 +215,7 @@ def test_typed_values_out_of_range_are_refused(datatype, field, value):
     refused(request, Code.INVALID_ARGUMENT, "INPUT", field, engine=FakeEngine(echo(datatype, (2,), name="m")))
 
 
-def test_one_open_dimension_follows_from_the_content_and_two_do_not():
+def test_one_open_dimension_is_inferred_from_the_content_and_two_are_refused():
     values = np.arange(12, dtype=np.float32)
 
     async def scenario(caller: Caller) -> None:
@@ -235,7 +235,7 @@ def test_one_open_dimension_follows_from_the_content_and_two_do_not():
 
 
 @pytest.mark.parametrize("count", [200, 1 << 40])
-def test_a_string_that_stands_for_many_counts_once_for_each(count: int):
+def test_string_that_fills_a_tensor_counts_once_for_each_element(count: int):
     request = predict_pb2.PredictRequest(batch_size=1)
     request.model_spec.name = "echo_bytes"
     tensor = request.inputs["INPUT"]
@@ -245,7 +245,7 @@ def test_a_string_that_stands_for_many_counts_once_for_each(count: int):
     refused(request, Code.RESOURCE_EXHAUSTED, "input 'INPUT'", "--limit expansion_bytes", engine=FakeEngine(echo(DataType.BYTES)))
 
 
-def test_a_value_that_would_fill_more_than_one_request_may_grow_by_is_refused():
+def test_value_that_fills_more_than_the_request_limit_is_refused():
     request = predict_pb2.PredictRequest(batch_size=1)
     request.model_spec.name = "echo_fp32"
     tensor = request.inputs["INPUT"]
@@ -255,7 +255,7 @@ def test_a_value_that_would_fill_more_than_one_request_may_grow_by_is_refused():
     refused(request, Code.RESOURCE_EXHAUSTED, "INPUT", engine=FakeEngine(echo(DataType.FP32)))
 
 
-def test_a_filled_tensor_is_reserved_before_it_is_made():
+def test_filled_tensor_is_reserved_before_it_is_allocated():
     request = predict_pb2.PredictRequest(batch_size=1)
     request.model_spec.name = "echo_fp32"
     tensor = request.inputs["INPUT"]
@@ -265,7 +265,7 @@ def test_a_filled_tensor_is_reserved_before_it_is_made():
     refused(request, Code.UNAVAILABLE, "no room", engine=FakeEngine(echo(DataType.FP32), budget_bytes=1 << 20))
 
 
-def test_a_model_without_batches_takes_tensors_without_a_batch_dimension():
+def test_model_without_batching_accepts_tensors_without_a_batch_dimension():
     async def scenario(caller: Caller) -> None:
         request = predict_request({"INPUT": np.arange(6, dtype=np.int32).reshape(2, 3)}, 1, "plain")
         request.output_filter["OUTPUT"].cls.count = 2
@@ -287,7 +287,7 @@ def scores(values: list[list[float]]) -> FakeEngine:
     return FakeEngine(found)
 
 
-def test_top_k_names_the_highest_values_of_each_sample_with_labels():
+def test_top_k_returns_the_highest_values_of_each_sample_with_labels():
     engine = scores([[0.5, 2.0, 2.0], [3.0, float("nan"), -1.0]])
 
     async def scenario(caller: Caller) -> None:
@@ -305,13 +305,13 @@ def test_top_k_names_the_highest_values_of_each_sample_with_labels():
     run_direct(scenario, engine)
 
 
-def test_more_classes_than_an_answer_may_hold_are_refused():
+def test_more_classes_than_the_response_limit_are_refused():
     request = predict_request({"x": np.zeros((2, 1), np.float32)}, 2, "scored")
     request.output_filter["y"].cls.count = 3
     refused(request, Code.RESOURCE_EXHAUSTED, "cls.count 3", engine=scores([[1, 2, 3], [1, 2, 3]]), limits=Limits(class_count=5))
 
 
-def test_an_output_without_an_order_has_no_highest_values():
+def test_output_without_an_order_has_no_top_k():
     request = predict_pb2.PredictRequest(batch_size=1)
     request.model_spec.name = "m"
     request.inputs["INPUT"].string_val.append(b"a")
@@ -323,7 +323,7 @@ def test_an_output_without_an_order_has_no_highest_values():
     ("error", "code"),
     [(Overloaded("full"), Code.UNAVAILABLE), (QueueTimeout("late"), Code.RESOURCE_EXHAUSTED)],
 )
-def test_failures_behind_the_front_have_adliks_codes(error, code):
+def test_engine_failures_have_adliks_codes(error, code):
     async def fail(_request: InferRequest) -> None:
         raise error
 
@@ -332,7 +332,7 @@ def test_failures_behind_the_front_have_adliks_codes(error, code):
     refused(predict_request(PAIR, 2), code, error.message, engine=FakeEngine(found))
 
 
-def test_bytes_that_are_no_message_are_refused():
+def test_bytes_that_are_not_a_message_are_refused():
     class Garbage:
         def SerializeToString(self):
             return b"\x12\xff\xff\xff\xff\x0f" + bytes(5000)
@@ -345,7 +345,7 @@ def test_bytes_that_are_no_message_are_refused():
     run(scenario, FakeEngine(simple()), http=False)
 
 
-def test_a_refused_request_is_counted():
+def test_refused_request_is_counted():
     engine = FakeEngine(simple())
     refused(changed(lambda r: setattr(r, "batch_size", 0)), Code.INVALID_ARGUMENT, engine=engine)
     assert engine.refused == ["simple"]

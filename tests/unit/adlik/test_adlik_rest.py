@@ -50,7 +50,7 @@ def ask(*checks: tuple[str, Any, int, str], engine: FakeEngine | None = None, **
     run(scenario, engine or FakeEngine(simple()), **options)
 
 
-def test_a_prediction_as_proto3_json():
+def test_prediction_is_proto3_json():
     async def scenario(caller: Caller) -> None:
         answer = (await caller.http.post(URL, json=body(output_filter={"OUTPUT0": {}}))).json()
         assert answer == {"model_spec": {"name": "simple", "version": "0"}, "outputs": {"OUTPUT0": {"tensor": tensor(A + A)}}}
@@ -69,7 +69,7 @@ def test_a_prediction_as_proto3_json():
         (URL, {"version_label": "anything"}, None, "0"),
     ],
 )
-def test_the_url_goes_before_the_body_and_paths_are_read_in_any_case(path, spec, version, echoed):
+def test_url_overrides_the_body_and_paths_are_case_insensitive(path, spec, version, echoed):
     found = simple()
     found.versions = (2, 3, 5)
     engine = FakeEngine(found)
@@ -95,7 +95,7 @@ def test_the_url_goes_before_the_body_and_paths_are_read_in_any_case(path, spec,
         (DataType.BYTES, "DT_STRING", "string_val", ["YQ==", "", "_-8", "AAE"], np.array([b"a", b"", b"\xff\xef", b"\0\1"], object)),
     ],
 )
-def test_typed_values_in_every_form_that_proto3_json_has(datatype, name, field, values, expected):
+def test_typed_values_are_accepted_in_every_form_of_proto3_json(datatype, name, field, values, expected):
     engine = FakeEngine(echo(datatype, (4,), name="m"))
 
     async def scenario(caller: Caller) -> None:
@@ -107,7 +107,7 @@ def test_typed_values_in_every_form_that_proto3_json_has(datatype, name, field, 
     run(scenario, engine)
 
 
-def test_top_k_leaves_out_what_is_default():
+def test_top_k_omits_default_values():
     spec = [TensorSpec("y", DataType.FP32, (3,))]
     values = np.array([[0.0, float("inf"), -1.0]], np.float32)
     found = model("m", signature([TensorSpec("x", DataType.FP32, (1,))], spec), lambda _: {"y": values})
@@ -122,7 +122,7 @@ def test_top_k_leaves_out_what_is_default():
     run(scenario, FakeEngine(found))
 
 
-def test_large_bodies_go_through_threads_and_compressed_ones_are_unpacked():
+def test_large_bodies_are_decoded_in_threads_and_compressed_ones_decompressed():
     values = np.random.default_rng(1).standard_normal((2, 200_000)).astype(np.float32)
     engine = FakeEngine(echo(DataType.FP32))
 
@@ -172,7 +172,7 @@ BAD_BODIES = [
 ]
 
 
-def test_bad_bodies_are_refused_with_their_place():
+def test_bad_bodies_are_refused_with_their_field():
     ask(*((URL, given, 400, text) for given, text in BAD_BODIES))
 
 
@@ -194,7 +194,7 @@ BAD_PATHS = [
 ]
 
 
-def test_paths_and_names_that_lead_nowhere():
+def test_unknown_paths_and_names_are_not_found():
     ask(*BAD_PATHS)
 
 
@@ -207,7 +207,7 @@ TFS_BODIES = (
 )
 
 
-def test_the_body_tells_whose_request_it_is():
+def test_body_determines_the_protocol():
     ask(
         *((URL, given, 400, text) for given, text in TFS_BODIES),
         *((f"{URL}?format=adlik", given, 400, "") for given, _ in TFS_BODIES),
@@ -217,7 +217,7 @@ def test_the_body_tells_whose_request_it_is():
     )
 
 
-def test_a_body_of_tensorflow_servings_stays_its_own_where_adlik_is_preferred():
+def test_tensorflow_serving_body_keeps_its_protocol_if_adlik_is_preferred():
     beside = ({"instances": [[1, 2]], "batch_size": 1}, "instances is a plain list")
     ask(*((URL, given, 400, text) for given, text in (*TFS_BODIES, beside)), settings=AdlikSettings(prefer_adlik=True))
 
@@ -232,18 +232,18 @@ NOBODYS = (
 )
 
 
-def test_a_body_of_neither_protocol_is_refused_in_tensorflow_servings_words_unless_adlik_is_preferred():
+def test_body_of_neither_protocol_gets_tensorflow_servings_error_unless_adlik_is_preferred():
     ask(*((URL, given, 400, text) for given, text, _ in NOBODYS))
     ask(*((URL, given, 400, text) for given, _, text in NOBODYS), settings=AdlikSettings(prefer_adlik=True))
 
 
-def test_the_operator_decides_for_every_request():
+def test_operator_setting_determines_the_protocol_of_every_request():
     ask(*((URL, given, 400, "batch_size") for given, _ in TFS_BODIES[:1]), settings=AdlikSettings(rest_v1=RestV1.ADLIK))
     ask((URL, body(), 400, "is not of expected type"), settings=AdlikSettings(rest_v1=RestV1.TFS))
     ask((f"{URL}?format=adlik", body(), 200, "outputs"), settings=AdlikSettings(rest_v1=RestV1.TFS))
 
 
-def test_what_only_tensorflow_serving_has_is_answered_unless_only_adlik_is_spoken():
+def test_tensorflow_serving_routes_respond_unless_only_adlik_is_enabled():
     ask(
         ("/v1/models/simple", None, 200, "AVAILABLE"),
         ("/v1/models/simple/labels/x/metadata", None, 400, "Unrecognized servable version label: x"),
@@ -261,7 +261,7 @@ def platform(name: str) -> FakeModel:
     return found
 
 
-def test_metadata_is_adliks_for_adliks_platforms_and_where_it_is_preferred():
+def test_metadata_has_adliks_form_for_adliks_platforms_or_if_preferred():
     url = "/v1/models/simple/metadata"
     ask((url, None, 200, "signature_def"), (f"{url}?format=adlik", None, 200, "config"))
     ask((url, None, 200, "config"), (f"{url}?format=tfs", None, 200, "signature_def"), engine=FakeEngine(platform("topsinference")))
@@ -269,7 +269,7 @@ def test_metadata_is_adliks_for_adliks_platforms_and_where_it_is_preferred():
     ask((url, None, 200, "signature_def"), settings=AdlikSettings(rest_v1=RestV1.TFS, prefer_adlik=True))
 
 
-def test_metadata_as_proto3_json():
+def test_metadata_is_proto3_json():
     async def scenario(caller: Caller) -> None:
         answer = (await caller.http.get("/v1/models/simple/versions/1/metadata")).json()
         assert answer["model_spec"] == {"name": "simple", "version": "1"}
@@ -285,7 +285,7 @@ def test_metadata_as_proto3_json():
 @pytest.mark.parametrize(
     ("error", "status"), [(Overloaded("full", retry_after_s=3), 503), (QueueTimeout("late"), 429), (Unavailable("not ready"), 503)]
 )
-def test_failures_behind_the_front_have_adliks_status(error, status):
+def test_engine_failures_have_adliks_http_status(error, status):
     async def fail(_request: InferRequest) -> None:
         raise error
 
@@ -294,11 +294,11 @@ def test_failures_behind_the_front_have_adliks_status(error, status):
     ask((URL, body(), status, error.message), engine=FakeEngine(found))
 
 
-def test_a_body_beyond_the_cap_is_refused():
+def test_body_above_the_limit_is_refused():
     ask((URL, body(), 413, "limit"), limits=Limits(http_body_bytes=100))
 
 
-def test_a_defect_is_answered_without_its_traceback():
+def test_internal_error_response_has_no_traceback():
     def broken(_inputs: Any) -> Any:
         raise RuntimeError("secret")
 
@@ -311,7 +311,7 @@ def test_a_defect_is_answered_without_its_traceback():
     run(scenario, FakeEngine(found))
 
 
-def test_the_openapi_document_lists_the_routes():
+def test_openapi_document_lists_the_routes():
     async def scenario(caller: Caller) -> None:
         paths = (await caller.http.get("/openapi.json")).json()["paths"]
         for version in ("", "/versions/{version}"):

@@ -51,7 +51,7 @@ def plain(ask):
 
 
 @given(st.dictionaries(names, tensors, max_size=3), st.lists(names, unique=True, max_size=3))
-def test_a_request_cut_apart_reads_like_one_parsed_whole(inputs, outputs):
+def test_split_request_equals_the_request_parsed_whole(inputs, outputs):
     data = message(inputs, outputs=outputs).SerializeToString()
     wire = split_predict_request(data, Limits())
     rest = predict_pb2.PredictRequest.FromString(wire.rest)
@@ -62,13 +62,13 @@ def test_a_request_cut_apart_reads_like_one_parsed_whole(inputs, outputs):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_taken_apart_or_refused(data):
+def test_any_bytes_are_split_or_refused(data):
     with contextlib.suppress(ServingError):
         split_predict_request(data, Limits())
 
 
 @given(st.dictionaries(names, tensors, min_size=1, max_size=2), st.data())
-def test_a_request_cut_short_is_refused_or_reads_like_the_parser_reads_it(inputs, draw):
+def test_truncated_request_is_refused_or_equals_the_parsers_result(inputs, draw):
     data = message(inputs).SerializeToString()
     data = data[: draw.draw(st.integers(0, len(data)))]
     try:
@@ -85,14 +85,14 @@ def entry(name: bytes, *tensors: tensor_pb2.TensorProto) -> bytes:
     return b"\x12" + bytes([len(body)]) + body
 
 
-def test_a_tensor_sent_in_two_parts_is_merged_like_by_the_parser():
+def test_tensor_sent_in_two_parts_is_merged_as_by_the_parser():
     parts = tensor_pb2.TensorProto(dtype=1, tensor_content=b"old"), tensor_pb2.TensorProto(tensor_content=b"new")
     wire = split_predict_request(entry(b"x", *parts), Limits())
     assert bytes(wire.contents["x"]) == b"new"
     assert predict_pb2.PredictRequest.FromString(wire.rest).inputs["x"].dtype == 1
 
 
-def test_an_input_given_twice_is_refused():
+def test_repeated_input_is_refused():
     tensor = tensor_pb2.TensorProto(tensor_content=b"a")
     with pytest.raises(InvalidRequest, match="'x' is given twice"):
         split_predict_request(entry(b"x", tensor) * 2, Limits())
@@ -108,12 +108,12 @@ def test_an_input_given_twice_is_refused():
          Limits(dims_count=4), "4 dimensions"),
     ],
 )  # fmt: skip
-def test_counts_are_held_to_the_limits(made, limits, error):
+def test_counts_above_the_limits_are_refused(made, limits, error):
     with pytest.raises(InvalidRequest, match=error):
         split_predict_request(made.SerializeToString(), limits)
 
 
-def test_what_would_take_more_than_the_whole_budget_is_refused():
+def test_request_above_the_whole_budget_is_refused():
     made = predict_pb2.PredictRequest()
     made.inputs["x"].int64_val.extend([1] * 10_000)
     with pytest.raises(TooLarge, match="would take"):

@@ -30,16 +30,16 @@ def check(
         ((0,), (-1, 0), 8),
     ],
 )
-def test_what_agrees(dims: tuple[int, ...], shape: tuple[int, ...] | None, max_batch_size: int) -> None:
+def test_agreeing_signatures_are_accepted(dims: tuple[int, ...], shape: tuple[int, ...] | None, max_batch_size: int) -> None:
     assert check(dims, shape, max_batch_size) is None
 
 
-def test_a_batch_fixed_to_the_maximum_makes_the_device_static() -> None:
+def test_batch_fixed_to_the_maximum_makes_the_device_static() -> None:
     assert check((3,), (4, 3), 4) == 4
     assert check((3,), (1, 3), 1) == 1
 
 
-def test_a_batch_fixed_on_the_output_side_counts_too() -> None:
+def test_batch_fixed_on_the_output_side_counts_too() -> None:
     assert check((3,), (-1, 3), 4, out=(4, 2)) == 4
 
 
@@ -64,13 +64,13 @@ def test_different_shapes_are_reported_with_both_sides(
     assert text in caught.value.message
 
 
-def test_the_files_side_of_a_reshape_is_compared() -> None:
+def test_reshaped_dims_are_compared_with_the_file() -> None:
     assert check((1,), (-1,), reshape=()) is None
     with pytest.raises(ModelLoadError, match="input 'x' has batch and dims"):
         check((1,), (-1, 1), reshape=())
 
 
-def test_names_and_types_must_be_those_of_the_file() -> None:
+def test_names_and_types_must_equal_those_of_the_file() -> None:
     x, y = FileTensor("x", FP32, None), FileTensor("y", FP32, None)
     with pytest.raises(ModelLoadError, match="input 'z' is not in the model file; its inputs: x"):
         check_agreement(ModelSignature((TensorSpec("z", FP32, (1,)),), (), 8), [x], [y])
@@ -80,7 +80,7 @@ def test_names_and_types_must_be_those_of_the_file() -> None:
         check_agreement(ModelSignature((TensorSpec("x", DataType.BYTES, (1,)),), (), 8), [x], [y])
 
 
-def test_every_input_the_file_needs_must_be_served_and_outputs_may_be_left_out() -> None:
+def test_every_required_input_must_be_served_and_outputs_may_be_omitted() -> None:
     x, w = FileTensor("x", FP32, None), FileTensor("w", FP32, None)
     served = ModelSignature((TensorSpec("x", FP32, (1,)),), (), 8)
     with pytest.raises(ModelLoadError, match="needs input 'w'"):
@@ -88,20 +88,20 @@ def test_every_input_the_file_needs_must_be_served_and_outputs_may_be_left_out()
     assert check_agreement(served, [x, FileTensor("w", FP32, None, optional=True)], [w]) is None
 
 
-def test_an_input_is_optional_only_if_the_file_can_do_without() -> None:
+def test_input_is_optional_only_if_it_is_optional_in_the_file() -> None:
     served = ModelSignature((TensorSpec("x", FP32, (1,), optional=True),), (), 8)
     with pytest.raises(ModelLoadError, match="optional in the configuration, but the model file cannot do without"):
         check_agreement(served, [FileTensor("x", FP32, None)], [])
     assert check_agreement(served, [FileTensor("x", FP32, None, optional=True)], []) is None
 
 
-def test_every_disagreement_is_named_by_its_field() -> None:
+def test_every_disagreement_names_its_field() -> None:
     x, w, y = FileTensor("x", FP32, (-1, 3)), FileTensor("w", FP32, None), FileTensor("y", FP32, (4, 2))
     served = ModelSignature((TensorSpec("x", DataType.INT8, (5,)),), (TensorSpec("z", FP32, (1,)), TensorSpec("y", FP32, (2,))), 8)
     fields = [violation.field for violation in disagreements(served, [x, w], [y])]
     assert fields == ["input[0].data_type", "input[0].dims", "output[0].name", "max_batch_size", "input"]
 
 
-def test_a_fixed_batch_of_an_unserved_tensor_has_no_effect() -> None:
+def test_fixed_batch_of_an_unserved_tensor_has_no_effect() -> None:
     served = ModelSignature((TensorSpec("x", FP32, (3,)),), (), 4)
     assert check_agreement(served, [FileTensor("x", FP32, (-1, 3))], [FileTensor("y", FP32, (1, 2))]) is None

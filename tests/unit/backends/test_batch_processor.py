@@ -69,7 +69,7 @@ def test_time_is_counted_by_phase() -> None:
     datatype=st.sampled_from(list(DataType)),
     static=st.booleans(),
 )
-def test_a_batch_equals_its_requests_alone(sizes: list[int], dims: list[int], datatype: DataType, static: bool) -> None:
+def test_batch_equals_its_requests_run_alone(sizes: list[int], dims: list[int], datatype: DataType, static: bool) -> None:
     instance = FakeInstance(fake_signature(*dims, max_batch_size=24, datatype=datatype), static_batch_size=24 if static else None)
     values = itertools.count(1)
 
@@ -90,7 +90,7 @@ def test_a_batch_equals_its_requests_alone(sizes: list[int], dims: list[int], da
             assert np.array_equal(answer, one.inputs["x"])
 
 
-def test_only_the_culprit_fails_when_a_batch_fails() -> None:
+def test_only_the_bad_request_fails_when_a_batch_fails() -> None:
     instance = failing_on(13)
     result = processor(instance).process([item(rows(1)), item(rows(13)), item(rows(3, 4))])
     assert outputs(result.outcomes[0])["y"][0, 0] == 1
@@ -100,14 +100,14 @@ def test_only_the_culprit_fails_when_a_batch_fails() -> None:
     assert result.executions == [1, 2]
 
 
-def test_a_passing_failure_is_healed_by_the_retry() -> None:
+def test_transient_failure_is_corrected_by_the_retry() -> None:
     instance = FakeInstance(fake_signature(2))
     instance.failures = [BackendFailed("once")]
     result = processor(instance).process([item(rows(1)), item(rows(2))])
     assert [outputs(o)["y"][0, 0] for o in result.outcomes] == [1, 2]
 
 
-def test_a_device_that_is_gone_is_not_asked_once_for_each_request_of_a_batch() -> None:
+def test_lost_device_gets_no_retry_for_each_request_of_a_batch() -> None:
     instance = FakeInstance(fake_signature(2))
     instance.failures = [Unavailable("given up after 600 s")] * 9
     outcomes = processor(instance).process([item(rows(1)) for _ in range(8)]).outcomes
@@ -115,14 +115,14 @@ def test_a_device_that_is_gone_is_not_asked_once_for_each_request_of_a_batch() -
     assert len(instance.calls) == 3
 
 
-def test_a_request_that_takes_the_device_down_takes_no_other_with_it() -> None:
+def test_request_that_loses_the_device_fails_no_other_request() -> None:
     instance = FakeInstance(fake_signature(2))
     instance.fail_if = lambda inputs: Unavailable("reset") if (inputs["x"] == 7).any() else None
     outcomes = processor(instance).process([item(rows(7)), *(item(rows(1)) for _ in range(3)), item(rows(7))]).outcomes
     assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [True, False, False, False, True]
 
 
-def test_a_request_alone_is_not_retried() -> None:
+def test_single_request_is_not_retried() -> None:
     instance = FakeInstance(fake_signature(2))
     instance.failures = [InvalidRequest("no")]
     result = processor(instance).process([item(rows(1))])
@@ -132,14 +132,14 @@ def test_a_request_alone_is_not_retried() -> None:
 
 
 @given(bad=st.sets(st.integers(0, 7)))
-def test_any_set_of_bad_requests_fails_exactly_itself(bad: set[int]) -> None:
+def test_any_set_of_bad_requests_fails_alone(bad: set[int]) -> None:
     instance = FakeInstance(fake_signature(1))
     instance.fail_if = lambda inputs: BackendFailed("bad") if bad & set(inputs["x"].astype(int).ravel().tolist()) else None
     result = processor(instance).process([item(rows(value, width=1)) for value in range(8)])
     assert {place for place, outcome in enumerate(result.outcomes) if isinstance(outcome, ServingError)} == bad
 
 
-def test_a_foreign_exception_becomes_a_backend_failure_and_keeps_its_cause() -> None:
+def test_foreign_exception_becomes_a_backend_failure_with_its_cause() -> None:
     instance = FakeInstance(fake_signature(2))
     cause = ZeroDivisionError("division by zero")
     instance.failures = [cause]
@@ -149,7 +149,7 @@ def test_a_foreign_exception_becomes_a_backend_failure_and_keeps_its_cause() -> 
     assert failure.__cause__ is cause
 
 
-def test_a_path_in_an_operating_system_error_stays_on_this_host() -> None:
+def test_path_in_an_operating_system_error_is_not_sent_to_clients() -> None:
     instance = FakeInstance(fake_signature(2))
     instance.failures = [FileNotFoundError(2, "No such file or directory", "/srv/secret/file")]
     (failure,) = processor(instance).process([item(rows(1))]).outcomes
@@ -173,13 +173,13 @@ def answer_with(**arrays: np.ndarray) -> FakeInstance:
         (FakeInstance(fake_signature(2), compute=lambda inputs, names: None), "AttributeError"),  # type: ignore[arg-type, return-value]
     ],
 )
-def test_an_instance_that_breaks_its_contract_is_named(instance: FakeInstance, text: str) -> None:
+def test_instance_that_breaks_its_contract_is_named(instance: FakeInstance, text: str) -> None:
     (failure,) = processor(instance).process([item(rows(1))]).outcomes
     assert isinstance(failure, BackendFailed)
     assert text in failure.message
 
 
-def test_an_unknown_input_is_a_failure() -> None:
+def test_unknown_input_is_a_failure() -> None:
     (failure,) = processor(FakeInstance(fake_signature(2))).process([item(rows(1), name="z")]).outcomes
     assert isinstance(failure, BackendFailed)
     assert "'z'" in failure.message
@@ -190,7 +190,7 @@ def two_in_two_out() -> ModelSignature:
     return ModelSignature((a, b), (TensorSpec("p", DataType.FP32, (2,)), TensorSpec("q", DataType.FP32, (2,))), 8)
 
 
-def test_each_request_gets_just_the_outputs_it_wants() -> None:
+def test_each_request_gets_only_its_requested_outputs() -> None:
     asked: list[tuple[str, ...]] = []
 
     def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
@@ -214,7 +214,7 @@ def test_requests_with_different_optional_inputs_never_share_a_run() -> None:
     assert [call.rows for call in instance.calls] == [1, 1]
 
 
-def test_a_static_device_is_padded_with_zeros_never_with_an_earlier_batch() -> None:
+def test_static_device_is_padded_with_zeros_not_with_an_earlier_batch() -> None:
     instance = FakeInstance(fake_signature(2, max_batch_size=4), static_batch_size=4)
     unit = processor(instance)
     unit.process([item(rows(99, 99, 99)), item(rows(99))])
@@ -229,7 +229,7 @@ def test_strings_are_padded_with_empty_strings() -> None:
     assert instance.calls[-1].inputs["x"].ravel().tolist() == [b"a", b"", b""]
 
 
-def test_a_request_alone_reaches_the_instance_without_a_copy() -> None:
+def test_single_request_reaches_the_instance_without_a_copy() -> None:
     seen: list[np.ndarray] = []
 
     def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
@@ -241,7 +241,7 @@ def test_a_request_alone_reaches_the_instance_without_a_copy() -> None:
     assert np.shares_memory(seen[0], array)
 
 
-def test_a_request_alone_that_is_not_contiguous_is_laid_out_anew() -> None:
+def test_single_request_that_is_not_contiguous_is_copied() -> None:
     seen: list[bool] = []
 
     def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
@@ -254,7 +254,7 @@ def test_a_request_alone_that_is_not_contiguous_is_laid_out_anew() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
-def test_a_model_without_batch_dimension_gets_its_tensors_as_they_are(shape: tuple[int, ...]) -> None:
+def test_model_without_batch_dimension_gets_its_tensors_unchanged(shape: tuple[int, ...]) -> None:
     instance = FakeInstance(fake_signature(*shape, max_batch_size=0))
     array = np.ones(shape, np.float32)
     (outcome,) = processor(instance).process([BatchItem({"x": array}, 1, ("y",))]).outcomes
@@ -274,9 +274,7 @@ def unaligned(array: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("max_batch_size", [4, 0])
 @pytest.mark.parametrize("reshape", [None, (3, 1)])
-def test_an_instance_gets_aligned_arrays_wherever_a_request_lay_in_its_message(
-    max_batch_size: int, reshape: tuple[int, ...] | None
-) -> None:
+def test_instance_gets_aligned_arrays_for_any_offset_in_the_message(max_batch_size: int, reshape: tuple[int, ...] | None) -> None:
     spec = TensorSpec("x", DataType.FP32, (3,), reshape=reshape)
     instance = FakeInstance(ModelSignature((spec,), (TensorSpec("y", DataType.FP32, (3,), reshape=reshape),), max_batch_size))
     lead = (1,) if max_batch_size else ()
@@ -301,7 +299,7 @@ def reshaping(dims: tuple[int, ...], reshape: tuple[int, ...], max_batch_size: i
     ],
 )
 @pytest.mark.parametrize("requests", [0, 1, 2])
-def test_reshape_holds_on_the_way_in_and_out(
+def test_reshape_is_applied_to_inputs_and_outputs(
     dims: tuple[int, ...], reshape: tuple[int, ...], request_dims: tuple[int, ...], model_dims: tuple[int, ...], requests: int
 ) -> None:
     instance = FakeInstance(reshaping(dims, reshape, 8 if requests else 0))
@@ -312,7 +310,7 @@ def test_reshape_holds_on_the_way_in_and_out(
     assert all(outputs(o)["y"].shape == (*lead, *request_dims) for o in result.outcomes)
 
 
-def test_request_strings_are_let_go_after_the_batch() -> None:
+def test_request_strings_are_released_after_the_batch() -> None:
     instance = FakeInstance(fake_signature(1, datatype=DataType.BYTES))
     unit = processor(instance)
     unit.process([item(np.array([[b"a"]], dtype=object)), item(np.array([[b"b"]], dtype=object))])
@@ -329,7 +327,7 @@ class EachToItself(BatchProcessor):
         return [{"y": item.inputs["x"] * 2} for item in items]
 
 
-def test_an_instance_may_bring_its_own_processor_and_a_bad_request_still_fails_alone() -> None:
+def test_instance_with_its_own_processor_isolates_a_bad_request() -> None:
     instance = FakeInstance(fake_signature(2))
     assert type(processor_for(instance, instance.signature, TickingClock())) is BatchProcessor
     instance.batch_processor = EachToItself

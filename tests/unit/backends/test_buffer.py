@@ -14,7 +14,7 @@ def buffer(*dims: int, max_batch_size: int = 4, datatype: DataType = DataType.FP
     return Buffer(TensorSpec("x", datatype, dims), max_batch_size)
 
 
-def test_a_static_block_is_allocated_once() -> None:
+def test_static_block_is_allocated_once() -> None:
     block = buffer(3)
     assert block.capacity_bytes == 4 * 3 * 4
     first = block.gather([np.ones((4, 3), np.float32)])
@@ -23,7 +23,7 @@ def test_a_static_block_is_allocated_once() -> None:
     assert block.capacity_bytes == 4 * 3 * 4
 
 
-def test_a_variable_block_grows_to_the_largest_batch_seen() -> None:
+def test_variable_block_grows_to_the_largest_batch_seen() -> None:
     block = buffer(-1)
     assert block.capacity_bytes == 0
     block.gather([np.ones((2, 5), np.float32)])
@@ -37,7 +37,7 @@ def test_a_variable_block_grows_to_the_largest_batch_seen() -> None:
     ),
     padding=st.integers(0, 3),
 )
-def test_gather_is_concatenation_and_zeros(arrays: list[np.ndarray], padding: int) -> None:
+def test_gather_equals_concatenation_padded_with_zeros(arrays: list[np.ndarray], padding: int) -> None:
     row = arrays[0].shape[1:]
     rows = sum(len(array) for array in arrays)
     block = Buffer(TensorSpec("x", DataType.INT32, tuple(-1 for _ in row)), 4)
@@ -48,7 +48,7 @@ def test_gather_is_concatenation_and_zeros(arrays: list[np.ndarray], padding: in
     assert not window[rows:].any()
 
 
-def test_release_drops_strings_and_leaves_numbers() -> None:
+def test_release_clears_strings_and_keeps_numbers() -> None:
     strings = buffer(1, datatype=DataType.BYTES)
     window = strings.gather([np.array([[b"secret"]], dtype=object)])
     strings.release()
@@ -59,6 +59,6 @@ def test_release_drops_strings_and_leaves_numbers() -> None:
     assert window[0, 0] == 1
 
 
-def test_a_block_beyond_this_host_is_refused_by_name() -> None:
+def test_block_beyond_host_memory_is_refused_by_name() -> None:
     with pytest.raises(ModelLoadError, match=r"input 'x' of dims .* too large for this host at max_batch_size 1000000"):
         buffer(10**9, 10**9, max_batch_size=1_000_000)

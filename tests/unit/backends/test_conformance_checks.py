@@ -39,18 +39,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_model_of_a_correct_backend_passes(folder: Path) -> None:
+def test_model_of_a_correct_backend_passes(folder: Path) -> None:
     backend = FakeBackend()
     check_model(backend, folder, fake_signature(2))
     assert [instance.closed for instance in backend.instances] == [True]
 
 
 @pytest.mark.parametrize("backend", [_Overwriting(), _RowDependent()], ids=["overwrites outputs", "depends on its batch"])
-def test_a_model_of_a_wrong_backend_fails_and_its_instance_is_closed(backend: FakeBackend, folder: Path) -> None:
+def test_model_of_a_wrong_backend_fails_and_its_instance_is_closed(backend: FakeBackend, folder: Path) -> None:
     with pytest.raises(AssertionError):
         check_model(backend, folder, same_in_and_out())
 
 
-def test_every_check_has_a_name_of_words() -> None:
+def test_every_check_has_a_descriptive_name() -> None:
     assert len(CHECKS) > 30
     assert all("_" not in name.partition(" [")[0] for name in CHECKS)

@@ -37,17 +37,17 @@ def backend(page: dict[str, Any]) -> Backend:
     return made
 
 
-def test_the_backend_of_the_page_passes_the_conformance_checks(backend: Backend, page: dict[str, Any], tmp_path: Path) -> None:
+def test_documented_backend_passes_the_conformance_checks(backend: Backend, page: dict[str, Any], tmp_path: Path) -> None:
     skipped = check_backend(backend, page["SAMPLES"]["double"], tmp_path)
     assert skipped["a bad request fails alone"] == "no model of the backend fails on a request"
 
 
-def test_a_model_folder_of_the_page_passes_the_check(backend: Backend, tmp_path: Path) -> None:
+def test_model_folder_of_the_documented_backend_passes_the_check(backend: Backend, tmp_path: Path) -> None:
     (tmp_path / "model.double").touch()
     check_model(backend, tmp_path, same_in_and_out())
 
 
-def test_the_backend_of_the_page_doubles_its_input(backend: Backend, tmp_path: Path) -> None:
+def test_documented_backend_doubles_its_input(backend: Backend, tmp_path: Path) -> None:
     files = version_files(tmp_path, {"model.double": b""})
     request = LoadRequest(model_name="m", version=1, files=files, model_filename="model.double", signature=same_in_and_out())
     found = backend.load(request).execute({"x": np.array([[1, 2]], np.float32)}, ["y"])
@@ -57,6 +57,6 @@ def test_the_backend_of_the_page_doubles_its_input(backend: Backend, tmp_path: P
                                  signature=same_in_and_out()))  # fmt: skip
 
 
-def test_the_backend_of_the_page_checks_its_tensors(backend: Backend) -> None:
+def test_documented_backend_checks_its_tensors(backend: Backend) -> None:
     candidate = Candidate(facts=ModelFacts(inputs=None, outputs=None), signature=same_in_and_out(DataType.INT64))
     assert [violation.field for violation in backend.check(candidate)] == ["input[0].data_type", "output[0].data_type"]

@@ -13,7 +13,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_affinity_alone_counts_where_no_group_limits(tmp_path: Path) -> None:
+def test_affinity_is_the_count_without_a_group_limit(tmp_path: Path) -> None:
     assert usable_cores(root=tmp_path, affinity=6) == 6
 
 
@@ -28,7 +28,7 @@ def test_version_2_max_means_no_limit(tmp_path: Path) -> None:
     assert usable_cores(root=root, affinity=8) == 8
 
 
-def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_tightest_parent_group_limits_the_count(tmp_path: Path) -> None:
     root = write(
         tmp_path,
         {
@@ -42,7 +42,7 @@ def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
     assert usable_cores(root=root, affinity=8) == 2
 
 
-def test_a_container_whose_group_path_is_the_hosts_falls_back_to_the_mount(tmp_path: Path) -> None:
+def test_container_with_the_hosts_group_path_uses_the_mount(tmp_path: Path) -> None:
     root = write(tmp_path, {"proc/self/cgroup": "0::/../../docker/abc\n", "sys/fs/cgroup/cpu.max": "300000 100000"})
     assert usable_cores(root=root, affinity=8) == 3
 
@@ -73,12 +73,12 @@ def test_version_1_minus_one_means_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "junk", "100000", "100000 0", "0 100000", "- -"])
-def test_unreadable_quotas_limit_nothing(tmp_path: Path, text: str) -> None:
+def test_unreadable_quotas_are_ignored(tmp_path: Path, text: str) -> None:
     root = write(tmp_path, {"proc/self/cgroup": "0::/\nnot a line\n", "sys/fs/cgroup/cpu.max": text})
     assert usable_cores(root=root, affinity=4) == 4
 
 
-def test_a_sliver_of_a_core_is_still_one(tmp_path: Path) -> None:
+def test_fraction_of_a_core_counts_as_one(tmp_path: Path) -> None:
     root = write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "10000 100000"})
     assert usable_cores(root=root, affinity=4) == 1
 

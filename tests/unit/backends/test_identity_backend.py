@@ -31,7 +31,7 @@ def test_outputs_are_the_inputs_in_their_order(tmp_path: Path) -> None:
     assert not np.shares_memory(found["p"], a)
 
 
-def test_a_file_tells_nothing_and_none_is_needed(tmp_path: Path) -> None:
+def test_backend_needs_no_file_and_infers_no_tensors(tmp_path: Path) -> None:
     for content, name in (({"model.identity": b"anything"}, "model.identity"), ({".gitkeep": b""}, "")):
         facts = IdentityBackend().inspect(version_files(tmp_path, content), name)
         assert (facts.inputs, facts.outputs) == (None, None)
@@ -45,7 +45,7 @@ def test_each_batch_takes_the_delay() -> None:
     assert slept == [0.25, 0.25]
 
 
-def test_the_delay_is_written_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delay_is_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[float] = []
     monkeypatch.setattr("stoker.backends.identity.backend.IdentityInstance", lambda served, *, delay_s, fail_on: made.append(delay_s))
     IdentityBackend().load(request(tmp_path, execute_delay_ms="1.5"))
@@ -53,7 +53,7 @@ def test_the_delay_is_written_in_milliseconds(tmp_path: Path, monkeypatch: pytes
     assert made == [0.0015, 0.0]
 
 
-def test_a_value_to_fail_on_fails_the_batch_that_holds_it(tmp_path: Path) -> None:
+def test_batch_with_the_fail_value_fails(tmp_path: Path) -> None:
     instance = IdentityBackend().load(request(tmp_path, fail_on="13"))
     text = np.array([[b"13"]], dtype=object)
     with pytest.raises(BackendFailed, match="input 'a' holds 13"):
@@ -73,7 +73,7 @@ def test_a_value_to_fail_on_fails_the_batch_that_holds_it(tmp_path: Path) -> Non
         (ModelSignature((TensorSpec("a", FP32, (2,), optional=True),), (TensorSpec("p", FP32, (2,)),), 8), "input 'a' is optional"),
     ],
 )
-def test_a_signature_that_cannot_be_an_identity_is_refused(tmp_path: Path, served: ModelSignature, text: str) -> None:
+def test_signature_with_different_inputs_and_outputs_is_refused(tmp_path: Path, served: ModelSignature, text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         IdentityBackend().load(request(tmp_path, served))
     assert text in caught.value.message
@@ -88,7 +88,7 @@ def test_a_signature_that_cannot_be_an_identity_is_refused(tmp_path: Path, serve
         ({"fail_on": "nan"}, "parameters[\"fail_on\"]: takes a number, not 'nan'"),
     ],
 )
-def test_a_bad_parameter_is_refused_by_name(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
+def test_bad_parameter_is_refused_by_name(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         IdentityBackend().load(request(tmp_path, **parameters))
     assert text in caught.value.message

@@ -47,7 +47,7 @@ def loaded(name: str, folder: Path) -> tuple[Backend, Instance]:
 @needs_linux
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_rest_after_a_large_batch_gives_its_memory_back(name: str, is_first: bool, tmp_path: Path) -> None:
+def test_idle_time_after_a_large_batch_releases_its_memory(name: str, is_first: bool, tmp_path: Path) -> None:
     backend, instance = loaded(name, tmp_path)
     small = np.ones((1, 4), np.float32)
     if not is_first:
@@ -67,7 +67,7 @@ def test_a_rest_after_a_large_batch_gives_its_memory_back(name: str, is_first: b
 
 @needs_linux
 @pytest.mark.parametrize("input_dims", [(2,), (-1,)])
-def test_memory_is_given_back_where_values_decide_on_sizes(input_dims: tuple[int, ...], tmp_path: Path) -> None:
+def test_memory_is_released_for_models_with_value_dependent_sizes(input_dims: tuple[int, ...], tmp_path: Path) -> None:
     node = helper.make_node("ConstantOfShape", ["n"], ["y"])
     proto = model([node], [value("n", [None if size < 0 else size for size in input_dims], TensorProto.INT64)], [value("y", (None, None))])
     served = signature({"n": (DataType.INT64, input_dims)}, {"y": (DataType.FP32, (-1, -1))}, max_batch_size=0)
@@ -84,7 +84,7 @@ def test_memory_is_given_back_where_values_decide_on_sizes(input_dims: tuple[int
 
 @needs_linux
 @pytest.mark.parametrize("first", [(4, (2, 2)), None])
-def test_memory_of_a_batch_that_failed_is_given_back(first: tuple[int, tuple[int, int]] | None, tmp_path: Path) -> None:
+def test_memory_of_a_failed_batch_is_released(first: tuple[int, tuple[int, int]] | None, tmp_path: Path) -> None:
     nodes = [helper.make_node("Sigmoid", ["x"], ["a"]), helper.make_node("Reshape", ["a", "shape"], ["y"])]
     proto = model(nodes, [value("x", ("n",)), value("shape", (2,), TensorProto.INT64)], [value("y", (None, None))])
     served = signature({"x": (DataType.FP32, (-1,)), "shape": (DataType.INT64, (2,))}, {"y": (DataType.FP32, (-1, -1))}, max_batch_size=0)
@@ -102,7 +102,7 @@ def test_memory_of_a_batch_that_failed_is_given_back(first: tuple[int, tuple[int
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-def test_no_loop_runs_to_give_memory_back(name: str, tmp_path: Path) -> None:
+def test_release_of_memory_runs_no_loop(name: str, tmp_path: Path) -> None:
     """This model computes 10 / x times in a loop: for zeros it never ends."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"the package '{name}' is not installed")
@@ -135,7 +135,7 @@ def test_no_loop_runs_to_give_memory_back(name: str, tmp_path: Path) -> None:
     instance.close()
 
 
-def test_a_large_block_of_variable_size_is_not_kept_and_a_small_one_is() -> None:
+def test_large_block_of_variable_size_is_released_and_a_small_one_kept() -> None:
     block = Buffer(TensorSpec("x", DataType.FP32, (-1,)), 4)
     block.gather([np.ones((2, KEPT_BYTES // 8), np.float32)])
     block.release()
@@ -146,13 +146,13 @@ def test_a_large_block_of_variable_size_is_not_kept_and_a_small_one_is() -> None
     assert block.gather([np.ones((1, 3), np.float32), np.ones((1, 3), np.float32)]).tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_a_block_of_known_size_is_kept() -> None:
+def test_block_of_known_size_is_kept() -> None:
     block = Buffer(TensorSpec("x", DataType.FP32, (KEPT_BYTES // 4,)), 2)
     block.release()
     assert block.capacity_bytes == 2 * KEPT_BYTES
 
 
-def test_a_backend_that_fails_to_give_back_does_not_keep_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_backend_that_fails_to_release_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Backend):
         name = "failing"
 

@@ -3,7 +3,7 @@
 from stoker.backends.api.nearest import did_you_mean, nearest
 
 
-def test_the_nearest_names_come_best_first_without_regard_to_case() -> None:
+def test_nearest_names_are_sorted_by_similarity_ignoring_case() -> None:
     assert nearest("Batch_sise", ["max_batch_size", "batch_size", "name"], most=2) == ["batch_size", "max_batch_size"]
 
 
@@ -16,6 +16,6 @@ def test_a_closeness_of_zero_returns_as_many_names_as_asked_for() -> None:
     assert len(nearest("q", ["a", "b", "c"], most=2, closeness=0.0)) == 2
 
 
-def test_an_error_text_ends_with_the_near_names_or_with_nothing() -> None:
+def test_error_text_ends_with_the_nearest_names_if_there_are_any() -> None:
     assert did_you_mean("fuse_gelo", ["fuse_gelu", "fold"]) == "; did you mean fuse_gelu?"
     assert did_you_mean("zzz", ["fuse_gelu", "fold"]) == ""

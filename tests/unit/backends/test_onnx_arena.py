@@ -10,7 +10,7 @@ from stoker.backends.onnx.session import OnnxInstance
 MIB = 1 << 20
 
 
-def test_a_rare_large_run_is_a_spike_and_what_is_usual_is_not():
+def test_rare_large_run_is_a_spike_and_a_usual_one_is_not():
     peaks = PeakTracker()
     assert [peaks.gives_back(MIB) for _ in range(50)] == [False] * 50
     assert peaks.gives_back(64 * MIB)
@@ -18,13 +18,13 @@ def test_a_rare_large_run_is_a_spike_and_what_is_usual_is_not():
     assert not peaks.gives_back(MIB)
 
 
-def test_small_runs_never_matter():
+def test_small_runs_are_never_spikes():
     peaks = PeakTracker()
     assert not peaks.gives_back(LARGE_BYTES)
     assert PeakTracker().gives_back(LARGE_BYTES + 1), "the first run of all is unusual too"
 
 
-def test_what_stays_large_becomes_usual():
+def test_repeated_large_runs_become_usual():
     peaks = PeakTracker()
     found = [peaks.gives_back(64 * MIB) for _ in range(20)]
     assert found[0]
@@ -43,7 +43,7 @@ class Session:
         return [feeds["x"]]
 
 
-def test_the_run_of_a_spike_and_the_one_after_it_give_memory_back_and_no_other_does():
+def test_only_a_spike_and_the_run_after_it_release_memory():
     session = Session()
     specs = TensorSpec("x", DataType.FP32, (-1,)), TensorSpec("y", DataType.FP32, (-1,))
     instance = OnnxInstance(session, ModelSignature(specs[:1], specs[1:], 4), static_batch_size=None, shrink_arena=False)

@@ -23,14 +23,14 @@ def inspect(folder: Path, proto: onnx.ModelProto) -> ModelFacts:
     return BACKEND.inspect(onnx_files(folder, proto), "model.onnx")
 
 
-def test_inspect_tells_the_interface_and_the_versions(tmp_path: Path) -> None:
+def test_inspect_returns_the_interface_and_the_versions(tmp_path: Path) -> None:
     facts = inspect(tmp_path, sum_and_difference(("n", 3)))
     assert facts.inputs == (FileTensor("a", DataType.FP32, (-1, 3)), FileTensor("b", DataType.FP32, (-1, 3)))
     assert facts.outputs == (FileTensor("sum", DataType.FP32, (-1, 3)), FileTensor("difference", DataType.FP32, (-1, 3)))
     assert facts.notes == ("IR version 10; opsets: ai.onnx 21", "written by stoker-tests")
 
 
-def test_an_unknown_file_is_named_with_what_there_is(tmp_path: Path) -> None:
+def test_unknown_file_error_lists_the_existing_files(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"no file 'model.onnx'; it holds: other.txt"):
         BACKEND.inspect(version_files(tmp_path, {"other.txt": b""}), "model.onnx")
 
@@ -38,13 +38,13 @@ def test_an_unknown_file_is_named_with_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("element_type", "name"), [(TensorProto.FLOAT8E4M3FN, "FLOAT8E4M3FN"), (TensorProto.INT4, "INT4"), (TensorProto.COMPLEX64, "COMPLEX64")]
 )
-def test_types_that_no_client_can_send_are_refused_by_name(tmp_path: Path, element_type: int, name: str) -> None:
+def test_types_without_a_protocol_datatype_are_refused_by_name(tmp_path: Path, element_type: int, name: str) -> None:
     proto = model([helper.make_node("Identity", ["x"], ["y"])], [value("x", (1,), element_type)], [value("y", (1,), element_type)])
     with pytest.raises(ModelLoadError, match=f"input 'x' has element type {name}, which cannot be served"):
         inspect(tmp_path, proto)
 
 
-def test_a_sequence_output_is_refused(tmp_path: Path) -> None:
+def test_sequence_output_is_refused(tmp_path: Path) -> None:
     proto = model(
         [helper.make_node("SequenceConstruct", ["x"], ["y"])],
         [value("x", (1,))],
@@ -57,7 +57,7 @@ def test_a_sequence_output_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("versions", "text"), [({"ir_version": 14}, "IR version 14 and opset 21"), ({"opset": 28}, "IR version 10 and opset 28")]
 )
-def test_a_file_too_new_is_refused_with_both_sides_versions(tmp_path: Path, versions: dict[str, int], text: str) -> None:
+def test_too_new_file_is_refused_with_the_versions_of_both_sides(tmp_path: Path, versions: dict[str, int], text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         inspect(tmp_path, identity(**versions))
     assert text in caught.value.message
@@ -66,7 +66,7 @@ def test_a_file_too_new_is_refused_with_both_sides_versions(tmp_path: Path, vers
     assert f"onnxruntime {ort.__version__} reads IR up to {limits.ir_version}, opset up to {limits.opset}" in caught.value.message
 
 
-def test_the_limits_are_those_of_the_installed_runtime(tmp_path: Path) -> None:
+def test_limits_equal_those_of_the_installed_runtime(tmp_path: Path) -> None:
     """Loads just below and just above the table's row, past our own check."""
     limits = limits_of(ort.__version__)
     assert limits is not None, "this onnxruntime is not in the table: measure it and add a row"
@@ -103,12 +103,12 @@ def test_the_limits_are_those_of_the_installed_runtime(tmp_path: Path) -> None:
         ("dev", None),
     ],
 )
-def test_limits_by_release(release: str, expected: tuple[int, int] | None) -> None:
+def test_limits_depend_on_the_release(release: str, expected: tuple[int, int] | None) -> None:
     limits = limits_of(release)
     assert (None if limits is None else (limits.ir_version, limits.opset)) == expected
 
 
-def test_machine_learning_operators_have_a_limit_of_their_own() -> None:
+def test_machine_learning_operators_have_a_separate_limit() -> None:
     limits = RuntimeLimits("1.31.1", 13, 26, 5)
     assert limits.complaint(13, {"ai.onnx": 26, "ai.onnx.ml": 5, "com.example": 99}) is None
     assert "ai.onnx.ml opset 6;" in (limits.complaint(13, {"ai.onnx.ml": 6}) or "")
@@ -143,7 +143,7 @@ def test_external_data_outside_the_version_is_refused(tmp_path: Path, location: 
     assert text in caught.value.message
 
 
-def test_external_data_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+def test_incomplete_external_data_is_refused(tmp_path: Path) -> None:
     files = version_files(tmp_path, {"model.onnx": with_external_weight("weights.bin", "4").SerializeToString(), "weights.bin": WEIGHT})
     with pytest.raises(ModelLoadError, match="bytes 4 to 12, but that file has 8: not copied whole"):
         BACKEND.inspect(files, "model.onnx")
@@ -166,7 +166,7 @@ def test_external_data_beside_the_model_is_used(tmp_path: Path, folder: str) -> 
         (model([helper.make_node("Add", ["x", "nowhere"], ["y"])], [value("x", ("n", 2))], [value("y", ("n", 2))]), "nowhere"),
     ],
 )
-def test_a_file_the_runtime_rejects_is_reported_with_versions_and_no_path(tmp_path: Path, proto: onnx.ModelProto, text: str) -> None:
+def test_file_rejected_by_the_runtime_is_reported_with_versions_and_no_path(tmp_path: Path, proto: onnx.ModelProto, text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         BACKEND.load(load_request(onnx_files(tmp_path, proto), same_in_and_out()))
     assert caught.value.message.startswith(
@@ -177,7 +177,7 @@ def test_a_file_the_runtime_rejects_is_reported_with_versions_and_no_path(tmp_pa
     assert "onnxruntime_src" not in caught.value.message
 
 
-def test_a_refusal_whose_text_is_not_utf_8_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_refusal_with_invalid_utf_8_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     node = helper.make_node("Nonesuch", ["x"], ["y"])
     proto = model([node], [value("x", ("n", 2))], [value("y", ("n", 2))]).SerializeToString().replace(b"Nonesuch", b"\xfbonesuch")
     files = version_files(tmp_path, {"model.onnx": proto})
@@ -186,12 +186,12 @@ def test_a_refusal_whose_text_is_not_utf_8_prints_nothing(tmp_path: Path, capfd:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_configuration_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
+def test_configuration_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="input 'x' is TYPE_INT64 in the configuration and TYPE_FP32 in the model file"):
         BACKEND.load(load_request(onnx_files(tmp_path, identity()), same_in_and_out(DataType.INT64)))
 
 
-def test_a_bad_knob_is_refused_by_name(tmp_path: Path) -> None:
+def test_bad_parameter_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r'parameters\["intra_op_thread_count"\]: takes a whole number .* not .many.'):
         BACKEND.load(load_request(onnx_files(tmp_path, identity()), same_in_and_out(), intra_op_thread_count="many"))
 
@@ -207,7 +207,7 @@ def test_a_bad_knob_is_refused_by_name(tmp_path: Path) -> None:
         {"session__intra_op__allow_spinning": "1", "session__disable_prepacking": "1"},
     ],
 )
-def test_every_knob_loads_and_answers_the_same(tmp_path: Path, parameters: dict[str, str], graph_level: int | None) -> None:
+def test_every_parameter_loads_and_computes_the_same(tmp_path: Path, parameters: dict[str, str], graph_level: int | None) -> None:
     request = load_request(
         onnx_files(tmp_path, sum_and_difference()),
         signature(dict.fromkeys(("a", "b"), (DataType.FP32, (2,))), dict.fromkeys(("sum", "difference"), (DataType.FP32, (2,)))),
@@ -221,37 +221,37 @@ def test_every_knob_loads_and_answers_the_same(tmp_path: Path, parameters: dict[
     instance.close()
 
 
-def test_a_fixed_batch_makes_a_static_instance(tmp_path: Path) -> None:
+def test_fixed_batch_makes_a_static_instance(tmp_path: Path) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity(shape=(4, 2))), same_in_and_out(max_batch_size=4)))
     assert instance.static_batch_size == 4
 
 
-def test_an_open_batch_makes_an_instance_of_any_size(tmp_path: Path) -> None:
+def test_open_batch_makes_an_instance_of_any_size(tmp_path: Path) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity()), same_in_and_out()))
     assert instance.static_batch_size is None
 
 
 @pytest.mark.parametrize("dims", [(), (3,), (0,)])
-def test_models_without_batch_run_on_bare_tensors(tmp_path: Path, dims: tuple[int, ...]) -> None:
+def test_models_without_batch_dimension_get_unbatched_tensors(tmp_path: Path, dims: tuple[int, ...]) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity(shape=dims)), same_in_and_out(dims=dims, max_batch_size=0)))
     found = instance.execute({"x": np.ones(dims, np.float32)}, ["y"])["y"]
     assert found.shape == dims
     assert isinstance(found, np.ndarray)
 
 
-def test_strings_go_in_and_out_as_utf_8_bytes(tmp_path: Path) -> None:
+def test_strings_are_utf_8_bytes_in_and_out(tmp_path: Path) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity(DataType.BYTES)), same_in_and_out(DataType.BYTES)))
     array = np.array([["Grüße".encode(), b""], [b"with\0zero", "猫".encode()]], dtype=object)
     assert instance.execute({"x": array}, ["y"])["y"].tolist() == array.tolist()
 
 
-def test_text_that_is_not_utf_8_is_the_requests_fault(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_a_request_error(tmp_path: Path) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity(DataType.BYTES)), same_in_and_out(DataType.BYTES)))
     with pytest.raises(InvalidRequest, match="input 'x' element 1 is not UTF-8"):
         instance.execute({"x": np.array([[b"fine", b"\xff"]], dtype=object)}, ["y"])
 
 
-def test_bfloat16_keeps_every_bit(tmp_path: Path) -> None:
+def test_bfloat16_preserves_every_bit(tmp_path: Path) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity(DataType.BF16)), same_in_and_out(DataType.BF16)))
     bits = np.array([[0x3F80, 0x7FC1], [0x8000, 0xFF80]], np.uint16)
     found = instance.execute({"x": bits}, ["y"])["y"]
@@ -274,7 +274,7 @@ def mixed_with_bfloat16() -> onnx.ModelProto:
 MIXED_INPUTS = {"x": (DataType.FP32, (2,)), "h": (DataType.BF16, (2,)), "text": (DataType.BYTES, (1,))}
 
 
-def test_bfloat16_inputs_beside_strings(tmp_path: Path) -> None:
+def test_bfloat16_inputs_beside_strings_are_accepted(tmp_path: Path) -> None:
     served = signature(MIXED_INPUTS, {"g": (DataType.FP32, (2,)), "same": (DataType.BYTES, (1,))})
     instance = BACKEND.load(load_request(onnx_files(tmp_path, mixed_with_bfloat16()), served))
     inputs = {"x": np.ones((1, 2), np.float32), "h": np.array([[0x3F80, 0xC000]], np.uint16), "text": np.array([[b"t"]], dtype=object)}
@@ -283,7 +283,7 @@ def test_bfloat16_inputs_beside_strings(tmp_path: Path) -> None:
     assert found["same"].tolist() == [[b"t"]]
 
 
-def test_bfloat16_outputs_beside_other_types(tmp_path: Path) -> None:
+def test_bfloat16_outputs_beside_other_types_are_returned(tmp_path: Path) -> None:
     proto = mixed_with_bfloat16()
     del proto.graph.node[2], proto.graph.input[2], proto.graph.output[2]
     served = signature({name: MIXED_INPUTS[name] for name in ("x", "h")}, {"y": (DataType.BF16, (2,)), "g": (DataType.FP32, (2,))})
@@ -300,7 +300,7 @@ def test_string_inputs_with_bfloat16_outputs_are_refused_at_load(tmp_path: Path)
         BACKEND.load(load_request(onnx_files(tmp_path, mixed_with_bfloat16()), served))
 
 
-def test_an_error_while_running_names_the_node_and_no_source_file(tmp_path: Path) -> None:
+def test_execution_error_names_the_node_and_no_source_file(tmp_path: Path) -> None:
     instance = BACKEND.load(
         load_request(onnx_files(tmp_path, pick()), signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.FP32, (2,))}))
     )
@@ -311,7 +311,7 @@ def test_an_error_while_running_names_the_node_and_no_source_file(tmp_path: Path
     assert instance.execute({"x": np.array([[0, 2]])}, ["y"])["y"].tolist() == [[0, 20]]
 
 
-def test_outputs_outlive_the_session(tmp_path: Path) -> None:
+def test_outputs_stay_valid_after_the_session_is_closed(tmp_path: Path) -> None:
     instance = BACKEND.load(load_request(onnx_files(tmp_path, identity()), same_in_and_out()))
     found = instance.execute({"x": np.full((8, 2), 5, np.float32)}, ["y"])["y"]
     instance.close()
@@ -320,14 +320,14 @@ def test_outputs_outlive_the_session(tmp_path: Path) -> None:
         instance.execute({"x": np.zeros((1, 2), np.float32)}, ["y"])
 
 
-def test_weights_listed_as_inputs_are_not_asked_for(tmp_path: Path) -> None:
+def test_weights_listed_as_inputs_are_not_required(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
     proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x", ("n", 2)), value("w", (2,))], [value("y", ("n", 2))], [weight])
     instance = BACKEND.load(load_request(onnx_files(tmp_path, proto), same_in_and_out()))
     assert instance.execute({"x": np.zeros((1, 2), np.float32)}, ["y"])["y"].tolist() == [[1, 2]]
 
 
-def test_nothing_is_written_to_standard_error_when_a_request_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_request_writes_nothing_to_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     files: ModelFiles = onnx_files(tmp_path, pick())
     instance = BACKEND.load(load_request(files, signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.FP32, (2,))})))
     with pytest.raises(BackendFailed):

@@ -38,7 +38,7 @@ def some(rows: int, size: int = 4, seed: int = 0) -> Arrays:
     return {name: generator.random((rows, size), dtype=np.float32) for name in ("a", "b")}
 
 
-def test_answers_are_those_of_an_ordinary_run_at_every_batch_size_again_and_again():
+def test_bindings_return_the_results_of_an_ordinary_run_at_every_batch_size():
     served = instance(signature())
     for seed, rows in enumerate([1, 8, 3, 1, 8, 8, 3]):
         inputs = some(rows, seed=seed)
@@ -48,7 +48,7 @@ def test_answers_are_those_of_an_ordinary_run_at_every_batch_size_again_and_agai
     assert served._bindings is not None
 
 
-def test_an_answer_stays_as_it_is_when_the_next_batch_runs():
+def test_output_is_not_overwritten_by_the_next_batch():
     served = instance(signature())
     first, second = some(2, seed=1), some(2, seed=2)
     kept = served.execute(first, ("sum", "difference"))["sum"]
@@ -56,19 +56,19 @@ def test_an_answer_stays_as_it_is_when_the_next_batch_runs():
     np.testing.assert_array_equal(kept, first["a"] + first["b"])
 
 
-def test_a_request_for_some_of_the_outputs_is_answered_with_those():
+def test_request_for_some_outputs_gets_only_those():
     served = instance(signature())
     inputs = some(2)
     assert list(served.execute(inputs, ("difference",))) == ["difference"]
 
 
-def test_a_model_whose_outputs_differ_from_its_declaration_runs_without_bindings():
+def test_model_with_outputs_that_differ_from_its_declaration_runs_without_bindings():
     served = instance(signature(output_size=5))
     assert served.execute(some(2), ("sum", "difference"))["sum"].shape == (2, 4)
     assert served._bindings is None
 
 
-def test_a_request_that_fails_by_itself_does_not_end_the_bindings():
+def test_failed_request_does_not_disable_the_bindings():
     served = instance(signature())
     good = served.execute(some(1), ("sum", "difference"))
     with pytest.raises(BackendFailed):
@@ -77,7 +77,7 @@ def test_a_request_that_fails_by_itself_does_not_end_the_bindings():
     np.testing.assert_array_equal(served.execute(some(1), ("sum", "difference"))["sum"], good["sum"])
 
 
-def test_places_are_kept_for_so_many_batch_sizes_only():
+def test_number_of_bound_batch_sizes_is_limited():
     served = instance(signature(size=1, max_batch_size=100))
     for rows in range(1, 101):
         inputs = some(rows, size=1)
@@ -101,7 +101,7 @@ def passing_through(datatype: DataType = DataType.FP32) -> OnnxInstance:
 
 
 @pytest.mark.parametrize("datatype", [DataType.FP32, DataType.BF16])
-def test_an_output_that_is_an_input_holds_the_values_of_its_own_request(datatype: DataType):
+def test_output_that_is_an_input_has_the_values_of_its_own_request(datatype: DataType):
     """ONNX Runtime does not write such an output into bound memory, and may return the memory of the input itself."""
     served = passing_through(datatype)
     array = np.zeros((3, 4), np.float32)
@@ -124,5 +124,5 @@ def test_an_output_that_is_an_input_holds_the_values_of_its_own_request(datatype
         (signature(datatype=DataType.BF16), False),
     ],
 )
-def test_bindings_are_for_small_batches_of_plain_numbers_of_known_shapes(of, expected):
+def test_bindings_are_used_for_small_batches_of_numbers_with_known_shapes(of, expected):
     assert are_worth_it(of) == expected

@@ -5,7 +5,7 @@ from stoker.backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTR
 from stoker.backends.onnx.runtime_limits import bounds_spinning
 
 
-def test_unset_knobs_suit_a_server() -> None:
+def test_default_session_options_suit_a_server() -> None:
     knobs = read_knobs({}, None, 3)
     assert (knobs.intra_op_threads, knobs.inter_op_threads, knobs.parallel) == (3, 1, False)
     assert (knobs.mem_arena, knobs.mem_pattern, knobs.shrink_arena) == (True, True, False)
@@ -17,7 +17,7 @@ def test_unset_knobs_suit_a_server() -> None:
     }
 
 
-def test_a_runtime_that_cannot_bound_spinning_does_not_spin() -> None:
+def test_runtime_that_cannot_bound_spinning_does_not_spin() -> None:
     entries = read_knobs({}, None, 3, bounds_spinning=False).entries
     assert entries == {
         "session.dynamic_block_base": "4",
@@ -27,7 +27,7 @@ def test_a_runtime_that_cannot_bound_spinning_does_not_spin() -> None:
 
 
 @pytest.mark.parametrize("wish", ["0", "1"])
-def test_a_written_wish_about_spinning_is_taken_whole(wish: str) -> None:
+def test_configured_spinning_is_applied_unchanged(wish: str) -> None:
     assert read_knobs({"session.intra_op.allow_spinning": wish}, None, 3).entries == {
         "session.dynamic_block_base": "4",
         "session.intra_op.allow_spinning": wish,
@@ -36,11 +36,11 @@ def test_a_written_wish_about_spinning_is_taken_whole(wish: str) -> None:
 
 
 @pytest.mark.parametrize(("release", "bounds"), [("1.31.1", True), ("1.27.0", True), ("1.26.0", False), ("dev", False)])
-def test_which_runtimes_bound_spinning(release: str, bounds: bool) -> None:
+def test_versions_that_bound_spinning_are_known(release: str, bounds: bool) -> None:
     assert bounds_spinning(release) is bounds
 
 
-def test_written_threads_win_and_zero_means_the_default() -> None:
+def test_configured_threads_override_and_zero_means_the_default() -> None:
     assert read_knobs({"intra_op_thread_count": "5"}, None, 3).intra_op_threads == 5
     assert read_knobs({"intra_op_thread_count": "0"}, None, 3).intra_op_threads == 3
     assert read_knobs({"execution_mode": "1"}, None, 3).inter_op_threads == 3
@@ -51,11 +51,11 @@ def test_written_threads_win_and_zero_means_the_default() -> None:
     ("level", "graph"),
     [(-1, GraphOptimization.BASIC), (1, GraphOptimization.EXTENDED), (2, GraphOptimization.NONE), (0, GraphOptimization.ALL)],
 )
-def test_graph_levels_are_tritons(level: int, graph: GraphOptimization) -> None:
+def test_graph_levels_equal_tritons(level: int, graph: GraphOptimization) -> None:
     assert read_knobs({}, level, 1).graph is graph
 
 
-def test_session_entries_pass_through_and_override() -> None:
+def test_session_entries_are_passed_through_and_override() -> None:
     written = {
         "session.dynamic_block_base": "0",
         "session.intra_op.allow_spinning": "1",
@@ -92,13 +92,13 @@ def test_session_entries_pass_through_and_override() -> None:
         ({"session.qdq_matmulnbits_accuracy_level": "5"}, "takes 0 to 4"),
     ],
 )
-def test_a_bad_value_is_refused_with_what_is_allowed(parameters: dict[str, str], text: str) -> None:
+def test_bad_value_is_refused_with_the_allowed_ones(parameters: dict[str, str], text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         read_knobs(parameters, None, 1)
     assert text in caught.value.message
 
 
-def test_an_unknown_graph_level_is_refused() -> None:
+def test_unknown_graph_level_is_refused() -> None:
     with pytest.raises(ModelLoadError, match=r"optimization\.graph\.level: takes -1 \(basic\), .* not 7"):
         read_knobs({}, 7, 1)
 
@@ -110,6 +110,6 @@ def test_all_errors_are_reported_at_once() -> None:
     assert knob_violations({"session.intra_op_thread_affinities": "1,2;3-4"}, 0) == ()
 
 
-def test_no_entry_reaches_the_file_system() -> None:
+def test_session_entries_with_file_paths_are_refused() -> None:
     assert SESSION_ENTRIES.keys() <= PARAMETER_KEYS
     assert not [key for key in SESSION_ENTRIES if any(word in key for word in ("file", "path", "folder", "profil", "format", "save"))]

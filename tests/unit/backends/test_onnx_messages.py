@@ -35,11 +35,11 @@ from stoker.backends.onnx_files.runtime_messages import public_text
         ("", "RuntimeError"),
     ],
 )
-def test_what_remains_is_for_everyone(text: str, expected: str) -> None:
+def test_public_text_contains_the_reason_without_internals(text: str, expected: str) -> None:
     assert public_text(RuntimeError(text), Path("/srv/copy")) == expected
 
 
-def test_a_text_of_any_length_is_cut_before_it_is_searched() -> None:
+def test_text_of_any_length_is_truncated_before_it_is_searched() -> None:
     # Searched whole, this would take hours: the patterns are not linear in the length of a word.
     text = public_text(RuntimeError("[ONNXRuntimeError] : 10 : INVALID_GRAPH : node " + "n" * 5_000_000))
     assert text.startswith("node nnn")

@@ -47,12 +47,12 @@ def test_versions_producer_and_interface_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "expected"), [(None, None), ((), ()), ((0,), (0,)), ((2, "n"), (2, -1)), ((-5,), (-1,))])
-def test_shapes(tmp_path: Path, shape: tuple[int | str, ...] | None, expected: tuple[int, ...] | None) -> None:
+def test_shapes_are_read(tmp_path: Path, shape: tuple[int | str, ...] | None, expected: tuple[int, ...] | None) -> None:
     assert read(tmp_path, identity(shape=shape)).inputs[0].shape == expected
 
 
 @pytest.mark.parametrize("ir_version", [3, 10])
-def test_inputs_that_an_initializer_feeds_are_no_inputs(tmp_path: Path, ir_version: int) -> None:
+def test_inputs_with_an_initializer_are_optional(tmp_path: Path, ir_version: int) -> None:
     weight = numpy_helper.from_array(np.ones(2, np.float32), "w")
     sparse_values = numpy_helper.from_array(np.ones(1, np.float32), "s")
     sparse = helper.make_sparse_tensor(sparse_values, numpy_helper.from_array(np.array([0], np.int64), "s_places"), [2])
@@ -80,7 +80,7 @@ def test_kinds_other_than_tensors_are_distinguished(tmp_path: Path) -> None:
     assert [output.kind for output in found.outputs] == ["sequence", "optional", "map", "sparse tensor", "untyped"]
 
 
-def test_external_tensors_are_found_wherever_a_tensor_can_be(tmp_path: Path) -> None:
+def test_external_tensors_are_found_at_every_position(tmp_path: Path) -> None:
     subgraph = helper.make_graph([], "branch", [], [], [external("in_subgraph")])
     deep = helper.make_graph([helper.make_node("If", ["c"], ["y"], then_branch=subgraph)], "outer", [], [])
     nodes = [
@@ -108,7 +108,7 @@ def test_external_tensors_are_found_wherever_a_tensor_can_be(tmp_path: Path) -> 
     assert found["initializer"] == ExternalTensor("initializer", "weights.bin", 8, 12)
 
 
-def test_every_message_that_may_hold_a_tensor_is_known() -> None:
+def test_every_message_that_can_contain_a_tensor_is_known() -> None:
     """The table of places is exactly what onnx.proto itself says, whatever release of onnx is installed."""
     reachable = {"TensorProto"}
     kinds = {
@@ -130,7 +130,7 @@ def test_every_message_that_may_hold_a_tensor_is_known() -> None:
     assert expected == TENSOR_HOLDERS
 
 
-def test_element_types_are_those_of_onnx() -> None:
+def test_element_types_equal_those_of_onnx() -> None:
     names = TensorProto.DataType
     assert {number: ONNX_TYPES[datatype] for number, datatype in SERVED.items()} == {number: number for number in SERVED}
     assert set(SERVED.values()) == set(DataType)
@@ -155,13 +155,13 @@ def test_element_types_are_those_of_onnx() -> None:
         (b"\x12\x02\xff\xfe", "not UTF-8"),
     ],
 )
-def test_what_is_no_model_is_refused_with_the_reason(tmp_path: Path, content: bytes, text: str) -> None:
+def test_file_that_is_not_a_model_is_refused_with_the_reason(tmp_path: Path, content: bytes, text: str) -> None:
     with pytest.raises(UnreadableOnnx) as caught:
         read(tmp_path, content)
     assert text in str(caught.value)
 
 
-def test_a_file_beyond_protobufs_limit_is_refused_unread(tmp_path: Path) -> None:
+def test_file_above_protobufs_limit_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with path.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
@@ -169,12 +169,12 @@ def test_a_file_beyond_protobufs_limit_is_refused_unread(tmp_path: Path) -> None
         read_onnx_file(path)
 
 
-def test_a_field_that_leaves_its_message_is_corrupt(tmp_path: Path) -> None:
+def test_field_that_exceeds_its_message_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(UnreadableOnnx, match=r"field 2 at byte 4 should reach to byte 15, but its message ends at byte 6"):
         read(tmp_path, b"\x08\x0a\x42\x02\x12\x09" + b"\x3a\x00" + b"\x32\x08--------")
 
 
-def test_every_truncation_of_a_model_is_noticed(tmp_path: Path) -> None:
+def test_every_truncation_of_a_model_is_detected(tmp_path: Path) -> None:
     whole = identity().SerializeToString()
     graph_at = whole.index(b"\x3a")
     for size in range(graph_at + 1):
@@ -198,7 +198,7 @@ def nested(levels: int) -> bytes:
     return b"\x08\x0a" + wrap(7, graph)
 
 
-def test_subgraphs_are_followed_as_deep_as_protobuf_allows(tmp_path: Path) -> None:
+def test_subgraphs_are_followed_to_protobufs_depth_limit(tmp_path: Path) -> None:
     assert [tensor.name for tensor in read(tmp_path, nested(32)).external] == ["deep"]
 
 
@@ -216,12 +216,12 @@ def test_the_number_of_fields_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("text", ["-1", "1e3", "", "99999999999999999999"])
-def test_an_offset_that_is_no_number_is_refused(tmp_path: Path, text: str) -> None:
+def test_offset_that_is_not_a_number_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UnreadableOnnx, match="expected a number"):
         read(tmp_path, model([], [], [], [external("w", offset=text)]))
 
 
-def test_every_location_of_a_tensor_that_names_several_is_reported(tmp_path: Path) -> None:
+def test_every_location_of_a_tensor_with_several_is_reported(tmp_path: Path) -> None:
     tensor = external("w", "inside.bin")
     tensor.external_data.add(key="location", value="../outside.bin")
     assert [t.location for t in read(tmp_path, model([], [], [], [tensor])).external] == ["inside.bin", "../outside.bin"]
@@ -229,7 +229,7 @@ def test_every_location_of_a_tensor_that_names_several_is_reported(tmp_path: Pat
 
 @given(cuts=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=6), keep=st.floats(0.3, 1))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-def test_a_damaged_file_is_read_or_refused_never_anything_else(tmp_path: Path, cuts: list[tuple[float, int]], keep: float) -> None:
+def test_damaged_file_is_read_or_refused(tmp_path: Path, cuts: list[tuple[float, int]], keep: float) -> None:
     data = bytearray(model([], [value("x", ("n", 2))], [value("y", (1,))], [external("w", offset="1")]).SerializeToString())
     for place, byte in cuts:
         data[int(place * (len(data) - 1))] = byte

@@ -69,7 +69,7 @@ def negation(folder: Path) -> ModelFiles:
     ],
     ids=["quick", "quick once warm", "slow", "slow with many rows", "far too slow", "far too slow with many rows"],
 )
-def test_a_model_has_one_thread_if_full_batches_are_quick_on_it(tmp_path: Path, runs_ns: list[int], threads: int, runs: int) -> None:
+def test_model_gets_one_thread_if_full_batches_are_quick_on_it(tmp_path: Path, runs_ns: list[int], threads: int, runs: int) -> None:
     clock = TakenTimes(runs_ns)
     assert threads_of(negation(tmp_path), same_in_and_out(), clock) == threads
     assert clock.runs == runs
@@ -80,31 +80,31 @@ def test_a_model_has_one_thread_if_full_batches_are_quick_on_it(tmp_path: Path, 
     [{"intra_op_thread_count": "2"}, {"execution_mode": "1", "intra_op_thread_count": "2"}],
     ids=["threads", "parallel"],
 )
-def test_threads_that_are_written_stay(tmp_path: Path, written: dict[str, str]) -> None:
+def test_configured_threads_are_kept(tmp_path: Path, written: dict[str, str]) -> None:
     clock = TakenTimes(())
     assert threads_of(negation(tmp_path), same_in_and_out(), clock, written=written) == 2
     assert clock.runs == 0
 
 
-def test_nothing_is_tried_where_there_is_one_thread_anyway(tmp_path: Path) -> None:
+def test_trial_is_skipped_if_one_thread_is_available(tmp_path: Path) -> None:
     assert threads_of(negation(tmp_path), same_in_and_out(), TakenTimes(()), cpu_threads=1) == 1
 
 
-def test_a_model_without_batches_is_run_as_it_is(tmp_path: Path) -> None:
+def test_model_without_batching_is_tried_unchanged(tmp_path: Path) -> None:
     proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", (2,))], [value("y", (2,))])
     clock = TakenTimes([QUICK_NS] * RUNS)
     assert threads_of(onnx_files(tmp_path, proto), same_in_and_out(max_batch_size=0), clock) == 1
     assert clock.runs == RUNS
 
 
-def test_a_file_of_fixed_batch_size_is_run_with_that_size_only(tmp_path: Path) -> None:
+def test_file_of_fixed_batch_size_is_tried_with_that_size_only(tmp_path: Path) -> None:
     proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", (8, 2))], [value("y", (8, 2))])
     clock = TakenTimes([QUICK_NS] * RUNS)
     assert threads_of(onnx_files(tmp_path, proto), same_in_and_out(max_batch_size=8), clock) == 1
     assert clock.runs == RUNS
 
 
-def test_rows_grow_step_by_step_up_to_a_full_batch(tmp_path: Path) -> None:
+def test_rows_increase_stepwise_to_a_full_batch(tmp_path: Path) -> None:
     clock = TakenTimes([QUICK_NS] * 5 * RUNS)
     assert threads_of(negation(tmp_path), same_in_and_out(max_batch_size=1000), clock) == 1
     assert clock.runs == len([1, 8, 64, 512, 1000]) * RUNS
@@ -114,13 +114,13 @@ def test_rows_grow_step_by_step_up_to_a_full_batch(tmp_path: Path) -> None:
     assert clock.runs == 2 * RUNS
 
 
-def test_a_full_batch_of_one_row_is_run_once(tmp_path: Path) -> None:
+def test_full_batch_of_one_row_is_tried_once(tmp_path: Path) -> None:
     clock = TakenTimes([QUICK_NS] * RUNS)
     assert threads_of(negation(tmp_path), same_in_and_out(max_batch_size=1), clock) == 1
     assert clock.runs == RUNS
 
 
-def test_a_model_that_fails_on_made_up_inputs_keeps_its_threads(tmp_path: Path) -> None:
+def test_model_that_fails_on_synthetic_inputs_keeps_its_threads(tmp_path: Path) -> None:
     def only_of_size_five() -> onnx.ModelProto:
         # Reshapes to five columns: two times any number of rows that is tried does not fit.
         shape = helper.make_node("Constant", [], ["shape"], value_ints=[-1, 5])
@@ -138,7 +138,7 @@ PAIR = TensorSpec("x", DataType.FP32, (2,))
 WIDEST = MOST_INPUT_BYTES // (8 * 4)
 
 
-def test_a_model_whose_work_depends_on_what_it_is_given_is_not_run_with_made_up_inputs(tmp_path: Path) -> None:
+def test_model_with_value_dependent_work_is_not_tried(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["sizes"], to=onnx.TensorProto.INT64),
         helper.make_node("Constant", [], ["shape"], value_ints=[-1]),
@@ -168,7 +168,7 @@ def test_only_small_models_of_fixed_rows_are_tried(served: ModelSignature, file_
     assert may_be_enough(served, file_bytes) is may_be
 
 
-def test_made_up_inputs_have_the_types_and_shapes_that_the_model_takes() -> None:
+def test_synthetic_inputs_have_the_models_types_and_shapes() -> None:
     served = specs(TensorSpec("a", DataType.FP32, (3,)), TensorSpec("b", DataType.INT64, (2, 1), reshape=(2,)), max_batch_size=4)
     made = one_thread._ones(served, 4)
     assert {name: (array.dtype, array.shape) for name, array in made.items()} == {

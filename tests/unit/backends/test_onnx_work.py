@@ -74,24 +74,24 @@ def cropping() -> onnx.ModelProto:
         (model([helper.make_node("Relu", ["x"], ["y"])], [value("x", (1,))], [value("y", (1,))]), None),
     ],
 )
-def test_the_operator_whose_work_depends_on_values_is_found(tmp_path: Path, proto: onnx.ModelProto, operator: str | None) -> None:
+def test_operator_with_value_dependent_work_is_found(tmp_path: Path, proto: onnx.ModelProto, operator: str | None) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
     assert operator_of_open_work(path) == operator
 
 
-def test_a_model_whose_work_a_request_can_make_as_long_as_it_likes_never_runs_on_the_loop(tmp_path: Path) -> None:
+def test_model_with_unbounded_work_never_runs_on_the_loop(tmp_path: Path) -> None:
     served = signature({"n": (DataType.INT64, (1,)), "x": (DataType.FP32, (1,))}, {"y": (DataType.FP32, (1,))}, 0)
     assert not OnnxRuntimeBackend().load(load_request(onnx_files(tmp_path, looping()), served)).only_computes
 
 
 @pytest.mark.parametrize(("datatype", "expected"), [(DataType.FP32, True), (DataType.BYTES, False)])
-def test_strings_of_any_length_keep_a_model_off_the_loop(tmp_path: Path, datatype: DataType, expected: bool) -> None:
+def test_strings_of_any_length_prevent_inline_execution(tmp_path: Path, datatype: DataType, expected: bool) -> None:
     request = load_request(onnx_files(tmp_path, identity(datatype)), same_in_and_out(datatype))
     assert OnnxRuntimeBackend().load(request).only_computes is expected
 
 
-def test_a_model_with_a_name_that_is_not_utf_8_is_served_and_never_on_the_loop(tmp_path: Path) -> None:
+def test_model_with_an_invalid_utf_8_name_is_served_but_never_on_the_loop(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["x", "x"], ["middle"]), helper.make_node("Identity", ["middle"], ["y"])]
     proto = model(nodes, [value("x", ("n", 2))], [value("y", ("n", 2))]).SerializeToString().replace(b"middle", b"\xfbiddle")
     files = version_files(tmp_path, {"model.onnx": proto})

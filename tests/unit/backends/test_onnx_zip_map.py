@@ -30,7 +30,7 @@ def request(folder: Path, proto: onnx.ModelProto, label: DataType) -> LoadReques
 @pytest.mark.parametrize(
     ("labels", "datatype"), [(("cat", "dog", "fish"), DataType.BYTES), ((0, 1, 2), DataType.INT64), ((-7, 300, 2**40), DataType.INT64)]
 )
-def test_probabilities_and_labels_are_those_that_the_file_gives(labels, datatype: DataType, has_opset: bool, tmp_path: Path) -> None:
+def test_probabilities_and_labels_equal_those_of_the_file(labels, datatype: DataType, has_opset: bool, tmp_path: Path) -> None:
     proto = classifier(labels, has_opset=has_opset)
     instance = BACKEND.load(request(tmp_path, proto, datatype))
     found = instance.execute({"x": X}, ["label", "probabilities"])
@@ -53,7 +53,7 @@ def test_probabilities_in_double_precision_are_served_as_fp32(tmp_path: Path) ->
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_the_interface_is_a_tensor_with_labels(tmp_path: Path) -> None:
+def test_interface_is_a_tensor_with_labels(tmp_path: Path) -> None:
     facts = BACKEND.inspect(onnx_files(tmp_path, classifier()), "model.onnx")
     assert facts.outputs == (
         FileTensor("label", DataType.BYTES, (-1,)),
@@ -62,7 +62,7 @@ def test_the_interface_is_a_tensor_with_labels(tmp_path: Path) -> None:
     assert "output 'probabilities' is served as the tensor [rows, classes] that its ZipMap reads" in facts.notes
 
 
-def test_labels_that_a_file_declares_for_one_row_are_labels_of_every_row(tmp_path: Path) -> None:
+def test_labels_declared_for_one_row_apply_to_every_row(tmp_path: Path) -> None:
     proto = classifier((0, 1, 2), label_shape=(1,))
     facts = BACKEND.inspect(onnx_files(tmp_path, proto), "model.onnx")
     assert facts.outputs is not None
@@ -73,7 +73,7 @@ def test_labels_that_a_file_declares_for_one_row_are_labels_of_every_row(tmp_pat
         assert instance.execute({"x": X[:rows]}, ["label", "probabilities"])["label"].tolist() == [0, 1, 2, 0][:rows]
 
 
-def test_an_output_of_one_element_that_no_classifier_makes_stays_as_declared(tmp_path: Path) -> None:
+def test_output_of_one_element_without_a_classifier_is_unchanged(tmp_path: Path) -> None:
     node = helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0)
     graph = helper.make_graph(
         [node, helper.make_node("Reshape", ["total", "one"], ["y"])],
@@ -87,7 +87,7 @@ def test_an_output_of_one_element_that_no_classifier_makes_stays_as_declared(tmp
     assert facts.outputs == (FileTensor("y", DataType.FP32, (1,)),)
 
 
-def test_a_map_of_something_else_is_refused_as_ever(tmp_path: Path) -> None:
+def test_map_of_another_kind_is_refused(tmp_path: Path) -> None:
     proto = classifier()
     del proto.graph.node[2].attribute[:]
     with pytest.raises(ModelLoadError, match="output 'probabilities' is sequence; only dense tensors can be served"):

@@ -32,13 +32,13 @@ THREE_REQUESTS = [np.zeros((1, size), np.float32) for size in (3, 4, 5)]
     ],
 )
 @pytest.mark.parametrize("datatype", [INT32, FP32])
-def test_each_kind_of_batch_input(kind, expected, datatype):
+def test_each_kind_of_batch_input_is_computed(kind, expected, datatype):
     made = BatchInput(BatchInputKind(kind), "made", datatype, "x").made_from(THREE_REQUESTS)
     assert made.dtype == datatype.numpy
     assert made.tolist() == expected
 
 
-def test_shapes_of_items_are_listed_row_by_row():
+def test_item_shapes_are_listed_row_by_row():
     arrays = [np.zeros((2, 3, 1)), np.zeros((1, 2, 2))]
     assert BatchInput(BatchInputKind.ITEM_SHAPE, "m", INT32, "x").made_from(arrays).tolist() == [[3, 1], [3, 1], [2, 2]]
     assert BatchInput(BatchInputKind.ITEM_SHAPE_FLATTEN, "m", INT32, "x").made_from(arrays).tolist() == [3, 1, 3, 1, 2, 2]
@@ -68,7 +68,7 @@ def doubling(inputs, names):
     return {"doubled": inputs["x"] * 2, "k2": inputs["k"] * 2}
 
 
-def test_the_model_gets_one_vector_and_each_request_its_own_share():
+def test_model_gets_one_vector_and_each_request_its_own_share():
     instance = ragged_instance(doubling)
     items = [share(1, 2, 3), share(4, names=("doubled",)), share(5, 6, 7, 8, rows=2)]
     result = processor_for(instance, RAGGED, SystemClock()).process(items)
@@ -92,7 +92,7 @@ def test_requests_with_different_sets_of_inputs_run_apart():
     assert [outcome["doubled"].tolist() for outcome in outcomes] == [[[2, 4]], [[6]]]
 
 
-def test_an_output_that_cannot_be_cut_fails_the_request():
+def test_output_that_cannot_be_split_fails_the_request():
     instance = ragged_instance(lambda inputs, names: {"doubled": inputs["x"][:-1], "k2": inputs["k"]})
     [outcome] = processor_for(instance, RAGGED, SystemClock()).process([share(1, 2)]).outcomes
     assert isinstance(outcome, BackendFailed)
@@ -137,7 +137,7 @@ def test_onnx_runtime_runs_a_ragged_batch(tmp_path):
     assert [outcome["twice"].tolist() for outcome in outcomes] == [[[2, 4, 6]], [[8]], [[10, 12]]]
 
 
-def test_a_file_of_fixed_batch_is_refused_at_load(tmp_path):
+def test_file_of_fixed_batch_size_is_refused_at_load(tmp_path):
     nodes = [helper.make_node("Add", ["x", "x"], ["doubled"]), helper.make_node("Add", ["k", "k"], ["k2"])]
     values = [value("x", ("elements",)), value("k", (8, 1)), value("ends", ("requests",), TensorProto.INT32)]
     file = model(nodes, values, [value("doubled", ("elements",)), value("k2", (8, 1))])
@@ -152,6 +152,6 @@ def test_a_file_of_fixed_batch_is_refused_at_load(tmp_path):
         (served(name="nope"), "input 'nope' is not in the model file"),
     ],
 )
-def test_inputs_made_from_the_batch_must_be_the_files(signature, text, tmp_path):
+def test_batch_inputs_must_be_inputs_of_the_file(signature, text, tmp_path):
     with pytest.raises(ModelLoadError, match=text):
         OnnxRuntimeBackend().load(load_request(onnx_files(tmp_path, ragged_file()), signature))

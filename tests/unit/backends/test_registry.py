@@ -33,14 +33,14 @@ def registry(monkeypatch: pytest.MonkeyPatch, **points: str) -> BackendRegistry:
     return BackendRegistry()
 
 
-def test_the_installed_backends_are_found_by_name_alias_and_platform() -> None:
+def test_installed_backends_are_found_by_name_alias_and_platform() -> None:
     installed = BackendRegistry()
     assert {"identity", "onnxruntime"} <= set(installed.names())
     assert installed.get("onnxruntime") is installed.get("onnx") is installed.get("onnxruntime_onnx")
     assert [backend.name for backend in installed.all()] == installed.names()
 
 
-def test_a_platform_costs_the_import_of_no_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_lookup_imports_no_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     found = registry(monkeypatch, another=f"{__name__}:RaisesAtStart", fake="stoker.backends.testing.fake_backend:FakeBackend")
     assert found.get("fake_platform") is found.get("fake_alias")
     assert [backend.name for backend in found.in_use()] == ["fake"]
@@ -50,14 +50,14 @@ def test_a_platform_costs_the_import_of_no_other_backend(monkeypatch: pytest.Mon
         found.get("another")
 
 
-def test_given_backends_are_all_there_is() -> None:
+def test_given_backends_replace_the_installed_ones() -> None:
     backend = FakeBackend()
     given = BackendRegistry((backend,))
     assert given.names() == ["fake"]
     assert [given.get(name) for name in ("fake", "fake_alias", "fake_platform")] == [backend] * 3
 
 
-def test_an_unknown_backend_is_answered_with_those_installed() -> None:
+def test_unknown_backend_error_lists_the_installed_ones() -> None:
     with pytest.raises(ModelLoadError, match="no backend or platform 'tensorrt'; installed backends: fake"):
         BackendRegistry((FakeBackend(),)).get("tensorrt")
 
@@ -72,7 +72,7 @@ def test_an_unknown_backend_is_answered_with_those_installed() -> None:
         ("stoker.backends.testing.fake_backend:FakeBackend", "calls itself 'fake'"),
     ],
 )
-def test_a_backend_that_does_not_import_is_named_and_leaves_the_others_be(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
+def test_backend_that_fails_to_import_is_named_and_affects_no_other(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     found = registry(monkeypatch, broken=value, fake="stoker.backends.testing.fake_backend:FakeBackend")
     assert [backend.name for backend in found.all()] == ["fake"]
     assert found.names() == ["broken", "fake"]
@@ -81,13 +81,13 @@ def test_a_backend_that_does_not_import_is_named_and_leaves_the_others_be(monkey
     assert text in caught.value.message
 
 
-def test_a_backend_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_is_imported_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     found = registry(monkeypatch, broken="no_such_module_anywhere:Backend", fake="stoker.backends.testing.fake_backend:FakeBackend")
     assert isinstance(found.get("fake"), FakeBackend)
     assert "broken" in found.names()
 
 
-def test_models_that_load_side_by_side_all_find_their_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_load_concurrently_all_find_their_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = registry(monkeypatch, fake=f"{__name__}:SlowToStart")
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: asked.get("fake_platform"), range(4)))
@@ -103,13 +103,13 @@ class Configurable(FakeBackend):
         self.settings = settings
 
 
-def test_settings_reach_the_backend_they_name_by_name_or_alias() -> None:
+def test_settings_reach_their_backend_by_name_or_alias() -> None:
     backend = Configurable()
     BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}})
     assert backend.settings == {"devices": "4"}
 
 
-def test_settings_given_under_several_spellings_reach_the_backend_together() -> None:
+def test_settings_under_several_spellings_are_merged() -> None:
     backend = Configurable()
     BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}, "fake": {"pacing": "none"}})
     assert backend.settings == {"devices": "4", "pacing": "none"}
@@ -117,7 +117,7 @@ def test_settings_given_under_several_spellings_reach_the_backend_together() -> 
         BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}, "fake": {"devices": "2"}})
 
 
-def test_settings_for_a_backend_that_is_not_there_or_has_none_are_refused_by_name() -> None:
+def test_settings_for_a_missing_backend_or_one_without_settings_are_refused_by_name() -> None:
     with pytest.raises(BackendSettingError, match="no backend or platform 'tensorrt'; installed backends: fake"):
         BackendRegistry((FakeBackend(),)).configure({"tensorrt": {"devices": "4"}})
     with pytest.raises(BackendSettingError, match="backend 'fake' has no settings, so 'devices' is none of them"):

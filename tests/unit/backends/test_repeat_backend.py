@@ -50,7 +50,7 @@ def run(instance: StreamingInstance, given, sink: Sink | None, names=("OUT", "ID
     return outcome
 
 
-def test_there_is_a_response_for_each_element_after_its_delay():
+def test_each_element_produces_a_response_after_its_delay():
     slept: list[float] = []
     sink = Sink()
     assert run(RepeatInstance(sleep=slept.append), inputs([4, 5], [10, 0], wait=30), sink) == {}
@@ -58,26 +58,26 @@ def test_there_is_a_response_for_each_element_after_its_delay():
     assert slept == [0.01, 0.02]
 
 
-def test_no_element_means_no_response():
+def test_request_without_elements_gets_no_response():
     sink = Sink()
     assert run(RepeatInstance(), inputs([]), sink) == {}
     assert sink.taken == []
 
 
-def test_only_wanted_outputs_are_given():
+def test_only_requested_outputs_are_returned():
     sink = Sink()
     run(RepeatInstance(), inputs([4]), sink, names=("IDX",))
     assert sink.taken == [{"IDX": [0]}]
 
 
-def test_a_client_that_has_gone_ends_the_work():
+def test_disconnected_client_ends_the_work():
     slept: list[float] = []
     sink = Sink(most=2)
     run(RepeatInstance(sleep=slept.append), inputs([1, 2, 3, 4], [1, 1, 1, 1]), sink)
     assert len(sink.taken) == len(slept) == 2
 
 
-def test_what_was_given_before_a_failure_stays_given():
+def test_responses_before_a_failure_are_delivered():
     sink = Sink()
     outcome = run(RepeatInstance(fail_at=1), inputs([1, 2, 3]), sink)
     assert isinstance(outcome, BackendFailed)
@@ -86,19 +86,19 @@ def test_what_was_given_before_a_failure_stays_given():
 
 
 @pytest.mark.parametrize(("given", "text"), [(inputs([1, 2], [1]), "1 elements and 'IN' 2"), (inputs([1], [60_001]), "at most 60000")])
-def test_inputs_that_make_no_sense_are_refused(given, text):
+def test_invalid_inputs_are_refused(given, text):
     outcome = run(RepeatInstance(), given, Sink())
     assert isinstance(outcome, InvalidRequest)
     assert text in outcome.message
 
 
-def test_a_request_that_wants_one_answer_is_refused_in_tritons_words():
+def test_request_for_one_response_is_refused_with_tritons_text():
     outcome = run(RepeatInstance(), inputs([1]), None)
     assert isinstance(outcome, Unsupported)
     assert "doesn't support models with decoupled transaction policy" in outcome.message
 
 
-def test_a_model_that_is_not_decoupled_must_answer_exactly_once():
+def test_model_that_is_not_decoupled_must_respond_exactly_once():
     plain = ModelSignature(INPUTS, OUTPUTS, 0)
     assert run(RepeatInstance(), inputs([7]), None, served=plain)["OUT"].tolist() == [7]
     for values in ([], [1, 2]):
@@ -114,7 +114,7 @@ def test_with_a_batch_dimension_responses_have_one_too():
     assert sink.taken == [{"OUT": [[4]], "IDX": [[0]]}, {"OUT": [[5]], "IDX": [[1]]}]
 
 
-def test_streams_says_how_many_requests_run_side_by_side(tmp_path: Path):
+def test_streams_parameter_sets_the_number_of_concurrent_requests(tmp_path: Path):
     files = version_files(tmp_path, {"model.repeat": b""})
     request = LoadRequest(
         model_name="r", version=1, files=files, model_filename="model.repeat", signature=SERVED, parameters={"streams": "3"}
@@ -137,6 +137,6 @@ def test_streams_says_how_many_requests_run_side_by_side(tmp_path: Path):
         (ModelSignature((TensorSpec("IN", INT32, (2, 2)),), OUTPUTS, 0), {}, "input"),
     ],
 )
-def test_a_configuration_that_cannot_work_is_refused(signature, parameters, field):
+def test_unworkable_configuration_is_refused(signature, parameters, field):
     candidate = Candidate(facts=ModelFacts(None, None), signature=signature, parameters=parameters, graph_level=None)
     assert field in [violation.field for violation in RepeatBackend().check(candidate)]

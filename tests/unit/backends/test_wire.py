@@ -9,7 +9,7 @@ from stoker.backends.api.wire import LENGTH, VARINT, WireError, WireReader, enco
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5))
-def test_the_fields_of_a_message_cover_its_bytes(entries: dict[str, str]) -> None:
+def test_fields_of_a_message_cover_its_bytes(entries: dict[str, str]) -> None:
     message = Struct()
     message.update(entries)
     data = message.SerializeToString()
@@ -19,12 +19,12 @@ def test_the_fields_of_a_message_cover_its_bytes(entries: dict[str, str]) -> Non
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_an_encoded_varint_is_read_as_the_same_number(number: int) -> None:
+def test_encoded_varint_decodes_to_the_same_number(number: int) -> None:
     data = encoded_varint(number)
     assert WireReader(data).varint(0, len(data)) == (number, len(data))
 
 
-def test_a_nested_field_has_number_value_and_range() -> None:
+def test_nested_field_has_number_value_and_range() -> None:
     data = encoded_number(3, 2**64 - 1) + encoded_field(4, b"text")
     reader = WireReader(data)
     number, text = reader.nested_fields(0, len(data), 1)
@@ -41,7 +41,7 @@ def test_arbitrary_bytes_are_fields_or_a_wire_error(data: bytes) -> None:
         pass
 
 
-def test_the_caller_chooses_the_errors() -> None:
+def test_caller_chooses_the_error_types() -> None:
     with pytest.raises(KeyError, match="more than 2 fields"):
         list(WireReader(b"\x08\0" * 3, max_fields=2, failure=ValueError, too_many=KeyError).fields(0, 6))
     with pytest.raises(ValueError, match="wire type 3 in field 1 at byte 0"):

@@ -37,7 +37,7 @@ def run() -> Run:
     return Run({"cpu": "Abacus", "cores usable": "2"}, {"repeats": 1}, windows, judge(windows))
 
 
-def test_json_document_says_its_schema_and_holds_every_window(run: Run) -> None:
+def test_json_document_contains_its_schema_and_every_window(run: Run) -> None:
     document = json.loads(run.to_json())
     assert sorted(document) == ["machine", "schema", "settings", "verdicts", "windows"]
     assert document["schema"] == SCHEMA
@@ -46,7 +46,7 @@ def test_json_document_says_its_schema_and_holds_every_window(run: Run) -> None:
     assert all(sorted(each) >= ["at_least", "evidence", "floor"] and "passed" in each for each in document["verdicts"])
 
 
-def test_json_document_reads_back_as_the_same_run(run: Run) -> None:
+def test_json_document_loads_as_the_same_run(run: Run) -> None:
     assert Run.from_json(run.to_json()) == run
 
 
@@ -73,7 +73,7 @@ def test_floors_compare_within_a_round_and_take_the_median_of_ratios() -> None:
     assert verdict.evidence == "150/100, 340/200, 60/50 us"
 
 
-def test_throughput_floor_holds_the_best_served_against_the_best_raw(run: Run) -> None:
+def test_throughput_floor_compares_the_best_served_with_the_best_raw(run: Run) -> None:
     verdict = next(each for each in run.verdicts if "rows/s" in each.floor)
     assert verdict.measured == pytest.approx(27.0 / 30.0)
     assert not verdict.passed
@@ -107,7 +107,7 @@ def test_latency_floor_is_the_difference_to_the_raw_run_nearest_in_time() -> Non
     assert verdict.passed
 
 
-def test_time_measured_on_a_busy_machine_settles_nothing_but_cpu_time_does() -> None:
+def test_time_on_a_busy_machine_gives_no_verdict_but_cpu_time_does() -> None:
     windows = [
         raw("tiny", 1, 0, p50_ms=10.0, foreign_cores=1.5),
         window("stoker", "tiny", "grpc", 1, p50_ms=4.0, foreign_cores=1.5, server_cpu_us=30.0),
@@ -121,7 +121,7 @@ def test_time_measured_on_a_busy_machine_settles_nothing_but_cpu_time_does() -> 
     assert "unclear: others used 1.5 cores" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_floor_in_time_rests_on_the_quiet_windows_where_there_are_some() -> None:
+def test_floor_in_time_uses_the_quiet_windows_if_there_are_any() -> None:
     windows = [
         each
         for repeat, (ours, others) in enumerate(((9.0, 1.5), (3.0, 0.0), (9.0, 1.5)))
@@ -134,7 +134,7 @@ def test_floor_in_time_rests_on_the_quiet_windows_where_there_are_some() -> None
     assert (verdict.measured, verdict.is_clear, verdict.evidence) == (1.0, True, "3.00-2.00 ms")
 
 
-def test_nothing_measured_is_nothing_judged() -> None:
+def test_empty_measurement_gets_no_verdict() -> None:
     assert judge([]) == []
 
 
@@ -165,12 +165,12 @@ def test_plot_is_a_png(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_plot_of_nothing_is_not_written(tmp_path: Path) -> None:
+def test_empty_plot_is_not_written(tmp_path: Path) -> None:
     write_plot(Run({}, {}), tmp_path / "plot.png")
     assert not (tmp_path / "plot.png").exists()
 
 
 @pytest.mark.parametrize(("limit", "at_least", "passed"), [(2.0, False, True), (1.9, False, False), (2.0, True, True), (2.1, True, False)])
-def test_a_verdict_of_rounds_holds_their_median_against_the_bound(limit: float, at_least: bool, passed: bool):
+def test_verdict_of_rounds_compares_their_median_with_the_bound(limit: float, at_least: bool, passed: bool):
     verdict = Verdict.of_rounds("latency", [9.0, 2.0, 1.0], limit, "ms", at_least=at_least)
     assert (verdict.measured, verdict.evidence, verdict.passed) == (2.0, "9, 2, 1", passed)

@@ -16,7 +16,7 @@ def test_a_ratio_is_best_batch_over_best_batch_of_the_same_round() -> None:
 
 
 @pytest.mark.parametrize(("target", "verdict"), [(1.9, ">= 1.9 reached"), (2.1, ">= 2.1 missed"), (None, "")])
-def test_the_table_says_which_targets_are_reached(target: float | None, verdict: str) -> None:
+def test_table_lists_which_targets_are_reached(target: float | None, verdict: str) -> None:
     shown = table([figures("raw", None, b1=[10.0], b8=[10.0]), figures("other", target, b1=[20.0], b8=[5.0])], "title")
     columns = [list(column.cells) for column in shown.columns]
     assert columns[0] == ["raw", "other"]
@@ -43,7 +43,7 @@ def test_executors_are_measured_in_turn_and_compared_with_the_first() -> None:
     assert calls[-4:] == ["raw", "raw", "other", "other"]
 
 
-def test_the_targets_are_those_of_the_performance_page() -> None:
+def test_targets_equal_those_of_the_performance_page() -> None:
     assert {each.name: each.target for each in EXECUTORS if each.target is not None} == {
         "onnx backend, fp32": 0.98,
         "openvino, bf16": 1.9,

@@ -21,7 +21,7 @@ def measured(**by_target: list[NativeWindow]) -> FrontWindows:
     return found
 
 
-def test_each_bound_that_a_case_names_is_held_against_the_median_of_its_rounds():
+def test_each_bound_of_a_case_is_compared_with_the_median_of_its_rounds():
     verdicts = judge(measured(stoker=[window(90, 9), window(30, 0.1), window(20, 0.01)]), CASES, {"tiny": 5.0})
     wanted = [case.most_cpu_us for case in CASES if case.most_cpu_us] + [case.most_p50_ms for case in CASES if case.most_p50_ms]
     assert sorted(each.limit for each in verdicts) == sorted(wanted)
@@ -29,7 +29,7 @@ def test_each_bound_that_a_case_names_is_held_against_the_median_of_its_rounds()
     assert {each.floor: each.passed for each in verdicts}["gRPC, c = 32: server CPU per request"] is False  # 27 us are wanted
 
 
-def test_published_figures_are_scaled_by_the_same_echo_here_and_there():
+def test_published_figures_are_scaled_by_the_echo_of_both_machines():
     found = measured(echo_bytes=[])
     for case in CASES:
         if case.in_flight in REFERENCE_ECHO_CPU_US:
@@ -39,5 +39,5 @@ def test_published_figures_are_scaled_by_the_same_echo_here_and_there():
     assert peer_scale(found, CASES) == 0.5
 
 
-def test_without_an_echo_published_figures_stay_as_they_are():
+def test_published_figures_without_an_echo_are_unchanged():
     assert peer_scale(measured(stoker=[window(1)]), CASES) == 1.0

@@ -7,7 +7,7 @@ from benchmarks.inner_way import measure
 from benchmarks.models import build_repository
 
 
-def test_requests_go_the_whole_way_and_are_timed_for_each_batch_size(tmp_path: Path) -> None:
+def test_requests_pass_the_complete_path_and_are_timed_for_each_batch_size(tmp_path: Path) -> None:
     [model] = build_repository(tmp_path, ("tiny",)).values()
     found = asyncio.run(measure(model, tmp_path, [1, 4], 0.01))
     assert [(each.model, each.batch) for each in found] == [("tiny", 1), ("tiny", 4)]

@@ -8,7 +8,7 @@ from rich.console import Console
 from benchmarks.ipu_closed_loop import COMPILE_LIMIT_S, ROWS, Compilation, print_compilations
 
 
-def test_the_table_says_of_each_model_whether_it_was_compiled_within_the_limits(tmp_path: Path) -> None:
+def test_table_states_whether_each_model_was_compiled_within_the_limits(tmp_path: Path) -> None:
     path = tmp_path / "executable.popef"
     path.write_bytes(b"")
     out = io.StringIO()

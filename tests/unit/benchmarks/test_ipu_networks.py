@@ -9,7 +9,7 @@ from benchmarks import ipu_networks
 from benchmarks.ipu_networks import Precision, bert_base
 
 
-def test_the_logits_of_a_seeded_bert_depend_on_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_of_a_seeded_bert_depend_on_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     # All of its layers, narrow ones: what fades, fades with depth.
     for name, size in (("_HIDDEN", 96), ("_INNER", 192), ("_VOCABULARY", 100)):
         monkeypatch.setattr(ipu_networks, name, size)

@@ -75,7 +75,7 @@ def test_percentile_is_an_observed_value_by_nearest_rank() -> None:
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.floats(0.1, 100))
-def test_percentile_covers_its_part_of_the_values(values: list[int], percent: float) -> None:
+def test_percentile_covers_its_share_of_the_values(values: list[int], percent: float) -> None:
     found = percentile(sorted(values), percent)
     assert found in values
     assert sum(each <= found for each in values) >= len(values) * percent / 100 - 1e-9
@@ -83,7 +83,7 @@ def test_percentile_covers_its_part_of_the_values(values: list[int], percent: fl
 
 
 @pytest.mark.parametrize(("values", "percent"), [([], 50), ([1], 0), ([1], 101)])
-def test_percentile_refuses_what_has_none(values: list[int], percent: float) -> None:
+def test_percentile_of_no_values_is_refused(values: list[int], percent: float) -> None:
     with pytest.raises(ValueError, match="percent"):
         percentile(values, percent)
 
@@ -94,7 +94,7 @@ def test_summary_is_in_milliseconds_and_zero_for_nothing() -> None:
     assert summarise([]).p99_ms == 0.0
 
 
-def test_closed_loop_keeps_its_concurrency_and_measures_from_send_to_answer() -> None:
+def test_closed_loop_holds_its_concurrency_and_measures_from_send_to_response() -> None:
     hands = Hands()
     loop = closed(hands, 2)
     for _ in range(4):
@@ -105,7 +105,7 @@ def test_closed_loop_keeps_its_concurrency_and_measures_from_send_to_answer() ->
     assert loop.counters.latencies_ns == [20 * MS, 20 * MS, 20 * MS]
 
 
-def test_closed_loop_counts_nothing_of_the_warmup() -> None:
+def test_closed_loop_counts_no_warmup_request() -> None:
     hands = Hands()
     loop = closed(hands, 1, warmup_s=0.05)
     for _ in range(5):
@@ -132,7 +132,7 @@ def test_closed_loop_ends_after_a_whole_round_so_that_a_batching_server_is_not_f
     assert (loop.counters.answered, loop.counters.elapsed_s) == (8, 0.12)
 
 
-def test_closed_loop_ends_once_the_last_answer_is_in() -> None:
+def test_closed_loop_ends_with_the_last_response() -> None:
     hands = Hands()
     closed(hands, 2, duration_s=0.0)
     for _ in range(3):
@@ -150,7 +150,7 @@ def test_closed_loop_is_bounded_in_requests() -> None:
     assert (loop.counters.answered, hands.ends) == (3, 1)
 
 
-def test_closed_loop_gives_up_on_a_server_that_only_fails() -> None:
+def test_closed_loop_stops_if_the_server_only_fails() -> None:
     hands = Hands()
     loop = closed(hands, 1, duration_s=1e6)
     for _ in range(GIVE_UP_AFTER):
@@ -159,7 +159,7 @@ def test_closed_loop_gives_up_on_a_server_that_only_fails() -> None:
     assert (hands.waiting, hands.ends) == ([], 1)
 
 
-def test_stopping_a_closed_loop_counts_what_is_still_unanswered() -> None:
+def test_stopped_closed_loop_counts_unfinished_requests() -> None:
     hands = Hands()
     loop = closed(hands, 3, duration_s=1e6)
     hands.answer()
@@ -183,7 +183,7 @@ def test_open_loop_charges_a_stall_to_every_request_that_was_due_in_it() -> None
     assert hands.ends == 1
 
 
-def test_open_loop_goes_on_sending_while_answers_are_missing() -> None:
+def test_open_loop_sends_while_responses_are_missing() -> None:
     hands = Hands()
     loop = opened(hands, 1000.0, duration_s=0.005)
     for _ in range(4):
@@ -215,7 +215,7 @@ def test_open_loop_window_opens_when_its_first_request_is_due() -> None:
     assert len(hands.edges_ns) == 2
 
 
-def test_stopping_an_open_loop_counts_the_unanswered_with_their_wait_so_far() -> None:
+def test_stopped_open_loop_counts_unfinished_requests_with_their_wait_so_far() -> None:
     hands = Hands()
     loop = opened(hands, 1000.0, duration_s=0.002, max_in_flight=1)
     hands.pass_ms(8)

@@ -54,7 +54,7 @@ async def collect(sender: GrpcSender | HttpSender, calls: int) -> list[bool]:
     return found
 
 
-def test_grpc_calls_are_answered_with_the_message() -> None:
+def test_grpc_calls_return_the_response_message() -> None:
     assert asyncio.run(call_grpc(echo, b"abc", 3)) == ([True] * 3, b"cba")
 
 
@@ -67,11 +67,11 @@ def test_grpc_calls_beyond_the_stream_limit_wait_their_turn() -> None:
     assert asyncio.run(call_grpc(echo, b"x", 40, connections=2)) == ([True] * 40, b"x")
 
 
-def test_grpc_refusals_are_not_good_answers() -> None:
+def test_grpc_refusals_are_failed_responses() -> None:
     assert asyncio.run(call_grpc(refuse, b"x", 2)) == ([False] * 2, b"")
 
 
-def test_grpc_headers_repeat_by_number_after_the_first_call() -> None:
+def test_grpc_headers_are_indexed_after_the_first_call() -> None:
     first, later = header_blocks("/a/B", "h:1")
     assert b"/a/B" in first
     assert later == b"\x83\x86\xc2\xc1\xc0\xbf\xbe"
@@ -125,20 +125,20 @@ async def call_http(chunks: list[bytes], calls: int, connections: int = 1, close
         [b"HTTP/1.1 200 OK\r\nconte", b"nt-length: 4\r\nx: y\r\n\r", b"\nbo", b"dy"],
     ],
 )
-def test_http_answers_may_come_in_pieces(chunks: list[bytes]) -> None:
+def test_http_responses_may_arrive_in_pieces(chunks: list[bytes]) -> None:
     assert asyncio.run(call_http(chunks, 5, connections=2)) == ([True] * 5, b"".join(chunks))
 
 
-def test_http_errors_are_not_good_answers() -> None:
+def test_http_errors_are_failed_responses() -> None:
     assert asyncio.run(call_http([b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"], 2))[0] == [False] * 2
 
 
-def test_http_answers_cut_off_by_the_server_are_not_good_ones() -> None:
+def test_truncated_http_responses_are_failed_responses() -> None:
     answers, _ = asyncio.run(call_http([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"], 3, closes=True))
     assert answers == [False] * 3
 
 
-def test_http_connections_that_the_server_closed_are_replaced() -> None:
+def test_http_connections_closed_by_the_server_are_replaced() -> None:
     answers, _ = asyncio.run(call_http([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"], 3, closes=True))
     assert True in answers
     assert len(answers) == 3
@@ -154,7 +154,7 @@ def test_http_requests_fail_after_the_listener_has_closed() -> None:
     assert asyncio.run(run()) == [False] * 3
 
 
-def test_http_words_on_an_idle_connection_are_a_goodbye_and_no_answer() -> None:
+def test_http_data_on_an_idle_connection_closes_it_and_is_no_response() -> None:
     async def run() -> list[bool]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 408 Too Slow\r\nContent-Length: 0\r\n\r\n")

@@ -19,12 +19,12 @@ def window(cpu_us: float) -> NativeWindow:
     return NativeWindow(requests=10, elapsed_s=1.0, server_cpu_us=cpu_us, latency=summarise([1_000_000]))
 
 
-def test_successes_and_time_are_read():
+def test_successes_and_time_are_parsed():
     assert read_output(OUTPUT) == (5998, 1.5)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("820.00us", 0.00082), ("12.5ms", 0.0125), ("2min", 120.0)])
-def test_every_unit_of_time_is_known(text: str, seconds: float):
+def test_every_unit_of_time_is_parsed(text: str, seconds: float):
     assert read_output(OUTPUT.replace("1.50s", text))[1] == pytest.approx(seconds)
 
 
@@ -45,14 +45,14 @@ def test_a_message_gets_its_prefix(tmp_path: Path):
     assert (tmp_path / "body").read_bytes() == b"\0\0\0\0\x07message"
 
 
-def test_a_request_keeps_the_headers_that_its_body_needs(tmp_path: Path):
+def test_request_has_the_headers_that_its_body_needs(tmp_path: Path):
     request = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nInference-Header-Content-Length: 2\r\n\r\n{}"
     payload = http_payload(request, tmp_path / "body")
     assert (payload.path, payload.headers, payload.is_http1) == ("/v2/models/m/infer", ("Inference-Header-Content-Length: 2",), True)
     assert (tmp_path / "body").read_bytes() == b"{}"
 
 
-def test_medians_are_held_against_what_is_wanted(tmp_path: Path):
+def test_medians_are_compared_with_the_bound(tmp_path: Path):
     found = FrontWindows(tmp_path, (), 1.0)
     case = next(each for each in CASES if each.most_cpu_us == 27)
     found.windows["stoker", case.name] = [window(20), window(90), window(26)]
@@ -60,7 +60,7 @@ def test_medians_are_held_against_what_is_wanted(tmp_path: Path):
     assert (verdict.measured, verdict.passed) == (26, True)
 
 
-def test_of_an_image_the_model_is_taken_off(tmp_path: Path):
+def test_model_time_is_subtracted_for_image_cases(tmp_path: Path):
     found = FrontWindows(tmp_path, (), 1.0)
     case = IMAGE_CASES[0]
     found.windows["stoker", case.name] = [window(360), window(300), window(358)]
@@ -68,7 +68,7 @@ def test_of_an_image_the_model_is_taken_off(tmp_path: Path):
     assert (verdict.measured, verdict.limit, verdict.passed) == (348, 350, True)
 
 
-def test_the_peer_is_scaled_by_the_echo_of_shared_channels(tmp_path: Path):
+def test_peer_figures_are_scaled_by_the_echo_of_shared_channels(tmp_path: Path):
     found = FrontWindows(tmp_path, (), 1.0)
     for case in CASES:
         found.windows["echo-bytes", case.name] = [window(1e6 if case.is_one_call_per_channel else 131)] if case.in_flight == 32 else []

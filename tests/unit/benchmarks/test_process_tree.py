@@ -22,7 +22,7 @@ def write_process(
     (folder / "status").write_text(f"Name:\t{name}\nVmRSS:\t{rss_kib} kB\n", encoding="utf-8")
 
 
-def test_a_process_tree_holds_all_descendants_and_no_other_process(tmp_path: Path) -> None:
+def test_process_tree_contains_all_descendants_and_no_other_process(tmp_path: Path) -> None:
     for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1)):
         write_process(tmp_path, pid, parent)
     (tmp_path / "self").mkdir()
@@ -35,18 +35,18 @@ def test_cpu_is_user_and_system_time_with_children_that_were_waited_for(tmp_path
     assert process_tree(10, tmp_path).cpu_s() == pytest.approx(4326 / TICKS_PER_S)
 
 
-def test_command_names_may_look_like_fields(tmp_path: Path) -> None:
+def test_command_names_that_contain_delimiters_are_parsed(tmp_path: Path) -> None:
     write_process(tmp_path, 10, 1, ticks=(7, 0, 0, 0), name="a) R 99 (b c")
     assert process_tree(10, tmp_path).cpu_s() == pytest.approx(7 / TICKS_PER_S)
 
 
-def test_memory_is_added_up_over_the_tree(tmp_path: Path) -> None:
+def test_memory_is_summed_over_the_tree(tmp_path: Path) -> None:
     write_process(tmp_path, 10, 1, rss_kib=100)
     write_process(tmp_path, 11, 10, rss_kib=28)
     assert process_tree(10, tmp_path).rss_bytes() == 128 * 1024
 
 
-def test_process_that_has_gone_counts_nothing(tmp_path: Path) -> None:
+def test_ended_process_counts_nothing(tmp_path: Path) -> None:
     write_process(tmp_path, 10, 1, ticks=(3, 0, 0, 0), rss_kib=5)
     tree = process_tree(10, tmp_path)
     for name in ("stat", "status"):
@@ -59,7 +59,7 @@ def test_machine_time_is_all_but_idle_and_waiting(tmp_path: Path) -> None:
     assert machine_cpu_s(tmp_path) == pytest.approx(654321 / TICKS_PER_S)
 
 
-def test_reads_this_very_process() -> None:
+def test_own_process_is_read() -> None:
     tree = process_tree(os.getpid())
     assert os.getpid() in tree.pids
     assert tree.cpu_s() > 0

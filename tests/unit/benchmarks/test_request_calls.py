@@ -21,7 +21,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 @pytest.mark.parametrize("case", BOUNDS)
-def test_warm_request_runs_no_more_calls_files_or_frames_than_its_bound(counts: dict, case: str):
+def test_warm_request_stays_below_its_bounds_of_calls_files_and_frames(counts: dict, case: str):
     calls, files, depth = BOUNDS[case]
     measured = counts[case]
     assert measured["calls"] <= calls, measured
@@ -30,5 +30,5 @@ def test_warm_request_runs_no_more_calls_files_or_frames_than_its_bound(counts: 
 
 
 @pytest.mark.parametrize("case", BOUNDS)
-def test_counted_read_holds_the_whole_request_from_the_socket_to_the_backend(counts: dict, case: str):
+def test_counted_read_covers_the_request_from_the_socket_to_the_backend(counts: dict, case: str):
     assert {"server.net", "server.scheduling", "server.execution", "backends.onnx"} <= set(counts[case]["packages"])

@@ -28,7 +28,7 @@ def statistics(count, queue_ns, infer_ns, executions=1):
     return [{"inference_count": count * 2, "execution_count": executions, "inference_stats": stats}]
 
 
-def test_a_window_counts_what_ended_in_it_and_nothing_else():
+def test_window_counts_only_requests_that_ended_in_it():
     samples = Samples()
     for at in range(10):
         samples.add(at * 100, 1000 * (at + 1), Trip(10, 20), 0)
@@ -42,7 +42,7 @@ def test_a_window_counts_what_ended_in_it_and_nothing_else():
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1).map(sorted), st.floats(0.1, 100))
-def test_a_percentile_is_an_observed_value_that_so_many_do_not_exceed(ordered, percent):
+def test_percentile_is_an_observed_value(ordered, percent):
     value = percentile(ordered, percent)
     assert value in ordered
     assert sum(each <= value for each in ordered) >= len(ordered) * percent / 100 - 1e-6
@@ -52,15 +52,15 @@ def test_a_percentile_is_an_observed_value_that_so_many_do_not_exceed(ordered, p
     ("rates", "means", "expected"),
     [((100, 105, 95), (10, 10, 10), True), ((100, 130, 95), (10, 10, 10), False), ((100, 100, 100), (10, 14, 10), False)],
 )
-def test_windows_agree_where_throughput_and_latency_do(rates, means, expected):
+def test_windows_agree_if_throughput_and_latency_do(rates, means, expected):
     assert agree([figures(rate, mean) for rate, mean in zip(rates, means, strict=True)], 0.1) is expected
 
 
-def test_a_window_without_answers_agrees_with_none():
+def test_window_without_responses_agrees_with_none():
     assert not agree([figures(), figures(), figures(0.0, 0.0, requests=0)], 0.1)
 
 
-def test_texts_of_failures_are_bounded():
+def test_failure_texts_are_bounded():
     samples = Samples()
     for at in range(100):
         samples.add_failure(at, f"text {at}")
@@ -87,14 +87,14 @@ def test_the_csv_has_perf_analyzers_columns_and_rows_by_throughput(tmp_path):
     assert rows[1][:2] == ["2", "1200"]
 
 
-def test_the_csv_leaves_out_what_the_server_does_not_tell(tmp_path):
+def test_csv_omits_values_that_the_server_does_not_report(tmp_path):
     write_csv(tmp_path / "out.csv", [outcome()])
     assert (tmp_path / "out.csv").read_text().startswith("Concurrency,Inferences/Second,Client Send,Client Recv,p50 latency")
     with pytest.raises(CommandFailed, match="cannot write"):
         write_csv(tmp_path / "no" / "out.csv", [outcome()])
 
 
-def test_the_table_says_what_makes_figures_doubtful(capsys):
+def test_table_names_the_reasons_for_doubt(capsys):
     print_outcomes([outcome(8, is_stable=False, client_cpu=0.97, failures={"UNAVAILABLE: full": 3})], 0.1, "m over kserve-grpc")
     out = capsys.readouterr().out
     assert "8: not stable: three windows in a row never agreed within 10%" in out

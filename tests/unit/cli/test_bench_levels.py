@@ -35,7 +35,7 @@ def test_rates_may_have_fractions_and_include_their_end():
         (None, "1:2:0", "above 0"),
     ],
 )
-def test_what_is_no_range_is_refused_in_words(concurrency, rate, fragment):
+def test_invalid_range_is_refused_with_its_text(concurrency, rate, fragment):
     with pytest.raises(CommandFailed) as failed:
         levels(concurrency, rate)
     assert fragment in failed.value.message

@@ -94,7 +94,7 @@ def opened(rate, **more):
     return lambda sender, samples, world: OpenLoop(sender, samples, world.clock_ns, rate_per_s=rate, sleep=world.sleep, **more)
 
 
-def test_a_closed_loop_keeps_so_many_in_flight_and_is_stable_after_three_windows():
+def test_closed_loop_holds_its_concurrency_and_is_stable_after_three_windows():
     outcome, sender, _ = trial(closed(4), Level(concurrency=4))
     assert sender.most == 4
     assert outcome.is_stable
@@ -104,7 +104,7 @@ def test_a_closed_loop_keeps_so_many_in_flight_and_is_stable_after_three_windows
     assert outcome.figures.latency_us[99] == pytest.approx(10_000, rel=0.01)
 
 
-def test_an_open_loop_keeps_its_rate_whatever_the_server_does():
+def test_open_loop_holds_its_rate_independently_of_the_server():
     outcome, _, _ = trial(opened(50), Level(rate_per_s=50), service_ms=35.0)
     assert outcome.figures.requests_per_s == pytest.approx(50, rel=0.02)
     assert outcome.figures.latency_us[50] == pytest.approx(35_000, rel=0.01)
@@ -120,12 +120,12 @@ def test_latency_of_an_open_loop_counts_from_when_requests_were_due():
     assert max(samples.lag_ns) > 300 * MS
 
 
-def test_a_closed_loop_does_not_see_what_an_open_one_sees():
+def test_closed_loop_hides_a_stall_that_an_open_one_shows():
     _, _, samples = trial(closed(1), Level(concurrency=1), stall=(1000, 1400))
     assert sum(latency > 100 * MS for latency in samples.latency_ns) == 1
 
 
-def test_random_gaps_are_alike_in_every_run_and_keep_the_rate():
+def test_random_gaps_are_reproducible_and_hold_the_rate():
     first, second = (trial(opened(200, poisson=True), Level(rate_per_s=200))[2].ended_ns for _ in range(2))
     assert first == second
     gaps = {later - earlier for earlier, later in itertools.pairwise(first)}
@@ -133,7 +133,7 @@ def test_random_gaps_are_alike_in_every_run_and_keep_the_rate():
     assert len(first) / (first[-1] / NS_PER_S) == pytest.approx(200, rel=0.15)
 
 
-def test_a_level_ends_at_its_bound_of_requests():
+def test_level_ends_at_its_bound_of_requests():
     outcome, sender, _ = trial(closed(2), Level(concurrency=2), Rules(0.1, 1.0, 0.1, 5, 50))
     assert outcome.ended == "requests"
     assert not outcome.is_stable
@@ -141,14 +141,14 @@ def test_a_level_ends_at_its_bound_of_requests():
     assert outcome.figures.requests > 0
 
 
-def test_a_level_that_never_agrees_ends_after_its_windows():
+def test_level_that_never_stabilises_ends_after_its_windows():
     rules = Rules(0.0, 0.5, 0.001, 4, 100_000)
     outcome, _, _ = trial(opened(40, poisson=True), Level(rate_per_s=40), rules)
     assert (outcome.ended, outcome.is_stable) == ("trials", False)
     assert outcome.figures.seconds == pytest.approx(1.5, rel=0.02)
 
 
-def test_a_level_whose_every_request_fails_is_given_up():
+def test_level_with_only_failed_requests_is_aborted():
     outcome, _, samples = trial(opened(1000), Level(rate_per_s=1000), failing=True)
     assert outcome.ended == "errors"
     assert outcome.failures == {"told to fail": len(samples.failed_ns)}

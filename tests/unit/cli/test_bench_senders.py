@@ -69,7 +69,7 @@ def run(scenario: Callable[[HttpSender, list[int]], object], *answers: bytes | N
     asyncio.run(main())
 
 
-def test_a_connection_is_kept_for_the_next_request():
+def test_connection_is_reused_for_the_next_request():
     async def scenario(sender: HttpSender, connections: list[int]) -> None:
         for _ in range(3):
             trip = await sender.send()
@@ -79,7 +79,7 @@ def test_a_connection_is_kept_for_the_next_request():
     run(scenario, *[answer(GOOD)] * 3)
 
 
-def test_a_connection_that_the_server_closes_is_not_used_again():
+def test_connection_closed_by_the_server_is_not_reused():
     async def scenario(sender: HttpSender, connections: list[int]) -> None:
         for _ in range(2):
             await sender.send()
@@ -88,7 +88,7 @@ def test_a_connection_that_the_server_closes_is_not_used_again():
     run(scenario, *[answer(GOOD, head="connection: close\r\n")] * 2)
 
 
-def test_requests_at_once_have_connections_of_their_own():
+def test_concurrent_requests_use_separate_connections():
     async def scenario(sender: HttpSender, connections: list[int]) -> None:
         await asyncio.gather(*(sender.send() for _ in range(3)))
         assert sorted(connections) == [1, 1, 1]
@@ -105,7 +105,7 @@ def test_requests_at_once_have_connections_of_their_own():
         (None, "closed the connection"),
     ],
 )
-def test_what_is_no_good_answer_is_a_failed_request_and_the_next_one_goes_on(given: bytes | None, text: str):
+def test_invalid_response_is_a_failed_request_and_the_next_one_is_sent(given: bytes | None, text: str):
     async def scenario(sender: HttpSender, connections: list[int]) -> None:
         with pytest.raises(RequestFailed, match=text):
             await sender.send()

@@ -18,7 +18,7 @@ def plan(*shapes, batch=None, filling=Filling.RANDOM, string_length=5):
 
 @pytest.mark.parametrize("datatype", ["BOOL", "INT8", "UINT64", "FP16", "BF16", "FP32", "FP64"])
 @pytest.mark.parametrize("filling", list(Filling))
-def test_numbers_of_every_type_are_made_alike_in_every_run(datatype, filling):
+def test_numbers_of_every_type_are_reproducible(datatype, filling):
     first, second = (make_inputs(model(("x", datatype, [-1, 3])), plan(batch=2, filling=filling), {})["x"] for _ in range(2))
     assert first.datatype == datatype
     assert first.array.shape == (2, 3)
@@ -26,7 +26,7 @@ def test_numbers_of_every_type_are_made_alike_in_every_run(datatype, filling):
     assert bool(np.any(first.array)) == (filling is Filling.RANDOM)
 
 
-def test_strings_have_the_length_asked_for():
+def test_strings_have_the_requested_length():
     made = make_inputs(model(("s", "BYTES", [2, 2])), plan(string_length=7), {})["s"]
     assert made.shape == (2, 2)
     assert {len(text) for text in made.ravel()} == {7}
@@ -39,7 +39,7 @@ def test_shapes_fill_open_dimensions_with_or_without_the_batch():
     assert rows_of(made, facts) == 4
 
 
-def test_given_tensors_are_taken_as_they_are():
+def test_given_tensors_are_sent_unchanged():
     given = np.ones((3, 2), np.float32)
     facts = model(("x", "FP32", [-1, 2]))
     made = make_inputs(facts, plan(), {"x": given})
@@ -47,7 +47,7 @@ def test_given_tensors_are_taken_as_they_are():
     assert rows_of(made, facts) == 3
 
 
-def test_a_model_without_open_batch_counts_one_row():
+def test_model_without_open_batch_counts_one_row():
     facts = model(("x", "FP32", [8, 2]))
     assert rows_of(make_inputs(facts, plan(), {}), facts) == 1
 
@@ -62,18 +62,18 @@ def test_a_model_without_open_batch_counts_one_row():
         (("x:3,100000000",), 10_000, "no message holds it"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(shapes, batch, fragment):
+def test_shapes_that_contradict_the_model_are_refused(shapes, batch, fragment):
     with pytest.raises(CommandFailed) as failed:
         make_inputs(model(("x", "FP32", [-1, 3, -1])), plan(*shapes, batch=batch), {})
     assert fragment in failed.value.message
 
 
 @pytest.mark.parametrize("text", ["x", "x:", ":3", "x:a", "x:-1", "x:1,,2", "x:²"])
-def test_a_malformed_shape_is_refused(text):
+def test_malformed_shape_is_refused(text):
     with pytest.raises(CommandFailed, match="expected NAME:SIZE"):
         parse_shapes([text])
 
 
-def test_a_batch_for_a_model_without_open_batch_is_refused():
+def test_batch_for_a_model_without_open_batch_is_refused():
     with pytest.raises(CommandFailed, match="no open batch dimension"):
         make_inputs(model(("x", "FP32", [8, 2])), plan(batch=2), {})

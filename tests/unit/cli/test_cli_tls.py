@@ -7,7 +7,7 @@ from stoker.cli.failure import CommandFailed
 from stoker.cli.protocols import Protocol, target
 
 
-def test_certificates_come_from_the_environment_for_encrypted_addresses(monkeypatch, tmp_path):
+def test_certificates_from_the_environment_apply_to_encrypted_addresses(monkeypatch, tmp_path):
     (tmp_path / "ca.pem").touch()
     monkeypatch.setenv("STOKER_TLS_CA", str(tmp_path / "ca.pem"))
     monkeypatch.setenv("STOKER_TLS_SERVER_NAME", "cards.example")
@@ -18,12 +18,12 @@ def test_certificates_come_from_the_environment_for_encrypted_addresses(monkeypa
     assert tls_for("grpc://host:1") is None
 
 
-def test_without_them_the_systems_certificates_hold(monkeypatch):
+def test_system_certificates_apply_by_default(monkeypatch):
     monkeypatch.delenv("STOKER_TLS_CA", raising=False)
     assert tls_for("https://host") is None
 
 
-def test_a_certificate_that_cannot_be_used_is_named(monkeypatch, tmp_path):
+def test_unusable_certificate_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("STOKER_TLS_CERT", str(tmp_path / "no.pem"))
     with pytest.raises(CommandFailed, match=r"STOKER_TLS_CERT=.*no\.pem: no such file"):
         tls_for("https://host")
@@ -32,7 +32,7 @@ def test_a_certificate_that_cannot_be_used_is_named(monkeypatch, tmp_path):
         tls_for("https://host")
 
 
-def test_a_socket_is_reached_by_either_protocol():
+def test_socket_is_reached_by_both_protocols():
     assert target(None, "unix:/run/s").url == "grpc+unix:///run/s"
     assert target(None, "http+unix:///run/s").protocol is Protocol.KSERVE_HTTP
     assert target(Protocol.KSERVE_HTTP, "unix:/run/s").url == "http+unix:///run/s"

@@ -23,22 +23,22 @@ def read_one(value, datatype="FP32", shape=(-1, 4), **options):
 
 
 @pytest.mark.parametrize("value", ["[1,2,3,4]", "[[1,2,3,4]]", "[[1,2],[3,4]]"])
-def test_numbers_take_the_models_type_and_rank(value):
+def test_numbers_are_converted_to_the_models_type_and_rank(value):
     array = read_one(value, "INT64")
     assert array.dtype == np.int64
     assert array.tolist() == [[1, 2, 3, 4]] or value == "[[1,2],[3,4]]"
 
 
-def test_a_flat_list_is_laid_out_where_only_one_size_is_open():
+def test_flat_list_is_reshaped_if_only_one_size_is_open():
     assert read_one("[1,2,3,4,5,6,7,8]", shape=(-1, 2, 2)).shape == (2, 2, 2)
 
 
-def test_what_does_not_fit_is_left_for_the_server_to_name():
+def test_input_of_another_size_is_sent_unchanged():
     assert read_one("[1,2,3]", shape=(-1, 2, 2)).shape == (3,)
 
 
 @pytest.mark.parametrize(("value", "elements"), [("hello", ["hello"]), ('["a","b"]', ["a", "b"]), ('"q"', ["q"])])
-def test_bytes_inputs_take_plain_words(value, elements):
+def test_bytes_inputs_accept_plain_text(value, elements):
     assert read_one(value, "BYTES", (-1,)).tolist() == elements
 
 
@@ -78,13 +78,13 @@ def test_rounding_to_bf16_agrees_with_ml_dtypes(values):
         ("/no/such.png", "FP32", "cannot read /no/such.png"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(value, datatype, text):
+def test_value_out_of_range_is_named(value, datatype, text):
     with pytest.raises(CommandFailed, match=text.replace("[", r"\[")) as caught:
         read_one(value, datatype, (-1, -1))
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_files_that_are_not_what_they_say_are_named(tmp_path):
+def test_files_with_the_wrong_content_are_named(tmp_path):
     for suffix in ("npy", "json", "png"):
         file = tmp_path / f"bad.{suffix}"
         file.write_bytes(b"\x00\x01")
@@ -131,7 +131,7 @@ def test_a_picture_becomes_grey_and_takes_the_models_size(picture):
     assert grey[0, 0, -1] == 1.0
 
 
-def test_a_model_without_a_size_gets_the_pictures_own(picture):
+def test_model_without_a_size_gets_the_pictures_size(picture):
     assert read_one(picture, shape=(-1, 3, -1, -1)).shape == (1, 3, 2, 4)
     assert read_one(picture, shape=(3, -1, -1)).shape == (3, 2, 4)
     assert read_one(picture, shape=(-1, -1, 3)).shape == (2, 4, 3)
@@ -144,7 +144,7 @@ def test_integers_get_0_to_255(picture):
 
 
 @pytest.mark.parametrize(("text", "low", "high"), [("0-16", 0, 16), ("-1-1", -1, 1), ("0.5-1", 0.5, 1), ("1--1", 1, -1)])
-def test_a_scale_says_what_black_and_white_become(picture, text, low, high):
+def test_scale_sets_the_values_of_black_and_white(picture, text, low, high):
     plane = read_one(picture, shape=(3, 2, 4), scale=Scale.parse(text))[1]
     assert (plane[0, 0], plane[0, 3]) == (low, high)
 
@@ -154,13 +154,13 @@ def test_inverting_exchanges_black_and_white(picture):
 
 
 @pytest.mark.parametrize("text", ["", "1", "0:1", "a-b", "0-"])
-def test_a_malformed_scale_is_named(text):
+def test_malformed_scale_is_named(text):
     with pytest.raises(CommandFailed, match="expected LOW-HIGH"):
         Scale.parse(text)
 
 
 @pytest.mark.parametrize("shape", [(-1, 5), (-1, 5, 8, 8), (8,), (-1, 2, 3, 4, 5)])
-def test_an_input_that_is_no_picture_is_named(picture, shape):
+def test_input_that_is_not_a_picture_is_named(picture, shape):
     if shape == (-1, 5):
         assert read_one(picture, shape=shape).shape == (2, 5)  # reads as height and width
         return
@@ -168,7 +168,7 @@ def test_an_input_that_is_no_picture_is_named(picture, shape):
         read_one(picture, shape=shape)
 
 
-def test_without_pillow_the_error_says_what_to_install(picture, monkeypatch):
+def test_missing_pillow_is_named_with_the_package_to_install(picture, monkeypatch):
     real_import = builtins.__import__
 
     def no_pillow(name, *arguments, **keywords):

@@ -48,7 +48,7 @@ def test_options_of_compile_are_completed(load: tuple[str, ...]):
     assert completed("stoker", "compile", "--logging_level", "D", load=load) == {"DEBUG"}
 
 
-def test_the_help_names_both():
+def test_help_lists_both_completion_options():
     def shown(*words: str) -> str:
         return subprocess.run([*STOKER.split(), *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
 
@@ -56,7 +56,7 @@ def test_the_help_names_both():
     assert "source <(stoker compile --print_completion bash)" in " ".join(shown("compile", "--help").split())
 
 
-def test_the_help_of_compile_without_the_compiler_names_the_extra():
+def test_help_of_compile_without_the_compiler_names_the_extra():
     blocked = (
         "import sys; sys.modules['onnx_ir'] = None; from stoker.cli.main import main; main(sys.argv[1:])"  # an import of it then fails
     )

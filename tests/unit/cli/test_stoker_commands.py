@@ -40,7 +40,7 @@ def test_models_are_listed_with_backend_and_reason(stoker, fake):
     ]
 
 
-def test_models_as_json_tell_the_backend(stoker, fake):
+def test_models_as_json_contain_the_backend(stoker, fake):
     rows = json.loads(stoker("models", "--json", "--url", fake.grpc_url).out)
     assert rows[0] == {"model": "echo", "version": "3", "state": "READY", "reason": "", "backend": "fake", "platform": "fake_platform"}
 
@@ -135,7 +135,7 @@ def test_load_sends_config_and_files(stoker, fake, tmp_path):
     assert json.loads(fake.bodies[0])["parameters"] == {"config": '{"max_batch_size": 2}', "file:1/model.onnx": "AQI="}
 
 
-def test_unload_says_so(stoker, fake):
+def test_unload_prints_the_model(stoker, fake):
     assert json.loads(stoker("unload", "echo", "--json").out) == {"model": "echo", "loaded": False}
 
 
@@ -166,7 +166,7 @@ def test_unload_says_so(stoker, fake):
         (["infer", "echo", "--input", "x=5"], 2, "--input x: got a single value; the model takes FP32[-1, 4]"),
     ],
 )
-def test_failures_are_one_line_and_an_exit_code(stoker, fake, words, code, text):
+def test_failures_print_one_line_and_set_an_exit_code(stoker, fake, words, code, text):
     ran = stoker(*words)
     assert ran.code == code
     assert text in ran.err
@@ -176,13 +176,13 @@ def test_failures_are_one_line_and_an_exit_code(stoker, fake, words, code, text)
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_a_server_that_is_not_there_exits_3(stoker, scheme):
+def test_missing_server_exits_3(stoker, scheme):
     ran = stoker("status", "--url", f"{scheme}://127.0.0.1:1")
     assert ran.code == 3
     assert ran.err.startswith(f"stoker: error: cannot connect to {scheme}://127.0.0.1:1: ")
 
 
-def test_a_refused_connection_asks_whether_the_server_runs(stoker):
+def test_refused_connection_suggests_to_start_the_server(stoker):
     for url in ("grpc://127.0.0.1:1", "http://127.0.0.1:1"):
         assert stoker("status", "--url", url).err == (
             f"stoker: error: cannot connect to {url}: connection refused; is the server running?\n"
@@ -197,7 +197,7 @@ def test_a_scheme_that_does_not_match_the_port_is_named(stoker, fake):
 
 
 @pytest.mark.parametrize("command", [[], ["infer"], ["bench"], ["check"], ["unload"]])
-def test_the_help_names_no_value_behind_a_flag(stoker, monkeypatch, command):
+def test_help_shows_no_value_type_for_boolean_flags(stoker, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
     page = stoker(*command, "--help").out
     assert "<bool>" not in page
@@ -223,28 +223,28 @@ def test_a_model_without_versions_is_reported_with_its_reason(stoker, fake):
     assert stoker("metadata", "broken").err == f"stoker: error: {text}; no such file\n"
 
 
-def test_what_every_command_takes_may_stand_before_it(stoker, fake, monkeypatch):
+def test_common_options_are_accepted_before_the_command(stoker, fake, monkeypatch):
     monkeypatch.delenv("STOKER_URL")
     ran = stoker("--url", fake.http_url, "--api_key=k", "--json", "metadata", "echo")
     assert json.loads(ran.out)["name"] == "echo"
     assert fake.headers["authorization"] == "Bearer k"
 
 
-def test_an_address_alone_is_grpc(stoker, fake):
+def test_address_without_a_scheme_is_grpc(stoker, fake):
     assert stoker("metadata", "echo", "--url", fake.grpc_url.removeprefix("grpc://")).code == 0
 
 
-def test_the_version_is_an_option_too(stoker):
+def test_version_is_an_option_too(stoker):
     assert stoker("--version").out == f"stoker {version('stoker')}\n"
 
 
-def test_json_has_no_numbers_that_json_does_not_know(stoker, fake):
+def test_json_output_has_no_nan_or_infinity(stoker, fake):
     ran = stoker("infer", "echo", "--input", "x=[NaN, Infinity, -Infinity, 1]", "--json")
     found = json.loads(ran.out, parse_constant=pytest.fail)
     assert found["outputs"]["x"]["data"] == [["NaN", "Infinity", "-Infinity", 1.0]]
 
 
-def test_the_api_key_comes_from_flag_or_environment(stoker, fake, monkeypatch):
+def test_api_key_is_read_from_flag_or_environment(stoker, fake, monkeypatch):
     stoker("metadata", "echo", "--api_key", "flag")
     assert fake.headers["authorization"] == "Bearer flag"
     monkeypatch.setenv("STOKER_API_KEY", "environment")
@@ -258,7 +258,7 @@ def test_the_api_key_comes_from_flag_or_environment(stoker, fake, monkeypatch):
     [["metadata", "echo"], ["models"], ["status", "--interval=0"], ["load", "echo"], ["infer", "echo", "--input", "x=[1, 2, 3, 4]"]],
     ids=lambda words: words[0],
 )
-def test_headers_go_with_every_call_of_every_command(stoker, fake, over, words):
+def test_headers_are_sent_with_every_call_of_every_command(stoker, fake, over, words):
     given = ["--header", "Admin-Key=a=b c", "--header=x_tenant=blue", "--api-key", "k", "--url", getattr(fake, over)]
     for line in ([*words, *given], [*given, *words]):
         fake.headers = {}
@@ -267,7 +267,7 @@ def test_headers_go_with_every_call_of_every_command(stoker, fake, over, words):
 
 
 @pytest.mark.parametrize("over", ["grpc_url", "http_url"])
-def test_headers_go_with_the_load_of_a_bench(stoker, fake, over):
+def test_headers_are_sent_with_the_load_of_a_bench(stoker, fake, over):
     quick = ["--window=0.05", "--warmup=0", "--max-trials=3", "--max-requests=20"]
     assert stoker("bench", "echo", *quick, "--header", "key=secret", "--url", getattr(fake, over)).code == 0
     assert len(fake.calls) > 20
@@ -280,7 +280,7 @@ QUICK_BENCH = ["bench", "echo", "--window=0.05", "--warmup=0", "--max-trials=3",
 @pytest.mark.parametrize(
     ("finished", "text"), [(0, "interrupted before a level was measured"), (2, "interrupted: levels measured are 2 of 3")]
 )
-def test_an_interrupted_bench_keeps_the_levels_that_were_finished(stoker, fake, monkeypatch, tmp_path, finished, text):
+def test_interrupted_bench_prints_the_finished_levels(stoker, fake, monkeypatch, tmp_path, finished, text):
     whole = bench_run.run_level
     begun = []
 
@@ -300,7 +300,7 @@ def test_an_interrupted_bench_keeps_the_levels_that_were_finished(stoker, fake, 
     assert table.exists() == bool(finished)
 
 
-def test_headers_come_from_the_environment_too(stoker, fake, monkeypatch):
+def test_headers_are_read_from_the_environment_too(stoker, fake, monkeypatch):
     monkeypatch.setenv("STOKER_HEADERS", "admin-key=secret x-tenant=blue")
     assert stoker("metadata", "echo").code == 0
     assert fake.headers.items() >= {"admin-key": "secret", "x-tenant": "blue"}.items()
@@ -318,18 +318,18 @@ def test_headers_come_from_the_environment_too(stoker, fake, monkeypatch):
         (["--header", "authorization=secret", "--api-key", "secret"], "not both"),
     ],
 )
-def test_unusable_headers_are_refused_and_their_values_not_shown(stoker, fake, words, text):
+def test_unusable_headers_are_refused_without_their_values(stoker, fake, words, text):
     ran = stoker("metadata", "echo", *words)
     assert (ran.code, text in ran.err, "secret" in ran.err) == (2, True, False)
     assert fake.calls == []
 
 
-def test_flags_take_underscores_and_values_keep_them(stoker, fake):
+def test_underscores_are_accepted_in_flags_and_kept_in_values(stoker, fake):
     assert stoker("metadata", "echo", "--api_key=a_b").code == 0
     assert fake.headers["authorization"] == "Bearer a_b"
 
 
-def test_serve_passes_its_words_on_untouched(stoker, monkeypatch):
+def test_serve_passes_its_arguments_on_unchanged(stoker, monkeypatch):
     seen = []
 
     def serve_main(arguments):
@@ -343,7 +343,7 @@ def test_serve_passes_its_words_on_untouched(stoker, monkeypatch):
 
 
 @pytest.mark.slow
-def test_help_names_every_command_and_loads_no_client():
+def test_help_lists_every_command_and_imports_no_client():
     script = (
         "import sys\nfrom stoker.cli.main import main\n"
         "try: main(['--help'])\n"
@@ -357,7 +357,7 @@ def test_help_names_every_command_and_loads_no_client():
         assert f" {name} " in done.stdout
 
 
-def test_no_command_prints_the_help(stoker):
+def test_missing_command_prints_the_help(stoker):
     ran = stoker()
     assert ran.code == 0
     assert "Usage: stoker" in ran.out
@@ -371,7 +371,7 @@ def test_infer_adds_the_batch_dimension_and_prints_values(stoker, fake):
 
 @pytest.mark.parametrize("form", ["unix:{}", "unix://{}", "grpc+unix:{}", "grpc+unix://{}"])
 @pytest.mark.parametrize("words", [["metadata", "echo"], INFER_FOUR], ids=["metadata", "infer"])
-def test_every_command_takes_every_form_of_a_socket(stoker, tmp_path, form, words):
+def test_every_command_accepts_every_form_of_a_socket(stoker, tmp_path, form, words):
     socket = tmp_path / "grpc.sock"
     server = FakeKserve(socket=socket)
     try:
@@ -380,7 +380,7 @@ def test_every_command_takes_every_form_of_a_socket(stoker, tmp_path, form, word
         server.close()
 
 
-def test_infer_as_json(stoker, fake):
+def test_infer_prints_json(stoker, fake):
     assert json.loads(stoker(*INFER_FOUR, "--json", "--top", "1").out) == {
         "model": "echo",
         "version": "3",

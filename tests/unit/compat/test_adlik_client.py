@@ -35,7 +35,7 @@ def test_an_image_client_of_adlik_runs(server: FakeAdlik, protocol: str) -> None
     context.close()
 
 
-def test_a_stub_of_adlik_calls_the_service(server: FakeAdlik) -> None:
+def test_adlik_stub_calls_the_service(server: FakeAdlik) -> None:
     with grpc.insecure_channel(server.grpc_url) as channel:
         stub = predict_service_pb2_grpc.PredictServiceStub(channel)
         meta = stub.getModelMeta(get_model_meta_pb2.GetModelMetaRequest(model_spec=model_spec_pb2.ModelSpec(name="echo")))
@@ -63,6 +63,6 @@ def test_every_service_has_its_stub(server: FakeAdlik, module: str, stub: str, m
 @pytest.mark.parametrize(
     "name", ["apis.model_operate_pb2", "apis.task_pb2", "apis.server_status_pb2", "framework.domain.version_policy_pb2"]
 )
-def test_every_module_of_messages_has_what_it_names(name: str) -> None:
+def test_every_message_module_has_its_names(name: str) -> None:
     module = importlib.import_module(f"adlik_serving.{name}")
     assert all(hasattr(module, member) for member in module.__all__)

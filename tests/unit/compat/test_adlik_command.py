@@ -12,12 +12,12 @@ from adlik_serving.__main__ import main, translate
 DEFAULTS = ["--address=0.0.0.0", "--fs_poll_wait_seconds=10", "--prefer_adlik=true"]
 
 
-def test_the_usual_command():
+def test_usual_command_is_translated():
     words = translate(["--model_base_path=/m", "--grpc_port=8500", "--http_port=8501"])
     assert words == ["--model_base_path=/m", "--grpc-port=8500", "--http-port=8501", *DEFAULTS]
 
 
-def test_a_port_that_is_0_or_not_given_switches_its_front_off():
+def test_port_of_0_or_none_disables_its_listener():
     assert translate(["--model_base_path=/m", "--grpc_port=0", "--http_port=8501"]) == [
         "--model_base_path=/m",
         "--allow-grpc=false",
@@ -28,7 +28,7 @@ def test_a_port_that_is_0_or_not_given_switches_its_front_off():
 
 
 @pytest.mark.parametrize("given", [[], ["--grpc_port=0"], ["--grpc_port=", "--http_port=0"]])
-def test_a_server_without_any_port_is_refused(given, capsys):
+def test_server_without_any_port_is_refused(given, capsys):
     with pytest.raises(SystemExit) as ended:
         translate(given)
     assert ended.value.code == 2
@@ -37,7 +37,7 @@ def test_a_server_without_any_port_is_refused(given, capsys):
     )
 
 
-def test_what_is_given_goes_before_adliks_defaults():
+def test_given_flags_override_adliks_defaults():
     words = translate(["--http_port", "1", "--address=127.0.0.1", "--fs_poll_wait_seconds=3", "--prefer-adlik=false"])
     assert words == ["--address=127.0.0.1", "--fs_poll_wait_seconds=3", "--prefer-adlik=false", "--allow-grpc=false", "--http-port=1"]
 
@@ -51,7 +51,7 @@ def test_loading_method_and_flags_of_serve_pass_through():
     "flag",
     ["http_num_threads", "http_timeout_in_ms", "grpc_channel_args", "tf_enable_batching", "tf_saved_model_tags", "trt_enable_batching"],
 )
-def test_a_flag_without_counterpart_is_named(flag, capsys):
+def test_flag_without_counterpart_is_named(flag, capsys):
     assert not any(flag in word for word in translate([f"--{flag}=8", "--grpc_port=1"]))
     assert f"--{flag} has no effect here" in capsys.readouterr().err
 

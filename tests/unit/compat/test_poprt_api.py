@@ -65,7 +65,7 @@ def test_a_script_converts_compiles_and_runs():
     np.testing.assert_allclose(outputs["z"], EXPECTED, atol=4e-3)
 
 
-def test_an_executable_is_written_and_read_again(tmp_path):
+def test_executable_is_written_and_read_again(tmp_path):
     path = tmp_path / "executable.popef"
     options = CompilerOptions(opaque_blobs={"note": "text"})
     Compiler.compile_and_export(a_model(), ["z"], path, options)
@@ -75,7 +75,7 @@ def test_an_executable_is_written_and_read_again(tmp_path):
     assert executable.model.opaques["more"] == b"bytes"
 
 
-def test_a_model_without_room_is_a_runtime_error_that_tools_can_read():
+def test_model_that_exceeds_the_memory_is_a_runtime_error_with_the_vendors_form():
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         "large",
@@ -88,7 +88,7 @@ def test_a_model_without_room_is_a_runtime_error_that_tools_can_read():
         Compiler.compile(model, ["y"])
 
 
-def test_bytes_that_are_no_model_are_a_runtime_error():
+def test_bytes_that_are_not_a_model_are_a_runtime_error():
     with pytest.raises(RuntimeError, match="these 4 bytes are no ONNX model"):
         Compiler.compile(b"junk")
 
@@ -101,18 +101,18 @@ def test_compiler_options_are_set_one_by_one_and_unknown_ones_refused():
         options.num_iotiles = 3
 
 
-def test_without_a_version_the_executable_is_for_the_devices_that_are_there():
+def test_executable_without_a_version_is_for_the_existing_devices():
     device = runtime.DeviceManager().get_specific_device(0)
     with device, runtime.ModelRunner(Compiler.compile(a_model()), device=device) as runner:
         np.testing.assert_allclose(runner.execute(FEEDS)["z"], EXPECTED, rtol=1e-6)
 
 
-def test_the_summary_report_names_the_operators():
+def test_summary_report_names_the_operators():
     text = Compiler.compile_and_get_summary_report(a_model(), ["z"])
     assert '"product"' in text
 
 
-def test_sessions_of_both_kinds_answer_alike():
+def test_sessions_of_both_kinds_compute_the_same():
     device = get_session(a_model().SerializeToString(), 1, "poprt", options={"partials_type": "float"}).load()
     host = get_session(a_model(), 1, "onnxruntime").load()
     assert device.get_io_info() == host.get_io_info()
@@ -123,7 +123,7 @@ def test_sessions_of_both_kinds_answer_alike():
         get_session(a_model(), 1, "tensorrt")
 
 
-def test_a_backend_exports_and_aligns_dtypes(tmp_path):
+def test_backend_exports_and_aligns_dtypes(tmp_path):
     half = Converter(precision="fp16").convert(a_model())
     backend = Backend(half, export_popef=True, align_output_dtype=True, output_dir=tmp_path)
     (result,) = backend.run(None, {name: value.astype(np.float16) for name, value in FEEDS.items()})
@@ -133,7 +133,7 @@ def test_a_backend_exports_and_aligns_dtypes(tmp_path):
     backend.close()
 
 
-def test_a_backend_in_place_of_an_inference_session():
+def test_backend_replaces_an_inference_session():
     session = ORTBackend(a_model().SerializeToString(), None, ["CPUExecutionProvider"], lazy_load=True)
     np.testing.assert_allclose(session.run(["z"], FEEDS)[0], EXPECTED, rtol=1e-6)
 
@@ -158,7 +158,7 @@ def test_weights_of_a_running_model_are_changed():
         np.testing.assert_array_equal(outputs["z"], FEEDS["a"])
 
 
-def test_a_runner_is_chosen_by_its_configuration():
+def test_runner_is_chosen_by_its_configuration():
     with runtime.Runner(Compiler.compile(a_model())) as runner:
         assert isinstance(runner.runner, runtime.ModelRunner)
         np.testing.assert_allclose(runner.execute(FEEDS)["z"], EXPECTED, rtol=1e-6)
@@ -169,7 +169,7 @@ def test_a_runner_is_chosen_by_its_configuration():
     np.testing.assert_allclose(outputs["graph0/z"], EXPECTED, rtol=1e-6)
 
 
-def test_packed_requests_of_one_sequence_each_are_answered(tmp_path):
+def test_packed_requests_of_one_sequence_each_get_their_results(tmp_path):
     model = small_bert(2, 8)
     converted = Converter(pack_args={"max_valid_num": 5}).convert(model)
     get_session(converted, 1, "poprt", output_dir=tmp_path, export_popef=True).load().close()
@@ -183,7 +183,7 @@ def test_packed_requests_of_one_sequence_each_are_answered(tmp_path):
             np.testing.assert_allclose(future.result(20)["pooled"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_waiting_for_a_device_is_configured_in_the_vendors_words():
+def test_device_wait_is_configured_with_the_vendors_names():
     wait = runtime.DeviceWaitConfig(runtime.DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=datetime.timedelta(seconds=2), sleepTime=1)
     assert (wait.timeout_s, wait.sleep_s) == (2.0, 1.0)
 
@@ -228,7 +228,7 @@ def test_layers_are_compared_into_a_log(tmp_path):
     assert "product" in (tmp_path / "precision_compare.log").read_text()
 
 
-def test_a_tensorflow_option_that_does_not_exist_is_refused():
+def test_unknown_tensorflow_option_is_refused():
     assert TensorflowFrontend("model", saved_model=True, opset=11).options.opset == 11
     with pytest.raises(TypeError, match="signature"):
         TensorflowFrontend("model", signature="x")
@@ -299,7 +299,7 @@ def test_names_are_found_on_the_package():
         _ = poprt.Perf
 
 
-def test_the_command_is_the_compilers_with_the_ipu_as_its_target(capsys):
+def test_command_is_the_compilers_with_the_ipu_target(capsys):
     from poprt import cli
 
     assert cli.main(["--list_all_passes"]) == 0
@@ -308,7 +308,7 @@ def test_the_command_is_the_compilers_with_the_ipu_as_its_target(capsys):
     assert "poprt: error" in capsys.readouterr().err
 
 
-def test_a_custom_pass_file_of_poprts_is_taken_by_the_command(tmp_path, monkeypatch):
+def test_custom_pass_file_of_poprt_is_accepted_by_the_command(tmp_path, monkeypatch):
     from poprt import cli
 
     from stoker.compiler.passes import registry

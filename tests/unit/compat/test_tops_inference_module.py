@@ -37,7 +37,7 @@ def test_the_articles_compiler_snippet_runs_as_it_is_written(path, tmp_path):
     assert results[0].tolist() == [[10, 13], [10, 13]]
 
 
-def test_a_test_of_the_vendors_kind_runs(path):
+def test_test_in_the_vendors_style_runs(path):
     """Explicit device memory, names, types and shapes set, a build flag and compile options, as in the vendor's API tests."""
     inputs, outputs = [np.ones((2, 3), np.float32)], np.zeros((2, 2), np.float32)
     device_handle = TopsInference.set_device(0, [0])
@@ -85,7 +85,7 @@ def test_errors_carry_the_vendors_status(path):
     assert manager.get_error_status(0) == TopsInference.TIF_MORE_CLUSTER_APPLIED == TopsInference.TIFStatus.TIF_MORE_CLUSTER_APPLIED
 
 
-def test_a_real_sdk_beside_it_is_warned_of(tmp_path, monkeypatch):
+def test_installed_vendor_sdk_causes_a_warning(tmp_path, monkeypatch):
     (tmp_path / "TopsInference").mkdir()
     (tmp_path / "TopsInference" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)

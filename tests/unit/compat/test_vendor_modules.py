@@ -110,7 +110,7 @@ def test_a_runner_takes_settings_one_by_one(executable):
     assert y.tolist() == [2, 2]
 
 
-def test_a_device_of_its_own_is_made_without_an_object():
+def test_device_can_be_created_without_an_object():
     with model_runtime.DeviceManager.createIpuModelDevice(numIpus=1, ipuVersion="ipu21", tilesPerIpu=16) as device:
         assert (device.ipuVersion, device.tilesPerIpu) == (21, 16)
 
@@ -122,7 +122,7 @@ def test_names_are_translated(name, expected):
     assert snake_case(name) == expected
 
 
-def test_shims_compare_as_what_they_hold():
+def test_shims_compare_by_their_wrapped_object():
     first = popef.TensorInfo((1,), popef.DataType.U8)
     assert first == popef.TensorInfo((1,), popef.DataType.U8)
     assert len({first, popef.TensorInfo((1,), popef.DataType.U8)}) == 1
@@ -131,7 +131,7 @@ def test_shims_compare_as_what_they_hold():
         _ = renamed(dict, "Names").noSuchThing
 
 
-def test_a_real_package_of_the_name_is_warned_of_once(tmp_path, monkeypatch):
+def test_installed_vendor_package_causes_one_warning(tmp_path, monkeypatch):
     (tmp_path / "poprt").mkdir()
     (tmp_path / "poprt" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
@@ -145,7 +145,7 @@ SHIMS = ("TopsInference", "adlik_serving", "model_compiler", "model_runtime", "p
 
 
 @pytest.mark.parametrize("package", SHIMS)
-def test_an_installed_copy_of_the_shim_is_no_other_package(package, tmp_path, monkeypatch):
+def test_installed_copy_of_the_shim_causes_no_warning(package, tmp_path, monkeypatch):
     shims = Path(stoker_compat.__file__).parents[1]
     shutil.copytree(shims / package, tmp_path / package)
     monkeypatch.syspath_prepend(tmp_path)
@@ -153,7 +153,7 @@ def test_an_installed_copy_of_the_shim_is_no_other_package(package, tmp_path, mo
     stoker_compat.warn_beside_real(package)  # a warning would be an error
 
 
-def test_a_real_package_behind_an_installed_copy_is_warned_of(tmp_path, monkeypatch):
+def test_vendor_package_behind_an_installed_copy_causes_a_warning(tmp_path, monkeypatch):
     shims = Path(stoker_compat.__file__).parents[1]
     shutil.copytree(shims / "popef", tmp_path / "copy" / "popef")
     (tmp_path / "real" / "popef").mkdir(parents=True)

@@ -38,7 +38,7 @@ def concatenating(bench: Bench, config: RuntimeConfig | None = None, *, note: by
     return bench.runner(SUMMING, config=config, kind=HostConcatRunner, opaques={} if note is None else {HOST_CONCAT: note})
 
 
-def test_inputs_are_put_behind_each_other_as_the_executable_notes(bench: Bench) -> None:
+def test_inputs_are_concatenated_as_the_executable_notes(bench: Bench) -> None:
     with concatenating(bench) as runner:
         y = runner.execute({"c": C, "a": A, "other": OTHER, "b": B})["y"]
 
@@ -53,7 +53,7 @@ def test_several_compiled_batches_are_joined_batch_by_batch(bench: Bench) -> Non
         np.testing.assert_array_equal(y, np.concatenate([np.stack([each[at : at + 2] for each in (a, b, c)]) for at in (0, 2)]) + 1000)
 
 
-def test_requests_see_the_inputs_of_the_source_model(bench: Bench) -> None:
+def test_requests_use_the_inputs_of_the_source_model(bench: Bench) -> None:
     with concatenating(bench) as runner:
         described = [(desc.name, desc.shape, desc.size_in_bytes) for desc in runner.get_execute_inputs()]
 
@@ -61,7 +61,7 @@ def test_requests_see_the_inputs_of_the_source_model(bench: Bench) -> None:
         assert [desc.name for desc in runner.get_model_inputs()] == ["a", "b", "c", "other"]
 
 
-def test_the_configuration_may_say_what_is_joined(bench: Bench) -> None:
+def test_configuration_may_name_the_joined_inputs(bench: Bench) -> None:
     joined = HostConcatConfig()
     joined.tensor_name, joined.input_tensor_names, joined.shape, joined.data_size_bytes = "joined", ["p", "q"], [3, 1], 12
     config = HostConcatRunnerConfig(host_concat_config={"joined": joined})
@@ -86,12 +86,12 @@ def test_inputs_that_cannot_be_joined_are_refused(bench: Bench, inputs: dict[str
         runner.execute({**inputs, "other": OTHER})
 
 
-def test_an_executable_that_notes_nothing_is_refused(bench: Bench) -> None:
+def test_executable_without_notes_is_refused(bench: Bench) -> None:
     with pytest.raises(ApplicationRuntimeError, match="notes no joined inputs"):
         concatenating(bench, note=None)
 
 
-def test_a_note_that_contradicts_the_stream_is_refused(bench: Bench) -> None:
+def test_note_that_contradicts_the_stream_is_refused(bench: Bench) -> None:
     wrong = HostConcat(
         inputs=(ConcatenatedInput(tensor_name="joined", input_tensor_names=("a", "b"), shape=(2, 1), dtype="float", data_size_bytes=8),)
     )

@@ -61,7 +61,7 @@ def test_requests_queued_before_the_update_run_on_the_old_weights(bench: Bench) 
         assert second.result(PATIENCE_S)["y"].tolist() == [3, 10]
 
 
-def test_a_stopped_runner_refuses_requests_until_it_is_loaded_again(bench: Bench) -> None:
+def test_stopped_runner_refuses_requests_until_it_is_loaded_again(bench: Bench) -> None:
     with light(bench) as runner:
         runner.stop()
         with pytest.raises(SessionStopped, match="stopped"):
@@ -75,7 +75,7 @@ def test_a_stopped_runner_refuses_requests_until_it_is_loaded_again(bench: Bench
         assert runner.execute({"x": X})["y"].tolist() == [3, 10]
 
 
-def test_inputs_of_the_main_program_that_were_set_may_be_left_out(bench: Bench) -> None:
+def test_bound_inputs_of_the_main_program_may_be_omitted(bench: Bench) -> None:
     with bench.runner(adding(), kind=LightRunner) as runner:
         assert isinstance(runner, LightRunner)
         runner.set_input_anchor("b", NEW)
@@ -105,7 +105,7 @@ def test_the_data_of_weights_is_copied(bench: Bench) -> None:
         ("w", np.zeros(2), r"float64\[2\] given"),
     ],
 )
-def test_data_that_does_not_fit_is_refused(bench: Bench, name: str, data: np.ndarray, message: str) -> None:
+def test_data_that_contradicts_the_model_is_refused(bench: Bench, name: str, data: np.ndarray, message: str) -> None:
     with light(bench) as runner, pytest.raises(ApplicationRuntimeError, match=message):
         runner.set_input_anchor(name, data)
 
@@ -117,7 +117,7 @@ def test_weights_are_described_among_the_models_inputs_only(bench: Bench) -> Non
         assert described == {"x": False, "w": True}
 
 
-def test_a_device_is_pinned_by_the_name_that_the_vendor_gave_it(bench: Bench) -> None:
+def test_device_is_selected_by_the_vendors_name(bench: Bench) -> None:
     config = LightRunnerConfig()
     with bench.manager.get_specific_device(2) as device:
         config.replica_to_device = {0: device}

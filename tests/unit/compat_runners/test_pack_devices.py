@@ -65,7 +65,7 @@ def ids(*numbers: int) -> dict[str, np.ndarray]:
     return {"ids": np.array(numbers, np.int32)}
 
 
-def test_a_model_packed_by_others_is_run_by_the_names_of_the_configuration(tmp_path: Path) -> None:
+def test_model_packed_elsewhere_runs_by_the_names_of_the_configuration(tmp_path: Path) -> None:
     with Runner(exported(tmp_path, marking("")), config(), device_manager=system()) as runner:
         first, second = runner.execute_async(ids(7)), runner.execute_async(ids(1, 2, 3))
         third = runner.execute_async({**ids(5, 6), "mask": np.array([1, 0], np.int32)})
@@ -73,7 +73,7 @@ def test_a_model_packed_by_others_is_run_by_the_names_of_the_configuration(tmp_p
     assert answers == [[710], [120, 221, 322], [530, 601]]
 
 
-def test_a_window_ends_when_its_clock_says_so(tmp_path: Path) -> None:
+def test_window_ends_by_its_clock(tmp_path: Path) -> None:
     manager = system()
     clock = manager.system.clock
     with PackRunner(exported(tmp_path, marking("")), config(timeout_microseconds=2_000_000), device_manager=manager) as runner:
@@ -110,7 +110,7 @@ def test_delimiters_stay_free_between_sequences(tmp_path: Path) -> None:
         assert (one.result(PATIENCE_S)["y"].tolist(), two.result(PATIENCE_S)["y"].tolist()) == ([110, 111], [220, 221])
 
 
-def test_all_requests_of_a_pack_share_its_fate_and_the_next_one_its_own(tmp_path: Path) -> None:
+def test_failure_of_a_pack_fails_all_its_requests_and_not_the_next(tmp_path: Path) -> None:
     settings = config(auto_reset=True, max_valid_num=2)
     with PackRunner(exported(tmp_path, marking("")), settings, device_manager=system(faults="reset@1")) as runner:
         lost = [runner.execute_async(ids(1)), runner.execute_async(ids(2))]
@@ -121,7 +121,7 @@ def test_all_requests_of_a_pack_share_its_fate_and_the_next_one_its_own(tmp_path
         assert [future.result(PATIENCE_S)["y"].tolist() for future in kept] == [[310], [420]]
 
 
-def test_a_runner_without_references_gives_its_device_back(tmp_path: Path) -> None:
+def test_unreferenced_runner_releases_its_device(tmp_path: Path) -> None:
     manager, path = system(), exported(tmp_path, marking(""))
     runner = PackRunner(path, config(), device_manager=manager)
     future = runner.execute_async(ids(1))
@@ -147,12 +147,12 @@ def test_a_runner_without_references_gives_its_device_back(tmp_path: Path) -> No
         ({"mask_name": "words"}, "the mask of executable|no input 'words'"),
     ],
 )
-def test_names_that_the_model_does_not_have_are_refused(tmp_path: Path, settings, text) -> None:
+def test_unknown_names_are_refused(tmp_path: Path, settings, text) -> None:
     with pytest.raises(ApplicationRuntimeError, match=text):
         PackRunner(exported(tmp_path, marking("")), config(**settings), device_manager=system())
 
 
-def test_outputs_that_are_not_by_token_need_a_name_for_their_places(tmp_path: Path) -> None:
+def test_outputs_that_are_not_by_token_need_a_name_for_their_positions(tmp_path: Path) -> None:
     model = model_of(
         [helper.make_node("ReduceSum", ["ids", "axis"], ["y"], keepdims=0)],
         [tensor("ids", (ROWS, LENGTH), np.int32)],
@@ -163,6 +163,6 @@ def test_outputs_that_are_not_by_token_need_a_name_for_their_places(tmp_path: Pa
         PackRunner(exported(tmp_path, model), PackRunnerConfig(dynamic_input_name="ids"), device_manager=system())
 
 
-def test_another_runners_configuration_is_refused(tmp_path: Path) -> None:
+def test_configuration_of_another_runner_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="takes a PackRunnerConfig, not a RuntimeConfig"):
         PackRunner(exported(tmp_path, marking("")), RuntimeConfig(), device_manager=system())

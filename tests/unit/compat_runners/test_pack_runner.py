@@ -60,7 +60,7 @@ def assert_answered(outputs, request) -> None:
 
 
 @pytest.mark.parametrize("algorithm", PackAlgorithm)
-def test_each_request_is_answered_as_if_it_were_alone(by_row, by_sequence, algorithm) -> None:
+def test_each_request_gets_the_result_it_would_get_alone(by_row, by_sequence, algorithm) -> None:
     executable = by_sequence if algorithm is PackAlgorithm.end_to_end else by_row
     config = PackRunnerConfig(
         timeout_microseconds=LONG, max_valid_num=LIMIT, dynamic_input_name="input_ids", unpack_info_input_name="unpack_info"
@@ -78,7 +78,7 @@ def test_each_request_is_answered_as_if_it_were_alone(by_row, by_sequence, algor
     assert ended == sorted(ended)
 
 
-def test_a_pack_waits_for_its_window_only(runner) -> None:
+def test_pack_waits_only_for_its_window(runner) -> None:
     request = sequence(4, 1)
     assert_answered(runner.execute(request), request)
 
@@ -101,7 +101,7 @@ def test_many_threads_share_packs(runner) -> None:
         assert_answered(answers[number], request)
 
 
-def test_calls_of_the_vendors_examples_run(by_row) -> None:
+def test_documented_vendor_calls_run(by_row) -> None:
     config = PackRunnerConfig(timeout_microseconds=LONG, max_valid_num=LIMIT, dynamic_input_name="input_ids")
     config.algorithm = PackAlgorithm.first_fit
     config.enable_input_single_row_mode("attention_mask")
@@ -124,7 +124,7 @@ def test_calls_of_the_vendors_examples_run(by_row) -> None:
             np.testing.assert_allclose(outputs["pooled"][0], pooled, rtol=1e-4, atol=1e-5)
 
 
-def test_padding_is_removed_where_asked_for(by_row) -> None:
+def test_padding_is_removed_on_request(by_row) -> None:
     config = PackRunnerConfig(timeout_microseconds=SHORT)
     config.enable_padding_remove_mode("attention_mask", ["input_ids", "token_type_ids"])
     short = sequence(3, 7)
@@ -135,7 +135,7 @@ def test_padding_is_removed_where_asked_for(by_row) -> None:
     assert_answered(outputs, short)
 
 
-def test_what_a_request_may_leave_out_is_filled_in(runner) -> None:
+def test_omitted_inputs_are_filled_in(runner) -> None:
     request = sequence(5, 2)
     outputs = runner.execute({name: request[name][np.newaxis] for name in ("input_ids", "token_type_ids")})
     assert {name: array.shape for name, array in outputs.items()} == {"tokens": (1, 5), "pooled": (1, 2, 4)}
@@ -154,7 +154,7 @@ def test_what_a_request_may_leave_out_is_filled_in(runner) -> None:
         ({"input_ids": np.zeros((2, 3), np.int32)}, r"shape \[2, 3\]; .* \[length\] or \[1, length\]"),
     ],
 )
-def test_a_request_that_does_not_fit_is_refused_at_once(runner, change, text) -> None:
+def test_request_that_contradicts_the_model_is_refused_at_once(runner, change, text) -> None:
     request = {name: array for name, array in sequence(3, 0).items() if name != "attention_mask"}
     with pytest.raises(ApplicationRuntimeError, match=text):
         runner.execute_async({**request, **change})
@@ -172,12 +172,12 @@ def test_a_request_that_does_not_fit_is_refused_at_once(runner, change, text) ->
         ({"tokens": np.broadcast_to(np.float32(0), 3)}, "cannot be written"),
     ],
 )
-def test_memory_that_does_not_fit_is_refused(runner, outputs, text) -> None:
+def test_memory_of_the_wrong_size_is_refused(runner, outputs, text) -> None:
     with pytest.raises(ApplicationRuntimeError, match=text):
         runner.execute_async(sequence(3, 0), outputs)
 
 
-def test_memory_that_was_taken_back_does_not_affect_other_requests(by_row) -> None:
+def test_memory_withdrawn_by_its_owner_does_not_affect_other_requests(by_row) -> None:
     kept = sequence(3, 4)
     taken = np.zeros(LENGTH, np.float32)
     with PackRunner(by_row, PackRunnerConfig(timeout_microseconds=LONG)) as runner:
@@ -202,7 +202,7 @@ def test_memory_that_was_taken_back_does_not_affect_other_requests(by_row) -> No
         ({"padding_remove_mask": "mask"}, "padding-remove mode names 'mask'"),
     ],
 )
-def test_a_configuration_that_contradicts_the_model_is_refused(by_row, settings, text) -> None:
+def test_configuration_that_contradicts_the_model_is_refused(by_row, settings, text) -> None:
     with pytest.raises(ApplicationRuntimeError, match=text):
         PackRunner(by_row, PackRunnerConfig(**settings))
 
@@ -219,7 +219,7 @@ def test_a_configuration_that_contradicts_the_model_is_refused(by_row, settings,
         ({"single_row_input": "m", "mask_name": "n"}, "mask_name is 'n'"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused(by_row, settings, text) -> None:
+def test_invalid_configuration_is_refused(by_row, settings, text) -> None:
     with pytest.raises(ValueError, match=text):
         PackRunner(by_row, PackRunnerConfig(**settings))
 
@@ -243,7 +243,7 @@ def test_a_damaged_note_is_refused(by_row, change, text) -> None:
         PackRunner(Executable(dataclasses.replace(by_row.model, opaques={PACKING: note})))
 
 
-def test_closing_ends_what_waits_and_refuses_what_comes(by_row) -> None:
+def test_close_fails_waiting_requests_and_refuses_new_ones(by_row) -> None:
     runner = PackRunner(by_row, PackRunnerConfig(timeout_microseconds=LONG))
     future = runner.execute_async(sequence(3, 0))
     runner.close()

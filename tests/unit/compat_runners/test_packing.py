@@ -29,7 +29,7 @@ def packed(lengths, algorithm, *, rows=2, row_length=10, max_items=100, gap=0) -
         (PackAlgorithm.first_fit, [[0, 10, 6], [0, 10]]),
     ],
 )
-def test_each_algorithm_places_in_its_way(algorithm, expected) -> None:
+def test_each_algorithm_places_as_specified(algorithm, expected) -> None:
     assert packed([6, 7, 3, 4, 8], algorithm) == expected
 
 
@@ -42,7 +42,7 @@ def test_a_gap_stays_free_between_neighbours() -> None:
     assert packed([4, 4, 2], PackAlgorithm.next_fit, gap=2) == [[0, 6, 10]]
 
 
-def test_a_pack_is_complete_when_it_holds_as_many_as_it_may() -> None:
+def test_pack_with_the_maximum_number_of_items_is_complete() -> None:
     packing = Packing([RowShape(2, 10)], max_items=2, window_ns=LONG)
     assert packing.add("a", [1], 0) == []
     (pack,) = packing.add("b", [1], 5)
@@ -50,7 +50,7 @@ def test_a_pack_is_complete_when_it_holds_as_many_as_it_may() -> None:
     assert packing.deadline_ns is None
 
 
-def test_a_pack_is_complete_when_the_next_item_does_not_fit() -> None:
+def test_pack_is_complete_when_the_next_item_exceeds_it() -> None:
     packing = Packing([RowShape(1, 10)], max_items=9, window_ns=7)
     assert packing.add("a", [6], 100) == []
     (pack,) = packing.add("b", [5], 103)
@@ -78,7 +78,7 @@ def test_groups_are_placed_together() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "longest"), [("end_to_end", 20), ("next_fit", 10), ("first_fit", 10)])
-def test_what_fits_no_pack_is_refused(algorithm, longest) -> None:
+def test_item_larger_than_a_pack_is_refused(algorithm, longest) -> None:
     packing = Packing([RowShape(2, 10)], PackAlgorithm[algorithm], max_items=9, window_ns=0)
     for length in (0, longest + 1):
         with pytest.raises(ValueError, match=f"1 to {longest} do"):
@@ -94,7 +94,7 @@ def test_what_fits_no_pack_is_refused(algorithm, longest) -> None:
         ([RowShape(1, 3)], {"max_items": 1, "window_ns": -1}, "0 ns or more"),
     ],
 )
-def test_sizes_that_make_no_sense_are_refused(shapes, settings, text) -> None:
+def test_invalid_sizes_are_refused(shapes, settings, text) -> None:
     with pytest.raises(ValueError, match=text):
         Packing(shapes, **settings)
 

@@ -74,7 +74,7 @@ def test_several_compiled_batches_go_to_one_sub_graph(bench: Bench) -> None:
         np.testing.assert_array_equal(runner.execute({"index": SECOND, "graph1/x": rows(6, 3)})["graph1/y"], 2 * rows(6, 3))
 
 
-def test_all_inputs_of_all_sub_graphs_are_wanted_while_they_are_validated(bench: Bench) -> None:
+def test_validation_requires_all_inputs_of_all_sub_graphs(bench: Bench) -> None:
     with fused(bench, RuntimeConfig()) as runner, pytest.raises(ApplicationRuntimeError) as caught:
         runner.execute({"index": FIRST, "graph0/a": A}, {"graph0/total": np.zeros(2, np.float32)})
 
@@ -82,7 +82,7 @@ def test_all_inputs_of_all_sub_graphs_are_wanted_while_they_are_validated(bench:
     assert "validate_io_params to False" in str(caught.value)
 
 
-def test_the_inputs_of_another_sub_graph_end_in_a_timeout_that_names_what_is_missing(bench: Bench) -> None:
+def test_inputs_of_another_sub_graph_time_out_with_the_missing_names(bench: Bench) -> None:
     total = np.full(2, 7, np.float32)
     with fused(bench) as runner:
         future = runner.execute_async({"index": SECOND, "graph0/a": A, "graph0/b": B}, {"graph0/total": total})
@@ -97,14 +97,14 @@ def test_the_inputs_of_another_sub_graph_end_in_a_timeout_that_names_what_is_mis
         np.testing.assert_array_equal(runner.execute({"graph1/x": X})["graph1/y"], 2 * X)
 
 
-def test_a_partial_request_times_out_by_the_name_of_the_input_it_lacks(bench: Bench) -> None:
+def test_partial_request_times_out_with_the_missing_input(bench: Bench) -> None:
     with fused(bench) as runner:
         future = runner.execute_async({"index": FIRST, "graph0/a": A})
         with bench.passing_time(), pytest.raises(RequestTimeout, match="waits for 'graph0/b', which the request does not have"):
             future.result(PATIENCE_S)
 
 
-def test_requests_behind_one_that_times_out_are_served(bench: Bench) -> None:
+def test_requests_after_a_timeout_are_served(bench: Bench) -> None:
     with fused(bench, RuntimeConfig(validate_io_params=False, batching_dim=0, timeout_ns=10_000_000)) as runner:
         bad = runner.execute_async({"index": SECOND, "graph0/a": A, "graph0/b": B})
         with bench.passing_time():
@@ -114,7 +114,7 @@ def test_requests_behind_one_that_times_out_are_served(bench: Bench) -> None:
             bad.result(PATIENCE_S)
 
 
-def test_batches_of_each_sub_graph_fill_by_themselves(bench: Bench) -> None:
+def test_batches_of_each_sub_graph_fill_independently(bench: Bench) -> None:
     with fused(bench, RuntimeConfig(validate_io_params=False, batching_dim=0)) as runner:
         first = runner.execute_async({"graph0/a": A[:1], "graph0/b": B[:1]})
         second = runner.execute_async({"graph1/x": X[:1]})
@@ -140,7 +140,7 @@ def test_a_request_that_selects_no_sub_graph_is_refused(bench: Bench, inputs: di
         runner.execute(inputs)
 
 
-def test_a_fusion_runner_refuses_at_once_what_lacks_a_stream(bench: Bench) -> None:
+def test_fusion_runner_refuses_requests_without_a_stream_at_once(bench: Bench) -> None:
     with fused(bench, ModelFusionRunnerConfig(), kind=ModelFusionRunner) as runner:
         assert runner.execute({"graph0/X": A, "graph0/b": B})["graph0/total"].tolist() == [11, 13]
         with pytest.raises(ApplicationRuntimeError, match="sub-graph 'graph0' lacks graph0/b"):
@@ -159,7 +159,7 @@ def test_runner_takes_fused_requests_without_an_index(bench: Bench, config: Runt
         assert [desc.name for desc in runner.get_model_outputs()] == ["graph0/total", "graph1/y"]
 
 
-def test_a_half_call_is_filled_with_the_named_dummy_data(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_call_is_filled_with_the_named_dummy_data(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     came = Signal()
     compute = Computation.run
 
@@ -179,7 +179,7 @@ def test_a_half_call_is_filled_with_the_named_dummy_data(bench: Bench, monkeypat
     assert came.calls[:4] == [("index", "graph0/a", "graph0/b"), *[("index", "graph1/x")] * 2, ("index", "graph0/a", "graph0/b")]
 
 
-def test_a_request_that_lacks_streams_and_cannot_be_queued_delays_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unqueueable_request_delays_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise SessionStopped("just now")
 

@@ -53,7 +53,7 @@ def test_rows_that_depend_on_each_other_are_found(text: str, weights: dict[str, 
     assert found == ("" if "Shape(x)" in text and not is_known else reason)
 
 
-def test_a_table_by_place_is_found_in_a_fixed_batch() -> None:
+def test_table_indexed_by_position_is_found_in_a_fixed_batch() -> None:
     model = parse("g (float[3,4] x) => (float[3,4] y) { y = Add(x, w) }", {"w": np.arange(12, dtype=np.float32).reshape(3, 4)})
     assert dependence_of_rows(source_of(model)) == OTHER
 
@@ -74,7 +74,7 @@ def test_an_output_without_rows_is_found() -> None:
         parse("g (float[1,3] x) => (float[1,3] y) { y = Softmax<axis = 0>(x) }"),
     ],
 )
-def test_rows_that_are_computed_apart_or_cannot_be_compared_pass(model: onnx.ModelProto) -> None:
+def test_independent_or_incomparable_rows_pass(model: onnx.ModelProto) -> None:
     assert dependence_of_rows(source_of(model)) == ""
 
 
@@ -84,14 +84,16 @@ def compiled(tmp_path: Path, *words: str) -> int:
     return compile_command(["-i", str(path), "--model_repository", str(tmp_path / "repo"), "--model_name", "m", *words])
 
 
-def test_several_batch_sizes_of_such_a_model_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_batch_sizes_of_a_dependent_model_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compiled(tmp_path, "--target", "gcu", "--batch_sizes", "1,4") == 1
     assert f"batch sizes 1, 4: {OTHER}, and a batch of another size would be filled up" in capsys.readouterr().err
     assert not (tmp_path / "repo").exists()
 
 
 @pytest.mark.parametrize("target", ["gcu", "ipu"])
-def test_one_batch_size_is_served_without_batching(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_batch_size_of_a_dependent_model_is_served_without_batching(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert compiled(tmp_path, "--target", target, "--batch_size", "4", "--batch_axis", "0") == 0
     assert f"is served without batching, with the shapes it has: {OTHER}" in capsys.readouterr().err
     config = (tmp_path / "repo/m/config.pbtxt").read_text()
@@ -101,7 +103,7 @@ def test_one_batch_size_is_served_without_batching(target: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("micro_batch", ["1", "2"])
 @pytest.mark.parametrize("words", [["--batches_per_step", "4"], ["--popart_options", "replicatedGraphCount=2"]])
-def test_micro_batches_of_such_a_model_that_are_computed_apart_are_not_served(
+def test_independent_micro_batches_of_a_dependent_model_are_not_served(
     micro_batch: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compiled(tmp_path, "--target", "ipu", "--batch_size", micro_batch, "--batch_axis", "0", *words) == 1
@@ -109,7 +111,7 @@ def test_micro_batches_of_such_a_model_that_are_computed_apart_are_not_served(
     assert not (tmp_path / "repo").exists()
 
 
-def test_such_a_model_is_exported_for_several_batches_in_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dependent_model_is_exported_for_several_batches_in_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mean.onnx"
     onnx.save(parse(MEAN, opset=13), path)
     words = ["-i", str(path), "--target", "ipu", "--batch_size", "2", "--batch_axis", "0", "--batches_per_step", "4"]
@@ -118,7 +120,7 @@ def test_such_a_model_is_exported_for_several_batches_in_a_step(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("serving_type", "reason"), [("engine", "batch sizes 1, 4"), ("popef", "max_batch_size 4: the model takes no")])
-def test_a_request_for_batches_of_such_a_model_is_refused(serving_type: str, reason: str, tmp_path: Path) -> None:
+def test_request_for_batches_of_a_dependent_model_is_refused(serving_type: str, reason: str, tmp_path: Path) -> None:
     fields = {"serving_type": serving_type, "input_model": parse(MEAN, opset=13), "model_name": "m", "max_batch_size": 4}
     with pytest.raises(ShapeError, match=reason):
         compile_fields({**fields, "export_path": str(tmp_path / "repo")})

@@ -47,20 +47,20 @@ def test_drift_is_reported_over_samples_that_were_given(stoker_compile, folder: 
         (("--precision", "fp8"), "32 samples"),
     ],
 )
-def test_drift_is_over_samples_that_calibration_did_not_see(stoker_compile, folder: Path, words: tuple[str, ...], text: str) -> None:
+def test_drift_excludes_the_samples_of_calibration(stoker_compile, folder: Path, words: tuple[str, ...], text: str) -> None:
     np.savez(folder / "samples.npz", x=np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32))
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.npz", *words)
     assert ran.code == 0, ran.err
     assert f"against source, data of samples.npz: {text}\n" in ran.out
 
 
-def test_samples_that_fit_no_input_are_refused(stoker_compile, folder: Path) -> None:
+def test_samples_that_match_no_input_are_refused(stoker_compile, folder: Path) -> None:
     np.savez(folder / "samples.npz", z=np.zeros((4, 3), np.float32))
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.npz")
     assert (ran.code, ran.err.splitlines()[-1]) == (2, "stoker compile: error: calibration data has nothing for input(s) x")
 
 
-def test_an_unpickled_program_does_not_run(stoker_compile, folder: Path) -> None:
+def test_pickled_program_is_not_run(stoker_compile, folder: Path) -> None:
     (folder / "samples.pickle").write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.pickle")
     assert ran.code == 2
@@ -77,7 +77,7 @@ def checked(text: str, opset: int, caplog: pytest.LogCaptureFixture) -> str:
     return out.getvalue()
 
 
-def test_a_newer_source_is_compared_as_it_is_where_onnx_runtime_runs_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_newer_source_is_compared_unchanged_if_onnx_runtime_runs_it(caplog: pytest.LogCaptureFixture) -> None:
     text = "g (float[1,2,4,8] q, float[1,2,4,8] k) => (float[1,2,4,8] y) { y = Attention<is_causal = 1>(q, k, k) }"
     assert "│ y" in checked(text, 23, caplog)
     assert caplog.text == ""

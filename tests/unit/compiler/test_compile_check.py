@@ -18,7 +18,7 @@ from tests.fakes.fake_target import FakeEntryPoint, FakeTarget
 from tests.fakes.graphs import parse
 
 
-def test_the_figures_are_what_their_names_say() -> None:
+def test_figures_equal_their_definitions() -> None:
     found = output_error("y", np.array([1.0, -4.0, 0.0]), np.array([1.0, -2.0, 1.0]))
     assert (found.max_error, found.mean_error, found.mean_square_error, found.max_relative_error) == (2.0, 1.0, 5 / 3, 0.5)
     assert found.cosine == pytest.approx(9 / np.sqrt(17 * 6))
@@ -31,14 +31,14 @@ def test_the_same_infinities_and_nans_agree() -> None:
     assert output_error("y", values, np.array([np.inf, np.inf, np.nan, 1.0])).max_error == np.inf
 
 
-def test_figures_of_numbers_too_large_to_be_squared_are_figures_too() -> None:
+def test_figures_of_very_large_numbers_are_finite() -> None:
     values = np.array([1e300, -2e300, 1e-300])
     found = output_error("y", values, values * 0.5)
     assert (found.max_error, found.max_relative_error, found.mean_square_error) == (1e300, 0.5, np.inf)
     assert found.cosine == pytest.approx(1)
 
 
-def test_models_are_compared_over_changed_types() -> None:
+def test_models_are_compared_across_changed_types() -> None:
     source = parse("g (double[n,2] x, int64[n] i) => (double[n,2] y) { y = Mul(x, x) }")
     converted = parse("g (float16[3,2] x, int32[3] i) => (float16[3,2] y) { y = Mul(x, x) }")
     (found,) = compare_models(source, converted)
@@ -46,7 +46,7 @@ def test_models_are_compared_over_changed_types() -> None:
     assert 0 < found.max_error < 0.01
 
 
-def test_pixels_are_compared_with_what_they_mean() -> None:
+def test_pixels_are_compared_with_their_normalised_values() -> None:
     source = parse("g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = Relu(x) }")
     converted = get_pass("eight_bits_io")(source)
     assert random_feeds(converted)["x"].max() > 200
@@ -54,7 +54,7 @@ def test_pixels_are_compared_with_what_they_mean() -> None:
     assert found.max_relative_error < 1e-5
 
 
-def test_a_packed_model_is_not_compared_since_its_mask_numbers_sequences() -> None:
+def test_packed_model_is_not_compared_because_its_mask_numbers_sequences() -> None:
     source = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
     converted = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
     converted.metadata_props.add(key=marks.PACKING, value="{}")
@@ -124,7 +124,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_bar_with_steps() -> None:
+def test_progress_on_a_terminal_is_a_bar_with_steps() -> None:
     stream = Terminal()
     with Progress(stream=stream).phase("converting") as report:
         report(1, 3, "float_to_half")
@@ -133,14 +133,14 @@ def test_a_terminal_gets_a_bar_with_steps() -> None:
     assert "3/3" in stream.getvalue()
 
 
-def test_anything_else_gets_one_line_a_phase() -> None:
+def test_progress_elsewhere_is_one_line_a_phase() -> None:
     stream, times = io.StringIO(), iter([10.0, 12.5])
     with Progress(stream=stream, now_s=lambda: next(times)).phase("converting") as report:
         report(1, 3, "float_to_half")
     assert stream.getvalue() == "converting: 2.5 s\n"
 
 
-def test_a_phase_that_fails_prints_no_line() -> None:
+def test_failed_phase_prints_no_line() -> None:
     stream = io.StringIO()
     with pytest.raises(CompileError), Progress(stream=stream).phase("converting"):
         raise CompileError("no")
@@ -151,7 +151,7 @@ def broken() -> type:
     raise ImportError("no module named sdk")
 
 
-def test_a_target_that_cannot_be_imported_is_reported_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_that_fails_to_import_is_reported_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [FakeEntryPoint("broken", broken), FakeEntryPoint("fake", lambda: FakeTarget), FakeEntryPoint("odd", lambda: dict)]
     monkeypatch.setattr(stoker.compiler.target, "entry_points", lambda **_group: points)
     assert target_names() == ["broken", "fake", "odd"]

@@ -17,7 +17,7 @@ from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, parse, tensor
 
 
-def test_a_model_is_converted_to_the_opset_asked_for(stoker_compile, folder: Path) -> None:
+def test_model_is_converted_to_the_requested_opset(stoker_compile, folder: Path) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--convert_version", "11", "--output_model", "out.onnx")
     assert (ran.code, ran.out) == (0, "wrote out.onnx\n")
     model = onnx.load(folder / "out.onnx")
@@ -31,7 +31,7 @@ def test_dashes_and_underscores_spell_the_same_options(stoker_compile, folder: P
     assert (folder / "out" / "model_converted.onnx").exists()
 
 
-def test_an_executable_is_written_beside_no_onnx_file_unless_that_is_named(stoker_compile, folder: Path) -> None:
+def test_executable_is_written_without_an_onnx_file_unless_that_is_named(stoker_compile, folder: Path) -> None:
     ran = stoker_compile("-i", "model.onnx", "--batch_size", "2", "--batch_axis", "0", "--export_popef", "--output_dir", "out")
     assert ran.code == 0
     assert sorted(path.name for path in (folder / "out").iterdir()) == ["executable.fake"]
@@ -40,7 +40,7 @@ def test_an_executable_is_written_beside_no_onnx_file_unless_that_is_named(stoke
     assert "device: fake" in ran.out
 
 
-def test_a_target_must_be_named_where_none_is_implied(stoker_compile) -> None:
+def test_missing_target_is_refused_unless_implied(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", default_target=None)
     assert ran.code == 2
     assert ran.err == "stoker compile: error: --target is missing; installed targets: fake\n"
@@ -76,7 +76,7 @@ def test_a_known_dimension_cannot_be_changed(stoker_compile) -> None:
     assert "input 'x' dimension 1 is 3 in the model and cannot be changed to 4" in ran.err
 
 
-def test_a_failed_compilation_leaves_no_file(stoker_compile, target: FakeTarget, folder: Path) -> None:
+def test_failed_compilation_leaves_no_file(stoker_compile, target: FakeTarget, folder: Path) -> None:
     target.refusal = UnsupportedOperators("fake", [Unsupported("n1", "Loop", "no loops"), Unsupported("n2", "Scan", "no scans")])
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef")
     assert ran.code == 1
@@ -85,14 +85,14 @@ def test_a_failed_compilation_leaves_no_file(stoker_compile, target: FakeTarget,
     assert [path.name for path in folder.iterdir()] == ["model.onnx"]
 
 
-def test_a_failed_compilation_keeps_the_executable_that_was_there(stoker_compile, target: FakeTarget, folder: Path) -> None:
+def test_failed_compilation_preserves_the_existing_executable(stoker_compile, target: FakeTarget, folder: Path) -> None:
     (folder / "executable.fake").write_text("old")
     target.refusal = CompileError("it does not fit")
     assert stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef").code == 1
     assert (folder / "executable.fake").read_text() == "old"
 
 
-def test_a_defect_is_one_line_and_a_traceback_on_request(stoker_compile, target: FakeTarget) -> None:
+def test_internal_error_prints_one_line_and_a_traceback_on_request(stoker_compile, target: FakeTarget) -> None:
     target.refusal = KeyError("oops")  # type: ignore[assignment] # what no target should raise
     words = ("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef")
     plain, debug = stoker_compile(*words), stoker_compile(*words, "--logging_level", "DEBUG")
@@ -106,7 +106,7 @@ def test_a_defect_is_one_line_and_a_traceback_on_request(stoker_compile, target:
     ("content", "reason"),
     [(None, "there is no file"), (b"not an onnx file", "cannot be parsed"), (b"", "neither nodes nor outputs")],
 )
-def test_what_is_no_model_is_refused_in_one_line(stoker_compile, folder: Path, content: bytes | None, reason: str) -> None:
+def test_file_that_is_not_a_model_is_refused_in_one_line(stoker_compile, folder: Path, content: bytes | None, reason: str) -> None:
     if content is not None:
         (folder / "broken.onnx").write_bytes(content)
     ran = stoker_compile("-i", "broken.onnx")
@@ -122,14 +122,14 @@ def test_an_invalid_graph_is_refused_with_what_the_checker_found(stoker_compile,
     assert "nowhere" in ran.err
 
 
-def test_running_prints_what_scripts_look_for(stoker_compile, folder: Path) -> None:
+def test_run_prints_the_lines_that_scripts_parse(stoker_compile, folder: Path) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--run")
     assert ran.code == 0
     assert "Bs: 2\nLatency: 1.50ms (simulated)\nTput: 1333\n" in ran.out
     assert [path.name for path in folder.iterdir()] == ["model.onnx"]
 
 
-def test_latencies_far_below_a_millisecond_keep_their_digits() -> None:
+def test_latencies_far_below_a_millisecond_are_printed_with_enough_digits() -> None:
     out = io.StringIO()
     report_measurement(Measurement(batch_size=32, calls=1, latency_s=16.7432e-6, throughput=1911263.0), out)
     assert "Latency: 0.0167ms\n" in out.getvalue()
@@ -158,7 +158,7 @@ def test_options_of_the_compiler_reach_the_target(stoker_compile, target: FakeTa
     assert (target.options.partials_type, target.options.num_ipus) == ("float", 2)
 
 
-def test_the_default_ipu_version_is_ipu2_and_gives_way_to_compiler_options(stoker_compile, target: FakeTarget) -> None:
+def test_default_ipu_version_is_ipu2_unless_compiler_options_set_it(stoker_compile, target: FakeTarget) -> None:
     words = ("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef")
     assert stoker_compile(*words).code == 0
     assert target.options is not None
@@ -175,7 +175,7 @@ def test_options_without_effect_warn_once_each(stoker_compile) -> None:
     assert {"perf_tuner" in line or "optimize_internal_exchange_code" in line for line in warnings} == {True}
 
 
-def test_old_names_still_work_and_say_so(stoker_compile, target: FakeTarget) -> None:
+def test_old_names_work_with_a_warning(stoker_compile, target: FakeTarget) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--batch_per_step", "4", "--export_popef")
     assert ran.code == 0
     assert "option 'batch_per_step' is deprecated: it is called 'batches_per_step' today" in ran.err
@@ -183,13 +183,13 @@ def test_old_names_still_work_and_say_so(stoker_compile, target: FakeTarget) -> 
     assert target.options.batches_per_step == 4
 
 
-def test_phases_are_lines_where_there_is_no_terminal_and_can_be_switched_off(stoker_compile) -> None:
+def test_phases_without_a_terminal_are_lines_and_can_be_disabled(stoker_compile) -> None:
     words = ("-i", "model.onnx", "--input_shape", "x=1,3")
     assert "converting model.onnx: " in stoker_compile(*words).err
     assert stoker_compile(*words, "--disable_compilation_progress_bar").err == ""
 
 
-def test_logging_leaves_other_loggers_as_they_were(stoker_compile) -> None:
+def test_logging_leaves_other_loggers_unchanged(stoker_compile) -> None:
     before = (
         logging.getLogger("stoker.compiler").level,
         list(logging.getLogger("stoker.compiler").handlers),
@@ -204,7 +204,7 @@ def test_logging_leaves_other_loggers_as_they_were(stoker_compile) -> None:
     assert after == before
 
 
-def test_passes_are_listed_with_what_they_do(stoker_compile, folder: Path) -> None:
+def test_passes_are_listed_with_a_description(stoker_compile, folder: Path) -> None:
     (folder / "mine.py").write_text(
         "from stoker.compiler.passes import Pass, register\n"
         "@register('replace_add_with_sub')\n"
@@ -219,7 +219,7 @@ def test_passes_are_listed_with_what_they_do(stoker_compile, folder: Path) -> No
     assert any(line.startswith("const_batch_size: ") for line in ran.out.splitlines())
 
 
-def test_help_names_every_option(stoker_compile) -> None:
+def test_help_lists_every_option(stoker_compile) -> None:
     ran = stoker_compile("--help")
     tensorflow = stoker_compile("tf2onnx", "--help")
     assert ran.code == tensorflow.code == 0
@@ -243,7 +243,7 @@ def test_completion_knows_options_choices_and_paths(stoker_compile, shell: str) 
     assert ran.out == completion_script(shell, "stoker compile")
 
 
-def test_tensorflow_without_tf2onnx_says_what_is_missing(stoker_compile, folder: Path) -> None:
+def test_missing_tf2onnx_is_named_for_tensorflow_models(stoker_compile, folder: Path) -> None:
     (folder / "saved").mkdir()
     ran = stoker_compile("-i", "saved", "tf2onnx", "--saved_model", "--signature_def", "serving_default")
     assert ran.code == 1

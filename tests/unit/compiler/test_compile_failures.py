@@ -14,7 +14,7 @@ import stoker.compiler.cli
 from tests.fakes.graphs import model_of, tensor
 
 
-def test_operators_that_onnx_does_not_know_are_listed_all_at_once(stoker_compile, folder: Path) -> None:
+def test_unknown_onnx_operators_are_listed_all_at_once(stoker_compile, folder: Path) -> None:
     nodes = [
         helper.make_node("Reluu", ["x"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"]),
@@ -62,7 +62,7 @@ def test_a_custom_pass_that_fails_is_named(stoker_compile, folder: Path) -> None
     assert (ran.code, ran.err.splitlines()[-1]) == (1, "stoker compile: error: pass 'breaks' failed: ValueError: inside")
 
 
-def test_a_skip_list_that_names_nothing_says_so(stoker_compile) -> None:
+def test_skip_list_without_a_match_is_reported(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--precision", "fp16", "--fp16_skip_op_types", "MatMul,Sofmax")
     assert ran.code == 0
     assert [line for line in ran.err.splitlines() if line.startswith("WARNING")] == [
@@ -70,7 +70,7 @@ def test_a_skip_list_that_names_nothing_says_so(stoker_compile) -> None:
     ]
 
 
-def test_a_full_disk_behind_stdout_is_reported_in_one_line(stoker_compile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_behind_stdout_is_reported_in_one_line(stoker_compile, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")

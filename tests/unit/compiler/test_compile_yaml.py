@@ -42,7 +42,7 @@ def two_models(folder: Path) -> Path:
     return folder
 
 
-def test_the_published_example_fuses_two_models_into_one_executable(stoker_compile, two_models: Path, target: FakeTarget) -> None:
+def test_published_example_fuses_two_models_into_one_executable(stoker_compile, two_models: Path, target: FakeTarget) -> None:
     (two_models / "config.yaml").write_text(FUSION)
     ran = stoker_compile("--config_yaml", "config.yaml")
     assert ran.code == 0
@@ -71,7 +71,7 @@ def test_a_file_names_the_target_and_the_logging_level(stoker_compile, folder: P
     assert "WARNING" not in ran.err
 
 
-def test_what_concerns_one_model_overrides_what_concerns_all(tmp_path: Path) -> None:
+def test_settings_of_one_model_override_common_ones(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("precision: fp16\nmodel_fusion:\n - {input_model: a.onnx}\n - {input_model: b.onnx, precision: fp32}\n")
     config = read_config(path)
@@ -79,7 +79,7 @@ def test_what_concerns_one_model_overrides_what_concerns_all(tmp_path: Path) -> 
     assert [each.get("precision") for each in config.models] == [None, "fp32"]
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_empty_file_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("# nothing yet\n")
     assert (read_config(tmp_path / "c.yaml").job, read_config(tmp_path / "c.yaml").models) == ({}, ())
 
@@ -129,7 +129,7 @@ def test_a_missing_yaml_file_is_reported(stoker_compile) -> None:
         (("output_dir:", "input_model: x.onnx\noutput_dir:"), "--input_model and model_fusion exclude each other"),
     ],
 )
-def test_fusion_refuses_what_it_cannot_do(stoker_compile, two_models: Path, change: tuple[str, str], reason: str) -> None:
+def test_impossible_fusion_is_refused(stoker_compile, two_models: Path, change: tuple[str, str], reason: str) -> None:
     (two_models / "config.yaml").write_text(FUSION.replace(*change))
     ran = stoker_compile("--config_yaml", "config.yaml")
     assert ran.code == 2

@@ -66,7 +66,7 @@ def load(repository: Path, name: str, scratch: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "precision"), [(target, precision) for target, precisions in PRECISIONS.items() for precision in precisions]
 )
-def test_what_is_written_loads(target: str, precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_written_version_loads(target: str, precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if precision == "bf16":
         pytest.importorskip("openvino")
     repository = tmp_path / "repository"
@@ -82,7 +82,7 @@ def test_what_is_written_loads(target: str, precision: str, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(("serving_type", "name"), list(itertools.product(("engine", "popef", "onnx"), FLOATS)))
-def test_what_a_request_makes_loads(serving_type: str, name: str, tmp_path: Path) -> None:
+def test_version_made_by_a_request_loads(serving_type: str, name: str, tmp_path: Path) -> None:
     fields = {
         "serving_type": serving_type,
         "input_model": model_of(FLOATS[name]),

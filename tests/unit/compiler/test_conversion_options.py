@@ -129,7 +129,7 @@ def test_contradictions_and_unknown_names_are_refused(values: dict[str, object],
     assert reason in str(caught.value)
 
 
-def test_the_python_api_starts_from_other_scales_and_takes_used_passes() -> None:
+def test_python_api_starts_from_other_scales_and_accepts_pass_objects() -> None:
     options = Converter(used_passes=["trace_folding"]).options
     assert options.fp8_params == "F143,F143,0,0"
     assert options.passes == ("trace_folding",)

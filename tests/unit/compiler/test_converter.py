@@ -35,7 +35,7 @@ def classifier() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("sizes", [{"batch_size": 4, "batch_axis": 0}, {"input_shape": {"x": [4, 3, 6, 6]}}])
-def test_fp32_computes_what_the_source_computes(classifier: onnx.ModelProto, sizes: dict[str, object]) -> None:
+def test_fp32_conversion_equals_the_source(classifier: onnx.ModelProto, sizes: dict[str, object]) -> None:
     converted = Converter(**sizes).convert(classifier)
     assert_valid(converted)
     assert [size.dim_value for size in converted.graph.output[0].type.tensor_type.shape.dim] == [4, 5]
@@ -44,7 +44,7 @@ def test_fp32_computes_what_the_source_computes(classifier: onnx.ModelProto, siz
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 0.02), ("fp8", 0.1), ("fp8_weight", 0.1)])
-def test_lower_precisions_stay_near_the_source(classifier: onnx.ModelProto, precision: str, tolerance: float) -> None:
+def test_lower_precisions_are_close_to_the_source(classifier: onnx.ModelProto, precision: str, tolerance: float) -> None:
     converted = Converter(batch_size=4, batch_axis=0, precision=precision).convert_internal(classifier)
     assert converted.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
     feeds = random_feeds(converted)
@@ -61,20 +61,20 @@ def test_layers_are_compared_and_calibration_is_logged(classifier: onnx.ModelPro
     assert "Gemm_1" in text
 
 
-def test_the_model_given_stays_as_it_was(classifier: onnx.ModelProto) -> None:
+def test_given_model_is_unchanged(classifier: onnx.ModelProto) -> None:
     before = classifier.SerializeToString()
     Converter(batch_size=1, batch_axis=0, precision="fp16").convert(classifier)
     assert classifier.SerializeToString() == before
 
 
-def test_a_convert_version_without_adapter_is_kept_or_refused_as_it_was_asked_for(classifier: onnx.ModelProto) -> None:
+def test_convert_version_without_adapter_is_kept_or_refused_as_requested(classifier: onnx.ModelProto) -> None:
     settings: dict[str, object] = {"batch_size": 1, "batch_axis": 0, "precision": "fp8"}
     assert Converter(**settings).convert(classifier).opset_import[0].version == 19
     with pytest.raises(CompileError, match="convert_version 11 was asked for"):
         Converter(**settings, convert_version=11).convert(classifier)
 
 
-def test_integers_and_doubles_become_what_devices_have() -> None:
+def test_integers_and_doubles_become_device_types() -> None:
     graph = parse("g (int64[2] i, double[2] d) => (int64[2] j, double[2] e) { j = Add(i, i) e = Mul(d, d) }")
     converted = Converter().convert(graph)
     kinds = [value.type.tensor_type.elem_type for value in (*converted.graph.input, *converted.graph.output)]
@@ -101,7 +101,7 @@ def test_skipped_passes_do_not_run(classifier: onnx.ModelProto) -> None:
     assert "BatchNormalization" in op_types(converted)
 
 
-def test_a_users_pass_runs_after_ours_and_gets_the_internal_opset(tmp_path: Path) -> None:
+def test_users_pass_runs_last_and_gets_the_internal_opset(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from stoker.compiler.passes import Pass, register\n"
         "@register('add_becomes_sub')\n"
@@ -118,7 +118,7 @@ def test_a_users_pass_runs_after_ours_and_gets_the_internal_opset(tmp_path: Path
     assert op_types(converted) == ["Sub"]
 
 
-def test_a_registered_pass_that_does_not_run_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_registered_pass_that_does_not_run_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "idle.py").write_text(
         "from stoker.compiler.passes import Pass, register\n"
         "@register('idle_pass')\n"
@@ -140,12 +140,12 @@ def test_extension_files_that_fail_are_reported(tmp_path: Path) -> None:
         Converter(custom_shape_inference=str(tmp_path / "bad.py"))
 
 
-def test_an_unknown_pass_is_refused_before_any_model_is_read() -> None:
+def test_unknown_pass_is_refused_before_any_model_is_read() -> None:
     with pytest.raises(OptionError, match="passes: there is no pass 'fused_atention'"):
         Converter(passes=["fused_atention"])
 
 
-def test_only_manual_sharding_changes_nothing_else(tmp_path: Path) -> None:
+def test_manual_sharding_changes_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "cut.yaml").write_text("- {node: first, device: 0, stage: 0}\n")
     graph = parse("g (float[n] x) => (float[n] y) { h = Relu(x) y = Abs(h) }", opset=13)
     graph.graph.node[0].name, graph.graph.node[1].name = "first", "second"
@@ -174,7 +174,7 @@ def test_options_without_effect_warn_once_for_all_models(caplog: pytest.LogCaptu
         ({"remap_mode": ("before_add",)}, {"enable_insert_remap": True}, "it counts with enable_insert_remap True only"),
     ],
 )
-def test_an_option_that_counts_for_no_model_is_said_once(given, with_it, warning, caplog) -> None:
+def test_option_without_effect_on_any_model_warns_once(given, with_it, warning, caplog) -> None:
     idle, effective = ConversionOptions(**given), ConversionOptions(**given, **with_it)
     warn_of_no_effect([ConversionOptions(), effective, idle])
     assert not caplog.records
@@ -185,7 +185,7 @@ def test_an_option_that_counts_for_no_model_is_said_once(given, with_it, warning
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
-def test_every_step_of_the_recipe_takes_the_settings_it_is_given(precision: str, tmp_path: Path) -> None:
+def test_every_step_of_the_recipe_gets_its_settings(precision: str, tmp_path: Path) -> None:
     (tmp_path / "cut.yaml").write_text("- {node: a, device: 0, stage: 0}\n")
     options = ConversionOptions(
         input_shape={"x": (1,)}, batch_size=1, batch_axis=0, infer_shape_ahead=True, precision=precision, enable_erf_gelu=True,
@@ -199,7 +199,7 @@ def test_every_step_of_the_recipe_takes_the_settings_it_is_given(precision: str,
     assert {get_pass(step.name, **step.settings).name for step in steps} == {step.name for step in steps}
 
 
-def test_a_model_with_its_weights_elsewhere_is_read_whole(tmp_path: Path) -> None:
+def test_model_with_external_weights_is_read_completely(tmp_path: Path) -> None:
     model = model_of([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", [4])], [tensor("y", [4])], {"w": np.ones(4, np.float32)})
     model.ir_version = 14
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)

@@ -28,7 +28,7 @@ def words(tmp_path: Path, model: onnx.ModelProto, target: str, precision: str = 
 
 
 @pytest.mark.parametrize("target", ["gcu", "ipu"])
-def test_a_failed_check_ends_with_its_own_code_and_writes_nothing(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_check_exits_with_its_own_code_and_writes_nothing(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compile_command(words(tmp_path, parse(LARGE, WEIGHT), target, "fp16")) == CHECK_FAILED == 3
     said = capsys.readouterr()
     assert "output 'y' has a signal to noise of -inf dB; fp16 needs 30 dB" in said.err
@@ -37,12 +37,14 @@ def test_a_failed_check_ends_with_its_own_code_and_writes_nothing(target: str, t
 
 
 @pytest.mark.parametrize("target", ["gcu", "ipu", "cpu"])
-def test_a_check_that_passes_ends_with_zero(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passed_check_exits_with_zero(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compile_command(words(tmp_path, parse(LARGE, WEIGHT), target)) == 0, capsys.readouterr().err
     assert (tmp_path / "repo/m/1").is_dir()
 
 
-def test_the_targets_own_comparison_fails_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_comparison_of_the_target_exits_with_its_own_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(check.LEAST_SNR_DB, "int8", 200.0)
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "s.npz", x=generator.standard_normal((8, 4), dtype=np.float32))
@@ -100,7 +102,9 @@ def test_random_numbers_are_found_within_branches() -> None:
         ([], [], "fp32", ""),
     ],
 )
-def test_limits_of_the_check(wanted: list[float], got: list[float], precision: str, failure: str) -> None:
+def test_errors_above_the_limits_of_the_precision_fail_the_check(
+    wanted: list[float], got: list[float], precision: str, failure: str
+) -> None:
     found = failure_of_check(output_error("y", np.array(wanted), np.array(got)), precision)
     assert failure in found
     assert bool(found) == bool(failure)
@@ -127,7 +131,7 @@ def test_every_precision_has_limits() -> None:
     assert check.LEAST_SNR_DB.keys() == check.MOST_DIFFERENT.keys()
 
 
-def test_a_least_signal_to_noise_of_ones_own_takes_the_place_of_the_limit(
+def test_given_signal_to_noise_limit_overrides_the_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(check.LEAST_SNR_DB, "int8_dynamic", 200.0)

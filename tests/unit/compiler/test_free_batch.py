@@ -17,14 +17,14 @@ def batch_of(model: onnx.ModelProto) -> list[object]:
 
 
 @pytest.mark.parametrize("model", [networks.convolutional().model, networks.transformer().model, small_bert(2, 6), small_bert(1, 6)])
-def test_the_batch_becomes_variable(model: onnx.ModelProto) -> None:
+def test_batch_becomes_variable(model: onnx.ModelProto) -> None:
     before = model.SerializeToString(deterministic=True)
     freed = with_free_batch(model, [1, 8])
     assert set(batch_of(freed)) == {"batch"}
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_reshapes_that_say_the_batch_follow_it() -> None:
+def test_reshapes_with_the_batch_size_follow_it() -> None:
     model = parse(
         "g (float[2,6] x) => (float[2,3,2] y, float[2,6] z) { y = Reshape(x, split) n = Neg(y) z = Reshape(n, flat) }",
         {"split": np.array([2, 3, 2]), "flat": np.array([2, -1])},
@@ -36,7 +36,7 @@ def test_reshapes_that_say_the_batch_follow_it() -> None:
     assert np.array_equal(found["z"], -feeds["x"])
 
 
-def test_a_model_that_needs_nothing_is_left_alone() -> None:
+def test_model_with_a_variable_batch_is_unchanged() -> None:
     fixed, free = (parse(f"g (float[{size},2] x) => (float[{size},2] y) {{ y = Neg(x) }}") for size in ("3", "n"))
     assert with_free_batch(fixed, [3]) is fixed
     assert with_free_batch(fixed, []) is fixed
@@ -55,7 +55,7 @@ def test_a_model_that_needs_nothing_is_left_alone() -> None:
         ),
     ],
 )
-def test_a_batch_that_is_built_in_is_refused(body: str, weights: dict[str, np.ndarray], reason: str) -> None:
+def test_built_in_batch_is_refused(body: str, weights: dict[str, np.ndarray], reason: str) -> None:
     model = parse(f"g (float[2,3] x) => (float[2,3] y) {{ {body} }}", weights)
     with pytest.raises(ShapeError, match=reason) as caught:
         with_free_batch(model, [8])
@@ -63,13 +63,13 @@ def test_a_batch_that_is_built_in_is_refused(body: str, weights: dict[str, np.nd
 
 
 @pytest.mark.parametrize("extra", [0.0, -np.inf, np.nan, np.finfo(np.float32).min])
-def test_a_batch_that_is_built_in_is_refused_beside_infinities(extra: float) -> None:
+def test_built_in_batch_is_refused_beside_infinities(extra: float) -> None:
     text = "g (float[2,4] x) => (float[2,4] y) { s = Softmax<axis = 0>(x) y = Add(s, c) }"
     with pytest.raises(ShapeError, match="with 4, output 'y' is another"):
         with_free_batch(parse(text, {"c": np.array([0, 0, 0, extra], np.float32)}), [3])
 
 
-def test_whole_numbers_that_differ_a_little_are_refused() -> None:
+def test_slightly_different_whole_numbers_are_refused() -> None:
     text = """g (float[2,5000] x) => (int64[2,5000] y) {
         m = ReduceMax<keepdims = 1>(x, first) e = Equal(x, m) t = And(e, one_column) y = Cast<to = 7>(t) }"""
     mask = np.zeros((1, 5000), bool)

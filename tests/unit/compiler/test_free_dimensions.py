@@ -36,7 +36,7 @@ def test_the_batch_stays_open_and_other_sizes_are_fixed(options: dict, shape: li
     assert asked_batch_size(made) == batch
 
 
-def test_a_dimension_that_is_no_batch_of_all_inputs_is_fixed_where_it_is_asked_for() -> None:
+def test_dimension_that_is_not_the_batch_of_all_inputs_is_fixed_on_request() -> None:
     text = "g (float[n,4] x, float[4,4] z) => (float[n,4] y) { y = MatMul(x, z) }"
     converter = Converter.of(ConversionOptions.of({"input_shape": {"x": (3, 4)}}), keeps_free_dimensions=True)
     assert dims(converter.convert_internal(parse(text))) == [[3, 4], [4, 4], [3, 4]]
@@ -51,6 +51,6 @@ def test_open_dimensions_are_closed_for_data() -> None:
         closed(model, {"x": np.zeros(4)})
 
 
-def test_a_static_model_is_itself() -> None:
+def test_static_model_is_returned_unchanged() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     assert closed(model) is model

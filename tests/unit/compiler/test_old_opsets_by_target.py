@@ -27,7 +27,7 @@ MODELS: dict[str, tuple[int, str, dict[str, NDArray]]] = {
 
 @pytest.mark.parametrize("target", ["gcu", "ipu", "cpu"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_compiled_model_is_the_source(name: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compiled_model_equals_the_source(name: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     opset, text, weights = MODELS[name]
     onnx.save(parse(text, weights, opset=opset), tmp_path / "m.onnx")
     batch = ["--batch_sizes", "1,2"] if target == "gcu" else ["--batch_size", "2", "--batch_axis", "0"]

@@ -47,7 +47,7 @@ def test_a_new_model_gets_a_config_and_version_1(tmp_path: Path, artefact: Artef
     assert (repository / "digits/1/executable.popef").read_bytes() == b"executable"
 
 
-def test_the_server_reads_the_config_as_it_was_meant(tmp_path: Path, artefact: Artefact) -> None:
+def test_server_reads_the_written_config(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact)
     text = (tmp_path / "digits" / "config.pbtxt").read_text()
     message = parse_pbtxt(text, source="digits/config.pbtxt", model_name="digits").message
@@ -56,7 +56,7 @@ def test_the_server_reads_the_config_as_it_was_meant(tmp_path: Path, artefact: A
     assert [(each.name, list(each.dims)) for each in (*message.input, *message.output)] == [("image", [8, 8]), ("scores", [10])]
 
 
-def test_further_versions_count_on_and_leave_the_config_alone(tmp_path: Path, artefact: Artefact) -> None:
+def test_further_versions_are_numbered_on_and_keep_the_config(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact, 7)
     config = tmp_path / "digits" / "config.pbtxt"
     config.write_text(config.read_text() + "# by hand\nversion_policy { all { } }\n")
@@ -72,7 +72,7 @@ def test_a_version_is_never_overwritten(tmp_path: Path, artefact: Artefact) -> N
     assert [path.name for path in (tmp_path / "digits").iterdir() if path.is_dir()] == ["3"]
 
 
-def test_a_version_that_appears_meanwhile_is_stepped_over(tmp_path: Path, artefact: Artefact, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_created_concurrently_is_skipped(tmp_path: Path, artefact: Artefact, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, artefact)
     write(tmp_path, artefact)
     monkeypatch.setattr(stoker.compiler.repository_writer, "_versions", lambda _folder: [1])
@@ -88,7 +88,7 @@ def parts(*, at: str = "1") -> list[ServedModel]:
     ]
 
 
-def test_the_models_of_one_executable_get_one_version_number(tmp_path: Path, artefact: Artefact) -> None:
+def test_models_of_one_executable_get_one_version_number(tmp_path: Path, artefact: Artefact) -> None:
     (tmp_path / "m_graph1" / "6").mkdir(parents=True)
     written = write_served_versions(tmp_path, parts(), None, artefact.path, filename="executable.popef")
     assert written == [tmp_path / "m_graph0" / "7", tmp_path / "m_graph1" / "7"]
@@ -97,7 +97,7 @@ def test_the_models_of_one_executable_get_one_version_number(tmp_path: Path, art
     assert 'key: "sub_graph" value { string_value: "1" }' in (tmp_path / "m_graph1" / "config.pbtxt").read_text()
 
 
-def test_no_model_is_written_where_one_of_them_cannot_be(tmp_path: Path, artefact: Artefact) -> None:
+def test_no_model_is_written_if_one_of_them_fails(tmp_path: Path, artefact: Artefact) -> None:
     (tmp_path / "m_graph1").mkdir()
     (tmp_path / "m_graph1" / "config.pbtxt").write_text('name: "m_graph1"\nbackend: "poplar"\nmax_batch_size: 5\n')
     with pytest.raises(CompileError, match="max_batch_size is 5, the new version needs 32"):
@@ -124,7 +124,7 @@ def test_a_model_without_config_gets_one(tmp_path: Path, artefact: Artefact) -> 
         ('"500000"', '"1"', "parameter timeout_ns is '1', the new version needs '500000'"),
     ],
 )
-def test_a_config_that_does_not_agree_is_reported_and_kept(tmp_path: Path, artefact: Artefact, old: str, new: str, difference: str) -> None:
+def test_contradicting_config_is_reported_and_kept(tmp_path: Path, artefact: Artefact, old: str, new: str, difference: str) -> None:
     write(tmp_path, artefact)
     config = tmp_path / "digits" / "config.pbtxt"
     text = config.read_text().replace(old, new, 1)
@@ -137,7 +137,7 @@ def test_a_config_that_does_not_agree_is_reported_and_kept(tmp_path: Path, artef
     assert names(tmp_path / "digits") == ["1", "1/executable.popef", "config.pbtxt"]
 
 
-def test_a_config_in_the_devices_types_or_reshaped_agrees_too(tmp_path: Path, artefact: Artefact) -> None:
+def test_config_with_device_types_or_reshape_agrees_too(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact)
     config = tmp_path / "digits" / "config.pbtxt"
     text = config.read_text().replace("TYPE_FP32 dims: [10]", "TYPE_FP16 dims: [ 2, 5 ] reshape { shape: [ 10 ] }")
@@ -153,20 +153,20 @@ def test_an_unreadable_config_is_reported(tmp_path: Path, artefact: Artefact) ->
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "with space", "x" * 129])
-def test_names_that_no_server_takes_are_refused(tmp_path: Path, artefact: Artefact, name: str) -> None:
+def test_invalid_model_names_are_refused(tmp_path: Path, artefact: Artefact, name: str) -> None:
     with pytest.raises(OptionError, match="model_name"):
         write(tmp_path / "repository", artefact, name=name)
     assert not (tmp_path / "repository").exists()
 
 
-def test_a_failed_copy_leaves_nothing(tmp_path: Path, artefact: Artefact) -> None:
+def test_failed_copy_leaves_nothing(tmp_path: Path, artefact: Artefact) -> None:
     gone = dataclasses.replace(artefact, path=tmp_path / "gone")
     with pytest.raises(CompileError, match="cannot write"):
         write(tmp_path / "repository", gone)
     assert names(tmp_path / "repository") == []
 
 
-def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_files_appear_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "made" / "file"
 
     def fail_halfway() -> None:
@@ -185,13 +185,13 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["made", "made/file"]
 
 
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompileError, match="cannot make folder"):
         make_folder(tmp_path / "file" / "inner")
 
 
-def test_clients_see_one_items_dims_and_the_sources_types_where_the_server_casts_them() -> None:
+def test_config_has_one_items_dims_and_the_sources_types_if_the_server_casts() -> None:
     source = parse("g (float[n,3] x, int64[n] i) => (float[n,2] y) { y = Foo(x, i) }")
     converted = parse("g (float16[4,3] x, int32[4] i) => (float16[4,2] y) { y = Foo(x, i) }")
     halves, words = (DataType.FP16, DataType.FP32, DataType.FP64), (DataType.INT32, DataType.INT64)
@@ -202,7 +202,7 @@ def test_clients_see_one_items_dims_and_the_sources_types_where_the_server_casts
     assert unbatched[0].dims == (4, 3)
 
 
-def test_without_casts_clients_see_the_types_of_the_artefact() -> None:
+def test_config_without_casts_has_the_types_of_the_artefact() -> None:
     source = parse("g (float[n,3] x) => (double[n,2] y) { y = Foo(x) }")
     converted = parse("g (float16[4,3] x) => (double[4,2] y) { y = Foo(x) }")
     inputs, outputs = served_tensors(source, converted, is_batched=True, datatypes={"y": (DataType.FP32,)})
@@ -210,18 +210,18 @@ def test_without_casts_clients_see_the_types_of_the_artefact() -> None:
     assert outputs == [ServedTensor("y", "TYPE_FP32", (2,), "TYPE_FP32")]
 
 
-def test_types_that_no_request_carries_are_refused() -> None:
+def test_types_without_a_protocol_datatype_are_refused() -> None:
     model = parse("g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }")
     with pytest.raises(CompileError, match="tensor 'x' is COMPLEX64, which no request can carry"):
         served_tensors(model, model, is_batched=False)
 
 
 @given(st.text())
-def test_text_survives_printing_and_reading(text: str) -> None:
+def test_text_round_trips_through_printing_and_parsing(text: str) -> None:
     assert read_message(print_message({"name": text}), "t") == {"name": [text]}
 
 
-def test_messages_survive_printing_and_reading() -> None:
+def test_messages_round_trip_through_printing_and_parsing() -> None:
     printed = print_message(
         {"a": 1, "b": True, "c": Word("TYPE_X"), "m": {"inner": {"x": 1.5}}, "l": [{"k": "v"}, {"k": "w"}], "d": [1, 2]}
     )
@@ -233,13 +233,13 @@ def test_messages_survive_printing_and_reading() -> None:
 @pytest.mark.parametrize(
     ("text", "line"), [("a: {", 1), ("a: }", 1), ("\n{ }", 2), ("a: \n", 2), ('a: "x', 1), ("a: [ 1\n", 2), ("1 : [ } ]", 1)]
 )
-def test_text_that_is_no_message_is_reported_with_its_line(text: str, line: int) -> None:
+def test_text_that_is_not_a_message_is_reported_with_its_line(text: str, line: int) -> None:
     with pytest.raises(CompileError, match=f"^t:{line}: "):
         read_message(text, "t")
 
 
 @given(st.text(alphabet="ab:{}[]<>\"'\\ \n#,;1", max_size=40))
-def test_reading_ends_with_a_message_or_one_error(text: str) -> None:
+def test_parsing_returns_a_message_or_one_error(text: str) -> None:
     try:
         message = read_message(text, "t")
     except CompileError:
@@ -247,7 +247,7 @@ def test_reading_ends_with_a_message_or_one_error(text: str) -> None:
     assert all(values for values in message.values()) or "[" in text
 
 
-def test_a_scalar_is_one_element_to_clients(tmp_path: Path, artefact: Artefact) -> None:
+def test_scalar_is_one_element_for_clients(tmp_path: Path, artefact: Artefact) -> None:
     scalar = ServedTensor("scale", "TYPE_FP32", (), "TYPE_FP32")
     model = ServedModel(name="m", config={"backend": "poplar"}, inputs=[IMAGE, scalar], outputs=[SCORES])
     for version in ("1", "2"):  # the second is compared with what the first wrote

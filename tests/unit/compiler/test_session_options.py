@@ -42,13 +42,13 @@ def test_values_are_typed_by_the_fields(name: str, text: str, value: object) -> 
         ("num_ipu", "2", "there is no option 'num_ipu'; did you mean num_ipus"),
     ],
 )
-def test_what_a_field_does_not_take_is_refused(name: str, text: str, reason: str) -> None:
+def test_value_that_its_field_rejects_is_refused(name: str, text: str, reason: str) -> None:
     with pytest.raises(OptionError) as caught:
         made({name: text})
     assert reason in str(caught.value)
 
 
-def test_options_without_effect_are_taken_with_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_without_effect_are_accepted_with_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
     options = made({"enable_fast_reduce": "True", "serialized_ir_dest": "ir.json", "num_ipus": "2"})
     assert options.enable_fast_reduce
     assert [record.getMessage().split(" has no effect")[0] for record in caplog.records] == [
@@ -58,13 +58,13 @@ def test_options_without_effect_are_taken_with_one_warning_each(caplog: pytest.L
     assert NO_EFFECT["enable_fast_reduce"] in caplog.text
 
 
-def test_session_options_that_mean_one_of_ours_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_session_options_with_an_equivalent_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     options = made(popart={"numIOTiles": "32", "engineOptions.a.b": "1", "enablePipelining": "True", "groupHostSync": "True"})
     assert (options.num_io_tiles, options.enable_pipelining, dict(options.engine_options)) == (32, True, {"a.b": "1"})
     assert "popart_options groupHostSync has no effect" in caplog.text
 
 
-def test_session_options_of_what_is_not_here_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_session_options_without_an_equivalent_are_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert made(popart={"enableFloatingPointChecks": "True", "convolutionOptions.partialsType": "half"}) == CompilerOptions()
     assert len(caplog.records) == 2
 
@@ -74,7 +74,7 @@ def test_unknown_session_options_are_refused_with_the_nearest() -> None:
         made(popart={"enablePipelin": "True"})
 
 
-def test_two_places_may_say_the_same_and_not_otherwise() -> None:
+def test_two_sources_may_give_the_same_value_only() -> None:
     assert made({"batches_per_step": "4"}, batches_per_step=4).batches_per_step == 4
     with pytest.raises(OptionError, match="batches_per_step is 2 by its own argument and 4 in compiler_options"):
         made({"batches_per_step": "4"}, batches_per_step=2)
@@ -82,5 +82,5 @@ def test_two_places_may_say_the_same_and_not_otherwise() -> None:
         made({"num_io_tiles": "64"}, {"numIOTiles": "32"})
 
 
-def test_what_differs_from_the_defaults_is_effective() -> None:
+def test_values_other_than_defaults_are_effective() -> None:
     assert effective(CompilerOptions(num_ipus=2)) == {"num_ipus": 2}

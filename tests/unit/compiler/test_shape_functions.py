@@ -37,14 +37,14 @@ def halve(node: onnx.NodeProto, types: list[onnx.TypeProto | None]) -> list[tupl
     return [(kind.elem_type, shape)]
 
 
-def test_shapes_behind_a_custom_operator_become_known(model: onnx.ModelProto) -> None:
+def test_shapes_behind_a_custom_operator_are_inferred(model: onnx.ModelProto) -> None:
     register_shape_func(["Halve"], domain=DOMAIN)(halve)
     converted = Converter(input_shape={"x": [4, 6]}).convert_internal(model)
     kind = converted.graph.output[0].type.tensor_type
     assert (kind.elem_type, [size.dim_value for size in kind.shape.dim]) == (TensorProto.FLOAT, [4, 3])
 
 
-def test_a_function_holds_for_any_domain_unless_it_names_one(model: onnx.ModelProto) -> None:
+def test_function_applies_to_any_domain_unless_it_names_one(model: onnx.ModelProto) -> None:
     register_shape_func("Halve", domain="another")(halve)
     with known_shapes(model):
         assert not defs.has("Halve", 1, DOMAIN)
@@ -54,13 +54,13 @@ def test_a_function_holds_for_any_domain_unless_it_names_one(model: onnx.ModelPr
     assert not defs.has("Halve", 1, DOMAIN)
 
 
-def test_a_function_is_not_asked_while_a_dimension_is_open(model: onnx.ModelProto) -> None:
+def test_function_is_not_called_while_a_dimension_is_open(model: onnx.ModelProto) -> None:
     register_shape_func("Halve")(lambda _node, _types: pytest.fail("the batch is not known yet"))
     with known_shapes(model):
         assert not onnx.shape_inference.infer_shapes(model).graph.value_info
 
 
-def test_onnxs_own_operators_keep_their_inference(model: onnx.ModelProto) -> None:
+def test_onnx_operators_keep_their_inference(model: onnx.ModelProto) -> None:
     register_shape_func("Relu")(lambda _node, _types: pytest.fail("called for ONNX's own Relu"))
     with known_shapes(model):
         onnx.shape_inference.infer_shapes(model)
@@ -73,7 +73,7 @@ def test_onnxs_own_operators_keep_their_inference(model: onnx.ModelProto) -> Non
         (lambda _node, types: [types[0], types[0]], "gave 2 types for 1 outputs"),
     ],
 )
-def test_a_function_that_fails_is_named(model: onnx.ModelProto, function: shape_functions.ShapeFunction, reason: str) -> None:
+def test_function_that_fails_is_named(model: onnx.ModelProto, function: shape_functions.ShapeFunction, reason: str) -> None:
     register_shape_func("Halve")(function)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
     with known_shapes(model), pytest.raises(ShapeError, match=reason):

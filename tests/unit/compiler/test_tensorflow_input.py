@@ -33,7 +33,7 @@ def tf2onnx(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     return site / "tf2onnx"
 
 
-def test_tf2onnx_is_asked_with_the_options_and_its_model_is_converted(stoker_compile, tf2onnx: Path, folder: Path) -> None:
+def test_tf2onnx_gets_the_options_and_its_model_is_converted(stoker_compile, tf2onnx: Path, folder: Path) -> None:
     words = ("--output_model", "out.onnx", "tf2onnx", "--signature_def", "serve", "--inputs_as_nchw", "x", "--opset", "13")
     ran = stoker_compile("-i", "saved", "--input_shape", "x=4,3", *words)
     assert ran.code == 0, ran.err
@@ -42,7 +42,7 @@ def test_tf2onnx_is_asked_with_the_options_and_its_model_is_converted(stoker_com
     assert (folder / "out.onnx").exists()
 
 
-def test_what_tf2onnx_complains_of_is_handed_on_in_one_line(stoker_compile, tf2onnx: Path) -> None:
+def test_tf2onnx_errors_are_reported_in_one_line(stoker_compile, tf2onnx: Path) -> None:
     (tf2onnx / "complaint").write_text("Traceback\nValueError: no such signature\n")
     ran = stoker_compile("-i", "saved", "--framework", "tensorflow")
     assert ran.code == 1

@@ -84,11 +84,11 @@ def test_triton_does_not_batch_without_a_dynamic_batching_block() -> None:
         ("max_batch_size: 4", False),
     ],
 )
-def test_which_form_a_configuration_has(text: str, is_adlik: bool) -> None:
+def test_form_of_a_configuration_is_detected(text: str, is_adlik: bool) -> None:
     assert read(text).is_adlik is is_adlik
 
 
-def test_a_mixture_that_says_each_thing_once_is_read() -> None:
+def test_mixture_without_duplicates_is_read() -> None:
     parsed = read(
         'backend: "onnx" input { name: "a" data_type: DT_FLOAT dims: 1 } output { name: "b" data_type: TYPE_FP32 dims: 1 reshape { } }'
     )
@@ -99,7 +99,7 @@ def test_version_policy_none_serves_nothing() -> None:
     assert read("version_policy { none { } }").version_policy == NoVersions()
 
 
-def test_padding_of_variable_lengths_is_named_as_without_effect() -> None:
+def test_padding_of_variable_lengths_is_reported_as_without_effect() -> None:
     (warning,) = read("dynamic_batching {\n pad_variable_length_inputs: true }").warnings
     assert warning.startswith("resnet/config.pbtxt:2: dynamic_batching.pad_variable_length_inputs: has no effect")
 
@@ -128,7 +128,7 @@ def test_padding_of_variable_lengths_is_named_as_without_effect() -> None:
         ("platform_versio: 1", "1: platform_versio: unknown field; did you mean 'platform_version'?"),
     ],
 )
-def test_contradictions_and_typos(text: str, expected: str) -> None:
+def test_contradictions_and_typos_are_refused(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert str(caught.value).startswith(f"resnet/config.pbtxt:{expected}")

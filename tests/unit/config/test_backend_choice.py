@@ -35,15 +35,15 @@ def test_every_spelling_of_onnx_chooses_its_backend(text: str) -> None:
     assert chosen(text, "model.onnx", "model.exec") == ("onnxruntime", "model.onnx")
 
 
-def test_the_version_folder_decides_where_nothing_is_written() -> None:
+def test_version_folder_decides_the_backend_by_default() -> None:
     assert choose_backend(empty_config("m"), ["model.exec", "readme.txt"], registry())[0].name == "topsinference"
 
 
-def test_a_written_file_name_is_used_and_tells_the_backend() -> None:
+def test_configured_file_name_is_used_and_selects_the_backend() -> None:
     assert chosen('default_model_filename: "small/fp16.onnx"', "small/fp16.onnx", "model.exec") == ("onnxruntime", "small/fp16.onnx")
 
 
-def test_a_file_written_but_not_there_is_named() -> None:
+def test_configured_file_that_is_missing_is_named() -> None:
     text = error_of('backend: "onnx"\ndefault_model_filename: "model.onxn"', "model.onnx", "notes.txt")
     assert text == (
         "m/config.pbtxt:2: default_model_filename: the version folder has no file 'model.onxn'; did you mean 'model.onnx'? "
@@ -51,7 +51,7 @@ def test_a_file_written_but_not_there_is_named() -> None:
     )
 
 
-def test_an_unknown_backend_is_refused_with_the_installed_ones() -> None:
+def test_unknown_backend_is_refused_with_the_installed_ones() -> None:
     assert error_of('\nbackend: "onnxruntme"', "model.onnx") == (
         "m/config.pbtxt:2: backend: no backend 'onnxruntme' is installed; did you mean 'onnxruntime'? "
         "allowed: onnx, onnxruntime, topsinference"
@@ -59,25 +59,25 @@ def test_an_unknown_backend_is_refused_with_the_installed_ones() -> None:
     assert error_of('platform: "tensorrt_plan"').startswith("m/config.pbtxt:1: platform: no platform 'tensorrt_plan' is installed; ")
 
 
-def test_backend_and_platform_that_differ_are_refused() -> None:
+def test_contradicting_backend_and_platform_are_refused() -> None:
     assert error_of('backend: "onnxruntime"\nplatform: "topsinference"') == (
         "m/config.pbtxt:2: platform: 'topsinference' is of backend 'topsinference', but 'backend' says 'onnxruntime'"
     )
 
 
-def test_no_fitting_file_is_refused_with_what_is_there_and_what_would_fit() -> None:
+def test_missing_model_file_is_refused_with_the_existing_and_the_expected_files() -> None:
     text = error_of("", "weights.bin")
     assert "holds weights.bin" in text
     assert "model.exec (topsinference), model.onnx (onnxruntime)" in text or "model.onnx (onnxruntime), model.exec (topsinference)" in text
 
 
-def test_files_of_two_backends_need_a_word() -> None:
+def test_files_of_two_backends_need_an_explicit_backend() -> None:
     assert "must be written" in error_of("", "model.onnx", "model.exec")
     twins = BackendRegistry((onnx_like(), NamedBackend("other", "net.onnx")))
     assert "fits onnxruntime and other" in error_of('default_model_filename: "a.onnx"', "a.onnx", installed=twins)
 
 
-def test_a_backend_that_is_named_gets_the_first_of_its_files_that_is_there() -> None:
+def test_named_backend_gets_the_first_of_its_existing_files() -> None:
     several = NamedBackend("several", "model.first")
     several.further_model_filenames = ("model.second", "model.third")
     installed = BackendRegistry((several,))

@@ -43,7 +43,7 @@ def warnings(completion: Completion) -> list[str]:
     return [found.text for found in completion.findings if found.kind is FindingKind.WARNING]
 
 
-def test_a_model_without_config_is_completed_from_its_file() -> None:
+def test_model_without_config_is_completed_from_its_file() -> None:
     completion = complete(empty_config("m"), BATCHABLE, onnx_like(), "model.onnx")
     config = completion.config
     assert config.signature.max_batch_size == 32
@@ -57,7 +57,7 @@ def test_a_model_without_config_is_completed_from_its_file() -> None:
     assert finding(completion, "version_policy") == (FindingKind.DEFAULT, "latest 1")
 
 
-def test_one_tensor_without_an_open_first_dimension_rules_batching_out() -> None:
+def test_tensor_without_an_open_first_dimension_disables_batching() -> None:
     completion = complete(empty_config("m"), FIXED, onnx_like(), "model.onnx")
     signature = completion.config.signature
     assert signature.max_batch_size == 0
@@ -67,19 +67,19 @@ def test_one_tensor_without_an_open_first_dimension_rules_batching_out() -> None
     assert finding(completion, "max_batch_size")[0] is FindingKind.DEFAULT
 
 
-def test_completion_is_skipped_where_inputs_and_outputs_are_written() -> None:
+def test_completion_is_skipped_if_inputs_and_outputs_are_configured() -> None:
     config = completed("max_batch_size: 8\n" + X + N + Y, BATCHABLE).config
     assert config.signature.max_batch_size == 8
     assert config.dynamic_batching is None
 
 
-def test_written_tensors_without_max_batch_size_are_not_batched() -> None:
+def test_configured_tensors_without_max_batch_size_are_not_batched() -> None:
     text = 'input { name: "x" data_type: TYPE_FP32 dims: [-1, 8] } output { name: "y" data_type: TYPE_FP32 dims: [-1, 10] }'
     facts = ModelFacts((FileTensor("x", FP32, (-1, 8)),), (FileTensor("y", FP32, (-1, 10)),))
     assert completed(text, facts).config.signature.max_batch_size == 0
 
 
-def test_a_written_max_batch_size_is_kept_and_gets_a_scheduler_when_tensors_are_inferred() -> None:
+def test_configured_max_batch_size_is_kept_and_gets_a_scheduler_when_tensors_are_inferred() -> None:
     completion = completed("max_batch_size: 16", BATCHABLE)
     assert completion.config.signature.max_batch_size == 16
     assert completion.config.dynamic_batching is not None
@@ -90,7 +90,7 @@ def test_no_scheduler_is_added_for_batches_of_one() -> None:
     assert completed("max_batch_size: 1", BATCHABLE).config.dynamic_batching is None
 
 
-def test_a_written_scheduler_is_kept() -> None:
+def test_configured_scheduler_is_kept() -> None:
     batching = completed("dynamic_batching { max_queue_delay_microseconds: 7 }", BATCHABLE).config.dynamic_batching
     assert batching is not None
     assert batching.max_queue_delay_us == 7
@@ -104,27 +104,27 @@ def test_a_written_scheduler_is_kept() -> None:
         ('input { name: "x" dims: [8, -1] }', 32),
     ],
 )
-def test_a_zero_max_batch_size_holds_once_tensors_are_written(text: str, expected: int) -> None:
+def test_zero_max_batch_size_is_kept_if_tensors_are_configured(text: str, expected: int) -> None:
     assert completed(text, BATCHABLE).config.signature.max_batch_size == expected
 
 
-def test_partly_written_inputs_are_merged_by_name() -> None:
+def test_partial_inputs_are_merged_by_name() -> None:
     completion = completed('max_batch_size: 2\ninput { name: "n" }\ninput { name: "x" data_type: TYPE_FP32 dims: [ 8, 3 ] }', BATCHABLE)
     assert completion.config.signature.inputs == (TensorSpec("n", INT64, (1,), reshape=()), TensorSpec("x", FP32, (8, 3)))
     assert finding(completion, "input[0]")[0] is FindingKind.INFERRED
     assert finding(completion, "input[1]") == (FindingKind.WRITTEN, "'x' TYPE_FP32 [8, 3]")
 
 
-def test_inputs_not_written_follow_those_that_are() -> None:
+def test_missing_inputs_follow_the_configured_ones() -> None:
     assert [spec.name for spec in completed('input { name: "n" }', BATCHABLE).config.signature.inputs] == ["n", "x"]
 
 
-def test_a_fixed_size_may_be_written_where_the_file_is_open() -> None:
+def test_fixed_size_may_be_configured_where_the_file_is_open() -> None:
     config = completed('max_batch_size: 2 input { name: "x" dims: [8, 3] }', BATCHABLE).config
     assert config.signature.inputs[0].dims == (8, 3)
 
 
-def test_outputs_may_be_left_out() -> None:
+def test_outputs_may_be_omitted() -> None:
     facts = ModelFacts((FileTensor("x", FP32, (8,)),), (FileTensor("y", FP32, (10,)), FileTensor("z", FP32, (1,))))
     text = 'input { name: "x" data_type: TYPE_FP32 dims: 8 }' + Y
     assert [spec.name for spec in completed(text, facts).config.signature.outputs] == ["y"]
@@ -139,12 +139,12 @@ def test_optional_inputs_of_the_file_are_optional() -> None:
     assert not completed(insists, facts).config.signature.inputs[0].optional
 
 
-def test_a_batch_dimension_fixed_to_max_batch_size_is_one() -> None:
+def test_batch_dimension_fixed_to_max_batch_size_is_accepted() -> None:
     facts = ModelFacts((FileTensor("x", FP32, (4, 8)),), (FileTensor("y", FP32, (-1, 10)),))
     assert completed("max_batch_size: 4", facts).config.signature.inputs == (TensorSpec("x", FP32, (8,)),)
 
 
-def test_a_file_that_tells_nothing_needs_a_full_config() -> None:
+def test_file_without_facts_needs_a_full_config() -> None:
     assert problems_of("", SILENT) == [
         "m/config.pbtxt:1: input: must be written: the model file does not tell it",
         "m/config.pbtxt:1: output: must be written: the model file does not tell it",
@@ -152,7 +152,7 @@ def test_a_file_that_tells_nothing_needs_a_full_config() -> None:
     assert completed("max_batch_size: 2\n" + X + Y, SILENT).config.signature.max_batch_size == 2
 
 
-def test_a_shape_unknown_to_the_file_is_taken_from_the_config() -> None:
+def test_shape_unknown_to_the_file_is_read_from_the_config() -> None:
     facts = ModelFacts((FileTensor("x", FP32, None),), (FileTensor("y", FP32, None),))
     text = 'input { name: "x" data_type: TYPE_FP32 dims: [3] } output { name: "y" data_type: TYPE_FP32 dims: [5] }'
     assert completed(text, facts).config.signature.outputs[0].dims == (5,)
@@ -239,7 +239,7 @@ def test_instance_groups_are_named_and_resolved() -> None:
     assert config.instance_groups == (InstanceGroup(name="m_0", count=1), InstanceGroup(name="fast", count=3))
 
 
-def test_kind_auto_becomes_what_the_backend_runs_on() -> None:
+def test_kind_auto_becomes_the_backends_device() -> None:
     backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_MODEL", "KIND_GPU"), devices=(0, 1))
     config = completed("instance_group [ { }, { gpus: [ 0, 1 ] } ]", BATCHABLE, backend).config
     assert [(group.kind, group.gpus) for group in config.instance_groups] == [("KIND_MODEL", ()), ("KIND_GPU", (0, 1))]
@@ -252,19 +252,19 @@ def test_kind_auto_becomes_what_the_backend_runs_on() -> None:
         (("KIND_CPU", "KIND_MODEL"), "one KIND_CPU instance: backend 'card' chooses its device"),
     ],
 )
-def test_cores_are_spoken_of_only_where_the_host_computes(kinds: tuple[str, ...], text: str) -> None:
+def test_cores_are_mentioned_only_if_the_host_computes(kinds: tuple[str, ...], text: str) -> None:
     findings = completed("", BATCHABLE, NamedBackend("card", "model.exec", instance_kinds=kinds)).findings
     assert [finding.text for finding in findings if finding.field == "instance_group"] == [text]
 
 
 @pytest.mark.parametrize("text", ["", "instance_group { }", "instance_group { kind: KIND_GPU }"])
-def test_a_group_that_names_no_devices_is_for_all_of_them(text: str) -> None:
+def test_group_without_devices_uses_all_of_them(text: str) -> None:
     backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_GPU", "KIND_CPU"), devices=(0, 1))
     [group] = completed(text, BATCHABLE, backend).config.instance_groups
     assert (group.kind, group.gpus) == ("KIND_GPU", (0, 1))
 
 
-def test_devices_that_are_not_there_or_named_twice_are_refused() -> None:
+def test_missing_or_repeated_devices_are_refused() -> None:
     backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_GPU",), devices=(0, 1))
     with pytest.raises(ConfigError) as caught:
         completed("instance_group { gpus: [ 0, 2, 0 ] }", BATCHABLE, backend)
@@ -287,7 +287,7 @@ def test_parameters_unknown_to_the_backend_only_warn() -> None:
     assert "does not read it; did you mean 'intra_op_thread_count'?" in warning
 
 
-def test_a_model_is_as_nice_as_is_written() -> None:
+def test_nice_of_a_model_is_configured() -> None:
     written = completed('parameters { key: "nice" value { string_value: "7" } }', BATCHABLE)
     assert (completed("", BATCHABLE).config.nice, written.config.nice, warnings(written)) == (0, 7, [])
 
@@ -326,13 +326,13 @@ def test_graph_level_labels_tags_and_warmups_reach_the_configuration() -> None:
         ),
     ],
 )
-def test_warmups_that_the_model_would_refuse_are_refused(sample: str, field: str, words: str) -> None:
+def test_invalid_warmups_are_refused(sample: str, field: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         completed(f"model_warmup {{ {sample} }}", BATCHABLE)
     assert words in {problem.field: problem.message for problem in caught.value.problems}[field]
 
 
-def test_a_scheduler_on_an_unbatched_model_keeps_its_queue_settings_and_warns() -> None:
+def test_scheduler_on_an_unbatched_model_keeps_its_queue_settings_and_warns() -> None:
     completion = completed("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", FIXED)
     assert completion.config.dynamic_batching is not None
     assert completion.config.dynamic_batching.default_queue_policy.max_queue_size == 3
@@ -372,7 +372,7 @@ def test_a_bad_parameter_is_reported_beside_contradictions_of_the_file() -> None
     assert [(warning.line, warning.field) for warning in caught.value.warnings] == [(1, 'parameters["geer"]')]
 
 
-def test_the_batch_size_batches_grow_to_is_said() -> None:
+def test_batch_size_after_growth_is_reported() -> None:
     completion = completed("max_batch_size: 32 dynamic_batching { }", BATCHABLE)
     assert finding(completion, "dynamic_batching")[1] == "preferred size 32 (max_batch_size, as none is written), delay 0 us"
     reason = finding(completed("", BATCHABLE), "max_batch_size")[1]

@@ -90,7 +90,7 @@ TENSOR = 'name: "x" data_type: TYPE_FP32 dims: 1'
         ("model_warmup { count: 1001 }", "model_warmup[0].count", "takes 0 to 1000"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(text: str, field: str, words: str) -> None:
+def test_wrong_value_is_refused_by_name(text: str, field: str, words: str) -> None:
     found, message = problem_of(text)
     assert found == field
     assert words in message
@@ -108,7 +108,7 @@ def test_a_wrong_value_is_refused_by_name(text: str, field: str, words: str) -> 
         ),
     ],
 )
-def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: str) -> None:
+def test_file_names_outside_the_folder_are_refused(template: str, field: str, path: str) -> None:
     quoted = '"' + path.replace("\\", "\\\\").replace("\n", "\\n") + '"'
     found, message = problem_of(template.format(quoted))
     assert found == field
@@ -128,7 +128,7 @@ def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: s
         ("instance_group { secondary_devices { } }", "instance_group[0].secondary_devices"),
     ],
 )
-def test_fields_that_would_change_answers_are_refused(text: str, field: str) -> None:
+def test_unsupported_fields_that_change_results_are_refused(text: str, field: str) -> None:
     assert problem_of(text) == (field, "not supported by this server")
 
 
@@ -139,7 +139,7 @@ def test_fields_that_would_change_answers_are_refused(text: str, field: str) -> 
         ("model_transaction_policy { decoupled: true }", "contradicts model_transaction_policy.decoupled"),
     ],
 )
-def test_a_cache_contradicts_answers_that_depend_on_more_than_the_inputs(text: str, words: str) -> None:
+def test_cache_contradicts_results_that_depend_on_more_than_the_inputs(text: str, words: str) -> None:
     field, message = problem_of("response_cache { enable: true } " + text)
     assert field == "response_cache.enable"
     assert words in message
@@ -166,7 +166,7 @@ def test_a_cache_contradicts_answers_that_depend_on_more_than_the_inputs(text: s
         ('instance_group { profile: "x" }', "instance_group[0].profile"),
     ],
 )
-def test_fields_that_only_advise_warn(text: str, field: str) -> None:
+def test_advisory_fields_warn(text: str, field: str) -> None:
     (warning,) = read(text)
     assert warning.startswith(f"m/config.pbtxt:1: {field}: has no effect here: ")
 
@@ -183,5 +183,5 @@ def test_fields_that_only_advise_warn(text: str, field: str) -> None:
         "optimization { graph { level: 2 } }",
     ],
 )  # fmt: skip
-def test_sound_configurations_pass_in_silence(text: str) -> None:
+def test_valid_configurations_pass_without_warnings(text: str) -> None:
     assert read(text) == ()

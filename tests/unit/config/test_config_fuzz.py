@@ -14,7 +14,7 @@ FUZZER = Path(__file__).parents[2] / "fuzz" / "fuzz_config.py"
 
 
 @pytest.mark.slow
-def test_mutated_configurations_neither_hang_nor_raise_anything_else() -> None:
+def test_mutated_configurations_parse_or_raise_a_config_error() -> None:
     # In a process of its own: the kernel ends it where a case takes more CPU time than its bound.
     done = subprocess.run([sys.executable, FUZZER, "--cases=500"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -24,7 +24,7 @@ def test_mutated_configurations_neither_hang_nor_raise_anything_else() -> None:
 @pytest.mark.parametrize(
     "name", ["max-batch-size!", "name:", "max_batch_size ", "input[0].na[", "", ".", "a.", '["', "é", "\u2028", "[-1]", "\\"]
 )
-def test_an_unknown_field_of_any_name_is_refused_by_its_name(name: str) -> None:
+def test_unknown_field_of_any_name_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config_json(json.dumps({name: 4}), model_name="m")
     (problem,) = caught.value.problems
@@ -32,14 +32,14 @@ def test_an_unknown_field_of_any_name_is_refused_by_its_name(name: str) -> None:
     assert problem.message.startswith("unknown field")
 
 
-def test_a_name_without_utf8_form_is_refused_in_a_text_that_can_be_sent() -> None:
+def test_name_that_is_not_utf8_is_refused_with_a_printable_text() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config_json('{"a\\ud800": 1, "input": [{"data_type": "TYPE_\\ud800"}]}', model_name="m")
     assert [problem.field for problem in caught.value.problems] == ["a\\ud800", "input[0].data_type"]
     assert str(caught.value).encode()
 
 
-def test_a_long_name_is_cut_in_the_error() -> None:
+def test_long_name_is_truncated_in_the_error() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config_json(f'{{"{"x" * 100_000}": 1}}', model_name="m")
     assert caught.value.problems[0].field == "x" * (MAX_FIELD_LENGTH - 3) + "..."
@@ -60,6 +60,6 @@ def test_a_long_name_is_cut_in_the_error() -> None:
         ("", 1),
     ],
 )
-def test_the_line_is_that_of_the_nearest_field_around(path: str, line: int) -> None:
+def test_line_is_that_of_the_nearest_enclosing_field(path: str, line: int) -> None:
     lines = {"input": 1, "input[1]": 2, "input[1].dims": 3, 'parameters["a.b[0]"]': 4, "priority[-1]": 5}
     assert Report("m", lines, first_line=1).line_of(path) == line

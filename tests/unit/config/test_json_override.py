@@ -28,7 +28,7 @@ def read(text: str) -> pb.ModelConfig:
 
 @pytest.mark.parametrize("keep_names", [True, False])
 @pytest.mark.parametrize("numeric_enums", [True, False])
-def test_whatever_protobuf_prints_is_read(keep_names: bool, numeric_enums: bool) -> None:
+def test_json_printed_by_protobuf_is_read(keep_names: bool, numeric_enums: bool) -> None:
     text = json_format.MessageToJson(FULL, preserving_proto_field_name=keep_names, use_integers_for_enums=numeric_enums, indent=None)
     assert read(text) == FULL
 
@@ -39,16 +39,16 @@ def test_a_configuration_with_every_default_printed_is_read() -> None:
     assert read(text) == minimal
 
 
-def test_numbers_may_be_strings_and_null_is_not_written() -> None:
+def test_numbers_may_be_strings_and_null_means_unset() -> None:
     message = read('{"max_batch_size": "4", "backend": null, "dynamic_batching": {"max_queue_delay_microseconds": 7.0}}')
     assert (message.max_batch_size, message.backend, message.dynamic_batching.max_queue_delay_microseconds) == (4, "", 7)
 
 
-def test_the_name_defaults_to_the_model_loaded() -> None:
+def test_name_defaults_to_the_loaded_model() -> None:
     assert read("{}").name == "m"
 
 
-def test_json_and_text_say_the_same() -> None:
+def test_json_and_text_mean_the_same() -> None:
     text = parse_pbtxt('max_batch_size: 2 platform: "onnx" input { name: "x" data_type: DT_FLOAT dims: 1 }', source="s", model_name="m")
     adlik = parse_config_json(
         '{"maxBatchSize": 2, "platform": "onnx", "input": [{"name": "x", "dataType": "DT_FLOAT", "dims": [1]}]}', model_name="m"
@@ -85,7 +85,7 @@ def test_json_and_text_say_the_same() -> None:
         ('"' + "x" * (1 << 20) + '"', "(top level)", "longer than 1048576 bytes"),
     ],
 )
-def test_what_is_wrong_is_named_by_field(text: str, field: str, words: str) -> None:
+def test_json_errors_name_the_field(text: str, field: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text)
     (problem,) = caught.value.problems

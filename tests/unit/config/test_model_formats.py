@@ -43,7 +43,7 @@ def refusal(*files: str, config: str = "") -> str:
         (["cnn.onnx"], 'rename cnn.onnx to model.onnx, or write default_model_filename: "cnn.onnx" into config.pbtxt'),
     ],
 )  # fmt: skip
-def test_a_refusal_names_the_command_and_offers_no_backend_for_tests(files: list[str], command: str) -> None:
+def test_refusal_names_the_command_and_suggests_no_test_backend(files: list[str], command: str) -> None:
     text = refusal(*files)
     assert command in text
     assert "identity" not in text
@@ -61,7 +61,7 @@ def test_a_refusal_names_the_command_and_offers_no_backend_for_tests(files: list
         ('backend: "fil"', "onnxmltools.convert_xgboost"),
     ],
 )
-def test_a_backend_of_another_server_is_refused_with_all_that_are_installed_and_the_next_step(config: str, command: str) -> None:
+def test_unsupported_backend_is_refused_with_the_installed_ones_and_the_next_step(config: str, command: str) -> None:
     text = refusal("model.pt", config=config)
     (offered,) = re.findall(r"allowed: ([^;]*)", text)
     assert offered.split(", ") == sorted(offered.split(", "))
@@ -70,11 +70,11 @@ def test_a_backend_of_another_server_is_refused_with_all_that_are_installed_and_
     assert command in text
 
 
-def test_a_misspelled_backend_for_tests_is_still_recognised() -> None:
+def test_misspelled_test_backend_is_recognised() -> None:
     assert "did you mean 'identity'?" in refusal(config='backend: "identitty"')
 
 
-def test_a_backend_that_is_named_without_its_file_says_how_the_file_is_made() -> None:
+def test_error_of_a_backend_without_its_file_explains_how_to_make_it() -> None:
     assert "the version folder has no file 'model.onnx'; a TorchScript or PyTorch file has to be" in refusal(
         "model.pt", config='backend: "onnxruntime"'
     )
@@ -87,7 +87,7 @@ def test_python_commands_parse() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b.pt", "$(id).pkl", "x'.h5", "\x1b[31m.pt"])
-def test_a_file_name_does_not_reach_a_command_unquoted(name: str) -> None:
+def test_file_name_in_a_command_is_quoted(name: str) -> None:
     step = next_step([name])
     assert step is not None
     assert name not in step
@@ -105,5 +105,5 @@ def test_a_file_name_does_not_reach_a_command_unquoted(name: str) -> None:
         ("run.py", False),
     ],
 )
-def test_only_names_that_leave_no_doubt_are_models_wherever_they_lie(name: str, expected: bool) -> None:
+def test_only_unambiguous_names_are_models_in_any_folder(name: str, expected: bool) -> None:
     assert is_model_file(name) is expected

@@ -104,7 +104,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_file_and_what_is_written_make_a_whole_configuration(name: str, tmp_path: Path):
+def test_file_and_partial_config_are_merged_to_a_complete_one(name: str, tmp_path: Path):
     file, text, expected = ROWS[name]
     backend = OnnxRuntimeBackend()
     facts = backend.inspect(onnx_files(tmp_path, file), "model.onnx")
@@ -123,7 +123,7 @@ def test_the_backends_default_batch_size_can_be_set(tmp_path: Path):
 @pytest.mark.parametrize(
     "settings", [{"other": "1"}, {"default-max-batch-size": "0"}, {"default-max-batch-size": "many"}, {"tuning": "on"}]
 )
-def test_a_setting_that_the_backend_does_not_have_is_named(settings: dict[str, str]):
+def test_unknown_backend_setting_is_named(settings: dict[str, str]):
     with pytest.raises(BackendSettingError, match=next(iter(settings))):
         OnnxRuntimeBackend().configure(settings)
 

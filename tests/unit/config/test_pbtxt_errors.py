@@ -40,7 +40,7 @@ def error_of(text: str) -> ConfigError:
     return caught.value
 
 
-def test_the_text_that_the_cases_change_is_valid() -> None:
+def test_base_text_of_the_cases_is_valid() -> None:
     assert parse_pbtxt(VALID, source="digits/config.pbtxt", model_name="digits").name == "digits"
 
 
@@ -157,13 +157,13 @@ def test_a_long_list_of_allowed_names_is_cut_to_the_nearest() -> None:
         ("DT_BF16", "DT_BFLOAT16"),
     ],
 )
-def test_an_element_type_of_another_spelling_is_understood(written: str, meant: str) -> None:
+def test_element_type_in_another_spelling_is_understood(written: str, meant: str) -> None:
     (problem,) = error_of(f"input {{ data_type: {written} }}").problems
     assert f"; did you mean '{meant}'?" in problem.message
 
 
 @pytest.mark.parametrize("written", ["TYPE_COMPLEX", "xyz"])
-def test_nothing_is_suggested_for_what_resembles_nothing(written: str) -> None:
+def test_dissimilar_names_get_no_suggestion(written: str) -> None:
     (problem,) = error_of(f"input {{ data_type: {written} }}").problems
     assert "did you mean" not in problem.message
     assert "; allowed: TYPE_" in problem.message
@@ -186,7 +186,7 @@ def test_the_error_of_a_field_in_the_wrong_block_names_the_right_block(text: str
     assert str(error_of(text)) == f"digits/config.pbtxt:1: {expected}"
 
 
-def test_reading_stops_after_a_bounded_number_of_problems() -> None:
+def test_parsing_stops_after_a_bounded_number_of_problems() -> None:
     assert len(error_of("\n".join(f"x{number}: 1" for number in range(1000))).problems) == 50
 
 

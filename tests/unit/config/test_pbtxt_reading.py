@@ -69,11 +69,11 @@ version_policy: { specific: { versions: [ 3, 1 ] } }
 
 
 @pytest.mark.parametrize("text", [IMAGE_MODEL, BUSY_MODEL], ids=["image model", "every spelling"])
-def test_configurations_as_in_the_wild_are_read_as_protobuf_reads_them(text: str) -> None:
+def test_real_world_configurations_equal_protobufs_result(text: str) -> None:
     assert read(text).message == reference(text)
 
 
-def test_fields_know_their_lines() -> None:
+def test_fields_have_their_lines() -> None:
     lines = read(BUSY_MODEL).lines
     assert lines["max_batch_size"] == 2
     assert lines["input[2].dims[0]"] == 4
@@ -91,17 +91,17 @@ def test_fields_know_their_lines() -> None:
         ("version_policy { specific { versions: [ 3, 1, 3 ] } }", SpecificVersions((1, 3))),
     ],
 )
-def test_version_policies(text: str, policy: object) -> None:
+def test_version_policies_are_read(text: str, policy: object) -> None:
     assert read(text).version_policy == policy
 
 
-def test_a_model_without_config_leaves_everything_open() -> None:
+def test_model_without_config_leaves_every_field_unset() -> None:
     parsed = empty_config("m")
     assert (parsed.name, parsed.backend, parsed.platform, parsed.version_policy) == ("m", "", "", LatestVersions(1))
     assert not parsed.is_written("max_batch_size")
 
 
-def test_a_byte_order_mark_is_skipped() -> None:
+def test_byte_order_mark_is_skipped() -> None:
     assert read("\ufeffmax_batch_size: 3").message.max_batch_size == 3
 
 
@@ -131,7 +131,7 @@ def messages(draw: st.DrawFn) -> pb.ModelConfig:
 
 
 @given(messages(), st.booleans(), st.booleans(), st.booleans())
-def test_whatever_protobuf_prints_is_read_back_equal(message: pb.ModelConfig, one_line: bool, short: bool, pointy: bool) -> None:
+def test_text_printed_by_protobuf_is_parsed_to_the_same_message(message: pb.ModelConfig, one_line: bool, short: bool, pointy: bool) -> None:
     text = text_format.MessageToString(
         message, as_one_line=one_line, use_short_repeated_primitives=short, pointy_brackets=pointy, as_utf8=pointy
     )
@@ -139,7 +139,7 @@ def test_whatever_protobuf_prints_is_read_back_equal(message: pb.ModelConfig, on
 
 
 @given(st.text(st.sampled_from("{}<>[]:;,\"'#\\ \n-.09aeinput")) | st.text(max_size=40))
-def test_arbitrary_text_is_read_or_refused_with_a_line_and_a_field(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused_with_a_line_and_a_field(text: str) -> None:
     problems: tuple[Problem, ...] = ()
     try:
         read(text)

@@ -33,7 +33,7 @@ def signature_of(text: str, *, ragged: bool = True) -> ModelSignature:
     return complete(parse_pbtxt("max_batch_size: 8\n" + text, source="m", model_name="m"), FACTS, backend, "model.onnx").config.signature
 
 
-def test_a_ragged_model_is_completed():
+def test_ragged_model_is_completed():
     signature = signature_of(X + Y + TWICE + ENDS + CUT)
     assert [(spec.name, spec.is_ragged) for spec in signature.inputs] == [("x", True)]
     assert signature.batch_inputs == (BatchInput(BatchInputKind.ACCUMULATED_ELEMENT_COUNT, "ends", INT32, "x"),)
@@ -55,18 +55,18 @@ def test_a_ragged_model_is_completed():
         (X + Y + TWICE + ENDS + CUT.replace('"x"', '"z"'), "batch_output[0].source_input"),
     ],
 )
-def test_what_contradicts_itself_is_named(text, field):
+def test_contradictions_are_named(text, field):
     with pytest.raises(ConfigError) as caught:
         signature_of(text)
     assert field in [problem.field for problem in caught.value.problems]
 
 
-def test_a_backend_that_cannot_is_named():
+def test_backend_without_ragged_batches_is_named():
     with pytest.raises(ConfigError, match="not supported by backend 'onnxruntime'"):
         signature_of(X + Y + TWICE + ENDS + CUT, ragged=False)
 
 
-def test_a_model_file_that_takes_rows_is_named_as_the_reason():
+def test_model_file_with_a_batch_dimension_is_named_as_the_reason():
     facts = ModelFacts((FileTensor("x", FP32, (-1, 4)),), (FileTensor("y", FP32, (-1, 2)),))
     text = X.replace("dims: [ -1 ]", "dims: [ 4 ]") + Y
     with pytest.raises(ConfigError) as caught:

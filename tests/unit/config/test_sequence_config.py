@@ -32,7 +32,7 @@ def problems_of(inside: str, more: str = "max_batch_size: 4") -> list[str]:
     return [problem.field for problem in caught.value.problems]
 
 
-def test_what_the_model_alone_sees_is_hidden_from_clients():
+def test_control_inputs_are_hidden_from_clients():
     config = config_of(
         f"max_sequence_idle_microseconds: 5 oldest {{ max_candidate_sequences: 9 max_queue_delay_microseconds: 3 }} {START} {STATE}"
     )
@@ -45,7 +45,7 @@ def test_what_the_model_alone_sees_is_hidden_from_clients():
     assert config.dynamic_batching == DynamicBatching(max_queue_delay_us=3)
 
 
-def test_defaults_are_tritons():
+def test_defaults_equal_tritons():
     config = config_of(f"direct {{ }} {START} {STATE}", "max_batch_size: 4 instance_group { count: 2 }")
     assert config.sequences is not None
     assert (config.sequences.idle_us, config.sequences.most_sequences) == (1_000_000, 8)
@@ -79,10 +79,10 @@ def test_defaults_are_tritons():
         (f"{START} {STATE.replace('dims: 1', 'dims: [ 100000, 100000 ]')}", "sequence_batching.state[0].dims"),
     ],
 )
-def test_what_cannot_work_is_named(inside, field):
+def test_impossible_sequence_settings_are_named(inside, field):
     assert field in problems_of(inside)
 
 
-def test_a_name_that_clients_know_cannot_be_the_models_own():
+def test_control_input_with_a_client_visible_name_is_refused():
     text = 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: 1 }'
     assert "sequence_batching" in problems_of(START.replace("START", "x", 1), text)

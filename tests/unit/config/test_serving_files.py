@@ -13,7 +13,7 @@ FOLDER = Path("/etc/models")
 PATH = "/monitoring/prometheus/metrics"
 
 
-def test_a_list_of_models_with_policies_and_labels():
+def test_list_of_models_has_policies_and_labels():
     text = """
     model_config_list: {
       config: { name: "a", base_path: "/models/a", model_platform: "tensorflow" }
@@ -48,13 +48,13 @@ def test_a_list_of_models_with_policies_and_labels():
         ("model_config_list {", "models.config:1"),
     ],
 )
-def test_what_is_wrong_with_a_list_is_said_with_its_place(text: str, wrong: str):
+def test_list_errors_have_their_position(text: str, wrong: str):
     with pytest.raises(ConfigError) as caught:
         read_model_list(text, source="models.config", folder=FOLDER)
     assert wrong in str(caught.value)
 
 
-def test_batching_parameters_and_what_has_no_effect():
+def test_batching_parameters_without_effect_are_reported():
     text = """
     max_batch_size { value: 32 } batch_timeout_micros { value: 500 } max_enqueued_batches { value: 4 } num_batch_threads { value: 8 }
     allowed_batch_sizes: 8 allowed_batch_sizes: 32 pad_variable_length_inputs: true thread_pool_name { value: "p" }
@@ -67,11 +67,11 @@ def test_batching_parameters_and_what_has_no_effect():
 
 
 @pytest.mark.parametrize("value", ["{ value: false }", "{ }", ": { value: 0 }"])
-def test_splitting_that_is_switched_off_asks_for_nothing(value: str):
+def test_disabled_splitting_has_no_effect(value: str):
     assert read_batching(f"enable_large_batch_splitting {value}", source="batching.config").remarks == ()
 
 
-def test_logging_of_requests_is_refused_in_a_message_too():
+def test_request_logging_is_refused_in_a_message_too():
     message = model_server_config_pb2.ModelServerConfig()
     config = message.model_config_list.config.add(name="a", base_path="/a")
     config.MergeFromString(b"\x32\x00")  # field 6, an empty message
@@ -81,7 +81,7 @@ def test_logging_of_requests_is_refused_in_a_message_too():
         report.raise_if_any()
 
 
-def test_batching_without_parameters_is_tensorflow_servings():
+def test_batching_without_parameters_has_tensorflow_servings_defaults():
     defaults, remarks = read_batching("", source="batching.config")
     assert (defaults.max_batch_size, defaults.max_queue_delay_us, defaults.preferred_batch_sizes, remarks) == (1000, 0, (), ())
 
@@ -98,7 +98,7 @@ def test_batching_without_parameters_is_tensorflow_servings():
         ("enable_large_batch_splitting: true", "batching.config:1: enable_large_batch_splitting: not supported"),
     ],
 )
-def test_what_is_wrong_with_batching_parameters(text: str, wrong: str):
+def test_batching_parameter_errors_are_named(text: str, wrong: str):
     with pytest.raises(ConfigError) as caught:
         read_batching(text, source="batching.config")
     assert wrong in str(caught.value)
@@ -108,10 +108,10 @@ def test_what_is_wrong_with_batching_parameters(text: str, wrong: str):
     ("text", "path"),
     [("prometheus_config { enable: true }", PATH), ("prometheus_config { enable: true path: '/m' }", "/m"), ("", None)],
 )
-def test_where_metrics_are(text: str, path: str | None):
+def test_metrics_path_is_read(text: str, path: str | None):
     assert read_monitoring(text, source="monitoring.config", path=PATH) == path
 
 
-def test_a_path_that_is_none_is_refused():
+def test_invalid_path_is_refused():
     with pytest.raises(ConfigError, match="takes a path such as"):
         read_monitoring("prometheus_config { enable: true path: 'm' }", source="monitoring.config", path=PATH)

@@ -21,7 +21,7 @@ def wire(text: str) -> pb.ModelConfig:
     return pb.ModelConfig.FromString(completed(text).wire)
 
 
-def test_everything_triton_writes_out_is_written_out() -> None:
+def test_wire_config_has_every_field_that_triton_sends() -> None:
     message = wire('platform: "onnx" max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 }')
     assert (message.name, message.backend, message.platform) == ("m", "onnxruntime", "onnxruntime_onnx")
     assert message.default_model_filename == "model.onnx"
@@ -33,7 +33,7 @@ def test_everything_triton_writes_out_is_written_out() -> None:
     assert [(tensor.name, list(tensor.dims), tensor.HasField("reshape")) for tensor in message.output] == [("y", [1], True)]
 
 
-def test_what_was_written_is_kept() -> None:
+def test_configured_values_are_kept() -> None:
     message = wire("dynamic_batching { preferred_batch_size: 2 } version_policy { all { } } optimization { graph { level: 1 } }")
     assert list(message.dynamic_batching.preferred_batch_size) == [2]
     assert message.version_policy.WhichOneof("policy_choice") == "all"
@@ -51,7 +51,7 @@ def test_what_was_written_is_kept() -> None:
         "optimization { graph { level: 2 } } version_policy { specific { versions: [ 2, 5 ] } }",
     ],
 )
-def test_the_text_of_a_completed_configuration_completes_to_itself(text: str) -> None:
+def test_text_of_a_completed_configuration_completes_to_itself(text: str) -> None:
     first = completed(text)
     again = completed(to_pbtxt(first))
     assert again.wire == first.wire

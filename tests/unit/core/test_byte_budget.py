@@ -43,7 +43,7 @@ def budget(clock: Clock | None = None) -> ByteBudget:
     return ByteBudget(MOST, (clock or Clock()).now_ns)
 
 
-def test_large_requests_leave_a_slice_to_small_ones():
+def test_large_requests_leave_a_reserve_for_small_ones():
     most = budget()
     assert most.reserve(60 * MIB)
     assert not most.reserve(MIB)
@@ -52,14 +52,14 @@ def test_large_requests_leave_a_slice_to_small_ones():
     assert not most.reserve(SMALL)
 
 
-def test_small_requests_may_use_all_of_it():
+def test_small_requests_may_use_the_whole_budget():
     most = budget()
     for _ in range(MOST // SMALL):
         assert most.reserve(SMALL)
     assert not most.reserve(SMALL)
 
 
-def test_one_larger_than_all_passes_alone_beside_small_ones():
+def test_oversized_request_passes_alone_beside_small_ones():
     most = budget()
     assert most.reserve(SMALL)
     # As it grows, too: by what is decoded of it, or piece by piece.
@@ -72,7 +72,7 @@ def test_one_larger_than_all_passes_alone_beside_small_ones():
     assert most.reserve(MIB)
 
 
-def test_the_slowest_upload_is_ended_when_it_is_full():
+def test_slowest_upload_is_evicted_when_the_budget_is_full():
     most = budget()
     slow, slower, fast = Held(most, 20 * MIB, 1000.0), Held(most, 20 * MIB, 10.0), Held(most, 20 * MIB, 1e6)
     assert most.reserve(MIB)
@@ -81,7 +81,7 @@ def test_the_slowest_upload_is_ended_when_it_is_full():
     assert most.held_bytes == 41 * MIB
 
 
-def test_as_many_are_ended_as_make_room():
+def test_eviction_ends_only_as_many_uploads_as_needed():
     most = budget()
     uploads = [Held(most, 15 * MIB, float(speed)) for speed in (3, 1, 2, 4)]
     assert most.reserve(20 * MIB)
@@ -89,7 +89,7 @@ def test_as_many_are_ended_as_make_room():
 
 
 @pytest.mark.parametrize("speed", [None, 50.0])
-def test_none_is_ended_for_nothing(speed: float | None):
+def test_upload_that_is_young_fast_or_too_small_is_not_evicted(speed: float | None):
     """Those too young to judge, those faster than the one that asks, and those that together hold too little."""
     clock = Clock()
     most = budget(clock)
@@ -103,7 +103,7 @@ def test_none_is_ended_for_nothing(speed: float | None):
     assert fast.is_ended
 
 
-def test_what_does_not_make_room_is_left_alone():
+def test_upload_whose_eviction_frees_too_little_is_kept():
     most = budget()
     slow = Held(most, MIB, 1.0)
     assert most.reserve(59 * MIB)
@@ -111,7 +111,7 @@ def test_what_does_not_make_room_is_left_alone():
     assert not slow.is_ended
 
 
-def test_a_full_budget_is_not_searched_for_every_refusal():
+def test_full_budget_is_not_searched_for_every_refusal():
     clock = Clock()
     most = budget(clock)
     asked = 0
@@ -132,7 +132,7 @@ def test_a_full_budget_is_not_searched_for_every_refusal():
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9 * MIB)), max_size=40))
-def test_what_was_taken_is_what_is_given_back(steps: list[tuple[int, int]]):
+def test_release_returns_the_reserved_size(steps: list[tuple[int, int]]):
     most = budget()
     held = [0] * 5
     for at, size in steps:

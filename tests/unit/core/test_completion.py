@@ -24,7 +24,7 @@ def test_result_reaches_the_callback_once():
     assert (results, completion.withdrawn, completion.is_over) == (["one"], 0, True)
 
 
-def test_result_that_is_there_first_reaches_a_callback_named_later():
+def test_early_result_reaches_a_later_callback():
     results: list[object] = []
     completion = Recorded()
     completion.complete("one")

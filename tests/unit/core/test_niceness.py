@@ -7,19 +7,19 @@ import pytest
 from stoker.server.core.tasks import raise_niceness
 
 
-def test_no_step_asks_the_system_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nice_of_zero_makes_no_system_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("changed something"))
     raise_niceness(0)
 
 
-def test_elsewhere_than_on_linux_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_niceness_is_unchanged_on_systems_other_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("changed something"))
     raise_niceness(5)
 
 
 @pytest.mark.parametrize(("here", "steps", "value"), [(0, 5, 5), (10, 5, 15), (15, 10, 19), (-5, 3, -2)])
-def test_steps_count_from_where_the_thread_is(here: int, steps: int, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_niceness_is_relative_to_the_threads_own(here: int, steps: int, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr(os, "getpriority", lambda *_: here)
@@ -28,7 +28,7 @@ def test_steps_count_from_where_the_thread_is(here: int, steps: int, value: int,
     assert asked == [(os.PRIO_PROCESS, threading.get_native_id(), value)]
 
 
-def test_a_sandbox_that_refuses_niceness_is_logged_and_the_model_runs(
+def test_sandbox_that_refuses_niceness_is_logged_and_the_model_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: int) -> None:

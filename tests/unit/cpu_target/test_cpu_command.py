@@ -82,7 +82,7 @@ SERVED = ("--model_repository", "repository", "--model_name", "m")
         pytest.param(("--format", "openvino", "--quantizer", "nncf", *INT8), "openvino", 0.1, marks=[has_openvino, has_nncf]),
     ],
 )
-def test_what_is_written_is_served_by_the_backend_it_names_at_every_batch_size(
+def test_written_version_is_served_by_its_backend_at_every_batch_size(
     compile_cpu: Compile, folder: Path, words: tuple[str, ...], backend: str, tolerance: float
 ) -> None:
     ran = compile_cpu(*words, *SERVED)
@@ -98,7 +98,7 @@ def test_what_is_written_is_served_by_the_backend_it_names_at_every_batch_size(
         np.testing.assert_allclose(found, expected(x), atol=tolerance)
 
 
-def test_the_file_names_no_operator_set_that_it_does_not_use(compile_cpu: Compile, folder: Path) -> None:
+def test_file_declares_only_used_operator_sets(compile_cpu: Compile, folder: Path) -> None:
     for words in ((), INT8):
         assert compile_cpu(*words, "--export_popef", "--output_dir", "out").code == 0
         assert [each.domain for each in onnx.load(folder / "out" / "model.onnx").opset_import] == [""]
@@ -120,7 +120,7 @@ def test_int8_weights_are_signed_bytes_with_a_scale_for_each_channel(compile_cpu
     assert {scale.shape for scale in scales.values()} == {(64,), (10,)}
 
 
-def test_nodes_and_operators_that_are_left_out_stay_in_single_precision(compile_cpu: Compile, folder: Path) -> None:
+def test_excluded_nodes_and_operators_stay_in_single_precision(compile_cpu: Compile, folder: Path) -> None:
     def quantised(*words: str) -> set[str]:
         assert compile_cpu(*INT8, *words, "--export_popef", "--output_dir", "out").code == 0
         model = onnx.load(folder / "out" / "model.onnx")
@@ -136,7 +136,7 @@ def test_nodes_and_operators_that_are_left_out_stay_in_single_precision(compile_
     assert (ran.code, "nothing can be quantised" in ran.err) == (1, True)
 
 
-def test_the_report_says_what_it_costs_and_what_it_brings(compile_cpu: Compile, folder: Path) -> None:
+def test_report_contains_costs_and_gains(compile_cpu: Compile, folder: Path) -> None:
     ran = compile_cpu(*INT8, "--export_popef", "--report", "report", "--run", "--output_dir", "out")
     assert ran.code == 0, ran.err
     found = json.loads((folder / "report" / "comparison.json").read_text())
@@ -162,18 +162,18 @@ def test_the_report_says_what_it_costs_and_what_it_brings(compile_cpu: Compile, 
     assert "Bs: 8\n" in ran.out
 
 
-def test_a_check_compares_with_random_data_and_times_nothing(compile_cpu: Compile) -> None:
+def test_check_compares_random_data_and_measures_no_time(compile_cpu: Compile) -> None:
     ran = compile_cpu("--check", "--export_popef", "--output_dir", "out")
     assert ran.code == 0
     assert "fp32 against the source model on onnxruntime, over random data" in ran.out
     assert "rows/s" not in ran.out
 
 
-def test_nothing_is_compared_unless_asked_for(compile_cpu: Compile) -> None:
+def test_comparison_runs_only_on_request(compile_cpu: Compile) -> None:
     assert "against the source" not in compile_cpu("--export_popef", "--output_dir", "out").out
 
 
-def test_a_model_that_is_no_batch_is_served_with_its_whole_shapes(
+def test_model_without_a_batch_is_served_with_its_complete_shapes(
     compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mixing = parse("g (float[4,4] x) => (float[4,4] y) { turned = Transpose <perm = [1, 0]> (x) y = MatMul(turned, x) }")
@@ -223,7 +223,7 @@ def test_ir_is_written_with_its_weights_beside_it(compile_cpu: Compile, folder: 
         (("--export_popef", "--compiler_options", "format=tflite"), 2, "format: 'tflite' is none of onnx, openvino"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
+def test_errors_are_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
     ran = compile_cpu(*words, "--output_dir", "out")
     assert ran.code == code, ran.err
     assert text in ran.err
@@ -239,9 +239,7 @@ def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str,
         (np.zeros((8, 15), np.float32), "calibration data for input 'x' has shape [8, 15]; expected [?, 16]"),
     ],
 )
-def test_samples_that_no_range_can_be_taken_from_are_refused_in_one_line(
-    compile_cpu: Compile, folder: Path, array: NDArray[np.float32], text: str
-) -> None:
+def test_samples_without_a_range_are_refused_in_one_line(compile_cpu: Compile, folder: Path, array: NDArray[np.float32], text: str) -> None:
     np.savez(folder / "bad.npz", x=array)
     ran = compile_cpu("--precision", "int8", "--data_preprocess", "bad.npz", "--export_popef", "--output_dir", "out")
     assert ran.code in (1, 2), ran.err
@@ -250,7 +248,7 @@ def test_samples_that_no_range_can_be_taken_from_are_refused_in_one_line(
 
 
 @has_openvino
-def test_what_the_backend_it_is_for_could_not_serve_is_not_written(compile_cpu: Compile, folder: Path) -> None:
+def test_model_that_its_backend_cannot_serve_is_not_written(compile_cpu: Compile, folder: Path) -> None:
     onnx.save(parse("g (string[8] x) => (string[8] y) { y = Identity(x) }"), folder / "model.onnx")
     ran = compile_cpu("--precision", "bf16", "--export_popef", "--output_dir", "out")
     assert ran.code == 1
@@ -275,9 +273,7 @@ def test_integers_that_openvino_computes_inexactly_are_refused(compile_cpu: Comp
 @pytest.mark.parametrize(
     ("package", "words"), [("openvino", ("--format", "openvino")), ("nncf", ("--format", "openvino", "--quantizer", "nncf"))]
 )
-def test_a_package_that_is_not_installed_is_named(
-    compile_cpu: Compile, monkeypatch: pytest.MonkeyPatch, package: str, words: tuple[str, ...]
-) -> None:
+def test_missing_package_is_named(compile_cpu: Compile, monkeypatch: pytest.MonkeyPatch, package: str, words: tuple[str, ...]) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
     ran = compile_cpu(*INT8, *words, "--export_popef", "--output_dir", "out")
@@ -285,13 +281,13 @@ def test_a_package_that_is_not_installed_is_named(
     assert f"the package '{package}', which is not installed: pip install" in ran.err
 
 
-def test_other_targets_refuse_what_is_the_cpus() -> None:
+def test_other_targets_refuse_options_of_the_cpu() -> None:
     assert {"bf16", "int8"} <= set(PRECISIONS)
     assert {"bf16", "int8"}.isdisjoint(Target.precisions)
     assert not CPU_OPTIONS & Target.build_options
 
 
-def test_a_file_of_options_says_the_same(compile_cpu: Compile, folder: Path) -> None:
+def test_options_from_a_file_equal_those_of_the_command_line(compile_cpu: Compile, folder: Path) -> None:
     (folder / "options.yaml").write_text(
         "precision: int8\ndata_preprocess: samples.npz\ncalibration_method: entropy\nint8_skip_op_names: [second]\nexport_popef: True\n"
         "output_dir: out\n"

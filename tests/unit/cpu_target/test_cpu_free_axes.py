@@ -60,7 +60,7 @@ def test_batch_and_sequence_stay_open(compile_cpu: Compile, folder: Path, words:
         (("--batch_size", "6", "--batch_axis", "1"), 32, ["b", 6, 16]),
     ],
 )
-def test_sizes_that_are_given_are_the_largest_batch_and_fix_the_others(
+def test_given_sizes_are_the_largest_batch_and_fix_the_others(
     compile_cpu: Compile, folder: Path, words: tuple[str, ...], batch: int, shape: list[int | str]
 ) -> None:
     onnx.save(attention(), folder / "model.onnx")
@@ -70,13 +70,13 @@ def test_sizes_that_are_given_are_the_largest_batch_and_fix_the_others(
     assert dims(folder / "repository/m/1/model.onnx")[0] == shape
 
 
-def test_a_size_that_contradicts_the_model_is_refused(compile_cpu: Compile) -> None:
+def test_size_that_contradicts_the_model_is_refused(compile_cpu: Compile) -> None:
     ran = compile_cpu("--input_shape", "x=6,17", *SERVED)
     assert ran.code == 1
     assert "input 'x' dimension 1 is 16 in the model and cannot be changed to 17" in ran.err
 
 
-def test_a_state_whose_size_is_that_of_the_batch_keeps_it_open(compile_cpu: Compile, folder: Path) -> None:
+def test_state_with_the_size_of_the_batch_keeps_it_open(compile_cpu: Compile, folder: Path) -> None:
     text = """g (float[n,5,4] x) => (float[1,n,3] y) {
         shape = Shape <start = 0, end = 1> (x) full = Concat <axis = 0> (one, shape, three) zero = Expand(nothing, full)
         turned = Transpose <perm = [1, 0, 2]> (x) all, y = RNN <hidden_size = 3> (turned, w, r, , , zero)
@@ -106,9 +106,7 @@ def test_a_state_whose_size_is_that_of_the_batch_keeps_it_open(compile_cpu: Comp
         ("y = Transpose <perm = [1, 0]> (x)", "output 'y' has not a row for each row"),
     ],
 )
-def test_rows_that_depend_on_each_other_are_no_batch(
-    compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture, body: str, reason: str
-) -> None:
+def test_dependent_rows_are_no_batch(compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture, body: str, reason: str) -> None:
     sizes = "float[m,n]" if "Transpose" in body else "float[n,m]"
     constants = {"edge": np.array([0, 0, 0, -np.inf], np.float32)} if "edge" in body else {}
     onnx.save(parse(f"g (float[n,m] x) => ({sizes} y) {{ {body} }}".replace("m]", "4]") if constants else
@@ -123,9 +121,7 @@ def test_rows_that_depend_on_each_other_are_no_batch(
     assert ("dims: [-1, 4]" if constants else "dims: [-1, -1]") in config
 
 
-def test_a_source_that_runs_with_one_number_of_rows_only_is_no_batch(
-    compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_source_that_runs_with_one_number_of_rows_is_no_batch(compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     onnx.save(parse("g (float[n,4] x) => (float[n,4] y) { y = Reshape(x, s) }", {"s": np.array([6, 4], np.int64)}), folder / "model.onnx")
     with caplog.at_level(logging.WARNING):
         ran = compile_cpu("--input_shape", "x=6,4", "--check", *SERVED)
@@ -137,7 +133,7 @@ def test_a_source_that_runs_with_one_number_of_rows_only_is_no_batch(
     assert "or fix it (--input_shape)" in ran.err
 
 
-def test_a_source_that_runs_with_no_other_rows_says_why(compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_source_that_fails_with_other_rows_reports_the_reason(compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "g (float[n,4] x) => (float[m,4] y) { r = Reshape(x, s) c = Cast <to = 1> (r) y = Compress <axis = 0> (c, all) }"
     onnx.save(parse(text, {"s": np.array([6, 4], np.int64), "all": np.ones(6, bool)}), folder / "model.onnx")
     with caplog.at_level(logging.WARNING):
@@ -155,14 +151,14 @@ def test_samples_may_be_any_number_of_rows(compile_cpu: Compile, folder: Path) -
         assert (seen if rows < 16 else "12 samples, none of them calibrated with") in ran.out
 
 
-def test_samples_of_another_shape_are_refused_with_what_is_expected(compile_cpu: Compile, folder: Path) -> None:
+def test_samples_of_another_shape_are_refused_with_the_expected_one(compile_cpu: Compile, folder: Path) -> None:
     onnx.save(attention(), folder / "model.onnx")
     np.savez(folder / "samples.npz", x=np.zeros((4, 8, 15), np.float32))
     ran = compile_cpu("--precision", "int8", *SAMPLES, "--export_popef", "--output_dir", "out")
     assert (ran.code, "expected [?, ?, 16], any number of rows of that" in ran.err) == (1, True)
 
 
-def test_samples_that_the_input_cannot_hold_are_refused(compile_cpu: Compile, folder: Path) -> None:
+def test_samples_out_of_the_inputs_range_are_refused(compile_cpu: Compile, folder: Path) -> None:
     model = parse("g (uint8[n,3] x) => (float[n,3] y) { f = Cast <to = 1> (x) y = MatMul(f, w) }", {"w": np.eye(3, dtype=np.float32)})
     onnx.save(model, folder / "model.onnx")
     np.savez(folder / "samples.npz", x=np.random.default_rng(0).uniform(0, 1, (16, 3)).astype(np.float32))
@@ -195,7 +191,7 @@ def test_outputs_of_strings_are_compared_for_equality(compile_cpu: Compile, fold
     assert "100.00%" in ran.out
 
 
-def test_a_check_without_compiling_takes_open_dimensions_too(compile_cpu: Compile, folder: Path) -> None:
+def test_check_without_compiling_accepts_open_dimensions(compile_cpu: Compile, folder: Path) -> None:
     onnx.save(attention(causal_mask(8)), folder / "model.onnx")
     np.savez(folder / "samples.npz", x=items(5))
     ran = compile_cpu.plainly("--check", *SAMPLES, "--output_dir", "out")
@@ -203,6 +199,6 @@ def test_a_check_without_compiling_takes_open_dimensions_too(compile_cpu: Compil
     assert dims(folder / "out" / "model_converted.onnx")[0] == ["b", 8, 16]
 
 
-def test_other_targets_still_want_every_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_targets_require_every_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--target", "ipu", "-i", "model.onnx", "--export_popef"]) == 1
     assert "variable dimensions must be fixed by a batch size or an input shape: input 'x' dimension 0 ('n')" in capsys.readouterr().err

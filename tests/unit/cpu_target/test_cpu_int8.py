@@ -64,7 +64,7 @@ def test_tensors_with_infinities_stay_in_single_precision(method: str, caplog: p
     assert 10 * np.log10(np.sum(wanted**2) / np.sum((wanted - got) ** 2)) > 25
 
 
-def test_a_constant_infinity_is_not_quantised_either() -> None:
+def test_constant_infinity_is_not_quantised() -> None:
     text = "g (float[n,4] x) => (float[n,4] y) { p = MatMul(x, w) s = Where(mask, none, p) e = Exp(s) y = MatMul(e, w) }"
     weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
     model = parse(text, {"w": weights, "mask": np.array([True, False, False, True]), "none": np.float32(-np.inf)})
@@ -72,7 +72,7 @@ def test_a_constant_infinity_is_not_quantised_either() -> None:
     assert all(np.all(np.isfinite(each)) for each in scales(found))
 
 
-def test_a_model_of_infinities_only_is_refused() -> None:
+def test_model_of_infinities_only_is_refused() -> None:
     model = parse("g (float[n,4] x) => (float[n,4] y) { y = MatMul(x, w) }", {"w": np.full((4, 4), np.inf, np.float32)})
     with pytest.raises(CompileError, match=r"nothing can be quantised: .* 1 node\(s\) stay fp32"):
         quantised(model, [{"x": np.ones((2, 4), np.float32)}], ALL)
@@ -80,7 +80,7 @@ def test_a_model_of_infinities_only_is_refused() -> None:
         quantised_dynamically(model, CompilerOptions())
 
 
-def test_a_model_that_the_quantiser_leaves_as_it_is_is_refused() -> None:
+def test_model_without_quantisable_operators_is_refused() -> None:
     turned = parse("g (float[n,4] x) => (float[4,n] y) { y = Transpose <perm = [1, 0]> (x) }")
     with pytest.raises(CompileError, match="the quantiser left the model's operators Transpose as they are"):
         quantised(turned, [{"x": np.ones((2, 4), np.float32)}], ALL)
@@ -90,14 +90,14 @@ def test_a_model_that_the_quantiser_leaves_as_it_is_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0, -1.0])
-def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+def test_invalid_scale_is_refused(scale: float) -> None:
     text = "g (float[n,4] x) => (float[n,4] y) { c = QuantizeLinear(x, s, z) y = DequantizeLinear(c, s, z) }"
     made = parse(text, {"s": np.float32(scale), "z": np.uint8(0)})
     with pytest.raises(CompileError, match="the quantiser made 's' with a value that is no scale"):
         check_scales(parse("g (float[n,4] x) => (float[n,4] y) { y = Identity(x) }"), made)
 
 
-def test_of_a_transformer_products_are_quantised_and_the_summary_says_so(compile_cpu: Compile, folder: Path) -> None:
+def test_transformer_quantises_products_only_and_the_summary_reports_it(compile_cpu: Compile, folder: Path) -> None:
     onnx.save(attention(causal_mask(8)), folder / "model.onnx")
     np.savez(folder / "samples.npz", x=items(40))
     ran = compile_cpu(*INT8, *OUT)
@@ -106,7 +106,7 @@ def test_of_a_transformer_products_are_quantised_and_the_summary_says_so(compile
     assert compile_cpu(*INT8, "--int8_preset", "all", *OUT).out.endswith("int8_preset: all\n")
 
 
-def test_the_transformer_preset_leaves_additions_and_softmax_alone() -> None:
+def test_transformer_preset_skips_additions_and_softmax() -> None:
     model, batches = attention(causal_mask(8)), [{"x": items(8)}]
     assert select(model, CompilerOptions(), is_dynamic=False).op_types == ("MatMul",)
     assert {"Add", "MatMul", "Relu", "Softmax"} <= set(select(model, ALL, is_dynamic=False).op_types)
@@ -129,7 +129,7 @@ def test_a_softmax_of_one_element_is_one(options: CompilerOptions) -> None:
         np.testing.assert_allclose(got, wanted, atol=0.3)
 
 
-def test_attention_makes_a_transformer_and_a_softmax_alone_does_not() -> None:
+def test_attention_identifies_a_transformer_and_a_softmax_alone_does_not() -> None:
     assert is_transformer(attention())
     assert not is_transformer(network())
     text = """g (float[n,3,8,8] x) => (float[n,4,4] y) {
@@ -171,7 +171,7 @@ def stored_weights(model: onnx.ModelProto) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
 @pytest.mark.parametrize(("bits", "largest"), [("7", 64), ("8", 127)])
-def test_int8_weights_have_the_bits_asked_for_and_the_summary_names_them(
+def test_int8_weights_have_the_requested_bits_and_the_summary_names_them(
     compile_cpu: Compile, folder: Path, precision: str, bits: str, largest: int
 ) -> None:
     ran = compile_cpu("--precision", precision, "--data_preprocess", "samples.npz", "--int8_weight_bits", bits, *OUT)
@@ -182,7 +182,7 @@ def test_int8_weights_have_the_bits_asked_for_and_the_summary_names_them(
     assert all(largest - 2 <= np.abs(each.astype(int)).max() <= largest for each in weights)
 
 
-def test_int8_weights_have_seven_bits_where_eight_would_saturate(compile_cpu: Compile, folder: Path) -> None:
+def test_int8_weights_have_seven_bits_if_eight_would_saturate(compile_cpu: Compile, folder: Path) -> None:
     ran = compile_cpu(*INT8, *OUT)
     largest = max(np.abs(each.astype(int)).max() for each in stored_weights(onnx.load(folder / "out" / "model.onnx")))
     assert (largest <= 64) == is_saturating()
@@ -227,19 +227,19 @@ def test_products_of_an_unknown_x86_cpu_count_as_saturating(tmp_path: Path) -> N
         (("--min_speedup", "0"), 2, "min_speedup: expected a number above 0, got '0'"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
+def test_errors_are_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
     ran = compile_cpu(*words, *OUT)
     assert (ran.code, text in ran.err, ran.err.count("\n")) == (code, True, 1), ran.err
 
 
-def test_an_operator_that_the_model_lacks_is_a_notice(compile_cpu: Compile, caplog: pytest.LogCaptureFixture) -> None:
+def test_operator_missing_in_the_model_is_a_notice(compile_cpu: Compile, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert compile_cpu(*INT8, "--int8_skip_op_types", "Conv,Softmax,FastGelu", *OUT).code == 0
     assert "--int8_skip_op_types: the converted model has no Conv, so that there is none to skip" in caplog.text
     assert "no Softmax" not in caplog.text
 
 
-def test_a_result_that_is_not_accurate_enough_is_not_written(compile_cpu: Compile, folder: Path) -> None:
+def test_result_below_the_accuracy_gate_is_not_written(compile_cpu: Compile, folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "model.onnx").write_text("the one before")
     ran = compile_cpu(*INT8, "--min_snr", "90", *OUT, "--model_repository", "repository", "--model_name", "m", "--output_model", "c.onnx")
@@ -252,7 +252,7 @@ def test_a_result_that_is_not_accurate_enough_is_not_written(compile_cpu: Compil
     assert (folder / "out" / "model.onnx").stat().st_size > 100
 
 
-def test_random_numbers_are_no_noise(compile_cpu: Compile, folder: Path) -> None:
+def test_random_numbers_are_not_counted_as_noise(compile_cpu: Compile, folder: Path) -> None:
     text = "g (float[n,4] x) => (float[n,4] y, float[n,4] z) { r = RandomNormalLike(x) y = Add(x, r) z = MatMul(x, w) }"
     onnx.save(parse(text, {"w": np.eye(4, dtype=np.float32)}), folder / "model.onnx")
     ran = compile_cpu("--check", "--min_snr", "60", *OUT)
@@ -261,7 +261,7 @@ def test_random_numbers_are_no_noise(compile_cpu: Compile, folder: Path) -> None
 
 
 @pytest.mark.parametrize(("demanded", "code"), [("1.9", 0), ("2.1", 4)])
-def test_a_result_that_is_not_fast_enough_is_not_written(
+def test_result_below_the_speed_gate_is_not_written(
     compile_cpu: Compile, folder: Path, monkeypatch: pytest.MonkeyPatch, demanded: str, code: int
 ) -> None:
     monkeypatch.setattr(stoker.backends.cpu.comparison, "measure", lambda *_: Speeds((0.2,) * 6, (0.1,) * 6))
@@ -272,7 +272,7 @@ def test_a_result_that_is_not_fast_enough_is_not_written(
     assert ("--min_speedup 2.1: the result is 2 times as fast as the source" in ran.err) == (code == 4)
 
 
-def test_a_gate_needs_a_result_and_a_target_that_compares(compile_cpu: Compile) -> None:
+def test_gate_needs_a_result_and_a_target_that_compares(compile_cpu: Compile) -> None:
     ran = compile_cpu("--min_snr", "20")
     assert (ran.code, "--min_snr judges what is compiled: give --model_repository" in ran.err) == (2, True)
 
@@ -284,7 +284,7 @@ def test_a_gate_needs_a_result_and_a_target_that_compares(compile_cpu: Compile) 
         ((0.05, 0.2, 0.101, 0.3, 0.103, 0.05), ", which the measurement cannot tell from the same speed"),
     ],
 )
-def test_a_result_that_is_slower_is_warned_of(
+def test_slower_result_causes_a_warning(
     compile_cpu: Compile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, compiled: tuple[float, ...], text: str
 ) -> None:
     monkeypatch.setattr(stoker.backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, compiled))

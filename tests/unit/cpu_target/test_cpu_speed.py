@@ -27,7 +27,7 @@ def run(source_s: float, compiled_s: float, seed: int = 0) -> tuple[Speeds, str]
     return found, "".join(order)
 
 
-def test_each_has_a_window_of_every_pair_and_neither_is_always_first() -> None:
+def test_each_pair_has_a_window_of_both_in_alternating_order() -> None:
     speeds, order = run(WINDOW_S, WINDOW_S / 2)
     assert (len(speeds.source), len(speeds.compiled)) == (PAIRS, PAIRS)
     assert (speeds.ratio, speeds.error) == (pytest.approx(2), pytest.approx(0))
@@ -35,7 +35,7 @@ def test_each_has_a_window_of_every_pair_and_neither_is_always_first() -> None:
     assert {"scc", "ccs"} == {pairs[at : at + 3] for at in range(0, len(pairs), 3)}
 
 
-def test_the_order_is_that_of_the_seed() -> None:
+def test_order_is_determined_by_the_seed() -> None:
     assert run(WINDOW_S, WINDOW_S)[1] == run(WINDOW_S, WINDOW_S)[1] != run(WINDOW_S, WINDOW_S, seed=1)[1]
 
 
@@ -58,10 +58,10 @@ def test_slow_models_get_fewer_pairs() -> None:
         (1.2, 5, "1"),
     ],
 )
-def test_figures_have_the_digits_that_their_uncertainty_leaves(value: float, error: float, text: str) -> None:
+def test_figures_are_rounded_to_their_uncertainty(value: float, error: float, text: str) -> None:
     assert shown(value, error) == text
 
 
-def test_the_uncertainty_is_that_of_a_median() -> None:
+def test_uncertainty_is_that_of_a_median() -> None:
     assert uncertainty([1.0]) == 0
     assert uncertainty([1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.57 * 1.5 / 2)

@@ -80,7 +80,7 @@ def request(model: Streaming) -> InferRequest:
 
 
 @pytest.mark.parametrize("error", [None, BackendFailed("at the end")])
-def test_every_response_comes_and_then_the_error_if_there_is_one(error: ServingError | None) -> None:
+def test_responses_arrive_in_order_followed_by_the_error(error: ServingError | None) -> None:
     async def scenario() -> None:
         found: list[tuple[str, int, float]] = []
 
@@ -99,7 +99,7 @@ def test_every_response_comes_and_then_the_error_if_there_is_one(error: ServingE
     asyncio.run(scenario())
 
 
-def test_whoever_leaves_early_stops_the_model() -> None:
+def test_client_that_leaves_early_stops_the_model() -> None:
     async def scenario() -> None:
         model = Streaming(1000)
         async with aclosing(engine_over(model).stream(request(model))) as responses:

@@ -12,7 +12,7 @@ def outputs(value: int):
     return {"y": np.array([value])}
 
 
-def test_responses_come_in_order_and_end_with_the_stream():
+def test_responses_arrive_in_order_and_end_with_the_stream():
     async def main():
         stream = ResponseStream(asyncio.get_running_loop(), 4)
         work = asyncio.to_thread(lambda: [stream.put(outputs(i)) for i in range(20)])
@@ -25,7 +25,7 @@ def test_responses_come_in_order_and_end_with_the_stream():
     asyncio.run(main())
 
 
-def test_a_producer_waits_while_its_responses_are_unread_and_stops_when_the_stream_is_cancelled():
+def test_producer_waits_for_unread_responses_and_stops_on_cancellation():
     async def main():
         stream = ResponseStream(asyncio.get_running_loop(), 2)
         given: list[bool] = []
@@ -49,7 +49,7 @@ def test_a_producer_waits_while_its_responses_are_unread_and_stops_when_the_stre
     asyncio.run(main())
 
 
-def test_a_loop_that_has_closed_ends_the_producer():
+def test_closed_loop_ends_the_producer():
     loop = asyncio.new_event_loop()
     stream = ResponseStream(loop, 2)
     loop.close()

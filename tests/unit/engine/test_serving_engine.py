@@ -116,7 +116,7 @@ def request(engine: ServingEngine) -> InferRequest:
     return InferRequest(model_name="m", inputs=inputs, output_names=("OUT",), signature=servable.signature, servable=servable)
 
 
-def test_a_request_holds_its_servable_until_it_is_answered():
+def test_request_holds_its_servable_until_its_response():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
@@ -130,7 +130,7 @@ def test_a_request_holds_its_servable_until_it_is_answered():
     asyncio.run(scenario())
 
 
-def test_a_submitted_request_is_answered_by_a_callback_errors_among_them():
+def test_submitted_request_reports_result_or_error_to_its_callback():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
@@ -146,7 +146,7 @@ def test_a_submitted_request_is_answered_by_a_callback_errors_among_them():
     asyncio.run(scenario())
 
 
-def test_a_submitted_request_that_is_cancelled_is_not_answered_and_counted_no_longer():
+def test_cancelled_submission_gets_no_callback_and_is_not_counted():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
@@ -163,7 +163,7 @@ def test_a_submitted_request_that_is_cancelled_is_not_answered_and_counted_no_lo
     asyncio.run(scenario())
 
 
-def test_a_cancelled_request_gives_its_servable_back():
+def test_cancelled_request_releases_its_servable():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
@@ -193,7 +193,7 @@ def test_request_runs_on_the_version_it_was_validated_against_after_a_reload():
     asyncio.run(scenario())
 
 
-def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
+def test_stopping_engine_refuses_new_requests_and_completes_running_ones():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
@@ -218,7 +218,7 @@ def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
     asyncio.run(scenario())
 
 
-def test_the_byte_budget_refuses_what_does_not_fit_beside_others_but_never_a_lone_request():
+def test_byte_budget_refuses_a_request_beside_others_but_never_a_lone_one():
     async def scenario() -> None:
         engine, _ = engine_over(OneServable(), budget=100)
         assert engine.budget.reserve(500)
@@ -232,7 +232,7 @@ def test_the_byte_budget_refuses_what_does_not_fit_beside_others_but_never_a_lon
     asyncio.run(scenario())
 
 
-def test_a_refusal_before_the_queue_counts_as_a_failure_of_a_known_model_only():
+def test_refusal_before_the_queue_counts_as_a_failure_of_a_known_model_only():
     async def scenario() -> None:
         engine, metrics = engine_over(OneServable())
         engine.count_refused("m", None, InvalidRequest("no"), Via.KSERVE_GRPC)

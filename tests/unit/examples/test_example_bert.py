@@ -48,30 +48,30 @@ def spelled(tokens: wordpiece.WordPiece, text: str) -> list[str]:
         ("", []),
     ],
 )
-def test_text_is_cut_into_the_longest_known_pieces(tokens: wordpiece.WordPiece, text: str, expected: list[str]) -> None:
+def test_text_is_split_into_the_longest_known_pieces(tokens: wordpiece.WordPiece, text: str, expected: list[str]) -> None:
     assert spelled(tokens, text) == expected
 
 
-def test_case_and_accents_may_count() -> None:
+def test_case_and_accents_are_kept_on_request() -> None:
     cased = wordpiece.WordPiece(TOKENS, keeps_case=True)
     assert spelled(cased, "The the café") == ["[UNK]", "the", "[UNK]"]
 
 
 @given(st.text(max_size=60))
-def test_every_word_stands_where_it_says(text: str) -> None:
+def test_every_token_has_its_position_in_the_text(text: str) -> None:
     words = wordpiece.WordPiece(TOKENS, keeps_case=True).words(text)
     assert all(0 <= first.start < first.end <= second.start for first, second in itertools.pairwise(words))
     assert all(set(word.text) <= set(text[word.start : word.end]) for word in words)
 
 
-def test_a_vocabulary_without_special_tokens_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_without_special_tokens_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\nthe\n")
     with pytest.raises(ValueError, match=r"vocab.txt: the vocabulary of 2 tokens lacks \[UNK\], \[CLS\], \[SEP\]"):
         wordpiece.WordPiece.from_file(path)
 
 
-def test_the_committed_vocabulary_spells_every_english_word() -> None:
+def test_committed_vocabulary_spells_every_english_word() -> None:
     ours = wordpiece.WordPiece.from_file(EXAMPLES / "bert" / "vocab.txt")
     unknown = ours.number(wordpiece.UNKNOWN)
     text = (EXAMPLES / "bert" / "questions.json").read_text() + "zyzzyva 1910 (e-mail)"
@@ -82,7 +82,7 @@ def question(passage: str, text: str = "why?") -> squad.Question:
     return squad.Question("q", text, passage)
 
 
-def test_a_row_is_question_passage_and_padding(tokens: wordpiece.WordPiece) -> None:
+def test_row_is_question_passage_and_padding(tokens: wordpiece.WordPiece) -> None:
     (row,) = squad.rows(question("The Café!"), tokens, sequence=10, stride=4)
     assert [TOKENS[number] for number in row.input_ids] == ["[CLS]", "why", "?", "[SEP]", "the", "cafe", "[UNK]", "[SEP]", "[PAD]", "[PAD]"]
     assert row.input_mask.tolist() == [1] * 8 + [0] * 2
@@ -99,12 +99,12 @@ def test_every_token_of_a_passage_counts_in_exactly_one_window(length: int, sequ
     assert all(len(row.input_ids) == sequence for row in rows)
 
 
-def test_a_question_that_fills_the_row_is_named(tokens: wordpiece.WordPiece) -> None:
+def test_question_that_fills_the_row_is_named(tokens: wordpiece.WordPiece) -> None:
     with pytest.raises(ValueError, match="question 'q' has 9 tokens, which leaves no room for a passage in rows of 12"):
         squad.rows(question("the", "the " * 9), tokens, sequence=12, stride=4)
 
 
-def test_the_answer_is_the_likeliest_span_in_the_passages_own_words(tokens: wordpiece.WordPiece) -> None:
+def test_answer_is_the_likeliest_span_of_the_passage(tokens: wordpiece.WordPiece) -> None:
     (row,) = squad.rows(question("Why, the Café's running?"), tokens, sequence=20, stride=8)
     starts, ends = np.zeros(20, np.float32), np.zeros(20, np.float32)
     place = {word.text: at for at, word in row.words.items()}
@@ -119,7 +119,7 @@ def test_the_answer_is_the_likeliest_span_in_the_passages_own_words(tokens: word
     assert squad.answers([row], [starts], [ends], longest=2)[0].text == "Why"
 
 
-def test_a_passage_without_words_has_no_answer(tokens: wordpiece.WordPiece) -> None:
+def test_passage_without_words_has_no_answer(tokens: wordpiece.WordPiece) -> None:
     (row,) = squad.rows(question("  "), tokens, sequence=12, stride=4)
     assert squad.answers([row], [np.zeros(12)], [np.zeros(12)]) == []
 
@@ -139,7 +139,7 @@ def test_answers_are_scored_as_squad_does(prediction: str, truths: list[str], ex
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"data": [{"paragraphs": [{"qas": [{"id": 1}]}]}]}'])
-def test_a_file_that_is_not_squads_is_named(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_squad_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "q.json").write_text(text)
     with pytest.raises(ValueError, match=r"q\.json is not in SQuAD's form"):
         squad.read_questions(tmp_path / "q.json")
@@ -155,7 +155,7 @@ def small_bert() -> bytes:
     return model.SerializeToString()
 
 
-def test_padding_changes_nothing_and_every_other_token_does(small_bert: bytes) -> None:
+def test_padding_has_no_effect_and_every_other_token_does(small_bert: bytes) -> None:
     session = onnxruntime.InferenceSession(small_bert, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     mask = (np.arange(48) < 30).astype(np.int64)[np.newaxis]
@@ -193,14 +193,14 @@ class Counting:
 @pytest.mark.parametrize(
     ("settings", "text"), [({"hidden": 10, "heads": 3}, "cannot be shared by 3"), ({"sequence": 513}, "longer than the 512")]
 )
-def test_sizes_that_cannot_be_are_refused(settings: dict[str, int], text: str) -> None:
+def test_invalid_sizes_are_refused(settings: dict[str, int], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         build.BertSize(**settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "protocol"), [(1, "http"), (4, "grpc")])
-def test_the_client_asks_and_prints_spans_of_the_passage(
+def test_client_sends_questions_and_prints_spans_of_the_passage(
     served, small_bert: bytes, tmp_path: Path, capsys, size: int, protocol: str
 ) -> None:
     server = served(small_bert, "bert")
@@ -245,7 +245,7 @@ def oracle_model(start: str, end: str) -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
 
-def test_a_model_that_knows_the_answer_is_right(served, capsys) -> None:
+def test_model_with_the_correct_answer_scores_full(served, capsys) -> None:
     client.main(
         ["-u", served(oracle_model("four", "hours"), "bert").grpc_url, "--question", "How long?", "--passage", "They had Four (4) hours."]
     )
@@ -262,13 +262,13 @@ def test_a_model_that_knows_the_answer_is_right(served, capsys) -> None:
         (["--passage", "the", "--question", "the " * 60, "--max_seq_len", "48"], "leaves no room for a passage"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(served, small_bert: bytes, arguments: list[str], text: str) -> None:
+def test_errors_are_one_line(served, small_bert: bytes, arguments: list[str], text: str) -> None:
     with pytest.raises(SystemExit, match=text) as caught:
         client.main(["-u", served(small_bert, "bert").grpc_url, *arguments])
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_with_other_inputs_is_refused(served) -> None:
+def test_model_with_other_inputs_is_refused(served) -> None:
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "copy", tensors[:1], tensors[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -276,7 +276,7 @@ def test_a_model_with_other_inputs_is_refused(served) -> None:
         client.main(["-u", served(model.SerializeToString(), "bert").grpc_url])
 
 
-def test_a_model_of_free_length_needs_a_length(served) -> None:
+def test_model_of_free_length_needs_a_length(served) -> None:
     server = served(oracle_model("four", "hours"), "bert")
     for tensor in server.config.input:
         tensor.dims[:] = [-1]

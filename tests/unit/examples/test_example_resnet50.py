@@ -28,7 +28,7 @@ def colour_model(layout: str = "NCHW") -> bytes:
 
 
 @pytest.mark.parametrize(("size", "protocol"), [(1, "grpc"), (2, "grpc"), (4, "http")])
-def test_the_lines_are_those_of_adliks_client(served, pictures: Path, tmp_path: Path, capsys, size: int, protocol: str) -> None:
+def test_lines_equal_those_of_adliks_client(served, pictures: Path, tmp_path: Path, capsys, size: int, protocol: str) -> None:
     server = served(colour_model(), "resnet50")
     (tmp_path / "labels.txt").write_text("0 red\n1 green\n2 blue\n")
     (tmp_path / "truth.txt").write_text("a_red.png 0\nb_lime.png 1\n\nc_blue.png 0\n")
@@ -41,7 +41,7 @@ def test_the_lines_are_those_of_adliks_client(served, pictures: Path, tmp_path: 
     assert [request.batch_size for request in server.requests] == [size] * -(-3 // size)
 
 
-def test_the_best_classes_come_with_the_servers_labels(served, pictures: Path, capsys) -> None:
+def test_best_classes_have_the_servers_labels(served, pictures: Path, capsys) -> None:
     server = served(colour_model("NHWC"), "mine", layout=model_pb2.ModelInput.FORMAT_NHWC)
     client.main(["-m", "mine", "-c", "2", "-u", server.grpc_url, str(pictures / "b_lime.png")])
     line = capsys.readouterr().out
@@ -49,14 +49,14 @@ def test_the_best_classes_come_with_the_servers_labels(served, pictures: Path, c
     assert "'label': 'label 1'" in line
 
 
-def test_without_a_picture_the_sample_photographs_are_sent(served, capsys) -> None:
+def test_sample_photographs_are_the_default_input(served, capsys) -> None:
     client.main(["-u", served(colour_model(), "resnet50").grpc_url])
     first, second = capsys.readouterr().out.splitlines()
     assert "china.jpg" in first
     assert "flower.jpg" in second
 
 
-def test_a_picture_is_scaled_cropped_and_normalised() -> None:
+def test_picture_is_scaled_cropped_and_normalised() -> None:
     picture = Image.new("RGB", (512, 256), "black")
     picture.paste("white", (144, 16, 368, 240))  # just the middle 224x224
     pixels = client.preprocess(picture)
@@ -66,7 +66,7 @@ def test_a_picture_is_scaled_cropped_and_normalised() -> None:
 
 
 @pytest.mark.parametrize("size", [(100, 300), (300, 100), (7, 9), (224, 224)])
-def test_pictures_of_any_size_make_one_of_the_networks(size: tuple[int, int]) -> None:
+def test_pictures_of_any_size_are_resized_to_the_networks(size: tuple[int, int]) -> None:
     assert client.preprocess(Image.new("RGB", size), 64).shape == (64, 64, 3)
 
 
@@ -83,7 +83,7 @@ def test_pictures_of_any_size_make_one_of_the_networks(size: tuple[int, int]) ->
         (["-m", "other", "{picture}"], "Model not found: other"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(served, pictures: Path, tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_errors_are_one_line(served, pictures: Path, tmp_path: Path, arguments: list[str], text: str) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "README.txt").write_text("no picture")
@@ -98,13 +98,13 @@ def test_what_cannot_be_done_is_said_in_one_line(served, pictures: Path, tmp_pat
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_named(pictures: Path) -> None:
+def test_missing_server_is_named(pictures: Path) -> None:
     with pytest.raises(SystemExit, match=r"^127\.0\.0\.1:1: "):
         client.main(["-u", "127.0.0.1:1", str(pictures)])
 
 
 @pytest.mark.slow
-def test_the_network_is_a_resnet_50_by_its_weights() -> None:
+def test_network_has_the_weights_of_a_resnet_50() -> None:
     model = example("resnet50/build.py").ResNet50(0).build()
     learned = [weight for weight in model.graph.initializer if not weight.name.endswith(("_mean", "_variance"))]
     assert sum(int(np.prod(weight.dims)) for weight in learned) == 25_557_032
@@ -113,14 +113,14 @@ def test_the_network_is_a_resnet_50_by_its_weights() -> None:
     assert numpy_helper.to_array(dense).std() == pytest.approx(2048**-0.5, rel=0.01)
 
 
-def test_batches_are_full_and_nothing_counts_twice() -> None:
+def test_batches_are_full_and_no_picture_is_counted_twice() -> None:
     batches = list(example("full_batches.py").full_batches("abcde", 3))
     assert batches == [(["a", "b", "c"], 3), (["d", "e", "a"], 2)]
     assert list(example("full_batches.py").full_batches("a", 3)) == [(["a", "a", "a"], 1)]
 
 
 @pytest.mark.parametrize(("protocol", "address"), [("grpc", "localhost:8500"), ("http", "localhost:8501")])
-def test_without_an_address_each_protocol_goes_to_its_own_port(protocol: str, address: str, pictures: Path, monkeypatch) -> None:
+def test_default_address_is_the_port_of_each_protocol(protocol: str, address: str, pictures: Path, monkeypatch) -> None:
     def connect(model_name: str, *, url: str, **_options: object) -> None:
         raise ValueError(f"asked {url}")
 

@@ -35,7 +35,7 @@ def logit(probability: float) -> float:
     return float(np.log(probability / (1 - probability)))
 
 
-def test_a_cell_says_where_its_box_is_and_how_large() -> None:
+def test_cell_gives_position_and_size_of_its_box() -> None:
     # Anchor 1 of stride 16 is 62x45. Values of 0 put the centre in the middle of the cell and keep the anchor's size.
     decoded = detection.decode([head(16, one=(1, 2, 3, np.array([0, 0, 0, 0, 5, 5, -5])))], SIDE)
     box = decoded[decoded[:, 4].argmax()]
@@ -43,7 +43,7 @@ def test_a_cell_says_where_its_box_is_and_how_large() -> None:
     np.testing.assert_allclose(box[4:], 1 / (1 + np.exp([-5, -5, 5])), rtol=1e-5)
 
 
-def test_the_three_forms_of_a_head_say_the_same() -> None:
+def test_three_forms_of_a_head_are_equal() -> None:
     rng = np.random.default_rng(3)
     heads = [rng.standard_normal((3, SIDE // stride, SIDE // stride, 7)).astype(np.float32) for stride in (8, 16, 32)]
     decoded = detection.decode(heads, SIDE)
@@ -54,19 +54,19 @@ def test_the_three_forms_of_a_head_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 4, 7), (3, 5, 5, 7), (3, 16, 16, 7), (2, 8, 8, 7), (20, 8, 8), (3, 8, 8, 5), (7,)])
-def test_an_output_that_is_no_head_is_named(shape: tuple[int, ...]) -> None:
+def test_output_that_is_not_a_head_is_named(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="output of shape"):
         detection.decode([np.zeros(shape, np.float32)], SIDE)
 
 
-def test_values_far_out_do_not_overflow() -> None:
+def test_extreme_values_do_not_overflow() -> None:
     np.testing.assert_array_equal(detection.sigmoid(np.array([-1e4, 0, 1e4], np.float32)), [0, 0.5, 1])
 
 
 @pytest.mark.parametrize(
     ("size", "corner", "scaled"), [((128, 64), (0, 16), (64, 32)), ((10, 40), (24, 0), (16, 64)), ((64, 64), (0, 0), (64, 64))]
 )
-def test_a_picture_lies_in_the_middle_of_grey(size, corner, scaled) -> None:
+def test_picture_is_centred_on_grey(size, corner, scaled) -> None:
     letterbox = detection.Letterbox(size, SIDE)
     assert (letterbox.corner, letterbox.scaled) == (corner, scaled)
     pixels = letterbox.pixels(Image.new("RGB", size, "white"))
@@ -77,7 +77,7 @@ def test_a_picture_lies_in_the_middle_of_grey(size, corner, scaled) -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000))
-def test_boxes_find_back_to_any_picture(width: int, height: int) -> None:
+def test_boxes_map_back_to_any_picture(width: int, height: int) -> None:
     letterbox = detection.Letterbox((width, height), 640)
     (left, top), (wide, high) = letterbox.corner, letterbox.scaled
     whole = letterbox.on_picture(np.array([[left, top, left + wide, top + high]], np.float32))[0]
@@ -89,7 +89,7 @@ def found(decoded: list[list[float]], **options) -> list:
     return detection.detections(np.array(decoded, np.float32), detection.Letterbox((128, 64), SIDE), **chosen)
 
 
-def test_a_box_is_dropped_where_a_surer_one_of_its_class_covers_it() -> None:
+def test_box_covered_by_a_more_confident_one_of_its_class_is_dropped() -> None:
     boxes = [
         [20, 32, 10, 10, 0.9, 0.9, 0.1],
         [21, 32, 10, 10, 0.9, 0.8, 0.1],
@@ -103,7 +103,7 @@ def test_a_box_is_dropped_where_a_surer_one_of_its_class_covers_it() -> None:
     assert len(found(boxes, most=2)) == 2
 
 
-def test_unsure_tiny_and_outlying_boxes_are_none() -> None:
+def test_unlikely_tiny_and_outlying_boxes_are_dropped() -> None:
     assert (
         found([[20, 32, 10, 10, 0.9, 0.2, 0.1], [20, 32, 10, 10, 0.2, 0.9, 0.9], [20, 32, 1, 10, 1, 1, 0], [20, 4, 10, 4, 1, 1, 0]]) == []
     )
@@ -152,7 +152,7 @@ def planted_model() -> bytes:
 
 
 @pytest.mark.parametrize(("size", "protocol"), [(1, "grpc"), (2, "http")])
-def test_the_client_draws_what_the_network_sees(served, pictures: Path, tmp_path: Path, capsys, size: int, protocol: str) -> None:
+def test_client_draws_the_boxes_of_the_network(served, pictures: Path, tmp_path: Path, capsys, size: int, protocol: str) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     server = served(planted_model(), "yolov5s")
     options = ["-b", str(size), "-u", server.url(protocol), "-i", protocol, "--labels", str(tmp_path / "labels.txt")]
@@ -182,7 +182,7 @@ def test_labels_for_another_number_of_classes_are_refused(served, pictures: Path
         client.main(["-u", server.grpc_url, "-o", str(tmp_path), str(pictures)])
 
 
-def test_a_model_that_takes_no_square_picture_is_refused(served, pictures: Path, tmp_path: Path) -> None:
+def test_model_without_a_square_picture_input_is_refused(served, pictures: Path, tmp_path: Path) -> None:
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3, 32, 64]) for name in ("images", "copy")]
     graph = helper.make_graph([helper.make_node("Identity", ["images"], ["copy"])], "wide", tensors[:1], tensors[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -191,14 +191,14 @@ def test_a_model_that_takes_no_square_picture_is_refused(served, pictures: Path,
         client.main(["-u", server.grpc_url, "-o", str(tmp_path), str(pictures)])
 
 
-def test_there_is_a_label_for_each_of_cocos_80_classes() -> None:
+def test_each_of_cocos_80_classes_has_a_label() -> None:
     labels = client.LABELS.read_text().splitlines()
     assert (len(labels), labels[0], labels[-1]) == (80, "person", "toothbrush")
     assert (len(client.CATEGORIES), client.CATEGORIES[11], client.CATEGORIES[-1]) == (80, 13, 90)
 
 
 @pytest.mark.slow
-def test_the_network_has_the_published_number_of_weights() -> None:
+def test_network_has_the_published_number_of_weights() -> None:
     network = build.Yolov5s(seed=0, side=SIDE)
     model = network.build()
     assert network.parameters == 7_225_885
@@ -213,7 +213,7 @@ def test_the_network_has_the_published_number_of_weights() -> None:
 
 
 @pytest.mark.slow
-def test_the_builder_writes_a_folder_that_can_be_served(tmp_path: Path, capsys) -> None:
+def test_builder_writes_a_folder_that_can_be_served(tmp_path: Path, capsys) -> None:
     build.main(["--repository", str(tmp_path), "--side", "64", "--max-batch-size", "3", "--version", "2"])
     assert capsys.readouterr().out == f"wrote {tmp_path / 'yolov5s' / '2' / 'model.onnx'}, 29 MB\n"
     config = (tmp_path / "yolov5s" / "config.pbtxt").read_text()

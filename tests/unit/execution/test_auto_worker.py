@@ -49,7 +49,7 @@ class Bench:
         return [await self.is_on_loop(rows, size) for _ in range(count)]
 
 
-def test_the_first_batches_run_in_the_thread_and_quick_ones_come_to_the_loop():
+def test_first_batches_run_in_the_thread_and_quick_ones_move_to_the_loop():
     async def scenario() -> None:
         bench = Bench()
         assert await bench.runs(ENOUGH) == [False] * ENOUGH
@@ -60,7 +60,7 @@ def test_the_first_batches_run_in_the_thread_and_quick_ones_come_to_the_loop():
     asyncio.run(scenario())
 
 
-def test_a_model_that_becomes_slow_leaves_the_loop_after_that_batch():
+def test_model_that_becomes_slow_returns_to_the_thread_after_that_batch():
     async def scenario() -> None:
         bench = Bench()
         await bench.runs(ENOUGH)
@@ -73,7 +73,7 @@ def test_a_model_that_becomes_slow_leaves_the_loop_after_that_batch():
     asyncio.run(scenario())
 
 
-def test_larger_batches_begin_in_the_thread_too():
+def test_larger_batches_start_in_the_thread_too():
     async def scenario() -> None:
         bench = Bench()
         await bench.runs(ENOUGH)
@@ -83,7 +83,7 @@ def test_larger_batches_begin_in_the_thread_too():
     asyncio.run(scenario())
 
 
-def test_where_rows_differ_in_size_batches_are_classified_by_their_bytes():
+def test_batches_of_rows_of_different_sizes_are_classified_by_their_bytes():
     async def scenario() -> None:
         bench = Bench(VARIABLE)
         await bench.runs(ENOUGH, size=2)
@@ -94,7 +94,7 @@ def test_where_rows_differ_in_size_batches_are_classified_by_their_bytes():
     asyncio.run(scenario())
 
 
-def test_while_the_thread_has_a_batch_nothing_runs_beside_it():
+def test_batch_in_the_thread_prevents_inline_execution():
     async def scenario() -> None:
         gate = Gate()
         bench = Bench(gate=gate)
@@ -110,7 +110,7 @@ def test_while_the_thread_has_a_batch_nothing_runs_beside_it():
     asyncio.run(scenario())
 
 
-def test_what_a_backend_raises_on_the_loop_becomes_an_answer():
+def test_exception_of_a_backend_on_the_loop_becomes_a_response():
     async def scenario() -> None:
         bench = Bench()
         await bench.runs(ENOUGH)
@@ -123,7 +123,7 @@ def test_what_a_backend_raises_on_the_loop_becomes_an_answer():
     asyncio.run(scenario())
 
 
-def test_a_model_that_hangs_holds_up_no_other():
+def test_hanging_model_blocks_no_other():
     async def scenario() -> None:
         gate = Gate()
         gate.close()
@@ -141,14 +141,14 @@ def test_a_model_that_hangs_holds_up_no_other():
 
 
 @pytest.mark.parametrize(("only_computes", "depth", "expected"), [(True, 1, True), (False, 1, False), (True, 2, False)])
-def test_only_an_instance_that_does_nothing_but_compute_one_batch_at_a_time_ever_may(only_computes, depth, expected):
+def test_only_instances_that_only_compute_may_run_inline(only_computes, depth, expected):
     instance = FakeInstance(STATIC)
     instance.only_computes = only_computes
     instance.pipeline_depth = depth
     assert may_run_on_loop(instance) == expected
 
 
-def test_a_model_that_computes_for_long_stays_off_the_loop_by_the_real_clock():
+def test_slow_model_stays_in_its_thread_by_the_real_clock():
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
 

@@ -53,7 +53,7 @@ async def _result(worker: ThreadWorker | InlineWorker, *items: BatchItem) -> Bat
 
 
 @pytest.mark.parametrize("kind", ["thread", "inline"])
-def test_a_batch_comes_back_with_its_results(kind):
+def test_batch_returns_its_results(kind):
     async def scenario() -> None:
         instance = Doubler()
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ def test_a_batch_comes_back_with_its_results(kind):
     asyncio.run(scenario())
 
 
-def test_with_two_slots_batches_overlap_and_are_answered_in_order():
+def test_two_slots_overlap_batches_and_return_them_in_order():
     async def scenario() -> None:
         instance = Doubler(depth=2)
         instance.hold[1] = threading.Event()
@@ -100,7 +100,7 @@ def test_with_two_slots_batches_overlap_and_are_answered_in_order():
 
 @pytest.mark.parametrize("raised", [ValueError("bad"), SystemExit(3), KeyboardInterrupt(), MemoryError()])
 @pytest.mark.parametrize("kind", ["thread", "inline"])
-def test_whatever_a_backend_raises_becomes_an_answer_and_the_worker_lives(kind, raised, caplog):
+def test_exception_of_a_backend_becomes_a_response_and_the_worker_continues(kind, raised, caplog):
     async def scenario() -> None:
         instance = Doubler()
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ def parsed(*words: str) -> ServerConfig:
     return config
 
 
-def test_nothing_is_allowed_and_each_request_tells_by_default():
+def test_defaults_allow_no_operations_and_detect_the_protocol_by_request():
     settings = _adlik_settings(parsed())
     assert settings.rest_v1 is RestV1.AUTO
     assert not settings.prefer_adlik
@@ -27,7 +27,7 @@ def test_nothing_is_allowed_and_each_request_tells_by_default():
     assert (settings.repositories, settings.control_mode) == ((Path("/models"),), ControlMode.POLL)
 
 
-def test_what_is_given_reaches_the_fronts(tmp_path: Path):
+def test_given_values_reach_the_listeners(tmp_path: Path):
     flags = ("--rest_v1=tfs", "--prefer_adlik", "--allow_model_operate", f"--model_operate_root={tmp_path}", "--loading_method=manual")
     settings = _adlik_settings(parsed(*flags))
     assert settings.rest_v1 is RestV1.TFS
@@ -45,7 +45,7 @@ def test_what_is_given_reaches_the_fronts(tmp_path: Path):
         (("--allow_model_operate", "--model_operate_root=/no/such/folder"), "expected an existing folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(flags: tuple[str, ...], text: str):
+def test_invalid_values_are_refused(flags: tuple[str, ...], text: str):
     with pytest.raises(FlagError) as refused:
         parsed(*flags)
     assert text in str(refused.value)

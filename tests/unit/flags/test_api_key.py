@@ -31,11 +31,11 @@ def test_no_key_is_required_by_default():
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-def test_the_file_holds_the_key_on_one_line(end: bytes, tmp_path: Path):
+def test_key_file_has_the_key_on_one_line(end: bytes, tmp_path: Path):
     assert started(key_file(tmp_path, KEY.encode() + end)).api_key == KEY
 
 
-def test_the_variable_holds_the_key_and_the_flag_goes_before_it(tmp_path: Path):
+def test_variable_contains_the_key_and_the_flag_overrides_it(tmp_path: Path):
     assert started(STOKER_API_KEY=KEY).api_key == KEY
     assert started(key_file(tmp_path, b"other-key-of-a-file\n"), STOKER_API_KEY=KEY).api_key == "other-key-of-a-file"
     assert started(STOKER_API_KEY_FILE=key_file(tmp_path, KEY.encode()).partition("=")[2]).api_key == KEY
@@ -54,13 +54,13 @@ def test_the_variable_holds_the_key_and_the_flag_goes_before_it(tmp_path: Path):
         (b"k" * (MAX_KEY_BYTES + 2), f"more than {MAX_KEY_BYTES} bytes"),
     ],
 )
-def test_a_file_without_a_key_ends_the_start_and_is_not_quoted(data: bytes, text: str, tmp_path: Path):
+def test_file_without_a_key_ends_the_start_and_is_not_quoted(data: bytes, text: str, tmp_path: Path):
     with pytest.raises(FlagError, match=text) as refused:
         started(key_file(tmp_path, data))
     assert "two" not in str(refused.value)
 
 
-def test_a_key_of_the_greatest_length_is_one(tmp_path: Path):
+def test_key_of_the_maximum_length_is_accepted(tmp_path: Path):
     assert started(key_file(tmp_path, b"k" * MAX_KEY_BYTES + b"\r\n")).api_key == "k" * MAX_KEY_BYTES
 
 
@@ -74,7 +74,7 @@ def test_an_empty_variable_ends_the_start():
         started(STOKER_API_KEY="")
 
 
-def test_the_start_says_that_a_key_is_required_and_what_weakens_it():
+def test_start_reports_that_a_key_is_required_and_its_exceptions():
     assert len(started(STOKER_API_KEY=KEY).notices) == 1
     short, plain = started("--address=0.0.0.0", STOKER_API_KEY="short").notices[1:]
     assert short.startswith("the API key has 5 characters")
@@ -92,10 +92,10 @@ def test_the_key_is_not_shown(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST", "::1", "[::1]"])
-def test_addresses_of_this_machine(address: str):
+def test_local_addresses_are_recognised(address: str):
     assert is_loopback(address)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "example.org", "", "localhost.example.org"])
-def test_addresses_that_others_reach(address: str):
+def test_remote_addresses_are_recognised(address: str):
     assert not is_loopback(address)

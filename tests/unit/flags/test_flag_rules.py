@@ -7,7 +7,7 @@ from stoker.server.flags.declare import FlagError
 from stoker.server.flags.serving import ServingFlags, TuningMode, backend_settings, limits
 
 
-def test_backend_settings_are_gathered_by_backend() -> None:
+def test_backend_settings_are_grouped_by_backend() -> None:
     given = ["poplar,sim_num_IPUs=4", "poplar,pacing=realtime", "other,list=a,b=c"]
     assert backend_settings(given) == {"poplar": {"sim_num_IPUs": "4", "pacing": "realtime"}, "other": {"list": "a,b=c"}}
 
@@ -22,12 +22,12 @@ def test_the_default_batch_size_needs_no_backend_as_in_triton() -> None:
 @pytest.mark.parametrize(
     "given", ["poplar", "poplar,", "poplar,sim_num_IPUs", "poplar,=4", ",a=b", "other-setting=8", "default-max-batch-size", ""]
 )
-def test_what_is_no_backend_setting_is_shown_with_its_form(given: str) -> None:
+def test_malformed_backend_setting_is_shown_with_its_form(given: str) -> None:
     with pytest.raises(FlagError, match="expected BACKEND,NAME=VALUE"):
         backend_settings([given])
 
 
-def test_a_setting_given_twice_is_refused() -> None:
+def test_repeated_setting_is_refused() -> None:
     with pytest.raises(FlagError, match="poplar,a is given twice"):
         backend_settings(["poplar,a=1", "poplar,a=2"])
 
@@ -40,5 +40,5 @@ def test_tuning_off_is_also_a_setting_of_the_onnx_backend() -> None:
     assert ServingFlags().settings()["backend_settings"] == {}
 
 
-def test_a_limit_may_be_set_by_its_older_name() -> None:
+def test_limit_may_be_set_by_its_older_name() -> None:
     assert limits(["grpc_unread_bytes=5"], None) == limits(["grpc-unflushed-bytes=5"], None) == Limits(grpc_unflushed_bytes=5)

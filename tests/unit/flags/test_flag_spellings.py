@@ -23,5 +23,5 @@ from stoker.server.flags.command import spell
         ([], []),
     ],
 )
-def test_spellings(given, meant):
+def test_flag_spellings_are_equivalent(given, meant):
     assert spell(given) == meant

@@ -16,7 +16,7 @@ def parsed(*words: str) -> GrpcSettings:
     return config.grpc
 
 
-def test_our_own_transport_is_the_default_with_the_settings_defaults():
+def test_native_transport_is_the_default_with_default_settings():
     assert parsed() == GrpcSettings() == GrpcSettings(transport=Transport.H2)
 
 
@@ -43,10 +43,10 @@ def test_tritons_milliseconds_become_seconds():
     )
 
 
-def test_connections_without_a_call_are_kept_for_ever_where_that_is_asked_for():
+def test_connections_without_a_call_are_kept_forever_if_configured():
     assert parsed("--grpc-max-connection-idle=0") == GrpcSettings(max_connection_idle_s=None)
 
 
-def test_an_unknown_transport_is_named():
+def test_unknown_transport_is_named():
     with pytest.raises(FlagError, match="h2 or grpcio"):
         parsed("--grpc-front=http3")

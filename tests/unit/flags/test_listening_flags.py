@@ -23,7 +23,7 @@ def refusal(*words: str) -> str:
     return str(caught.value)
 
 
-def test_everything_is_plain_and_on_ports_unless_asked_for():
+def test_default_listeners_are_plain_tcp_ports():
     config = parsed()
     assert config.tls == TlsSettings()
     assert (config.sockets.grpc, config.sockets.http, config.sockets.allow_tcp) == (None, None, True)
@@ -68,11 +68,11 @@ def test_tensorflow_servings_file_encrypts_the_grpc_port():
         (["--http-cors-allow-origin=*,https://a"], "--http-cors-allow-origin: * allows every origin"),
     ],
 )
-def test_flags_that_contradict_each_other_or_would_have_no_effect_are_refused(flags, text):
+def test_contradicting_or_ineffective_flags_are_refused(flags, text):
     assert refusal(*flags).startswith(text)
 
 
-def test_sockets_stand_beside_the_ports_or_alone():
+def test_sockets_are_used_beside_the_ports_or_alone():
     config = parsed("--grpc_socket_path=/run/g", "--http_socket_path=/run/h", "--socket-mode=0660", "--allow-tcp=false")
     assert (config.sockets.grpc, config.sockets.http, config.sockets.mode) == (Path("/run/g"), Path("/run/h"), 0o660)
     assert not config.sockets.allow_tcp
@@ -85,7 +85,7 @@ def test_sockets_stand_beside_the_ports_or_alone():
     assert parsed("--grpc_socket_path=").sockets.grpc is None
 
 
-def test_origins_are_given_by_commas_or_again():
+def test_origins_are_separated_by_commas_or_repeated():
     config = parsed("--http-cors-allow-origin=https://A.example, http://localhost:3000", "--http-cors-allow-origin=http://[::1]:80")
     assert config.cors.origins == {"https://a.example", "http://localhost:3000", "http://[::1]:80"}
     assert parsed("--rest_api_enable_cors_support").cors.is_any

@@ -17,12 +17,12 @@ def read(*words: str, **variables: str) -> dict[str, Any]:
     return values
 
 
-def test_a_flag_that_is_not_given_has_its_default():
+def test_missing_flag_has_its_default():
     assert read() == defaults()
     assert set(defaults()) == set(annotations())
 
 
-def test_a_value_stands_behind_the_flag_or_in_the_next_word_whatever_it_begins_with():
+def test_value_follows_the_flag_or_is_the_next_argument_whatever_its_first_character():
     assert read("--id=a=b")["server_id"] == "a=b"
     assert read("--id", "--b")["server_id"] == "--b"
     assert read("--id=")["server_id"] == read("--id", "")["server_id"] == ""
@@ -41,12 +41,12 @@ def test_values_have_the_type_of_their_field():
     }
 
 
-def test_of_several_values_the_last_counts_and_lists_take_all():
+def test_last_of_several_values_applies_and_lists_collect_all():
     values = read("--grpc-port=1", "--load-model=a", "--grpc-port=2", "--load-model=b")
     assert (values["grpc_port"], values["load_model"]) == (2, ["a", "b"])
 
 
-def test_the_command_line_stands_above_the_environment_and_an_empty_variable_is_none():
+def test_command_line_overrides_the_environment_and_an_empty_variable_is_unset():
     assert read("--grpc-port=1", STOKER_GRPC_PORT="2")["grpc_port"] == 1
     assert read(STOKER_GRPC_PORT="2", STOKER_PORT="3")["grpc_port"] == 2
     assert read(STOKER_GRPC_PORT="", STOKER_PORT="3")["grpc_port"] == 3
@@ -72,27 +72,27 @@ def test_variables_hold_lists():
         (["--limit", "--help", "--nosuch"], "unknown flag --nosuch"),
     ],
 )
-def test_what_cannot_be_read_is_named(words: list[str], text: str):
+def test_unreadable_value_is_named(words: list[str], text: str):
     with pytest.raises(FlagError) as refused:
         read_flags(spell(words), {})
     assert str(refused.value) == text
 
 
-def test_a_bad_variable_is_named_as_the_one_that_was_read():
+def test_bad_variable_is_named_by_the_name_that_was_read():
     with pytest.raises(FlagError, match=r"^STOKER_PORT=abc: expected a whole number from 0 to 65535$"):
         read_flags([], {"STOKER_PORT": "abc", "STOKER_GRPC_PORT": ""})
 
 
-def test_a_page_is_given_whatever_else_is_wrong_and_the_first_asked_for():
+def test_help_or_version_is_printed_despite_other_errors_and_the_first_one_wins():
     assert read_flags(spell(["--grpc-port=x", "--help", "--version"]), {}) is Page.HELP
     assert read_flags(spell(["--version", "--help", "stray"]), {"STOKER_PORT": "abc"}) is Page.VERSION
 
 
-def test_the_end_of_the_flags_may_be_said():
+def test_double_dash_ends_the_flags():
     assert read("--grpc-port=1", "--")["grpc_port"] == 1
 
 
 @pytest.mark.parametrize("given", ["/data/v1:final", "C:\\models", "s3:/bucket/models"])
-def test_a_colon_is_part_of_a_repositorys_path(given):
+def test_colon_is_part_of_a_repository_path(given):
     assert read(f"--model-repository={given}", "--model-base-path=/other")["model_base_path"] == [Path(given), Path("/other")]
     assert ModelFlags(model_base_path=[Path(given)]).settings()["repositories"] == (Path(given),)

@@ -21,7 +21,7 @@ def named(text: str) -> set[str]:
     return {name.replace("_", "-") for name in re.findall(r"--([a-z][a-z0-9_-]*[a-z0-9])", text)}
 
 
-def test_every_flag_of_the_page_is_one():
+def test_every_flag_of_the_page_exists():
     known = {name.replace("_", "-") for name in annotations()} | set(PRIMARY)
     assert named(PAGE) - OTHERS - {"limit"} <= known
 
@@ -37,7 +37,7 @@ def test_every_flag_of_tls_sockets_and_cors_is_on_the_page():
     assert {"grpc-use-ssl", "ssl-config-file", "grpc-socket-path", "allow-tcp", "http-cors-allow-origin"} <= serving
 
 
-def test_its_bounds_are_the_servers():
+def test_limits_of_the_page_equal_those_of_the_server():
     limits = Limits()
     assert f"A handshake may take {limits.tls_handshake_timeout_s:g} s" in TEXT
     assert f"At most {limits.tls_handshakes} handshakes run on one port" in TEXT

@@ -51,11 +51,11 @@ async def taken_down(exit_timeout_s: float, **times: float) -> tuple[float, list
     return asyncio.get_running_loop().time(), engine.events
 
 
-def test_a_server_at_rest_ends_at_once_in_order() -> None:
+def test_idle_server_ends_at_once_in_order() -> None:
     assert run_virtually(taken_down(30.0)) == (0.0, ["refusing", "drained", "closed", "unloaded", "written"])
 
 
-def test_what_finishes_in_time_is_waited_for() -> None:
+def test_requests_that_finish_in_time_are_waited_for() -> None:
     now_s, events = run_virtually(taken_down(30.0, answers_s=12.0, connections_s=5.0))
     assert (now_s, events) == (17.0, ["refusing", "drained", "closed", "unloaded", "written"])
 
@@ -64,19 +64,19 @@ def test_what_finishes_in_time_is_waited_for() -> None:
     "times", [{"connections_s": FOREVER_S}, {"models_s": FOREVER_S}, {"connections_s": FOREVER_S, "models_s": FOREVER_S}]
 )
 @pytest.mark.parametrize("answers_s", [0.0, 3.9, FOREVER_S])
-def test_nothing_holds_the_end_up_beyond_the_bound(times: dict[str, float], answers_s: float) -> None:
+def test_shutdown_never_exceeds_its_bound(times: dict[str, float], answers_s: float) -> None:
     now_s, events = run_virtually(taken_down(4.0, answers_s=answers_s, **times))
     assert now_s <= 4.0 + END_S + WRITE_S + 1e-9
     assert events[:2] == ["refusing", "drained"]
 
 
 @pytest.mark.parametrize(("answers_s", "is_late"), [(0.0, False), (3.0, False), (FOREVER_S, True)])
-def test_whoever_ends_the_process_learns_whether_the_time_is_over(answers_s: float, is_late: bool) -> None:
+def test_shutdown_reports_whether_the_time_is_over(answers_s: float, is_late: bool) -> None:
     part = Part(answers_s=answers_s)
     assert run_virtually(take_down(part, Frontends(), Models(), 4.0, {})) is is_late  # type: ignore[arg-type]
 
 
-def test_a_writer_that_hangs_is_left_behind() -> None:
+def test_hanging_writer_is_abandoned() -> None:
     may_end = threading.Event()
 
     async def run() -> float:
@@ -89,7 +89,7 @@ def test_a_writer_that_hangs_is_left_behind() -> None:
     may_end.set()
 
 
-def test_the_models_unload_although_connections_do_not_close() -> None:
+def test_models_unload_although_connections_do_not_close() -> None:
     assert "unloaded" in run_virtually(taken_down(4.0, answers_s=FOREVER_S, connections_s=FOREVER_S))[1]
 
 
@@ -100,7 +100,7 @@ def shutdown(monkeypatch: pytest.MonkeyPatch) -> Shutdown:
     return Shutdown()
 
 
-def test_the_delay_lasts_as_long_as_it_was_asked_for(shutdown: Shutdown) -> None:
+def test_delay_lasts_as_long_as_configured(shutdown: Shutdown) -> None:
     async def run() -> tuple[float, list[str]]:
         shutdown.bind_loop(asyncio.get_running_loop())
         shutdown._receive(signal.SIGTERM, None)
@@ -112,7 +112,7 @@ def test_the_delay_lasts_as_long_as_it_was_asked_for(shutdown: Shutdown) -> None
     assert run_virtually(run()) == (10.0, ["delay"])
 
 
-def test_a_second_signal_ends_the_delay(shutdown: Shutdown) -> None:
+def test_second_signal_ends_the_delay(shutdown: Shutdown) -> None:
     async def run() -> float:
         loop = asyncio.get_running_loop()
         shutdown.bind_loop(loop)

@@ -21,7 +21,7 @@ def parsed(*words: str) -> ServerConfig:
     return config
 
 
-def test_the_ports_and_the_one_model_are_called_as_there(tmp_path: Path):
+def test_ports_and_the_single_model_have_tensorflow_servings_flags(tmp_path: Path):
     config = parsed("--model_name=m", f"--model_base_path={tmp_path}", "--port=1", "--rest_api_port=2", "--num_load_threads=0")
     assert (config.grpc_port, config.http_port, config.load_concurrency, config.poll_interval_s) == (1, 2, 1, 1.0)
     source = model_locations(config.serving_start, config.repositories).source
@@ -30,13 +30,13 @@ def test_the_ports_and_the_one_model_are_called_as_there(tmp_path: Path):
     assert not config.serving_start.allow_reload
 
 
-def test_a_repository_is_still_one(tmp_path: Path):
+def test_repository_flag_is_accepted_beside_them(tmp_path: Path):
     config = parsed(f"--model_base_path={tmp_path}", "--enable_batching")
     assert isinstance(model_locations(config.serving_start, config.repositories).source, ModelRepository)
     assert config.poll_interval_s == 15.0
 
 
-def test_all_that_is_set_reaches_where_it_is_used(tmp_path: Path):
+def test_all_settings_reach_their_component(tmp_path: Path):
     (tmp_path / "models").write_text("model_config_list { config { name: 'a' base_path: '/a' } }")
     (tmp_path / "batching").write_text("max_batch_size { value: 16 }")
     (tmp_path / "monitoring").write_text("prometheus_config { enable: true path: '/m' }")
@@ -66,7 +66,7 @@ def test_all_that_is_set_reaches_where_it_is_used(tmp_path: Path):
     assert (settings.metrics_path, settings.allow_reload, settings.rest_timeout_s) == ("/m", True, 0.25)
 
 
-def test_zero_seconds_mean_that_models_are_looked_at_once(tmp_path: Path):
+def test_zero_seconds_scan_the_models_once(tmp_path: Path):
     assert parsed(f"--model_base_path={tmp_path}", "--file_system_poll_wait_seconds=0").control_mode is ControlMode.NONE
 
 
@@ -85,13 +85,13 @@ def test_zero_seconds_mean_that_models_are_looked_at_once(tmp_path: Path):
         (("--model_config_file=a", "--allow_model_operate"), "there is none with --model-config-file"),
     ],
 )
-def test_flags_that_do_not_go_together(words: tuple[str, ...], text: str):
+def test_contradicting_flags_are_refused(words: tuple[str, ...], text: str):
     with pytest.raises(FlagError) as caught:
         parsed(*words)
     assert text in str(caught.value)
 
 
-def test_files_that_are_wrong_end_the_start(tmp_path: Path):
+def test_invalid_files_end_the_start(tmp_path: Path):
     (tmp_path / "models").write_text("nonsense")
     with pytest.raises(ConfigError, match="models:1"):
         model_locations(parsed(f"--model_config_file={tmp_path / 'models'}").serving_start, ())

@@ -19,17 +19,17 @@ def parsed(*words: str) -> ServerConfig:
 
 
 @pytest.mark.parametrize("name", IGNORED)
-def test_what_has_no_effect_is_said_once_however_often_it_is_given(name: str):
+def test_flag_without_effect_is_reported_once_however_often_it_is_given(name: str):
     config = parsed(f"--{name}=1", f"--{name}", "1")
     assert config.notices == (f"--{name} has no effect: {IGNORED[name].why}",)
 
 
-def test_nothing_is_said_of_flags_that_are_not_given():
+def test_missing_flags_are_not_reported():
     assert parsed().notices == ()
 
 
 @pytest.mark.parametrize("name", REFUSED_IF_TRUE)
-def test_what_cannot_be_had_is_refused_with_the_reason_and_may_be_off(name: str):
+def test_unsupported_feature_is_refused_with_the_reason_and_may_be_off(name: str):
     assert parsed(f"--{name}=false", f"--{name.replace('-', '_')}", "off").notices == ()
     for words in ([f"--{name}"], [f"--{name}=true"]):
         with pytest.raises(FlagError, match=REFUSED_IF_TRUE[name][:40]):
@@ -38,7 +38,7 @@ def test_what_cannot_be_had_is_refused_with_the_reason_and_may_be_off(name: str)
         parsed(f"--{name}=maybe")
 
 
-def test_the_rate_limiter_may_only_be_off():
+def test_rate_limiter_may_only_be_off():
     assert parsed("--rate-limit=off").notices == ()
     with pytest.raises(FlagError, match="--rate-limit=execution_count: expected off"):
         parsed("--rate-limit=execution_count")
@@ -46,7 +46,7 @@ def test_the_rate_limiter_may_only_be_off():
         parsed("--rate-limit-resource=R1:4:0", "--rate-limit-resource=R2:1")
 
 
-def test_the_older_flags_of_tracing_are_pieces_of_the_newer_one(tmp_path: Path):
+def test_older_trace_flags_are_parts_of_the_newer_one(tmp_path: Path):
     trace = parsed(
         f"--trace-file={tmp_path / 't.json'}", "--trace_level", "TIMESTAMPS", "--trace-rate=7", "--trace-count=5", "--trace-log-frequency=2"
     ).kserve.trace
@@ -55,7 +55,7 @@ def test_the_older_flags_of_tracing_are_pieces_of_the_newer_one(tmp_path: Path):
     assert (trace.settings.rate, trace.settings.count, trace.settings.log_frequency) == (7, 5, 2)
 
 
-def test_which_configuration_counts_and_whether_it_is_completed():
+def test_configuration_file_and_completion_are_selected():
     assert (parsed().config_name, parsed().complete_configs) == (None, True)
     config = parsed("--model-config-name=large", "--disable-auto-complete-config")
     assert (config.config_name, config.complete_configs) == ("large", False)
@@ -64,7 +64,7 @@ def test_which_configuration_counts_and_whether_it_is_completed():
         parsed("--model-config-name=../x")
 
 
-def test_optional_metrics_are_chosen_piece_by_piece():
+def test_optional_metrics_are_enabled_one_by_one():
     assert parsed().metrics == MetricsSettings()
     pieces = ("counter_latencies=false", "histogram_latencies=true", "summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01,1")
     settings = parsed(*(f"--metrics-config={piece}" for piece in pieces)).metrics
@@ -77,12 +77,12 @@ def test_optional_metrics_are_chosen_piece_by_piece():
     "piece",
     ["summary_latencies", "summary_latencies=maybe", "other=true", "summary_quantiles=", "summary_quantiles=1.5", "summary_quantiles=nan"],
 )
-def test_what_is_no_piece_of_the_metrics_configuration_is_refused(piece: str):
+def test_invalid_part_of_the_metrics_configuration_is_refused(piece: str):
     with pytest.raises(FlagError, match=f"--metrics-config {piece}: expected"):
         parsed(f"--metrics-config={piece}")
 
 
-def test_the_pages_name_every_flag_that_is_taken_and_does_nothing_or_is_refused():
+def test_pages_list_every_ignored_or_refused_flag():
     docs = Path(__file__).parents[3] / "docs"
     triton, tfs = (docs / "triton.md").read_text(), (docs / "tfs.md").read_text()
     named = [name for name in (*IGNORED, *REFUSED_IF_TRUE, *PIECES) if f"`--{name}`" in triton]
@@ -90,6 +90,6 @@ def test_the_pages_name_every_flag_that_is_taken_and_does_nothing_or_is_refused(
     assert {*REFUSED_IF_TRUE, *PIECES} <= {*named}
 
 
-def test_a_wrong_value_of_an_older_flag_is_named_as_that_piece():
+def test_wrong_value_of_an_older_flag_is_named_as_that_part():
     with pytest.raises(FlagError, match="--trace-config rate=x: expected"):
         parsed("--trace-rate=x")

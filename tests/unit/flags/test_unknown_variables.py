@@ -21,18 +21,18 @@ KNOWN = ("STOKER_HTTP_PORT", "STOKER_GRPC_PORT")
         ("HTTP_PROT", "3"),
     ],
 )
-def test_a_variable_that_another_program_reads_has_no_line(name: str, value: str):
+def test_variable_of_another_program_has_no_line(name: str, value: str):
     assert unknown_variables({name: value}, KNOWN) == ()
 
 
-def test_a_misspelt_variable_is_named_with_the_nearest_and_without_its_value():
+def test_misspelt_variable_is_named_with_the_nearest_and_without_its_value():
     assert unknown_variables({"STOKER_HTTP_PROT": "3", "STOKER_QQ": "s3cret"}, KNOWN) == (
         "STOKER_HTTP_PROT in the environment sets no flag: is STOKER_HTTP_PORT meant?",
         "STOKER_QQ in the environment sets no flag",
     )
 
 
-def test_the_line_is_among_the_notices_of_the_start():
+def test_line_is_among_the_notices_of_the_start():
     variables = {"STOKER_HTTP_PROT": "3", "STOKER_REST_API_PORT": "9001"}
     config = read_command(["--model_base_path=/models", "--metrics-interval-ms=5"], variables)
     assert isinstance(config, ServerConfig)

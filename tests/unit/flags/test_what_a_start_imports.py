@@ -49,7 +49,7 @@ main(sys.argv[2:])
 
 
 @pytest.mark.slow
-def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
+def test_ready_server_imports_no_library_that_it_does_not_need(tmp_path: Path):
     shutil.copytree(SAMPLE, tmp_path / "models" / "simple")
     flags = [f"--model-base-path={tmp_path / 'models'}", "--grpc-port=0", "--http-port=0", f"--ready-file={tmp_path / 'ready'}"]
     done = subprocess.run(
@@ -62,7 +62,7 @@ def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
     assert done.stderr == "True\n"
 
 
-def test_the_first_handlers_of_signals_wait_for_no_large_import():
+def test_first_signal_handlers_are_installed_before_large_imports():
     """Until they stand, a signal ends a start with a traceback."""
     late = {"asyncio", "logging", "stoker.server.flags", "stoker.server.shutdown", "socket"}
     code = f"import sys, stoker.server.main; print(*{late} & set(sys.modules))"

@@ -55,7 +55,7 @@ def dump(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     return run
 
 
-def test_a_version_with_several_batch_sizes_is_written_into_a_repository(compile_gcu: Callable[..., Ran], folder: Path) -> None:
+def test_version_with_several_batch_sizes_is_written_into_a_repository(compile_gcu: Callable[..., Ran], folder: Path) -> None:
     served = ("--model_repository", "models", "--model_name", "m", "--model_version", "3")
     ran = compile_gcu(*served, "--batch_sizes", "1,8", "--build_flag", "mixed", "--resource_mode", "3c")
     assert (ran.code, ran.err) == (0, "")
@@ -71,18 +71,18 @@ def test_a_version_with_several_batch_sizes_is_written_into_a_repository(compile
     assert "TYPE_INT64" in config
 
 
-def test_the_device_takes_the_integers_that_clients_send(compile_gcu: Callable[..., Ran], folder: Path) -> None:
+def test_device_accepts_the_integers_that_clients_send(compile_gcu: Callable[..., Ran], folder: Path) -> None:
     assert compile_gcu("--export_popef", "--batch_sizes", "2").code == 0
     executable = read_executable(folder / "model.exec")
     assert [each.dtype.value for each in (*executable.inputs, *executable.outputs)] == ["FP32", "INT64", "FP32", "INT64"]
 
 
-def test_aliases_of_the_target_are_known(compile_gcu: Callable[..., Ran], folder: Path) -> None:
+def test_target_aliases_are_accepted(compile_gcu: Callable[..., Ran], folder: Path) -> None:
     for alias in ("enflame", "topsinference"):
         assert compile_gcu("--export_popef", "--batch_sizes", "2", target=alias).code == 0
 
 
-def test_a_run_reports_what_the_largest_batch_would_take(compile_gcu: Callable[..., Ran]) -> None:
+def test_run_reports_the_latency_of_the_largest_batch(compile_gcu: Callable[..., Ran]) -> None:
     ran = compile_gcu("--run", "--batch_sizes", "1,8", "--resource_mode", "2c")
     assert ran.code == 0
     assert ran.out.startswith("Bs: 8\nLatency: ")
@@ -102,9 +102,7 @@ def test_a_run_reports_what_the_largest_batch_would_take(compile_gcu: Callable[.
         ((), 1, "input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
-    compile_gcu: Callable[..., Ran], folder: Path, words: tuple[str, ...], code: int, reason: str
-) -> None:
+def test_errors_are_one_line(compile_gcu: Callable[..., Ran], folder: Path, words: tuple[str, ...], code: int, reason: str) -> None:
     ran = compile_gcu("--export_popef", *words)
     assert ran.code == code
     assert reason in ran.err
@@ -117,14 +115,14 @@ def test_other_targets_have_one_batch_size(compile_gcu: Callable[..., Ran]) -> N
     assert (ran.code, "an executable of target 'ipu' has one batch size" in ran.err) == (2, True)
 
 
-def test_options_of_another_device_are_refused_or_said_to_be_idle(compile_gcu: Callable[..., Ran]) -> None:
+def test_options_of_another_device_are_refused_or_reported_as_idle(compile_gcu: Callable[..., Ran]) -> None:
     ran = compile_gcu("--export_popef", "--batch_size", "2", "--batch_axis", "0", "--build_flag", "fp16", target="ipu")
     assert (ran.code, "build_flag: target 'ipu' has no such option" in ran.err) == (2, True)
     ran = compile_gcu("--export_popef", "--batch_sizes", "2", "--compiler_options", "num_ipus=2", "replication_factor=4")
     assert (ran.code, ran.err) == (0, "WARNING the GCU's compiler has no option num_ipus, replication_factor: it has no effect\n")
 
 
-def test_dump_shows_an_executable_to_people_and_machines(compile_gcu: Callable[..., Ran], dump: Callable[..., Ran]) -> None:
+def test_dump_prints_an_executable_as_text_and_json(compile_gcu: Callable[..., Ran], dump: Callable[..., Ran]) -> None:
     compile_gcu("--export_popef", "--batch_sizes", "1,8", "--model_repository", "models", "--model_name", "m")
     text = dump("model.exec")
     assert text.code == 0
@@ -138,7 +136,7 @@ def test_dump_shows_an_executable_to_people_and_machines(compile_gcu: Callable[.
     assert report["size_in_bytes"] == Path("model.exec").stat().st_size
 
 
-def test_dump_shows_popef_files_too(compile_gcu: Callable[..., Ran], dump: Callable[..., Ran]) -> None:
+def test_dump_prints_popef_files_too(compile_gcu: Callable[..., Ran], dump: Callable[..., Ran]) -> None:
     assert compile_gcu("--export_popef", "--batch_size", "2", "--batch_axis", "0", target="ipu").code == 0
     assert "PopEF" in dump("executable.popef").out
     (report,) = json.loads(dump("--json", "executable.popef").out)["files"]
@@ -164,7 +162,7 @@ def test_dump_refuses_a_bad_file_with_one_line(tmp_path: Path, dump: Callable[..
     assert dump(str(tmp_path / "nowhere")).code == 1
 
 
-def test_an_open_batch_is_refused_in_words_that_hold_for_every_way_to_compile(compile_gcu: Callable[..., Ran]) -> None:
+def test_open_batch_is_refused_with_a_text_for_every_entry_point(compile_gcu: Callable[..., Ran]) -> None:
     ran = compile_gcu("--run")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (

@@ -33,7 +33,7 @@ def networks() -> Networks:
     return Networks.build()
 
 
-def test_element_wise_operators_ride_on_the_kernel_before_them() -> None:
+def test_element_wise_operators_are_fused_into_the_kernel_before_them() -> None:
     cost = cost_of(
         "g (float[1,4] x, float[1,8] r) => (float[1,8] y) { a = MatMul(x, w) b = Add(a, bias) c = Add(b, r) y = Relu(c) }",
         w=floats(4, 8),
@@ -45,7 +45,7 @@ def test_element_wise_operators_ride_on_the_kernel_before_them() -> None:
     assert kernel.hbm_bytes == 4 * (4 + 4 * 8 + 8 + 8 + 8)  # x, w, bias, r, y
 
 
-def test_a_gate_that_reads_its_input_twice_is_one_kernel() -> None:
+def test_gate_that_reads_its_input_twice_is_one_kernel() -> None:
     body = "c = Conv<kernel_shape = [1,1]>(x, w) s = Sigmoid(c) y = Mul(c, s)"
     cost = cost_of(f"g (float[1,2,4,4] x) => (float[1,3,4,4] y) {{ {body} }}", w=floats(3, 2, 1, 1))
     (kernel,) = cost.kernels
@@ -53,7 +53,7 @@ def test_a_gate_that_reads_its_input_twice_is_one_kernel() -> None:
     assert kernel.hbm_bytes == 4 * (2 * 16 + 6 + 3 * 16)
 
 
-def test_what_others_read_too_is_written_once() -> None:
+def test_value_with_other_readers_is_written_once() -> None:
     body = "a = Exp(x) y = Neg(a) z = ReduceMax(a, last)"
     cost = cost_of(f"g (float[1,4] x) => (float[1,4] y, float[1,1] z) {{ {body} }}", last=np.array([1]))
     first, second = cost.kernels
@@ -61,13 +61,13 @@ def test_what_others_read_too_is_written_once() -> None:
     assert first.hbm_bytes == 4 * (4 + 4 + 4)  # x; a, which ReduceMax reads; y
 
 
-def test_views_cost_nothing_and_hide_nothing() -> None:
+def test_views_are_free_and_do_not_prevent_fusion() -> None:
     cost = cost_of("g (float[1,4] x) => (float[1,2,2] y) { a = Exp(x) b = Reshape(a, shape) y = Neg(b) }", shape=np.array([1, 2, 2]))
     (kernel,) = cost.kernels
     assert kernel.fused == ("Neg",)
 
 
-def test_floats_are_widened_and_narrowed_on_the_way() -> None:
+def test_floats_are_widened_and_narrowed_in_the_transfer() -> None:
     cost = cost_of("g (float[1,4] x) => (float[1,4] y) { h = Cast<to = 10>(x) a = Softmax(h) y = Cast<to = 1>(a) }")
     (kernel,) = cost.kernels
     assert (kernel.op_type, kernel.hbm_bytes) == ("Softmax", 4 * 4 + 4 * 2)
@@ -78,19 +78,19 @@ def test_another_size_is_another_kernel() -> None:
     assert [kernel.op_type for kernel in cost.kernels] == ["Exp", "Add"]
 
 
-def test_a_lookup_reads_no_more_than_it_gives() -> None:
+def test_lookup_reads_only_the_selected_rows() -> None:
     (kernel,) = cost_of("g (int64[1,2] x) => (float[1,2,8] y) { y = Gather(table, x) }", table=floats(1000, 8)).kernels
     assert kernel.hbm_bytes == 2 * 8 + 2 * (2 * 8 * 4)
 
 
-def test_a_kernel_takes_the_longer_of_computing_and_moving() -> None:
+def test_kernel_takes_the_longer_of_computing_and_moving() -> None:
     (large,) = cost_of("g (float[512,1024] x) => (float[512,1024] y) { y = MatMul(x, w) }", w=floats(1024, 1024)).kernels
     assert large.seconds == pytest.approx(1e-6 + 2 * 512 * 1024 * 1024 / (32e12 / 6))
     (small,) = cost_of("g (float[1,1024] x) => (float[1,1024] y) { y = MatMul(x, w) }", w=floats(1024, 1024)).kernels
     assert small.seconds == pytest.approx(1e-6 + 4 * (1024 * 1024 + 2 * 1024) / (819e9 / 6))
 
 
-def test_a_run_takes_as_long_as_the_busiest_cluster() -> None:
+def test_run_takes_as_long_as_the_busiest_cluster() -> None:
     cost = cost_of("g (float[8,64] x) => (float[8,64] y) { y = Exp(x) }", batch=8, constants=replace(PLAIN, run_overhead_s=1.0))
     sample_s = cost.kernels[0].seconds
     assert cost.run_s == tuple(1.0 + samples * sample_s for samples in (8, 4, 3, 2, 2, 2))
@@ -108,7 +108,7 @@ def test_half_precision_is_faster_in_compute_and_in_memory() -> None:
     assert half.workspace_bytes < full.workspace_bytes
 
 
-def test_the_workspace_is_the_most_that_lives_at_once() -> None:
+def test_workspace_is_the_largest_live_set() -> None:
     model = typed_graph(parse("g (float[1,4] x) => (float[1,4] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Add(c, x) }"))
     assert workspace_bytes(model) == 2 * 16
     kept = typed_graph(parse("g (float[1,4] x) => (float[1,4] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Add(c, a) }"))
@@ -117,7 +117,7 @@ def test_the_workspace_is_the_most_that_lives_at_once() -> None:
     assert workspace_bytes(typed_graph(viewed)) == 16
 
 
-def test_the_memory_account_counts_weights_once_and_the_largest_batch() -> None:
+def test_memory_account_counts_weights_once_and_the_largest_batch() -> None:
     model = parse("g (float[n,64] x) => (float[n,64] y) { a = MatMul(x, w) y = MatMul(a, w) }", {"w": floats(64, 64)})
     account = memory_account(build(model, batch_sizes=[1, 10]))
     assert account["weights"] == 64 * 64 * 4
@@ -126,13 +126,13 @@ def test_the_memory_account_counts_weights_once_and_the_largest_batch() -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in PUBLISHED])
-def test_the_networks_are_as_large_as_those_published(name: str) -> None:
+def test_networks_have_the_published_sizes(name: str) -> None:
     published = next(each for each in PUBLISHED if each.name == name)
     assert weight_mebibytes(gcu_network(name, 1)) == pytest.approx(published.mebibytes, rel=0.015)
 
 
 @pytest.mark.slow
-def test_modelled_latencies_are_near_the_published_ones(networks: Networks) -> None:
+def test_modelled_latencies_are_close_to_the_published_ones(networks: Networks) -> None:
     errors = [abs(error_of(cell, networks)) for cell in cells() if cell.is_aimed_at]
     assert len(errors) == 8
     assert statistics.median(errors) < 0.08
@@ -140,7 +140,7 @@ def test_modelled_latencies_are_near_the_published_ones(networks: Networks) -> N
 
 
 @pytest.mark.slow
-def test_the_constants_are_where_the_fit_leaves_them(networks: Networks) -> None:
+def test_constants_are_those_of_the_fit(networks: Networks) -> None:
     def loss(constants: CostConstants) -> float:
         return sum(np.log1p(error_of(cell, networks, constants)) ** 2 for cell in cells() if cell.is_aimed_at)
 
@@ -150,6 +150,6 @@ def test_the_constants_are_where_the_fit_leaves_them(networks: Networks) -> None
             assert loss(replace(FITTED, **{name: getattr(FITTED, name) * factor})) > least
 
 
-def test_a_batch_of_one_beside_the_large_one_saves_what_the_static_batch_cost(networks: Networks) -> None:
+def test_compiled_batch_of_one_saves_the_cost_of_the_static_batch(networks: Networks) -> None:
     alone, full = (networks.modelled_ms("bert", computed, 1, FITTED) for computed in (1, 120))
     assert full / alone == pytest.approx(20, rel=0.02)  # 120 samples on six clusters

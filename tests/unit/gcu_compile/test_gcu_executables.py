@@ -55,14 +55,14 @@ def assert_close(found: list[NDArray], wanted: list[NDArray], tolerance: float) 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["fp32", "fp16", "mixed"])
 @pytest.mark.parametrize("name", ["convolutional", "transformer", "dense", "reducing", "picture"])
-def test_what_is_compiled_computes_as_the_source(name: str, flag: str) -> None:
+def test_compiled_model_equals_the_source(name: str, flag: str) -> None:
     network = getattr(networks, name)()
     executable = build(network.model, build_flag=flag)
     assert executable.precision == flag
     assert_close(run(executable, network.feeds), reference(network.model, network.feeds), TOLERANCE[flag])
 
 
-def test_inputs_and_outputs_keep_the_models_types_and_order_whatever_the_flag() -> None:
+def test_inputs_and_outputs_keep_the_models_types_and_order_for_every_flag() -> None:
     for flag in ("fp32", "fp16", "mixed"):
         executable = build(dynamic_model(), batch_sizes=[2], build_flag=flag)
         assert executable.inputs == (GcuTensor("x", DataType.FP32, (6,)), GcuTensor("place", DataType.INT64, ()))
@@ -93,7 +93,7 @@ def test_weights_of_equal_content_are_one() -> None:
     assert_close(run(executable, feeds, 1), reference(model, feeds), 1e-5)
 
 
-def test_fp16_weights_are_stored_in_half_the_bytes_and_outputs_are_rounded() -> None:
+def test_fp16_weights_take_half_the_bytes_and_outputs_are_rounded() -> None:
     full, half, mixed = (build(dynamic_model(64), batch_sizes=[1], build_flag=flag) for flag in ("fp32", "fp16", "mixed"))
     assert {name: array.dtype.itemsize for name, array in half.weights.items() if name in "wv"} == {"w": 2, "v": 2}
     assert half.weight_bytes <= full.weight_bytes / 2 + 64
@@ -102,7 +102,7 @@ def test_fp16_weights_are_stored_in_half_the_bytes_and_outputs_are_rounded() -> 
     assert np.array_equal(y, y.astype(np.float16).astype(np.float32))
 
 
-def test_mixed_keeps_fp32_where_accuracy_suffers() -> None:
+def test_mixed_precision_keeps_fp32_for_sensitive_operators() -> None:
     model = parse("g (float[1,4] x) => (float[1,4] y) { big = MatMul(x, w) y = Mul(big, big) }", {"w": np.full((4, 4), 100, np.float32)})
     feeds = {"x": np.ones((1, 4), np.float32)}
     (mixed,) = run(build(model, build_flag="mixed"), feeds)
@@ -111,18 +111,18 @@ def test_mixed_keeps_fp32_where_accuracy_suffers() -> None:
     assert np.isinf(half).all()
 
 
-def test_the_vendors_names_of_build_flags_are_known() -> None:
+def test_vendor_names_of_build_flags_are_accepted() -> None:
     for name, flag in (("KDEFAULT", "fp32"), ("KFP16", "fp16"), ("KFP16_MIX", "mixed"), ("", "fp32"), (" Mixed ", "mixed")):
         assert build(dynamic_model(), batch_sizes=[1], build_flag=name).precision == flag
 
 
-def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_same_model_compiles_to_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_executable(tmp_path / name, build(dynamic_model(), name="m", batch_sizes=[1, 4], build_flag="fp16"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_file_compiles_as_the_model_in_memory_does(tmp_path: Path) -> None:
+def test_file_compiles_as_the_model_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "digits.onnx"
     onnx.save(dynamic_model(), path)
     found = build(path, batch_sizes=[2])
@@ -130,12 +130,12 @@ def test_a_file_compiles_as_the_model_in_memory_does(tmp_path: Path) -> None:
     assert found.batches == build(dynamic_model(), batch_sizes=[2]).batches
 
 
-def test_shapes_of_inputs_may_be_given_instead_of_batch_sizes() -> None:
+def test_input_shapes_may_be_given_instead_of_batch_sizes() -> None:
     executable = build(dynamic_model(), input_shapes={"x": (3, 6), "place": (3,)})
     assert [batch.batch_size for batch in executable.batches] == [3]
 
 
-def test_a_model_exported_for_one_batch_compiles_for_several() -> None:
+def test_model_exported_for_one_batch_compiles_for_several() -> None:
     model = small_bert(1, 6)
     executable = build(model, batch_sizes=[1, 2, 4])
     assert [batch.batch_size for batch in executable.batches] == [1, 2, 4]
@@ -150,7 +150,7 @@ def test_outputs_may_be_chosen() -> None:
     assert [each.name for each in build(dynamic_model(), batch_sizes=[1], outputs=["best"]).outputs] == ["best"]
 
 
-def test_a_model_is_left_as_it_was() -> None:
+def test_given_model_is_unchanged() -> None:
     model = dynamic_model()
     before = model.SerializeToString(deterministic=True)
     build(model, batch_sizes=[1, 2], build_flag="fp16")
@@ -171,7 +171,7 @@ def test_a_transformer_with_three_inputs_compiles_in_their_order() -> None:
     assert_close(run(executable, feeds), reference(model, feeds), 2e-2)
 
 
-def test_the_facts_of_compiling_are_in_the_executable() -> None:
+def test_compile_facts_are_in_the_executable() -> None:
     executable = build(dynamic_model(), batch_sizes=[1], resource_mode="2c")
     assert executable.card == "i20"
     assert executable.attributes["clusters"] == "2"

@@ -29,7 +29,7 @@ def compiled(text: str, **weights: np.ndarray) -> None:
     compile_source(SourceModel(model=of_domains(parse(text, weights)), name="m"), CompilerOptions())
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_all_missing_operators_are_listed_at_once() -> None:
     with pytest.raises(GcuUnsupportedOperators) as caught:
         compiled(
             """g (float[4] x) => (float[4] a, int64[1,n] b, float[4] c, float[4] d) {
@@ -44,7 +44,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     assert status_of(caught.value).value is Status.TIF_UN_SUPPORTED_OPERATOR
 
 
-def test_there_is_no_int8() -> None:
+def test_int8_is_refused() -> None:
     with pytest.raises(GcuUnsupportedOperators, match=r"QuantizeLinear.*no int8 arithmetic") as caught:
         compiled(
             "g (float[4] x) => (float[4] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
@@ -77,7 +77,7 @@ def test_more_than_eight_dimensions_are_refused() -> None:
         compiled(f"g (float[{','.join('1' * 9)}] x) => (float[1] y) {{ y = Reshape(x, one) }}", one=np.array([1]))
 
 
-def test_border_types_that_no_card_has_are_named() -> None:
+def test_unsupported_input_and_output_types_are_named() -> None:
     with pytest.raises(GcuCompileError, match="input 'x' is DOUBLE; output 'y' is DOUBLE; the device has BOOL, FLOAT") as caught:
         compiled("g (double[4] x) => (double[4] y) { y = Identity(x) }")
     assert caught.value.status is VendorStatus.UNSUPPORTED_TYPE
@@ -96,7 +96,7 @@ def test_every_input_and_output_needs_the_batch() -> None:
         compiled("g (float[4] x, float s) => (float[4] y) { y = Mul(x, s) }")
 
 
-def test_a_model_beyond_the_cards_memory_is_refused_with_what_takes_it() -> None:
+def test_model_beyond_the_cards_memory_is_refused_with_its_memory_use() -> None:
     with pytest.raises(GcuCompileError) as caught:
         build(parse(DOUBLED), name="wide", batch_sizes=[1, 2_000_000_000])
     text = str(caught.value)
@@ -116,12 +116,12 @@ def test_a_model_beyond_the_cards_memory_is_refused_with_what_takes_it() -> None
         ({"batch_sizes": [1], "outputs": ["z"]}, "no output 'z'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(settings: dict[str, object], reason: str) -> None:
+def test_invalid_options_are_refused(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         build(parse(DOUBLED), **settings)  # type: ignore[arg-type]
 
 
-def test_graphs_of_one_batch_size_or_of_other_dims_do_not_go_together() -> None:
+def test_graphs_of_equal_batch_size_or_other_dims_are_not_combined() -> None:
     one, two = (parse(DOUBLED.replace("n", size)) for size in "12")
     wide = parse("g (float[4,3] x) => (float[4,3] y) { y = Add(x, x) }")
     for batches, reason in (([one, one], "batch size 1 is given twice"), ([two, wide], "the inputs differ between batch sizes")):
@@ -134,7 +134,7 @@ def test_custom_operators_are_refused() -> None:
         compile_source(SourceModel(model=parse(DOUBLED.replace("n", "1")), name="m", custom_libraries=["x.so"]), CompilerOptions())
 
 
-def test_the_target_says_the_vendors_status_behind_its_own_words(tmp_path: Path) -> None:
+def test_target_puts_the_vendors_status_behind_its_own_text(tmp_path: Path) -> None:
     source = SourceModel(model=parse(DOUBLED.replace("n", "1")), name="m")
     target, path = GcuTarget(), tmp_path / "model.exec"
     with pytest.raises(OptionError, match=r"side by side \[TopsInference: TIF_INVALID_PARAM\]$"):
@@ -150,6 +150,6 @@ def test_the_target_says_the_vendors_status_behind_its_own_words(tmp_path: Path)
     assert not path.exists()
 
 
-def test_an_error_keeps_its_kind_when_the_status_is_added() -> None:
+def test_error_keeps_its_type_when_the_status_is_added() -> None:
     with pytest.raises(CompileError, match=r"^broken \[TopsInference: TIF_OPTIMIZER_BUILD_FAILED\]$"), with_status():
         raise CompileError("broken")

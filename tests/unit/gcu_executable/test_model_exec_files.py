@@ -102,7 +102,7 @@ def described(change: Callable[[pb.Executable], None] = lambda message: None) ->
     ]
 
 
-def test_what_is_written_is_read(tmp_path: Path, whole: bytes) -> None:
+def test_written_file_is_read_back_equal(tmp_path: Path, whole: bytes) -> None:
     path = tmp_path / "model.exec"
     path.write_bytes(whole)
     found = read_executable(path)
@@ -115,13 +115,13 @@ def test_what_is_written_is_read(tmp_path: Path, whole: bytes) -> None:
         assert not found.weights[name].flags.writeable
 
 
-def test_the_same_executable_gives_the_same_bytes_under_any_name(tmp_path: Path, whole: bytes) -> None:
+def test_same_executable_gives_the_same_bytes_under_any_name(tmp_path: Path, whole: bytes) -> None:
     write_executable(tmp_path / "deep" / "other.exec", SAMPLE)
     assert (tmp_path / "deep" / "other.exec").read_bytes() == whole
     assert [each.name for each in (tmp_path / "deep").iterdir()] == ["other.exec"]
 
 
-def test_a_header_is_read_without_graphs_and_weights(tmp_path: Path, whole: bytes) -> None:
+def test_header_is_read_without_graphs_and_weights(tmp_path: Path, whole: bytes) -> None:
     path = tmp_path / "model.exec"
     damaged = bytearray(whole)
     damaged[whole.index(b"eighteight")] ^= 1
@@ -133,7 +133,7 @@ def test_a_header_is_read_without_graphs_and_weights(tmp_path: Path, whole: byte
         verify_executable(path)
 
 
-def test_a_file_cut_at_any_byte_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes) -> None:
+def test_file_truncated_at_any_byte_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes) -> None:
     for length in range(len(whole)):
         error = refusal(tmp_path / "cut", whole[:length])
         assert error.place, length
@@ -143,7 +143,7 @@ def test_a_file_cut_at_any_byte_is_refused_with_section_and_offset(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flip", [0x01, 0x80])
-def test_a_file_with_any_byte_changed_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes, flip: int) -> None:
+def test_file_with_any_byte_changed_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes, flip: int) -> None:
     for at in range(len(whole)):
         error = refusal(tmp_path / "changed", whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
         assert error.place, at
@@ -155,7 +155,7 @@ def test_bytes_behind_the_closing_record_are_refused(tmp_path: Path, whole: byte
     assert "the closing record ends the file at" in refusal(tmp_path / "longer", whole + b"\0").reason
 
 
-def test_sections_taken_out_exchanged_or_added_are_noticed(tmp_path: Path, whole: bytes) -> None:
+def test_removed_swapped_or_added_sections_are_detected(tmp_path: Path, whole: bytes) -> None:
     path = tmp_path / "model.exec"
     path.write_bytes(whole)
     *rows, closing = sections_of(path)
@@ -164,7 +164,7 @@ def test_sections_taken_out_exchanged_or_added_are_noticed(tmp_path: Path, whole
     assert "digest is not that of the headers" in refusal(tmp_path / "exchanged", exchanged).reason
 
 
-def test_made_up_files_of_the_right_form_are_what_is_written(whole: bytes) -> None:
+def test_synthetic_files_of_the_right_form_equal_written_ones(whole: bytes) -> None:
     assert made_up(described()) == whole
 
 
@@ -183,9 +183,7 @@ def test_made_up_files_of_the_right_form_are_what_is_written(whole: bytes) -> No
         ([section(Section.DESCRIPTION, "sample", bytes(1 << 23))], "the description has 8388608 bytes; at most 4194304 are allowed"),
     ],
 )
-def test_sections_that_do_not_belong_together_are_refused(
-    tmp_path: Path, sections: list[tuple[RecordHeader, bytes, bytes]], reason: str
-) -> None:
+def test_inconsistent_sections_are_refused(tmp_path: Path, sections: list[tuple[RecordHeader, bytes, bytes]], reason: str) -> None:
     assert reason in refusal(tmp_path / "model.exec", made_up(sections)).reason
 
 
@@ -212,7 +210,7 @@ def test_sections_that_do_not_belong_together_are_refused(
         (lambda message: message.batches[0].run_s.append(1e300), "batch 1: the modelled seconds are"),
     ],
 )
-def test_descriptions_that_contradict_themselves_are_refused(tmp_path: Path, change: Callable[[pb.Executable], None], reason: str) -> None:
+def test_inconsistent_descriptions_are_refused(tmp_path: Path, change: Callable[[pb.Executable], None], reason: str) -> None:
     error = refusal(tmp_path / "model.exec", made_up(described(change)))
     assert reason in error.reason
     assert error.place == "section 0 (DESCRIPTION 'sample')"
@@ -228,7 +226,7 @@ def test_descriptions_that_contradict_themselves_are_refused(tmp_path: Path, cha
         ({"compression": Compression.ZLIB}, "compression 1 is none of 0 NONE"),
     ],
 )
-def test_memory_is_not_taken_for_what_a_header_only_claims(tmp_path: Path, claims: dict[str, object], reason: str) -> None:
+def test_memory_is_not_allocated_for_an_unverified_header_size(tmp_path: Path, claims: dict[str, object], reason: str) -> None:
     lying = section(Section.WEIGHT, "w", SAMPLE.weights["w"].tobytes(), **claims)
     data = made_up([*described()[:3], lying, *described()[4:]])
     tracemalloc.start()
@@ -239,13 +237,13 @@ def test_memory_is_not_taken_for_what_a_header_only_claims(tmp_path: Path, claim
         tracemalloc.stop()
 
 
-def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+def test_message_of_many_empty_entries_is_refused_before_allocation(tmp_path: Path) -> None:
     content = b"\x42\x00" * 100_000
     assert "more than 32768 entries of field 8" in refusal(tmp_path / "x", made_up([section(Section.DESCRIPTION, "s", content)])).reason
 
 
 @given(st.binary(max_size=60) | st.tuples(st.integers(0, 300), st.binary(min_size=1, max_size=4)))
-def test_whatever_a_description_says_it_is_understood_or_refused(change: bytes | tuple[int, bytes]) -> None:
+def test_any_description_is_read_or_refused(change: bytes | tuple[int, bytes]) -> None:
     data = change
     if isinstance(change, tuple):
         at, patch = change
@@ -266,7 +264,7 @@ def test_whatever_a_description_says_it_is_understood_or_refused(change: bytes |
         (dataclasses.replace(SAMPLE, weights={"c": np.zeros(2, np.complex64)}), "weight 'c' is complex64, which no executable can hold"),
     ],
 )
-def test_what_no_reader_would_take_is_not_written(tmp_path: Path, executable: GcuExecutable, reason: str) -> None:
+def test_unreadable_executable_is_not_written(tmp_path: Path, executable: GcuExecutable, reason: str) -> None:
     path = tmp_path / "model.exec"
     path.write_bytes(b"as it was")
     with pytest.raises(ExecutableError) as caught:
@@ -276,20 +274,20 @@ def test_what_no_reader_would_take_is_not_written(tmp_path: Path, executable: Gc
     assert [each.name for each in tmp_path.iterdir()] == ["model.exec"]
 
 
-def test_a_file_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+def test_file_that_cannot_be_written_reports_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ExecutableError, match="cannot be written"):
         write_executable(tmp_path / "file" / "model.exec", SAMPLE)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExecutableError, match="cannot be opened: No such file"):
         read_header(tmp_path / "nowhere")
     with pytest.raises(ExecutableError, match="is no regular file"):
         read_header(tmp_path)
 
 
-def test_the_offsets_of_sections_are_where_they_begin(tmp_path: Path, whole: bytes) -> None:
+def test_section_offsets_are_their_start_positions(tmp_path: Path, whole: bytes) -> None:
     path = tmp_path / "model.exec"
     path.write_bytes(whole)
     _, sections = verify_executable(path)

@@ -38,7 +38,7 @@ def wait_for_hang(card):
         (0, 0.5, "expected numbers, not 0.5", Status.TIF_INVALID_PARAM),
     ],
 )
-def test_what_no_card_has_cannot_be_acquired(system, card, clusters, says, status):
+def test_nonexistent_card_or_cluster_cannot_be_acquired(system, card, clusters, says, status):
     with pytest.raises(StatusError, match=says) as caught:
         system.acquire(card, clusters)
     assert caught.value.status is status
@@ -51,7 +51,7 @@ def test_clusters_are_one_several_or_all(system):
     assert system.acquire(0, -1).clusters == system.acquire().clusters == (0, 1, 2, 3, 4, 5)
 
 
-def test_devices_share_clusters_unless_one_has_them_for_itself(system):
+def test_devices_share_clusters_unless_one_is_exclusive(system):
     system.acquire(0, [0, 1])
     own = system.acquire(0, [2, 3], is_exclusive=True)
     system.acquire(0, [1, 4])
@@ -63,7 +63,7 @@ def test_devices_share_clusters_unless_one_has_them_for_itself(system):
     assert system.acquire(0, [3]).clusters == (3,)
 
 
-def test_buffers_are_zeros_accounted_and_freed_once(device):
+def test_buffers_are_zeroed_accounted_and_freed_once(device):
     buffer = device.allocate(100)
     content = np.ones(100, np.uint8)
     device.copy_to_host(buffer, content)
@@ -78,7 +78,7 @@ def test_buffers_are_zeros_accounted_and_freed_once(device):
         device.allocate(0)
 
 
-def test_the_sixteen_gigabytes_are_all_there_is(device):
+def test_sixteen_gigabytes_are_the_limit(device):
     half = device.allocate(8 << 30)  # untouched pages cost the host nothing
     with pytest.raises(OutOfDeviceMemory, match=r"has 17179869184, of which 8589934592 are free \(taken: 8589934592 bytes of buffers\)"):
         device.allocate((8 << 30) + 1)
@@ -91,7 +91,7 @@ def test_no_two_buffers_share_an_address(system, device):
     assert all(later - earlier == 8192 for earlier, later in itertools.pairwise(addresses))
 
 
-def test_addresses_stay_small_and_apart_whatever_is_asked_for_and_freed():
+def test_addresses_stay_small_and_distinct_for_any_allocation_order():
     system = GcuSystem(2)
     here, there = system.acquire(0), system.acquire(1)
     first = here.allocate(1).address
@@ -104,7 +104,7 @@ def test_addresses_stay_small_and_apart_whatever_is_asked_for_and_freed():
     system.close()
 
 
-def test_releasing_a_device_gives_back_all_that_was_made_on_it(system):
+def test_released_device_frees_all_its_objects(system):
     with system.acquire() as device:
         engine, stream = device.load(scaled()), device.create_stream()
         submit_on_host(engine, [X], stream).result(30)
@@ -145,7 +145,7 @@ print(device.allocate(1).size_bytes)
 
 
 @pytest.mark.slow
-def test_a_forked_process_gets_an_error_and_has_its_own_system():
+def test_forked_process_gets_an_error_and_has_its_own_system():
     said = run_python(Path(sys.executable), FORKING).splitlines()
     assert said == ["4 ['TIF_RUNTIME_PREREQUISITE_MISSING'] False", "1"]
 
@@ -158,7 +158,7 @@ def test_a_forked_process_gets_an_error_and_has_its_own_system():
         ("reset@2", "run 2 .injected.: the card needs a reset", Status.TIF_ENGINE_RUN_FAILED),
     ],
 )
-def test_faults_strike_the_run_they_were_planned_for(plan, says, status):
+def test_faults_occur_in_their_planned_run(plan, says, status):
     system = GcuSystem(faults=[FaultPlan.parse(plan)])
     device = system.acquire()
     engine = device.load(scaled())
@@ -178,7 +178,7 @@ def test_faults_strike_the_run_they_were_planned_for(plan, says, status):
     assert system.cards[0].figures.hbm_used_bytes == 0
 
 
-def test_a_reset_cures_the_card_and_empties_it():
+def test_reset_restores_the_card_and_clears_its_memory():
     system = GcuSystem(faults=[FaultPlan.parse("reset@1")])
     device, card = system.acquire(), system.cards[0]
     engine, buffer = device.load(scaled()), device.allocate(16)
@@ -195,7 +195,7 @@ def test_a_reset_cures_the_card_and_empties_it():
     system.close()
 
 
-def test_a_lost_card_is_never_cured():
+def test_lost_card_is_never_restored():
     system = GcuSystem(2, faults=[FaultPlan.parse("lost@1")])
     device, other = system.acquire(0), system.acquire(1)
     with pytest.raises(DeviceFailed):
@@ -208,7 +208,7 @@ def test_a_lost_card_is_never_cured():
     system.close()
 
 
-def test_a_run_that_hangs_is_given_up_when_its_stream_ends():
+def test_hanging_run_is_aborted_when_its_stream_ends():
     system = GcuSystem(faults=[FaultPlan.parse("hang@1")])
     device = system.acquire()
     engine, stream = device.load(scaled()), device.create_stream()
@@ -221,7 +221,7 @@ def test_a_run_that_hangs_is_given_up_when_its_stream_ends():
     system.close()
 
 
-def test_a_run_that_hangs_is_given_up_when_its_card_is_reset():
+def test_hanging_run_is_aborted_when_its_card_is_reset():
     system = GcuSystem(faults=[FaultPlan.parse("hang@1")])
     device, card, said = system.acquire(), system.cards[0], []
     engine = device.load(scaled())
@@ -240,7 +240,7 @@ def test_a_run_that_hangs_is_given_up_when_its_card_is_reset():
     system.close()
 
 
-def test_bad_output_is_all_bits_set():
+def test_bad_output_has_all_bits_set():
     system = GcuSystem(faults=[FaultPlan.parse("bad@1")], numerics=Numerics.OFF)
     with system.acquire() as device:
         y, n = run_on_host(device.load(scaled()), [X])
@@ -264,7 +264,7 @@ def test_impossible_systems_are_refused(settings, says):
         GcuSystem(**settings)
 
 
-def test_the_environment_describes_the_system():
+def test_environment_describes_the_system():
     system = GcuSystem.from_environment(
         {
             "STOKER_SIM_GCU_CARDS": "2",
@@ -288,6 +288,6 @@ def test_the_environment_describes_the_system():
         ("FAULTS", "fire@1", "'fire@1' is no fault"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(name, value, says):
+def test_invalid_variable_is_named(name, value, says):
     with pytest.raises(ValueError, match=says):
         GcuSystem.from_environment({f"STOKER_SIM_GCU_{name}": value})

@@ -23,7 +23,7 @@ def rows(count, width=3):
 @pytest.mark.parametrize(
     ("samples", "runs"), [(1, {1: 1, 4: 0}), (2, {1: 0, 4: 1}), (4, {1: 0, 4: 1}), (5, {1: 1, 4: 1}), (11, {1: 0, 4: 3})]
 )
-def test_any_number_of_samples_runs_in_the_smallest_batches_that_take_them(device, samples, runs):
+def test_any_number_of_samples_runs_in_the_smallest_sufficient_batches(device, samples, runs):
     engine = device.load(scaled())
     x = rows(samples)
     y, n = run_on_host(engine, [x])
@@ -35,7 +35,7 @@ def test_any_number_of_samples_runs_in_the_smallest_batches_that_take_them(devic
     assert figures.padded_samples == sum(size * count for size, count in runs.items()) - samples
 
 
-def test_a_run_on_a_stream_gives_what_a_run_without_one_gives(device):
+def test_run_on_a_stream_equals_a_run_without_one(device):
     engine, x = device.load(scaled()), rows(7)
     with device.create_stream() as stream:
         future = submit_on_host(engine, [x], stream)
@@ -44,7 +44,7 @@ def test_a_run_on_a_stream_gives_what_a_run_without_one_gives(device):
     assert device.hbm_used_bytes == engine.hbm_bytes
 
 
-def test_padding_is_zeros_and_never_the_request_before(device):
+def test_padding_is_zeros_and_never_an_earlier_request(device):
     engine = device.load(scaled([4], scale=[0, 0, 0], mixes_batch=True))
     x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
     device.copy_to_device(np.full((4, 3), 100, np.float32), x)  # what another request has left
@@ -55,7 +55,7 @@ def test_padding_is_zeros_and_never_the_request_before(device):
     assert (answer == 2).all()
 
 
-def test_outputs_behind_the_samples_asked_for_stay_as_they_are(device):
+def test_outputs_beyond_the_requested_samples_are_unchanged(device):
     engine = device.load(scaled([4]))
     x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
     device.copy_to_device(np.full(12, 7, np.float32), y)
@@ -81,7 +81,7 @@ def test_without_numerics_outputs_are_zeros_and_figures_count():
 
 
 @given(st.integers(1, 300), st.sets(st.integers(1, 64), min_size=1, max_size=5))
-def test_a_plan_takes_every_sample_once_and_pads_in_its_last_run_only(samples, sizes):
+def test_plan_covers_every_sample_once_and_pads_only_its_last_run(samples, sizes):
     with GcuSystem(numerics=Numerics.OFF).acquire() as device:
         runs = list(device.load(scaled(sorted(sizes))).plan(samples))
     assert [first for first, _, _ in runs] == [sum(count for _, count, _ in runs[:place]) for place in range(len(runs))]
@@ -100,7 +100,7 @@ def test_a_plan_takes_every_sample_once_and_pads_in_its_last_run_only(samples, s
         (4, (48, 48), r"outputs: 1 buffers for 2 tensors \('y', 'n'\)"),
     ],
 )
-def test_a_run_that_does_not_fit_is_refused_and_says_where(device, samples, sizes, says):
+def test_run_that_exceeds_the_memory_is_refused_with_the_buffer(device, samples, sizes, says):
     engine = device.load(scaled())
     buffers = [device.allocate(size) for size in sizes]
     with pytest.raises(StatusError, match=says):
@@ -130,7 +130,7 @@ def test_buffers_that_cannot_be_used_are_refused():
     system.close()
 
 
-def test_weights_and_the_largest_workspace_are_accounted_until_the_engine_goes(device):
+def test_weights_and_the_largest_workspace_are_accounted_until_the_engine_is_unloaded(device):
     engine = device.load(scaled(workspace_bytes=1 << 20))
     assert engine.hbm_bytes == (1 << 20) + 12
     assert device.hbm_used_bytes == device.figures.hbm_used_bytes == engine.hbm_bytes
@@ -139,7 +139,7 @@ def test_weights_and_the_largest_workspace_are_accounted_until_the_engine_goes(d
     assert device.figures.hbm_peak_bytes == engine.hbm_bytes
 
 
-def test_an_engine_that_does_not_fit_is_refused_and_others_stay(device):
+def test_engine_that_exceeds_the_memory_is_refused_and_others_stay_loaded(device):
     fits = device.load(scaled(workspace_bytes=9 << 30))
     with pytest.raises(
         OutOfDeviceMemory, match=r"engine 'second' \(weights 12 bytes, and workspace\) needs .*taken: 9663676428 bytes of engines"
@@ -149,7 +149,7 @@ def test_an_engine_that_does_not_fit_is_refused_and_others_stay(device):
     assert run_on_host(fits, [rows(1)])[0].shape == (1, 3)
 
 
-def test_what_cannot_be_loaded_says_why_and_takes_no_memory(device, tmp_path):
+def test_unloadable_executable_reports_the_reason_and_allocates_nothing(device, tmp_path):
     with pytest.raises(StatusError, match="compiled for s60; card 0 is of type i20") as caught:
         device.load(scaled(card="s60"))
     assert caught.value.status is Status.TIF_EXECUTABLE_DEVICE_VERIFY_FAILED
@@ -169,7 +169,7 @@ def test_what_cannot_be_loaded_says_why_and_takes_no_memory(device, tmp_path):
     assert device.hbm_used_bytes == 0
 
 
-def test_tensors_of_more_dimensions_than_the_card_takes_are_refused(device):
+def test_tensors_of_more_dimensions_than_the_cards_limit_are_refused(device):
     good = scaled([4])
     deep = dataclasses.replace(good, inputs=(GcuTensor("x", good.inputs[0].dtype, (1,) * 8),))
     with pytest.raises(StatusError, match="tensor 'x' has 9 dimensions, the batch included; the i20 takes 8") as caught:
@@ -178,7 +178,7 @@ def test_tensors_of_more_dimensions_than_the_card_takes_are_refused(device):
     assert device.hbm_used_bytes == 0
 
 
-def test_a_queued_run_that_finds_no_memory_or_no_stream_leaves_nothing_behind(device):
+def test_queued_run_without_memory_or_stream_leaks_nothing(device):
     engine, stream = device.load(scaled()), device.create_stream()
     free = device.figures.hbm_bytes - device.figures.hbm_used_bytes
     rest = device.allocate(free - 50)
@@ -193,7 +193,7 @@ def test_a_queued_run_that_finds_no_memory_or_no_stream_leaves_nothing_behind(de
     assert device.hbm_used_bytes == engine.hbm_bytes
 
 
-def test_a_file_is_loaded_and_a_damaged_one_refused(device, tmp_path):
+def test_file_is_loaded_and_a_damaged_one_refused(device, tmp_path):
     path = tmp_path / "model.exec"
     write_executable(path, scaled())
     x = rows(3)
@@ -206,7 +206,7 @@ def test_a_file_is_loaded_and_a_damaged_one_refused(device, tmp_path):
     assert caught.value.status is Status.TIF_EXECUTABLE_CRC_VERIFY_FAILED
 
 
-def test_an_engine_in_use_cannot_be_unloaded(device):
+def test_engine_in_use_cannot_be_unloaded(device):
     engine, gate = device.load(scaled()), threading.Event()
     x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
     with device.create_stream() as stream:
@@ -232,7 +232,7 @@ def test_arrays_of_the_wrong_kind_are_refused_by_name(device):
     assert device.hbm_used_bytes == engine.hbm_bytes
 
 
-def test_an_engine_runs_on_some_of_a_devices_clusters(system):
+def test_engine_runs_on_some_of_a_devices_clusters(system):
     with system.acquire(0, [1, 2, 5]) as device:
         run_on_host(device.load(scaled([1]), [5]), [rows(1)])
         assert device.figures.cluster_busy_s == (0, 0, 0, 0, 0, 1e-3)

@@ -24,7 +24,7 @@ class Gate:
         assert self.is_open.wait(30)
 
 
-def test_work_is_done_in_the_order_in_which_it_was_queued(device):
+def test_work_runs_in_queue_order(device):
     done = []
     with device.create_stream() as stream:
         gate = Gate()
@@ -49,7 +49,7 @@ def test_streams_do_not_wait_for_each_other(device):
         blocked.synchronize(30)
 
 
-def test_runs_on_one_cluster_take_turns_and_on_others_do_not(system):
+def test_runs_on_one_cluster_are_serial_and_on_others_parallel(system):
     turns = system.cards[0].turns
     first, second, other = system.acquire(0, [0, 1]), system.acquire(0, [1, 2]), system.acquire(0, [3])
     x = np.ones((1, 3), np.float32)
@@ -67,7 +67,7 @@ def test_runs_on_one_cluster_take_turns_and_on_others_do_not(system):
     assert run_on_host(engines[0], [x])[0].tolist() == [[1, 2, 3]]
 
 
-def test_clusters_are_given_first_come_first_served(system):
+def test_clusters_are_granted_first_come_first_served(system):
     turns, order = system.cards[0].turns, []
     threads = []
 
@@ -107,7 +107,7 @@ def test_a_failure_stops_the_stream_until_it_is_reported(device):
     assert done == ["after"]
 
 
-def test_what_belongs_together_is_never_half_done_after_a_failure(device):
+def test_grouped_actions_are_skipped_together_after_a_failure(device):
     """The second submission's copy is skipped, so its run must be too, though the first one's failure was reported between them."""
     engine, first, between, done = device.load(scaled()), Gate(), Gate(), []
     with device.create_stream() as stream:
@@ -135,7 +135,7 @@ def test_what_belongs_together_is_never_half_done_after_a_failure(device):
     assert done == []
 
 
-def test_work_queued_before_a_reset_is_not_done_after_it(device):
+def test_work_queued_before_a_reset_is_dropped(device):
     gate, done = Gate(), []
     with device.create_stream() as stream:
         stream.submit(gate, [])
@@ -151,7 +151,7 @@ def test_work_queued_before_a_reset_is_not_done_after_it(device):
     assert done == ["fresh"]
 
 
-def test_a_defect_of_an_action_is_an_internal_error(device):
+def test_exception_in_an_action_is_an_internal_error(device):
     with device.create_stream() as stream:
         stream.submit(lambda *_: 1 / 0, [])
         with pytest.raises(StatusError, match="ZeroDivisionError") as caught:
@@ -159,7 +159,7 @@ def test_a_defect_of_an_action_is_an_internal_error(device):
     assert caught.value.status is Status.TIF_INTERNAL_ERROR
 
 
-def test_closing_drops_what_has_not_begun_and_frees_its_buffers(device):
+def test_close_drops_queued_work_and_frees_its_buffers(device):
     engine, gate = device.load(scaled()), Gate()
     stream = device.create_stream()
     stream.submit(gate, [])
@@ -183,7 +183,7 @@ def test_closing_drops_what_has_not_begun_and_frees_its_buffers(device):
     stream.close()
 
 
-def test_waiting_ends_at_its_timeout_and_the_stream_goes_on():
+def test_wait_ends_at_its_timeout_and_the_stream_continues():
     clock = VirtualClock()
     system = GcuSystem(clock=clock)
     device, gate, said = system.acquire(), Gate(), []
@@ -207,7 +207,7 @@ def test_waiting_ends_at_its_timeout_and_the_stream_goes_on():
     system.close()
 
 
-def test_a_stream_cannot_wait_for_itself(device):
+def test_stream_cannot_wait_for_itself(device):
     engine, said = device.load(scaled()), []
     with device.create_stream() as stream:
         gate = Gate()
@@ -225,7 +225,7 @@ def test_a_stream_cannot_wait_for_itself(device):
     assert said == ["refused"]
 
 
-def test_there_are_as_many_streams_as_the_card_has(device):
+def test_number_of_streams_is_that_of_the_card(device):
     streams = [device.create_stream() for _ in range(I20.max_streams)]
     with pytest.raises(StatusError, match="has 1000 streams already") as caught:
         device.create_stream()
@@ -256,7 +256,7 @@ def test_copies_are_checked_when_they_are_queued(device, host, offset, size, say
     buffer.free()
 
 
-def test_copies_take_any_array_and_any_offset(device):
+def test_copies_accept_any_array_and_any_offset(device):
     buffer = device.allocate(16)
     source, target = np.arange(4, dtype=np.int16).reshape(2, 2), np.zeros(3, np.int16)
     with device.create_stream() as stream:

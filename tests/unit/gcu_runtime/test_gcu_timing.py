@@ -27,7 +27,7 @@ def seconds(system):
     return system.clock.now_ns() / 1e9
 
 
-def test_a_run_takes_its_copies_and_its_modelled_time(virtual):
+def test_run_takes_its_copies_and_its_modelled_time(virtual):
     with virtual.acquire(0, 0) as device:
         engine = device.load(scaled([8], run_s=0.5))
         loaded_s = seconds(virtual)
@@ -37,13 +37,13 @@ def test_a_run_takes_its_copies_and_its_modelled_time(virtual):
     assert seconds(virtual) - loaded_s == pytest.approx(3 * 8 * 0.5 + copies, abs=1e-6)
 
 
-def test_more_clusters_are_faster_as_the_compiler_said(virtual):
+def test_more_clusters_are_faster_by_the_compilers_figures(virtual):
     with virtual.acquire(0, [0, 1, 2]) as device:
         run_on_host(device.load(scaled([8], run_s=0.5)), [np.ones((8, 3), np.float32)])
     assert seconds(virtual) == pytest.approx(2, rel=1e-3)
 
 
-def test_streams_on_clusters_of_their_own_run_at_the_same_time(virtual):
+def test_streams_on_separate_clusters_run_in_parallel(virtual):
     """Both are queued at time 0, whichever thread comes first."""
     gate = threading.Event()
     streams, futures = [], []
@@ -61,7 +61,7 @@ def test_streams_on_clusters_of_their_own_run_at_the_same_time(virtual):
     assert seconds(virtual) == pytest.approx(10, rel=1e-3)
 
 
-def test_streams_on_one_cluster_run_one_after_the_other(virtual):
+def test_streams_on_one_cluster_run_serially(virtual):
     gate, futures = threading.Event(), []
     with virtual.acquire(0, 0) as device:
         engine = device.load(scaled([1], run_s=10.0))
@@ -77,7 +77,7 @@ def test_streams_on_one_cluster_run_one_after_the_other(virtual):
     assert virtual.cards[0].figures.cluster_busy_s[0] == 30
 
 
-def test_copies_in_both_directions_overlap_and_in_one_do_not(virtual):
+def test_copies_overlap_in_opposite_directions_only(virtual):
     card, lanes = virtual.cards[0], [Lane() for _ in range(3)]
     card.copy(Direction.TO_DEVICE, 10, 1.0, lanes[0], 0)
     card.copy(Direction.TO_HOST, 20, 1.0, lanes[1], 0)
@@ -87,7 +87,7 @@ def test_copies_in_both_directions_overlap_and_in_one_do_not(virtual):
     assert (to_device.copies, to_device.size_bytes, to_device.busy_s) == (2, 40, 2.0)
 
 
-def test_in_real_time_a_run_is_done_when_the_clock_says_so():
+def test_run_in_real_time_ends_by_the_clock():
     clock = VirtualClock()
     system = GcuSystem(pacing=Pacing.REALTIME, numerics=Numerics.OFF, clock=clock)
     device = system.acquire(0, 0)
@@ -114,7 +114,7 @@ def test_in_real_time_a_run_is_done_when_the_clock_says_so():
     system.close()
 
 
-def test_waiting_for_modelled_work_ends_at_its_timeout_too():
+def test_wait_for_modelled_work_ends_at_its_timeout():
     clock = VirtualClock()
     system = GcuSystem(pacing=Pacing.VIRTUAL, clock=clock)
     device = system.acquire()
@@ -127,7 +127,7 @@ def test_waiting_for_modelled_work_ends_at_its_timeout_too():
     system.close()
 
 
-def test_without_pacing_a_timeout_is_the_hosts_only():
+def test_timeout_without_pacing_is_the_hosts():
     system = GcuSystem()
     with system.acquire() as device, device.create_stream() as stream:
         buffer = device.allocate(1 << 20)
@@ -137,7 +137,7 @@ def test_without_pacing_a_timeout_is_the_hosts_only():
         assert device.figures.copies[Direction.TO_DEVICE].size_bytes == 200 << 20
 
 
-def test_a_run_that_the_host_computes_slower_than_the_card_is_counted():
+def test_run_computed_slower_than_the_card_is_counted():
     system = GcuSystem()
     with system.acquire() as device:
         run_on_host(device.load(scaled([1], run_s=1e-9)), [np.ones((1, 3), np.float32)])
@@ -145,7 +145,7 @@ def test_a_run_that_the_host_computes_slower_than_the_card_is_counted():
         assert device.figures.slow_runs == 1
 
 
-def test_a_host_that_comes_late_does_not_add_up_but_a_slow_one_does():
+def test_single_host_delay_does_not_accumulate_but_a_slow_host_does():
     clock = VirtualClock()
     card = GcuSystem(pacing=Pacing.REALTIME, clock=clock).cards[0]
     lane = Lane()

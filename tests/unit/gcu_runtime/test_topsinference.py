@@ -38,7 +38,7 @@ def expected(x):
     return x * np.array([1, 2, 3], np.float32)
 
 
-def test_a_block_owns_a_device_and_gives_it_back():
+def test_block_owns_a_device_and_releases_it():
     with tops.device(0, [0, 2]) as outer:
         assert find_device() is outer
         with tops.device(0, 1) as inner:
@@ -51,7 +51,7 @@ def test_a_block_owns_a_device_and_gives_it_back():
     assert caught.value.status is Status.TIF_NOT_INITIALIZED
 
 
-def test_a_handle_is_released_once():
+def test_handle_is_released_once():
     handle = tops.set_device(0, [0])
     assert tops.release_device(handle)
     for wrong in (handle, None, 7):
@@ -85,7 +85,7 @@ def test_other_threads_share_the_main_threads_device_and_may_own_others(card):
     assert find_device() is card
 
 
-def test_what_a_thread_owns_is_not_the_main_threads_and_does_not_outlive_it():
+def test_device_of_a_thread_is_not_the_main_threads_and_ends_with_the_thread():
     left = in_a_thread(lambda: tops.set_device(0, 5))
     assert isinstance(in_a_thread(lambda: tops.mem_alloc(4)), StatusError)
     assert find_device() is None
@@ -94,7 +94,7 @@ def test_what_a_thread_owns_is_not_the_main_threads_and_does_not_outlive_it():
         assert left.is_released
 
 
-def test_memory_goes_there_and_back(card):
+def test_memory_round_trips_through_the_device(card):
     host, back = np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
     pointer = tops.mem_alloc(host.size * host.itemsize)
     assert tops.mem_h2d_copy(host, pointer, host.nbytes)
@@ -114,7 +114,7 @@ def test_memory_goes_there_and_back(card):
     assert card.hbm_used_bytes == 0
 
 
-def test_memory_is_checked(card):
+def test_memory_copies_are_checked(card):
     host, pointer = np.zeros(4, np.float32), tops.mem_alloc(16)
     stream = tops.create_stream()
     for call, says in (
@@ -147,7 +147,7 @@ def test_memory_of_a_released_device_cannot_be_used():
         tops.mem_d2h_copy(pointer, np.zeros(4, np.float32), 16)
 
 
-def test_run_takes_lists_and_dicts_and_fills_the_outputs(engine):
+def test_run_accepts_lists_and_dicts_and_fills_the_outputs(engine):
     x, made = rows(5), []
     assert engine.run([x], made, HOST)
     np.testing.assert_array_equal(made[0], expected(x))
@@ -160,7 +160,7 @@ def test_run_takes_lists_and_dicts_and_fills_the_outputs(engine):
         np.testing.assert_array_equal(one, own)
 
 
-def test_run_takes_device_memory_for_whole_batches(engine, card):
+def test_run_accepts_device_memory_for_complete_batches(engine, card):
     x, y = rows(4), np.zeros((4, 3), np.float32)
     pointers = [tops.mem_alloc(size) for size in (48, 48, 32)]
     tops.mem_h2d_copy(x, pointers[0], 48)
@@ -178,7 +178,7 @@ def test_run_takes_device_memory_for_whole_batches(engine, card):
     assert card.figures.samples - before == 1
 
 
-def test_run_with_batch_takes_the_samples_of_each_input(engine):
+def test_run_with_batch_accepts_the_samples_of_each_input(engine):
     x = rows(6)
     given = [np.zeros((6, 3), np.float32), [np.zeros((), np.int64) for _ in range(6)]]
     future = engine.run_with_batch(6, [[x[0:1], *x[1:]]], given, HOST)
@@ -191,7 +191,7 @@ def test_run_with_batch_takes_the_samples_of_each_input(engine):
     np.testing.assert_array_equal(engine.run_with_batch(6, [x]).get()[0], y)
 
 
-def test_run_with_batch_on_a_stream_gives_the_addresses(engine):
+def test_run_with_batch_on_a_stream_returns_the_addresses(engine):
     x, y = rows(3), np.zeros((3, 3), np.float32)
     pointers = [tops.mem_alloc(size) for size in (36, 64, 24)]
     tops.mem_h2d_copy(x, pointers[0], 36)
@@ -204,7 +204,7 @@ def test_run_with_batch_on_a_stream_gives_the_addresses(engine):
     assert engine.run_with_batch(3, pointers[:1], pointers[1:], DEVICE).done()
 
 
-def test_runs_by_run_v2_go_on_side_by_side_on_streams_of_their_own(engine):
+def test_runs_by_run_v2_are_concurrent_on_separate_streams(engine):
     xs = [rows(count) for count in range(1, 13)]
     streams = [tops.create_stream() for _ in xs]
     futures = [engine.runV2([x], stream) for x, stream in zip(xs, streams, strict=True)]
@@ -213,7 +213,7 @@ def test_runs_by_run_v2_go_on_side_by_side_on_streams_of_their_own(engine):
     np.testing.assert_array_equal(engine.runV2({"x": xs[4]}).get()[0], expected(xs[4]))
 
 
-def test_a_future_that_is_not_done_says_so_in_time(engine):
+def test_unfinished_future_times_out(engine):
     stream, gate = tops.create_stream(), threading.Event()
     stream.submit(lambda *_: gate.wait(30), [])
     future = engine.runV2([rows(1)], stream)
@@ -249,7 +249,7 @@ def test_a_future_that_is_not_done_says_so_in_time(engine):
         (lambda e: tops.PyEngine().run([rows(1)], []), "the engine has no executable"),
     ],
 )
-def test_what_does_not_fit_is_raised_and_recorded(engine, call, says):
+def test_invalid_call_is_raised_and_recorded(engine, call, says):
     manager = tops.create_error_manager()
     with pytest.raises(StatusError, match=says) as caught:
         call(engine)
@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_raised_and_recorded(engine, call, says):
     assert manager.get_error_msg(0) == caught.value.message
 
 
-def test_an_error_manager_reports_and_forgets(caplog):
+def test_error_manager_reports_and_clears(caplog):
     manager = tops.create_error_manager()
     with pytest.raises(StatusError):
         tops.set_device(0, 6)
@@ -272,7 +272,7 @@ def test_an_error_manager_reports_and_forgets(caplog):
         manager.get_error_msg(0)
 
 
-def test_a_run_that_failed_on_a_stream_is_recorded_and_the_stream_goes_on(engine, card, monkeypatch):
+def test_failed_run_on_a_stream_is_recorded_and_the_stream_continues(engine, card, monkeypatch):
     from stoker.backends.gcu.runtime import engine as engine_module
 
     stream, manager = tops.create_stream(), tops.create_error_manager()
@@ -290,7 +290,7 @@ def fail(*_):
     raise StatusError(Status.TIF_ENGINE_RUN_FAILED, "broken on purpose")
 
 
-def test_an_engine_describes_itself(engine):
+def test_engine_describes_itself(engine):
     assert (engine.get_input_num(), engine.get_output_num()) == (1, 2)
     assert (engine.get_input_name(0), engine.get_output_name(1)) == ("x", "n")
     assert (engine.get_input_shape(0), engine.get_output_shape(1)) == ([4, 3], [4])
@@ -298,7 +298,7 @@ def test_an_engine_describes_itself(engine):
     assert engine.get_device_memory_size() == 4096 + 12
 
 
-def test_an_engine_follows_its_thread_from_device_to_device(tmp_path):
+def test_engine_moves_with_its_thread_between_devices(tmp_path):
     write_executable(tmp_path / "model.exec", scaled())
     engine, x = tops.load(tmp_path / "model.exec"), rows(2)
     for cluster in (0, 3):
@@ -312,7 +312,7 @@ def test_an_engine_follows_its_thread_from_device_to_device(tmp_path):
         engine.runV2([x])
 
 
-def test_another_executable_takes_the_place_of_the_first(engine, card, tmp_path):
+def test_another_executable_replaces_the_first(engine, card, tmp_path):
     engine.runV2([rows(1)]).get()
     write_executable(tmp_path / "other.exec", scaled([2], scale=[5, 5, 5], workspace_bytes=100))
     assert engine.load_tops_executable(tmp_path / "other.exec")
@@ -320,7 +320,7 @@ def test_another_executable_takes_the_place_of_the_first(engine, card, tmp_path)
     assert card.hbm_used_bytes == 112
 
 
-def test_the_version_is_text_and_numbers():
+def test_version_is_text_and_numbers():
     assert tops.__version__.endswith("simulated)")
     assert tops.version()._fields == ("major", "minor", "patch", "tweak")
     assert tops.TIFStatus.TIF_SUCCESS == 0

@@ -44,7 +44,7 @@ def run(engine, batch):
     return [output.tolist() for output in outputs]
 
 
-def test_the_articles_snippet_makes_an_engine(path, tmp_path):
+def test_snippet_of_the_article_builds_an_engine(path, tmp_path):
     with tops.device(0, 0):
         onnx_parser = tops.create_parser(tops.ONNX_MODEL)
         network = onnx_parser.read(str(path))
@@ -54,7 +54,7 @@ def test_the_articles_snippet_makes_an_engine(path, tmp_path):
     assert run(tops.load(tmp_path / "model.exec"), 4) == [[[9, 12]] * 4, [[10, 13]] * 4]
 
 
-def test_what_is_set_orders_and_fixes_the_inputs(symbolic):
+def test_configured_inputs_are_ordered_and_fixed(symbolic):
     parser = tops.create_parser(tops.ONNX_MODEL)
     parser.set_input_names("b,x")
     parser.set_input_shapes("2,2:2,3")
@@ -83,7 +83,7 @@ def test_models_in_memory_are_read_too(path):
         assert run(tops.create_optimizer().build(network), 4)[0] == [[9, 12]] * 4
 
 
-def test_a_network_is_shown_layer_by_layer(path, capsys):
+def test_network_is_printed_layer_by_layer(path, capsys):
     network = tops.create_parser().read(path)
     network.dump()
     assert network.get_layer_num() == 2
@@ -94,7 +94,7 @@ def test_a_network_is_shown_layer_by_layer(path, capsys):
 
 
 @pytest.mark.parametrize(("flag", "precision"), [(tops.KDEFAULT, "fp32"), (tops.KFP16, "fp16"), (tops.KFP16_MIX, "mixed"), (2, "fp16")])
-def test_the_build_flag_is_the_engines_precision(path, tmp_path, flag, precision):
+def test_build_flag_sets_the_engines_precision(path, tmp_path, flag, precision):
     from stoker.backends.gcu.executable import read_header
 
     optimizer = tops.create_optimizer()
@@ -156,7 +156,7 @@ def test_compile_options_are_a_dict_or_its_json(path, caplog):
         ),
     ],
 )
-def test_what_cannot_be_built_is_raised_and_recorded(path, call, status, says):
+def test_failed_build_is_raised_and_recorded(path, call, status, says):
     manager = tops.create_error_manager()
     with pytest.raises(StatusError, match=says) as caught:
         call(tops.create_parser(), tops.create_optimizer(), path)
@@ -164,13 +164,13 @@ def test_what_cannot_be_built_is_raised_and_recorded(path, call, status, says):
     assert manager.get_error_count() == 1
 
 
-def test_a_model_of_no_fixed_shape_needs_one(symbolic):
+def test_model_without_a_fixed_shape_needs_one(symbolic):
     with pytest.raises(StatusError) as caught:
         tops.create_optimizer().build(tops.create_parser().read(symbolic))
     assert caught.value.status is Status.TIF_MIS_MATCHED_SHAPE_OR_DIM
 
 
-def test_operators_that_the_device_has_not_are_named_with_their_status():
+def test_unsupported_operators_are_named_with_their_status():
     unknown = model([helper.make_node("Det", ["x"], ["y"], name="determinant")], [value("x", (4, 3, 3))], [value("y", (4,))])
     with pytest.raises(StatusError, match="determinant") as caught:
         tops.create_optimizer().build(tops.create_parser().read_object(unknown))
@@ -178,7 +178,7 @@ def test_operators_that_the_device_has_not_are_named_with_their_status():
     assert str(caught.value).count("TIF_UN_SUPPORTED_OPERATOR") == 1
 
 
-def test_without_the_compiler_reading_says_what_to_install(path, monkeypatch):
+def test_missing_compiler_names_the_package_to_install(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "TopsInference.onnx_network", None)
     with pytest.raises(StatusError, match=r"pip install 'stoker\[compile\]'") as caught:
         tops.create_parser().read(path)

@@ -29,7 +29,7 @@ def compile_script() -> ModuleType:
     return module
 
 
-def test_the_committed_files_are_what_the_script_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_files_equal_the_output_of_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = compile_script().build(SAMPLES / "digits", tmp_path)
     committed = SAMPLES / "digits_gcu"
     names = sorted(path.relative_to(built) for path in built.rglob("*") if path.is_file())
@@ -40,7 +40,7 @@ def test_the_committed_files_are_what_the_script_writes(tmp_path: Path, capsys: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 7, 32])
-def test_the_compiled_digits_are_read_as_by_the_source_model(bench: CardBench, rows: int) -> None:
+def test_compiled_digits_are_as_accurate_as_the_source_model(bench: CardBench, rows: int) -> None:
     with np.load(ROOT / "examples/digits/heldout.npz") as heldout:
         images, truth = heldout["images"].astype(np.float32), heldout["digits"]
     session = ort.InferenceSession(str(SAMPLES / "digits/1/model.onnx"), providers=["CPUExecutionProvider"])

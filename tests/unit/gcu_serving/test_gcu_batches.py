@@ -53,7 +53,7 @@ def test_requests_are_merged_on_the_card_and_each_gets_its_own_rows(bench: CardB
 
 @pytest.mark.parametrize("numerics", ["real", "off"])
 @pytest.mark.parametrize("width", [2, SMALL_BYTES])
-def test_each_request_gets_the_outputs_it_wants(bench_with: Callable[..., CardBench], width: int, numerics: str) -> None:
+def test_each_request_gets_its_requested_outputs(bench_with: Callable[..., CardBench], width: int, numerics: str) -> None:
     side = (DataType.FP32, (width,))
     served = signature(dict.fromkeys("ab", side), dict.fromkeys("pq", side))
     instance = bench_with(numerics=numerics).load(pair(width=width), served)
@@ -77,7 +77,7 @@ def test_each_request_gets_the_outputs_it_wants(bench_with: Callable[..., CardBe
     ("rows", "expected", "padding"),
     [(1, {"1": 1}, 0), (2, {"4": 1}, 2), (4, {"4": 1}, 0), (5, {"4": 1, "1": 1}, 0), (10, {"4": 3}, 2)],
 )
-def test_a_batch_runs_as_the_smallest_compiled_one_that_takes_it_and_larger_ones_in_parts(
+def test_batch_runs_as_the_smallest_sufficient_compiled_one_and_larger_ones_in_parts(
     bench: CardBench, rows: int, expected: dict[str, int], padding: int
 ) -> None:
     instance = bench.load(doubling(batches=(1, 4)), SERVED)
@@ -89,7 +89,7 @@ def test_a_batch_runs_as_the_smallest_compiled_one_that_takes_it_and_larger_ones
     assert bench.figure("stoker_gcu_padded_samples_total") == padding
 
 
-def test_a_bad_request_fails_alone(bench: CardBench) -> None:
+def test_bad_request_fails_alone(bench: CardBench) -> None:
     served = same_in_and_out(DataType.INT64)
     arrays = [np.array([[1, 2]]), np.array([[13, 0], [3, 4]]), np.array([[5, 6]])]
     first, second, third = batch(bench.load(picking(), served), served, arrays).outcomes
@@ -109,7 +109,7 @@ def test_a_bad_request_fails_alone(bench: CardBench) -> None:
         ({"x": np.ones((1, 2), np.int32)}, r"input 'x' is int32 \[1, 2\]"),
     ],
 )
-def test_what_an_earlier_request_left_on_the_card_is_never_read(bench: CardBench, inputs: dict[str, Array], message: str) -> None:
+def test_data_of_an_earlier_request_on_the_card_is_never_read(bench: CardBench, inputs: dict[str, Array], message: str) -> None:
     instance = bench.load(doubling(), SERVED, pipeline_depth="1")
     unit = processor_for(instance, SERVED, SystemClock())
     assert answered(unit.process([BatchItem({"x": numbers(7)}, 1, ("y",))]).outcomes[0]).tolist() == [[14, -14]]
@@ -120,7 +120,7 @@ def test_what_an_earlier_request_left_on_the_card_is_never_read(bench: CardBench
     assert answered(good).tolist() == [[2, -2]]
 
 
-def test_a_failed_batch_is_answered_only_when_the_card_uses_none_of_its_memory_any_more(bench: CardBench) -> None:
+def test_failed_batch_responds_when_the_card_no_longer_uses_its_memory(bench: CardBench) -> None:
     width = SMALL_BYTES  # so that each request is copied by itself
     served = same_in_and_out(DataType.FP32, (width,))
     instance = bench.load(doubling(width=width), served, pipeline_depth="1")
@@ -151,14 +151,14 @@ def test_a_failed_batch_is_answered_only_when_the_card_uses_none_of_its_memory_a
     assert answered(processor_for(instance, served, SystemClock()).process([good]).outcomes[0]).tolist() == [[2.0] * width]
 
 
-def test_arrays_that_are_not_contiguous_are_taken(bench: CardBench) -> None:
+def test_arrays_that_are_not_contiguous_are_accepted(bench: CardBench) -> None:
     instance = bench.load(echo(dims=(2, 3)), same_in_and_out(DataType.FP32, (2, 3)))
     x = np.arange(12, dtype=np.float32).reshape(3, 2, 2).transpose(1, 2, 0)
     assert not x.flags.c_contiguous
     assert answer(instance, x).tolist() == x.tolist()
 
 
-def test_a_model_without_batch_dimension_takes_the_samples_its_dims_say(bench: CardBench) -> None:
+def test_model_without_batch_dimension_accepts_the_samples_of_its_dims(bench: CardBench) -> None:
     served = same_in_and_out(DataType.FP32, (3, 2), max_batch_size=0)
     x = numbers(1, 2, 3)
     instance = bench.load(doubling(), served)
@@ -190,7 +190,7 @@ def test_batches_in_flight_do_not_mix(bench_with: Callable[..., CardBench]) -> N
     assert bench.figure("stoker_gcu_batches_total") == 90
 
 
-def test_an_instance_leaves_nothing_on_the_card(bench: CardBench) -> None:
+def test_closed_instance_frees_its_memory_on_the_card(bench: CardBench) -> None:
     def load() -> Instance:
         return bench.load(doubling(), SERVED)
 

@@ -37,26 +37,26 @@ def checked(folder: Path, engine: GcuExecutable, config: str | None = None, **se
 
 @pytest.mark.parametrize("head", ['platform: "topsinference"', 'backend: "topsinference"', 'backend: "gcu"', ""])
 @pytest.mark.parametrize("datatype", ["DT_FLOAT", "TYPE_FP32"])
-def test_either_form_of_configuration_and_every_name_of_the_backend_is_taken(tmp_path: Path, head: str, datatype: str) -> None:
+def test_both_forms_of_configuration_and_every_backend_name_are_accepted(tmp_path: Path, head: str, datatype: str) -> None:
     report = checked(tmp_path, doubling(), f"{head} max_batch_size: 4" + TENSORS.format(datatype))
     assert report.errors == ()
     assert report.backend == "topsinference"
 
 
-def test_without_a_configuration_the_largest_compiled_batch_is_served(tmp_path: Path) -> None:
+def test_largest_compiled_batch_is_the_default(tmp_path: Path) -> None:
     report = checked(tmp_path, doubling(batches=(1, 12)))
     assert report.errors == ()
     assert "max_batch_size: 12" in report.suggestion
 
 
-def test_the_notes_say_what_was_compiled(tmp_path: Path) -> None:
+def test_notes_list_the_compiled_batches(tmp_path: Path) -> None:
     first, second = checked(tmp_path, doubling(batches=(1, 4, 16))).notes
     assert first == "engine 'doubling' for card i20, precision fp32; runs on simulated cards"
     assert second.startswith("compiled for batch sizes 1, 4, 16: ")
     assert second.endswith("larger than 16 runs in parts")
 
 
-def test_a_card_that_is_not_there_is_a_problem_of_the_configuration(tmp_path: Path) -> None:
+def test_missing_card_is_a_configuration_problem(tmp_path: Path) -> None:
     groups = "max_batch_size: 4 instance_group { gpus: [ 0, 2 ] }"
     assert checked(tmp_path / "three", doubling(), groups, cards="3").errors == ()
     [error] = checked(tmp_path / "one", doubling(), groups).errors
@@ -89,11 +89,11 @@ def test_every_mismatch_of_engine_and_configuration_is_named_by_check_and_load(
     assert bench.figure("stoker_gcu_hbm_used_bytes") == 0
 
 
-def test_outputs_may_be_left_out(bench: CardBench) -> None:
+def test_outputs_may_be_omitted(bench: CardBench) -> None:
     assert bench.violations(pair(), signature(dict.fromkeys("ab", (FP32, (2,))), {"q": (FP32, (2,))})) == []
 
 
-def test_too_large_a_batch_says_what_takes_the_memory(bench: CardBench) -> None:
+def test_error_of_a_too_large_batch_lists_the_memory_users(bench: CardBench) -> None:
     [violation] = bench.violations(doubling(), same_in_and_out(FP32, max_batch_size=1 << 28), pipeline_depth="4")
     buffers = 4 * 2 * 8 * (1 << 28)
     assert violation.message == (
@@ -102,12 +102,12 @@ def test_too_large_a_batch_says_what_takes_the_memory(bench: CardBench) -> None:
     )
 
 
-def test_an_engine_for_another_card_is_refused(bench: CardBench) -> None:
+def test_engine_for_another_card_is_refused(bench: CardBench) -> None:
     [violation] = bench.violations(doubling(card="i10"), same_in_and_out())
     assert str(violation) == "default_model_filename: the engine was compiled for card i10; the simulated cards are i20"
 
 
-def test_a_damaged_file_says_where_and_shows_no_path(bench: CardBench, tmp_path: Path) -> None:
+def test_damaged_file_error_has_a_position_and_no_path(bench: CardBench, tmp_path: Path) -> None:
     whole = file_of(doubling())
     for place in (9, 60, len(whole) // 2, len(whole) - 3):
         damaged = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]

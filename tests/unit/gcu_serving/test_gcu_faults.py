@@ -22,7 +22,7 @@ SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
 ONES = np.ones((1, 2), np.float32)
 
 
-def test_a_card_that_asks_for_a_reset_serves_the_next_request(bench_with: Callable[..., CardBench]) -> None:
+def test_card_that_needs_a_reset_serves_the_next_request(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@2")
     instance = bench.load(doubling(), SERVED)
     used = bench.figure("stoker_gcu_hbm_used_bytes")
@@ -38,13 +38,13 @@ def test_a_card_that_asks_for_a_reset_serves_the_next_request(bench_with: Callab
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
 
 
-def test_requests_of_a_batch_that_met_a_reset_are_answered_all_the_same(bench_with: Callable[..., CardBench]) -> None:
+def test_requests_of_a_batch_interrupted_by_a_reset_get_responses(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@1")
     outcomes = batch(bench.load(doubling(), SERVED), SERVED, [ONES, 2 * ONES]).outcomes
     assert [each["y"].tolist() for each in outcomes if not isinstance(each, ServingError)] == [[[2, 2]], [[4, 4]]]
 
 
-def test_other_models_of_the_card_are_loaded_again_after_a_reset(bench_with: Callable[..., CardBench]) -> None:
+def test_other_models_of_the_card_are_reloaded_after_a_reset(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@2")
     first, second = (bench.load(doubling(), SERVED, name=name) for name in ("first", "second"))
     assert answer(second, ONES).tolist() == [[2, 2]]
@@ -55,7 +55,7 @@ def test_other_models_of_the_card_are_loaded_again_after_a_reset(bench_with: Cal
     assert bench.figure("stoker_gcu_resets_total") == 1
 
 
-def test_a_lost_card_is_said_at_every_request_and_others_serve_on(bench_with: Callable[..., CardBench]) -> None:
+def test_lost_card_is_reported_for_every_request_and_others_continue(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(cards="2", faults="lost@1")
     lost, other = (bench.load(doubling(), SERVED, name=f"on{card}", card=card) for card in range(2))
     for _ in range(2):
@@ -91,7 +91,7 @@ def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
     return error
 
 
-def test_a_run_that_hangs_is_given_up_in_time(bench_with: Callable[..., CardBench]) -> None:
+def test_hanging_run_is_aborted_in_time(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="hang@2", pacing="virtual")
     instance = bench.load(doubling(), SERVED, timeout_ms="7000")
     used = bench.figure("stoker_gcu_hbm_used_bytes")
@@ -101,7 +101,7 @@ def test_a_run_that_hangs_is_given_up_in_time(bench_with: Callable[..., CardBenc
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
 
 
-def test_a_model_with_a_hanging_run_can_be_unloaded_when_it_was_given_up(bench_with: Callable[..., CardBench]) -> None:
+def test_model_with_an_aborted_run_can_be_unloaded(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="hang@1", pacing="virtual")
     instance = bench.load(doubling(), SERVED, timeout_ms="7000")
     hung_up_on(bench, instance)
@@ -110,7 +110,7 @@ def test_a_model_with_a_hanging_run_can_be_unloaded_when_it_was_given_up(bench_w
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gcu-0-stream")]
 
 
-def test_garbage_is_an_answer_like_any_other(bench_with: Callable[..., CardBench]) -> None:
+def test_corrupt_output_is_returned_like_any_other(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="bad@1")
     instance = bench.load(doubling(), SERVED)
     assert np.isnan(answer(instance, ONES)).all()
@@ -118,7 +118,7 @@ def test_garbage_is_an_answer_like_any_other(bench_with: Callable[..., CardBench
 
 
 @pytest.mark.slow
-def test_whatever_goes_wrong_under_load_the_card_serves_on(bench_with: Callable[..., CardBench]) -> None:
+def test_card_serves_on_after_any_fault_under_load(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@5,oom@11,reset@17,reset@23,hang@31,reset@40")
     instances = [bench.load(doubling(), SERVED, name=name, timeout_ms="1500") for name in ("first", "second")]
     used = bench.figure("stoker_gcu_hbm_used_bytes")
@@ -136,7 +136,7 @@ def test_whatever_goes_wrong_under_load_the_card_serves_on(bench_with: Callable[
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
 
 
-def test_every_figure_is_simulated_and_explained(bench_with: Callable[..., CardBench]) -> None:
+def test_every_metric_is_simulated_and_explained(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@2")
     instance = bench.load(doubling(), SERVED)
     answer(instance, ONES)

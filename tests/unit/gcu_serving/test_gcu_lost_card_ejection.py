@@ -57,7 +57,7 @@ class Rig:
         return [isinstance(each, InferResponse) and each.outputs["y"].tolist() == [[2 * value, 2 * value]] for value, each in found]
 
 
-def test_a_lost_card_takes_one_request_and_one_for_each_probe(bench_with: Callable[..., CardBench]) -> None:
+def test_lost_card_gets_one_request_and_one_for_each_probe(bench_with: Callable[..., CardBench]) -> None:
     async def scenario() -> None:
         rig = Rig(bench_with(cards="2", faults="lost@1"))
         assert await rig.answers(20) == [False] + [True] * 19
@@ -71,7 +71,7 @@ def test_a_lost_card_takes_one_request_and_one_for_each_probe(bench_with: Callab
     asyncio.run(scenario())
 
 
-def test_a_card_that_was_reset_serves_again_after_its_probe(bench_with: Callable[..., CardBench]) -> None:
+def test_reset_card_serves_again_after_its_probe(bench_with: Callable[..., CardBench]) -> None:
     async def scenario() -> None:
         rig = Rig(bench_with(cards="2", faults="reset@1"))
         assert await rig.answers(5) == [False] + [True] * 4

@@ -34,7 +34,7 @@ def take(allocator: ClusterAllocator, model: str = "m", *, card: int | None = 0,
         (6, [(0,), (1,), (2,), (3,), (4,), (5,)]),
     ],
 )
-def test_instances_of_a_version_share_out_the_clusters_of_their_card(siblings: int, expected: list[tuple[int, ...]]) -> None:
+def test_instances_of_a_version_divide_the_clusters_of_their_card(siblings: int, expected: list[tuple[int, ...]]) -> None:
     allocator = ClusterAllocator(1, 6)
     assert [take(allocator, siblings=siblings).clusters for _ in range(siblings)] == expected
 
@@ -47,7 +47,7 @@ def test_more_instances_than_clusters_are_refused() -> None:
         take(allocator, siblings=7)
 
 
-def test_models_share_clusters_but_take_the_emptiest_first() -> None:
+def test_models_share_clusters_and_get_the_least_used_first() -> None:
     allocator = ClusterAllocator(1, 6)
     assert take(allocator, "a", wanted=2).clusters == (0, 1)
     assert take(allocator, "b", wanted=3).clusters == (2, 3, 4)
@@ -55,14 +55,14 @@ def test_models_share_clusters_but_take_the_emptiest_first() -> None:
     assert [allocator.crowd(0, cluster) for cluster in range(6)] == [2, 1, 1, 1, 1, 1]
 
 
-def test_an_open_card_is_the_one_with_most_room() -> None:
+def test_unspecified_card_is_the_one_with_most_free_memory() -> None:
     allocator = ClusterAllocator(2, 6)
     take(allocator, "a", card=0)
     places = [take(allocator, "b", card=None, siblings=3) for _ in range(3)]
     assert [(place.card, len(place.clusters)) for place in places] == [(1, 3), (0, 3), (1, 3)]
 
 
-def test_a_lost_card_gets_nothing_more() -> None:
+def test_lost_card_gets_no_new_instance() -> None:
     allocator = ClusterAllocator(2, 6)
     lost = frozenset({0})
     assert allocator.take(Lease("m", 1), card=None, siblings=1, wanted=None, unusable=lost).card == 1
@@ -77,9 +77,7 @@ def test_a_lost_card_gets_nothing_more() -> None:
     clusters=st.integers(1, 6),
     steps=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 6), st.booleans()), max_size=20),
 )
-def test_whatever_comes_and_goes_no_version_meets_itself_on_a_cluster(
-    cards: int, clusters: int, steps: list[tuple[str, int, bool]]
-) -> None:
+def test_two_instances_of_a_version_never_share_a_cluster(cards: int, clusters: int, steps: list[tuple[str, int, bool]]) -> None:
     allocator = ClusterAllocator(cards, clusters)
     held: list[Place] = []
     for model, wanted, leaves in steps:
@@ -99,7 +97,7 @@ def test_whatever_comes_and_goes_no_version_meets_itself_on_a_cluster(
         assert all(0 <= card < cards and 0 <= cluster < clusters for card, cluster, _ in pairs)
 
 
-def test_instances_run_side_by_side_on_clusters_of_their_own(bench_with: Callable[..., CardBench]) -> None:
+def test_instances_run_in_parallel_on_separate_clusters(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(cards="2")
     first, second = (bench.load(doubling(), SERVED, card=1, siblings=2) for _ in range(2))
     for _ in range(3):
@@ -119,7 +117,7 @@ def test_models_that_share_clusters_are_reported(bench: CardBench) -> None:
     assert note.startswith("'one', 'two' share clusters 0, 1 of simulated card 0, where their runs take turns")
 
 
-def test_a_model_that_does_not_fit_into_memory_is_rejected_and_affects_no_other(bench: CardBench) -> None:
+def test_model_that_exceeds_the_memory_is_rejected_and_affects_no_other(bench: CardBench) -> None:
     small = bench.load(doubling(), SERVED, name="small")
     large = doubling(workspace_bytes=9 * GIB)
     first = bench.load(large, SERVED, name="large")
@@ -135,7 +133,7 @@ def test_a_model_that_does_not_fit_into_memory_is_rejected_and_affects_no_other(
     assert answer(bench.load(large, SERVED, name="larger"), ONES).tolist() == [[2, 2]]
 
 
-def test_buffers_that_do_not_fit_leave_nothing_behind(bench: CardBench) -> None:
+def test_buffers_that_exceed_the_memory_leak_nothing(bench: CardBench) -> None:
     served = same_in_and_out(DataType.FP32, max_batch_size=GIB // 8)  # two slots of two buffers of 1 GiB
     for number in range(3):
         bench.load(doubling(), served, name=f"m{number}")
@@ -145,7 +143,7 @@ def test_buffers_that_do_not_fit_leave_nothing_behind(bench: CardBench) -> None:
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
 
 
-def test_a_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) -> None:
+def test_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) -> None:
     request = bench.request(doubling(), SERVED, siblings=2)
     first, second = bench.backend.load(request), bench.backend.load(request)
     assert first.loaded._executable is second.loaded._executable  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def test_settings_are_read() -> None:
     assert [len(card.faults.faults) for card in system.cards] == [2, 0, 0]
 
 
-def test_nothing_said_is_one_whole_card_as_fast_as_the_host() -> None:
+def test_defaults_are_one_card_without_pacing() -> None:
     read = CardSettings.read({})
     assert (read.cards, read.clusters, read.pacing, read.numerics) == (1, 6, Pacing.NONE, Numerics.REAL)
     assert read.host_threads >= 1
@@ -49,7 +49,7 @@ def test_nothing_said_is_one_whole_card_as_fast_as_the_host() -> None:
         ("host_threads", "-1", "a whole number"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_it_takes(name: str, value: str, expected: str) -> None:
+def test_wrong_setting_is_named_with_its_allowed_values(name: str, value: str, expected: str) -> None:
     with pytest.raises(BackendSettingError) as caught:
         TopsInferenceBackend().configure({name: value})
     assert f"{name}='{value}'" in str(caught.value)
@@ -73,7 +73,7 @@ def test_every_bad_parameter_is_named_at_once() -> None:
     ]
 
 
-def test_no_instance_runs_on_clusters_the_operator_keeps_back(bench_with: Callable[..., CardBench]) -> None:
+def test_no_instance_runs_on_clusters_reserved_by_the_operator(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(clusters="4")
     assert [each.field for each in bench.violations(doubling(), SERVED, clusters="5")] == ['parameters["clusters"]']
     bench.load(doubling(), SERVED)
@@ -86,13 +86,13 @@ def test_parameters_are_read() -> None:
     assert read_parameters(given) == ModelParameters(clusters=3, pipeline_depth=5, timeout_s=None)
 
 
-def test_with_numerics_off_outputs_are_zeros_and_a_notice_says_so(bench_with: Callable[..., CardBench]) -> None:
+def test_outputs_are_zeros_with_numerics_off_and_a_notice_reports_it(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(numerics="off")
     assert answer(bench.load(doubling(), SERVED), ONES).tolist() == [[0, 0]]
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())
 
 
-def test_with_numerics_off_copies_take_their_time_all_the_same(bench_with: Callable[..., CardBench]) -> None:
+def test_copies_take_their_time_with_numerics_off(bench_with: Callable[..., CardBench]) -> None:
     served = same_in_and_out(DataType.FP32, max_batch_size=1 << 16)
     x = np.ones((1 << 16, 2), np.float32)
     figures = []
@@ -106,13 +106,13 @@ def test_with_numerics_off_copies_take_their_time_all_the_same(bench_with: Calla
     assert sum(value for (name, *_), value in figures[1].items() if name == "stoker_gcu_copy_bytes_total") == 2 * x.nbytes
 
 
-def test_with_numerics_off_a_fault_may_still_show_garbage(bench_with: Callable[..., CardBench]) -> None:
+def test_fault_corrupts_outputs_with_numerics_off(bench_with: Callable[..., CardBench]) -> None:
     instance = bench_with(numerics="off", faults="bad@1").load(doubling(), SERVED)
     assert np.isnan(answer(instance, ONES)).all()
     assert answer(instance, ONES).tolist() == [[0, 0]]
 
 
-def test_virtual_time_moves_by_what_the_card_does(bench_with: Callable[..., CardBench]) -> None:
+def test_virtual_time_advances_by_the_cards_work(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(pacing="virtual")
     instance = bench.load(doubling(), SERVED)
     assert answer(instance, ONES).tolist() == [[2, 2]]

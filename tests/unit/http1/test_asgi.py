@@ -222,7 +222,7 @@ async def _returns_at_once(scope: Scope, receive: Receive, send: Send) -> None:
         events({**START, "headers": [(b"content-length", b"4")]}, body(b"abc")),
     ],
 )
-def test_an_application_that_fails_before_a_byte_is_sent_gets_status_500(app: AsgiApp, caplog: pytest.LogCaptureFixture):
+def test_application_that_fails_before_a_byte_is_sent_gets_status_500(app: AsgiApp, caplog: pytest.LogCaptureFixture):
     response = run(app, lambda client: client.exchange(GET))
     assert response.startswith(b"HTTP/1.1 500 ")
     assert b"connection: close\r\n" in response
@@ -237,13 +237,13 @@ async def _raises_amid_body(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("app", [_raises_amid_body, events(START, body(b"abc", more=True))])
-def test_an_application_that_fails_amid_the_body_ends_the_connection_without_the_last_chunk(app: AsgiApp):
+def test_application_that_fails_within_the_body_ends_the_connection_without_the_last_chunk(app: AsgiApp):
     response = run(app, lambda client: client.exchange(GET))
     assert response.startswith(b"HTTP/1.1 200 ")
     assert response.endswith(b"3\r\nabc\r\n")
 
 
-def test_an_application_that_fails_behind_its_response_leaves_the_connection_usable():
+def test_application_that_fails_behind_its_response_leaves_the_connection_usable():
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(START)
         await send(body(b"abc"))
@@ -283,7 +283,7 @@ def test_a_response_without_receive_sends_no_100_continue():
     assert run(events(START, body(b"no")), scenario).startswith(b"HTTP/1.1 200 ")
 
 
-def test_send_waits_while_the_client_reads_nothing_and_goes_on_when_it_reads():
+def test_send_waits_while_the_client_does_not_read_and_continues_when_it_reads():
     sent = 0
     piece, count = bytes(1 << 20), 64
 
@@ -309,7 +309,7 @@ def test_send_waits_while_the_client_reads_nothing_and_goes_on_when_it_reads():
     run(app, scenario)
 
 
-def test_a_body_that_the_application_does_not_read_waits_with_the_client():
+def test_body_that_the_application_does_not_read_stays_with_the_client():
     go_on = asyncio.Event()
     pieces: list[int] = []
 
@@ -360,7 +360,7 @@ def test_the_task_of_a_request_is_cancelled_when_its_client_leaves(caplog: pytes
     assert not caplog.records
 
 
-def test_a_body_that_comes_behind_its_response_is_dropped_and_the_next_request_served():
+def test_body_that_arrives_behind_its_response_is_dropped_and_the_next_request_served():
     async def scenario(client: Client) -> None:
         client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc")
         await client.head()

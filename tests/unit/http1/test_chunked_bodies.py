@@ -65,7 +65,7 @@ def framed(chunks: list[bytes], form: str, extension: bytes, trailers: bytes) ->
     st.lists(st.integers(0, 400), max_size=30),
     st.binary(max_size=10),
 )
-def test_reads_of_any_size_give_the_data_and_the_end(
+def test_reads_of_any_size_return_the_data_and_the_end(
     chunks: list[bytes], form: str, extension: bytes, trailers: bytes, cuts: list[int], behind: bytes
 ):
     wire = framed(chunks, form, extension, trailers)

@@ -21,7 +21,7 @@ async def head_of(peer: Peer, method: str, path: str) -> bytes:
 
 
 @pytest.mark.parametrize("path", get_paths())
-def test_head_is_get_without_the_body(path: str):
+def test_head_equals_get_without_the_body(path: str):
     async def scenario(peer: Peer) -> None:
         # Whatever the answer to HEAD had behind its head would stand before the next one.
         first = await head_of(peer, "HEAD", path)
@@ -36,7 +36,7 @@ def test_head_is_get_without_the_body(path: str):
 
 
 @pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/repository/index"])
-def test_head_is_refused_where_get_is(path: str):
+def test_head_is_refused_like_get(path: str):
     async def scenario(peer: Peer) -> None:
         for _ in range(2):
             assert (await head_of(peer, "HEAD", path)).startswith(b"HTTP/1.1 405 ")

@@ -203,7 +203,7 @@ def test_padding_and_priority_fields_are_removed_from_headers():
     assert peer.events == [RequestStarted(1, REQUEST, False), (1, b"data", False), (1, b"", True)]
 
 
-def test_padding_counts_for_the_windows_and_is_given_back_at_once():
+def test_padding_counts_for_the_windows_and_is_returned_at_once():
     peer = RawPeer(H2Limits(stream_window_bytes=1000))
     peer.send(request(1), frame(DATA, PADDED, 1, b"\xff" + bytes(255)) * 2)
     assert [(sent.kind, sent.stream_id, sent.payload) for sent in peer.output()] == [(WINDOW_UPDATE, 1, u32(512))]

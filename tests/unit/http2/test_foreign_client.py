@@ -132,7 +132,7 @@ def test_small_receive_window_holds_the_client_until_bytes_are_consumed():
     assert exchange.client.local_flow_control_window(1) == 5
 
 
-def test_closed_stream_gives_its_window_back_to_the_connection():
+def test_closed_stream_returns_its_window_to_the_connection():
     exchange = Exchange(auto_consume=False)
     exchange.settle()
     whole = exchange.client.outbound_flow_control_window

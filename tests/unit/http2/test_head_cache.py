@@ -26,7 +26,7 @@ def test_fields_that_are_the_same_object_are_read_once():
     assert cache.read(others).metadata["a"] == "1"
 
 
-def test_large_metadata_that_never_repeat_are_not_gathered():
+def test_large_metadata_that_never_repeat_are_not_cached():
     cache = HeadCache(method_table([method(PATH, echo, Kind.UNARY)]))
     kept = [fields((b"a", str(at).encode() * 4000)) for at in range(1000)]
     for headers in kept:

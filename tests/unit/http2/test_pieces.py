@@ -28,7 +28,7 @@ def test_single_bytes_give_the_same_events(seed):
     assert result(data, [1]) == result(data, [max(1, len(data))])
 
 
-def test_data_is_handed_on_before_its_frame_is_complete():
+def test_data_is_reported_before_its_frame_is_complete():
     peer = RawPeer()
     body = bytes(range(256)) * 400
     data = frame(DATA, PADDED | END_STREAM, 1, b"\7" + body + bytes(7))

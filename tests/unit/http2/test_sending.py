@@ -220,7 +220,7 @@ def test_ping_of_other_than_eight_bytes_is_refused():
         RawPeer().server.ping(b"abc")
 
 
-def test_consumed_bytes_are_given_back_in_large_steps_and_only_once():
+def test_consumed_bytes_are_returned_in_large_steps_and_only_once():
     peer = RawPeer(H2Limits(stream_window_bytes=1000))
     peer.send(request(1), frame(DATA, 0, 1, bytes(800)))
     for _ in range(4):

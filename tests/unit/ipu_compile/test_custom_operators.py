@@ -61,7 +61,7 @@ def converted(library: Path, **options: object) -> SourceModel:
 
 @pytest.mark.usefixtures("shapes")
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
-def test_a_library_s_operator_is_converted_checked_compiled_and_run(library: Path, tmp_path: Path, precision: str) -> None:
+def test_operator_of_a_library_is_converted_checked_compiled_and_run(library: Path, tmp_path: Path, precision: str) -> None:
     source = converted(library, precision=precision, precision_compare=precision == "fp8")
     with using_libraries([library]):
         (error,) = compare_models(doubled(), source.model)
@@ -75,7 +75,7 @@ def test_a_library_s_operator_is_converted_checked_compiled_and_run(library: Pat
 
 
 @pytest.mark.usefixtures("shapes")
-def test_the_executable_names_the_library_that_it_needs(library: Path, tmp_path: Path) -> None:
+def test_executable_names_its_operator_library(library: Path, tmp_path: Path) -> None:
     SimulatedIpuTarget().export([converted(library)], CompilerOptions(), tmp_path / "m.popef")
     reader = Reader()
     reader.parse_file(tmp_path / "m.popef")
@@ -85,7 +85,7 @@ def test_the_executable_names_the_library_that_it_needs(library: Path, tmp_path:
 
 
 @pytest.mark.usefixtures("shapes")
-def test_another_library_is_no_hit_in_the_cache(library: Path, tmp_path: Path) -> None:
+def test_another_library_misses_the_cache(library: Path, tmp_path: Path) -> None:
     source = converted(library)
     other = tmp_path / "libdouble.so"
     other.write_bytes(library.read_bytes() + b"\0")
@@ -95,18 +95,18 @@ def test_another_library_is_no_hit_in_the_cache(library: Path, tmp_path: Path) -
     assert keys[0] != keys[1]
 
 
-def test_an_operator_without_library_is_the_only_one_to_be_named() -> None:
+def test_only_the_operator_without_a_library_is_named() -> None:
     with pytest.raises(UnsupportedOperators, match="custom_library_so_paths") as caught:
         compile_program([SourceModel(model=doubled(), name="m")])
     assert [each.node for each in caught.value.operators] == ["double"]  # not the product, whose type is unknown
 
 
-def test_the_error_for_an_operator_without_shape_function_names_it(library: Path) -> None:
+def test_error_for_an_operator_without_shape_function_names_it(library: Path) -> None:
     with pytest.raises(UnsupportedOperators, match="custom_shape_inference"):
         compile_program([SourceModel(model=doubled(), name="m", custom_libraries=[str(library)])])
 
 
-def test_libraries_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
+def test_unloadable_libraries_are_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="custom_library_so_paths: there is no file"):
         Converter(custom_library_so_paths=str(tmp_path / "no.so"))
     broken = tmp_path / "broken.so"

@@ -27,7 +27,7 @@ from tests.fakes.graphs import parse
         ({"tiles_per_ipu": 4}, replace(M2000, tiles=4)),
     ],
 )
-def test_a_device_is_named_by_system_or_version(options, hardware) -> None:
+def test_device_is_selected_by_system_or_version(options, hardware) -> None:
     assert choose_device(CompilerOptions(**options)) == hardware
 
 
@@ -40,7 +40,7 @@ def test_a_device_is_named_by_system_or_version(options, hardware) -> None:
         ({"tiles_per_ipu": 1473}, "tiles_per_ipu is 1473, expected 1 to 1472"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(options, text) -> None:
+def test_missing_device_is_refused(options, text) -> None:
     with pytest.raises(OptionError, match=text):
         choose_device(CompilerOptions(**options))
 
@@ -64,7 +64,7 @@ def test_options_out_of_range_are_named(options, text) -> None:
         check_options(CompilerOptions(**options), M2000)
 
 
-def test_an_option_without_effect_is_said_once(caplog) -> None:
+def test_option_without_effect_is_reported_once(caplog) -> None:
     warn_of_no_effect(CompilerOptions(enable_fast_reduce=True))
     check = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in check] == [
@@ -77,13 +77,13 @@ def plan(*, ipus: int = 1, stages: int = 1) -> GraphPlan:
     return GraphPlan(steps=(), memory=memory, code_bytes=0, weight_bytes=0, pipeline_stages=stages)
 
 
-def test_a_pipeline_must_be_filled_in_whole_turns() -> None:
+def test_batch_must_fill_complete_rounds_of_the_pipeline() -> None:
     check_sharding(CompilerOptions(num_ipus=2, batches_per_step=4), plan(ipus=2, stages=2))
     with pytest.raises(OptionError, match=r"over 2 stages.*multiple of that; it is 3"):
         check_sharding(CompilerOptions(num_ipus=2, batches_per_step=3), plan(ipus=2, stages=2))
 
 
-def test_more_shards_than_ipus_are_refused_and_idle_ipus_said(caplog) -> None:
+def test_more_shards_than_ipus_are_refused_and_idle_ipus_reported(caplog) -> None:
     with pytest.raises(OptionError, match="sharded over 2 IPUs, num_ipus is 1"):
         check_sharding(CompilerOptions(), plan(ipus=2))
     check_sharding(CompilerOptions(num_ipus=4), plan(ipus=2))
@@ -110,7 +110,7 @@ OTHER_VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(CompilerOptions) if field.name not in NOT_OF_THE_PROGRAM])
-def test_every_option_changes_the_program_or_says_that_it_does_not(name, caplog) -> None:
+def test_every_option_changes_the_program_or_reports_that_it_does_not(name, caplog) -> None:
     weights = {f"w{at}": np.ones((64, 64), np.float16) for at in range(2)}
     model = parse("g (float16[64,64] x) => (float16[64,64] y) { a = MatMul(x, w0) b = MatMul(a, w1) y = Softmax(b) }", weights)
     usual = compile_model(model, (), CompilerOptions())

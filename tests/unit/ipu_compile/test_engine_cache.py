@@ -32,7 +32,7 @@ def compilations(monkeypatch) -> list[object]:
     return calls
 
 
-def test_the_second_time_nothing_is_compiled(tmp_path, options, compilations) -> None:
+def test_second_compilation_uses_the_cache(tmp_path, options, compilations) -> None:
     first = compile_into([as_source(MODEL)], options, tmp_path / "a" / "m.popef")
     second = compile_into([as_source(MODEL)], options, tmp_path / "b" / "m.popef")
     assert len(compilations) == 1
@@ -42,14 +42,14 @@ def test_the_second_time_nothing_is_compiled(tmp_path, options, compilations) ->
     assert [each.name for each in (tmp_path / "b").iterdir()] == ["m.popef"]
 
 
-def test_without_the_option_everything_is_compiled(tmp_path, compilations) -> None:
+def test_compilation_without_the_option_ignores_the_cache(tmp_path, compilations) -> None:
     for _ in range(2):
         IpuTarget().export([as_source(MODEL)], CompilerOptions(cache_path=str(tmp_path / "cache")), tmp_path / "m.popef")
     assert len(compilations) == 2
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_damaged_cached_file_is_compiled_again(tmp_path, options, compilations, caplog) -> None:
+def test_damaged_cached_file_is_compiled_again(tmp_path, options, compilations, caplog) -> None:
     compile_into([as_source(MODEL)], options, tmp_path / "m.popef")
     good = (tmp_path / "m.popef").read_bytes()
     (cached,) = (tmp_path / "cache").iterdir()
@@ -60,7 +60,7 @@ def test_a_damaged_cached_file_is_compiled_again(tmp_path, options, compilations
     assert cached.read_bytes() == good == (tmp_path / "m.popef").read_bytes()
 
 
-def test_the_key_changes_with_whatever_decides_the_result() -> None:
+def test_key_depends_on_every_input_of_the_result() -> None:
     source, other = as_source(MODEL), as_source(parse(TEXT, {"w": np.zeros(4, np.float32)}))
     keys = [
         cache_key([source], CompilerOptions()),
@@ -73,7 +73,7 @@ def test_the_key_changes_with_whatever_decides_the_result() -> None:
     assert cache_key([source], CompilerOptions(cache_path="/elsewhere", compilation_progress_logger=print)) == keys[0]
 
 
-def test_a_place_that_cannot_be_written_is_a_compile_error(tmp_path, options) -> None:
+def test_unwritable_cache_is_a_compile_error(tmp_path, options) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompileError, match="cannot be written"):
         compile_into([as_source(MODEL)], options, tmp_path / "file" / "m.popef")

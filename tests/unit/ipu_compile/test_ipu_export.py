@@ -58,7 +58,7 @@ def seed_models() -> tuple[onnx.ModelProto, onnx.ModelProto]:
     return first, second
 
 
-def test_a_model_goes_into_a_file_and_comes_back(tmp_path) -> None:
+def test_model_round_trips_through_a_file(tmp_path) -> None:
     model = parse(RELU)
     artefact = export(tmp_path, model)
     loaded = read(artefact.path)
@@ -67,7 +67,7 @@ def test_a_model_goes_into_a_file_and_comes_back(tmp_path) -> None:
     assert [step.kind for step in loaded.program().graphs[0].steps].count(StepKind.HOST_READ) == 1
 
 
-def test_metadata_say_what_a_runtime_must_know(tmp_path) -> None:
+def test_metadata_contain_the_facts_for_a_runtime(tmp_path) -> None:
     artefact = export(tmp_path, parse(RELU), ipu_version="ipu21", batches_per_step=4, engine_options={"target.hostSyncTimeout": "600"})
     metadata = read(artefact.path).metadata
     assert [(anchor.name, anchor.handle, anchor.type, anchor.programs) for anchor in metadata.anchors] == [
@@ -101,12 +101,12 @@ def test_replicas_have_a_leading_dimension_each_and_the_graph_has_none(tmp_path)
         ("g (float[3] x) => (float[3] y) { y = Relu(x) }", 1, 0),
     ],
 )
-def test_the_batch_is_what_all_streams_share(text, axis, rows) -> None:
+def test_batch_is_the_common_dimension_of_all_streams(text, axis, rows) -> None:
     program, _ = compile_program([as_source(parse(text))], CompilerOptions(batch_axis=axis))
     assert (program.micro_batch_size, program.batch_axis) == (rows, axis if rows else -1)
 
 
-def test_fused_models_have_the_tutorial_s_names(tmp_path) -> None:
+def test_fused_models_have_the_tutorials_names(tmp_path) -> None:
     loaded = read(export(tmp_path, *seed_models()).path)
     described = [(anchor.name, anchor.tensor_info.data_type, anchor.tensor_info.shape) for anchor in loaded.metadata.anchors]
     assert described == [
@@ -123,7 +123,7 @@ def test_fused_models_have_the_tutorial_s_names(tmp_path) -> None:
     np.testing.assert_array_equal(half, np.array([[0, 1.5, 2]], np.float16))
 
 
-def test_the_fusion_map_says_whose_a_stream_is(tmp_path) -> None:
+def test_fusion_map_names_the_model_of_each_stream(tmp_path) -> None:
     fusion = FusionMap.from_bytes(read(export(tmp_path, *seed_models()).path).opaques[MODEL_FUSION])
     assert [(graph.index, graph.name, graph.model) for graph in fusion.graphs] == [(0, "graph0", "a"), (1, "graph1", "b")]
     assert [(each.anchor, each.tensor, each.aliases) for each in fusion.graphs[0].inputs] == [
@@ -135,14 +135,14 @@ def test_the_fusion_map_says_whose_a_stream_is(tmp_path) -> None:
     ]
 
 
-def test_streams_are_numbered_as_the_source_model_has_its_inputs(tmp_path) -> None:
+def test_streams_are_numbered_in_the_source_models_input_order(tmp_path) -> None:
     model = parse("g (float[2] b, float[2] a) => (float[2] y) { y = Sub(a, b) }")
     source = SourceModel(model=model, name="m", inputs=("a", "b"))
     program, _ = compile_program([source, source], CompilerOptions())
     assert [(each.anchor, each.tensor) for each in program.graphs[0].inputs] == [("graph0/stream0", "a"), ("graph0/stream1", "b")]
 
 
-def test_memory_of_fused_models_adds_up_where_they_do_not_take_turns() -> None:
+def test_memory_of_fused_models_is_summed_unless_they_alternate() -> None:
     weight = np.ones((256, 256), np.float32)
     model = parse("g (float[8,256] x) => (float[8,256] y) { y = MatMul(x, w) }", {"w": weight})
     alone, _ = compile_program([as_source(model)])
@@ -156,7 +156,7 @@ def test_memory_of_fused_models_adds_up_where_they_do_not_take_turns() -> None:
     assert fused.weight_bytes == 3 * alone.weight_bytes
 
 
-def test_models_that_fit_alone_may_not_fit_together() -> None:
+def test_models_that_fit_alone_are_refused_if_their_sum_does_not() -> None:
     model = parse("g (float[1,512] x) => (float[1,512] y) { y = MatMul(x, w) }", {"w": np.ones((512, 512), np.float32)})
     options = CompilerOptions(tiles_per_ipu=4)
     compile_program([as_source(model)], options)
@@ -184,7 +184,7 @@ def test_weights_of_fused_models_have_different_names(tmp_path) -> None:
     assert set(loaded.tensors) == {"graph0/w", "graph1/w"}
 
 
-def test_compiling_twice_gives_the_same_file(tmp_path) -> None:
+def test_repeated_compilation_writes_the_same_file(tmp_path) -> None:
     first = export(tmp_path / "a", *seed_models()).path.read_bytes()
     assert export(tmp_path / "b", *seed_models()).path.read_bytes() == first
 
@@ -194,7 +194,7 @@ def test_another_model_has_another_name() -> None:
     assert first != second
 
 
-def test_a_failure_leaves_what_was_there(tmp_path) -> None:
+def test_failed_compilation_leaves_existing_files_unchanged(tmp_path) -> None:
     path = export(tmp_path, parse(RELU)).path
     before = path.read_bytes()
     with pytest.raises(ShapeError):
@@ -203,18 +203,18 @@ def test_a_failure_leaves_what_was_there(tmp_path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["executable.popef"]
 
 
-def test_a_place_that_cannot_be_written_is_a_compile_error(tmp_path) -> None:
+def test_unwritable_path_is_a_compile_error(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompileError, match="cannot be written"):
         export(tmp_path / "file", parse(RELU))
 
 
-def test_unsupported_operators_come_before_sizes_that_only_they_make() -> None:
+def test_unsupported_operators_are_reported_before_sizes_that_only_they_produce() -> None:
     with pytest.raises(UnsupportedOperators, match="NonZero"):
         compile_model(parse("g (float[4] x) => (int32[1,n] y) { a = NonZero(x) y = Cast<to=6>(a) }"))
 
 
-def test_nothing_to_compile_is_refused() -> None:
+def test_empty_list_of_models_is_refused() -> None:
     with pytest.raises(OptionError, match="no model"):
         compile_program([])
 
@@ -225,7 +225,7 @@ def test_two_streams_of_one_name_are_refused() -> None:
         compile_program([as_source(model)])
 
 
-def test_facts_and_own_blobs_stand_in_the_file(tmp_path) -> None:
+def test_facts_and_own_blobs_are_in_the_file(tmp_path) -> None:
     artefact = export(tmp_path, parse(RELU), opaque_blobs={"mine": b"\x00\x01"})
     opaques = read(artefact.path).opaques
     assert opaques["mine"] == b"\x00\x01"
@@ -235,7 +235,7 @@ def test_facts_and_own_blobs_stand_in_the_file(tmp_path) -> None:
     assert artefact.summary["modelled_latency_ms"]["g"] > 0
 
 
-def test_what_passes_noted_reaches_options_and_blobs(tmp_path) -> None:
+def test_notes_of_passes_reach_options_and_blobs(tmp_path) -> None:
     model = parse("g (int32[4,3] all) => (int32[2,3] a, int32[2,3] b) { a, b = Split(all, s) }", {"s": np.array([2, 2])})
     concat = '[{"tensor_name": "all", "input_tensor_names": ["p", "q"], "shape": [2, 3], "dtype": "int32", "data_size_bytes": 24}]'
     notes = {marks.NUM_IO_TILES: "32", marks.HOST_CONCAT: concat, marks.PACKING: '{"rows": 2}', "note": "to self"}
@@ -254,7 +254,7 @@ def test_what_passes_noted_reaches_options_and_blobs(tmp_path) -> None:
         export(tmp_path, model, num_io_tiles=64)
 
 
-def test_a_note_that_makes_no_sense_is_a_compile_error() -> None:
+def test_invalid_note_is_a_compile_error() -> None:
     model = parse(RELU)
     model.metadata_props.add(key=marks.HOST_CONCAT, value="[{}]")
     with pytest.raises(CompileError, match="'tensor_name' is None"):
@@ -267,7 +267,7 @@ def test_progress_is_reported() -> None:
     assert steps == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_a_file_may_be_compressed(tmp_path) -> None:
+def test_file_may_be_compressed(tmp_path) -> None:
     model = parse("g (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }", {"w": np.zeros((64, 64), np.float32)})
     plain = export(tmp_path / "plain", model).path.stat().st_size
     path = export(tmp_path / "small", model, compress=True).path
@@ -276,7 +276,7 @@ def test_a_file_may_be_compressed(tmp_path) -> None:
     assert not run(read(path), feeds)["y"].any()
 
 
-def test_the_wanted_outputs_are_the_anchors(tmp_path) -> None:
+def test_requested_outputs_are_the_anchors(tmp_path) -> None:
     model = parse("g (float[2] x) => (float[2] y, float[2] z) { y = Relu(x) z = Exp(x) }")
     compiled = compile_and_export(model, ["z"], tmp_path / "m.popef")
     assert [anchor.name for anchor in compiled.metadata.anchors if _is_output(anchor)] == ["z"]
@@ -290,7 +290,7 @@ def _is_output(anchor: Anchor) -> bool:
 SIDE_INPUTS = "g (float[4,3] x, float scale, float[9,3] table) => (float[4,3] y) { t = ReduceSum(table) p = Mul(x, scale) y = Add(p, t) }"
 
 
-def test_rows_are_those_of_the_outputs_though_an_input_has_none(tmp_path) -> None:
+def test_rows_are_those_of_the_outputs_although_an_input_has_none(tmp_path) -> None:
     artefact = export(tmp_path, parse(SIDE_INPUTS))
     program = read(artefact.path).program()
     assert (program.micro_batch_size, program.batch_axis) == (4, 0)
@@ -303,7 +303,7 @@ def test_servers_batch_along_the_first_dimension_only(tmp_path, axis: int) -> No
     assert artefact.config["max_batch_size"] == (0 if axis else 2)
 
 
-def test_each_fused_model_is_served_by_itself_under_its_tensors_names(tmp_path) -> None:
+def test_each_fused_model_is_served_separately_with_its_tensor_names(tmp_path) -> None:
     two_rows = parse("b (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
     four_rows = parse("a (float[4,3] x, float[4,3] z) => (float[4,3] y) { y = Add(x, z) }")
     artefact = export(tmp_path, two_rows, four_rows, batches_per_step=2)
@@ -316,7 +316,7 @@ def test_each_fused_model_is_served_by_itself_under_its_tensors_names(tmp_path) 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
-def test_the_summary_names_the_precision_as_it_was_asked_for(tmp_path, precision: str) -> None:
+def test_summary_names_the_precision_as_requested(tmp_path, precision: str) -> None:
     model = parse("g (float[4,3] x) => (float[4,2] y) { y = MatMul(x, w) }", {"w": np.ones((3, 2), np.float32)})
     converted = Converter(precision=precision).convert_internal(model)
     assert export(tmp_path, converted, ipu_version="ipu21").summary["precision"] == precision

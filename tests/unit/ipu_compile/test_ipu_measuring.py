@@ -17,7 +17,7 @@ MODEL = "g (float16[4,8] x, int32[4] i) => (float16[4,8] y) { a = Gather(w, i) y
 WEIGHTS = {"w": np.ones((2, 8), np.float16)}
 
 
-def test_a_file_runs_and_its_modelled_times_are_reported(tmp_path) -> None:
+def test_file_runs_and_its_modelled_times_are_reported(tmp_path) -> None:
     options = CompilerOptions(batches_per_step=2, replication_factor=2, constant_weights=False)
     compiled = compile_model(parse(MODEL, WEIGHTS), (), options)
     write_popef(compiled, tmp_path / "m.popef")
@@ -56,12 +56,12 @@ def test_fused_models_are_reported_each_with_its_own_rows(tmp_path) -> None:
     ]
 
 
-def test_the_host_s_budget_ends_a_long_run(tmp_path) -> None:
+def test_budget_of_the_host_ends_a_long_run(tmp_path) -> None:
     write_popef(compile_model(parse(MODEL, WEIGHTS)), tmp_path / "m.popef")
     assert run_with_random_data(tmp_path / "m.popef", calls=1000, host_budget_s=0).calls == 1
 
 
-def test_what_is_no_popef_is_a_compile_error(tmp_path) -> None:
+def test_file_that_is_not_popef_is_a_compile_error(tmp_path) -> None:
     (tmp_path / "m.popef").write_bytes(b"nonsense")
     with pytest.raises(CompileError, match=r"m\.popef"):
         SimulatedIpuTarget().measure(tmp_path / "m.popef")

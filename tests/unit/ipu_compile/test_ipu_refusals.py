@@ -33,7 +33,7 @@ def save(path: str, batch: int | str = 2) -> None:
     )
 
 
-def test_operators_are_all_named_also_where_one_of_them_leaves_an_output_without_shape(refused: Command) -> None:
+def test_all_operators_are_named_although_one_of_them_leaves_an_output_without_shape(refused: Command) -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["at"], name="finds"),
         helper.make_node("Foo", ["x"], ["y"], name="foo", domain="my.ops"),
@@ -48,7 +48,7 @@ def test_operators_are_all_named_also_where_one_of_them_leaves_an_output_without
     assert "my.ops::Foo (node 'foo')" in said
 
 
-def test_an_output_without_shape_is_the_error_if_the_device_has_the_operator(refused: Command) -> None:
+def test_output_without_shape_is_the_error_if_the_device_has_the_operator(refused: Command) -> None:
     nodes = [helper.make_node("Compress", ["x", "which"], ["y"], name="drops", axis=0)]
     onnx.save(model_of(nodes, [tensor("x", [2, 3]), tensor("which", [2], np.bool_)], [tensor("y", [None, 3])]), "model.onnx")
     code, said = refused("-i", "model.onnx", "--output_model", "converted.onnx")
@@ -57,7 +57,7 @@ def test_an_output_without_shape_is_the_error_if_the_device_has_the_operator(ref
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8_weight"])
-def test_eight_bit_floats_are_refused_before_the_model_is_read_where_the_device_has_none(refused: Command, precision: str) -> None:
+def test_eight_bit_floats_are_refused_before_the_model_is_read_if_the_device_has_none(refused: Command, precision: str) -> None:
     assert refused("-i", "there is none", "--precision", precision, "--export_popef") == (
         2,
         f"stoker compile: error: precision {precision}: M2000 (ipu2) has no FP8; give ipu_version ipu21, a C600\n",
@@ -69,7 +69,7 @@ def test_options_of_the_device_are_refused_before_the_model_is_read(refused: Com
     assert (code, said) == (2, "stoker compile: error: num_io_tiles is 2000, expected 0 to 1471\n")
 
 
-def test_a_folder_that_cannot_be_is_refused_before_the_model_is_read(refused: Command) -> None:
+def test_invalid_folder_is_refused_before_the_model_is_read(refused: Command) -> None:
     Path("taken").write_text("")
     code, said = refused("-i", "there is none", "--output_dir", "taken/deeper")
     assert code == 1
