@@ -1,6 +1,7 @@
 """Objects that have a key twice are refused, wherever they stand and however their keys are written."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.errors import InvalidRequest
+from stoker.server.codecs import strict_json
 from stoker.server.codecs.long_arrays import parse_infer_json
-from stoker.server.codecs.strict_json import parse_bounded, parse_json, parse_tensor_json
+from stoker.server.codecs.strict_json import RepeatedKey, check_keys, parse_bounded, parse_json, parse_tensor_json
 from stoker.server.core.limits import Limits
 
 LIMITS = Limits()
@@ -64,8 +66,62 @@ def test_what_repeats_none_is_taken(parse: Any, value: Any, separators: tuple[st
     assert parse(json.dumps(value, separators=separators).encode(), LIMITS) == value
 
 
-def test_colons_may_be_written_as_escapes():
-    assert parse_json(b'{"a\\u003a":1,"b":"\\u003A:"}', LIMITS) == {"a:": 1, "b": "::"}
+@PARSERS
+@pytest.mark.parametrize("filler", [b"", b"1," * 9000], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("members", "is_repeated"),
+    [
+        (b'"a\\u003a":1,"b":"\\u003A:"', False),
+        (b'"a":"\\\\u003a","b":"\\\\\\u003a"', False),
+        (b'"a":"\\u003b\\u003f","b:":1', False),
+        (b'"a":"\\u003a","b":1,"b":2', True),
+        (b'"a":"\\\\u003a","b":1,"b":2', True),
+        (b'"a:":1,"a\\u003a":2', True),
+    ],
+    ids=range(6),
+)
+def test_an_escaped_colon_neither_hides_nor_feigns_a_repeated_key(parse: Any, members: bytes, filler: bytes, is_repeated: bool):
+    text = b'{%b,"long":[%b1]}' % (members, filler)
+    if is_repeated:
+        with pytest.raises(InvalidRequest, match="the same key more than once"):
+            parse(text, LIMITS)
+    else:
+        assert parse(text, LIMITS) == json.loads(text)
+
+
+class Searched(bytes):
+    """Counts the bytes that are searched."""
+
+    searched = 0
+
+    def count(self, *arguments: Any) -> int:
+        self.searched += len(self)
+        return super().count(*arguments)
+
+    def replace(self, *arguments: Any) -> "Searched":
+        self.searched += len(self)
+        return Searched(super().replace(*arguments))
+
+    def __contains__(self, part: Any) -> bool:
+        self.searched += len(self)
+        return super().__contains__(part)
+
+
+@pytest.mark.parametrize("fill", [b":", b"x:", b'\\":', b"1,"], ids=["colons", "words", "quotes", "numbers"])
+def test_a_long_string_is_searched_a_fixed_number_of_times(fill: bytes, monkeypatch: pytest.MonkeyPatch):
+    """A pattern that skips strings takes ten times as long as a search, and holds the interpreter meanwhile."""
+    for name in [name for name, each in vars(strict_json).items() if isinstance(each, re.Pattern)]:
+        monkeypatch.setattr(strict_json, name, None)
+    for size in (10_000, 100_000):
+        for members, is_repeated in ((b'"b":1', False), (b'"b":1,"b":1', True)):
+            text = Searched(b'{"a":"%b",%b}' % (fill * size, members))
+            value = json.loads(text)
+            if is_repeated:
+                with pytest.raises(RepeatedKey):
+                    check_keys(text, value)
+            else:
+                check_keys(text, value)
+            assert text.searched <= 5 * len(text)
 
 
 def test_repeated_keys_are_found_beside_nan_and_infinity():
