@@ -1,5 +1,6 @@
 """Requests of a known structure are decoded and answered exactly as without the memo."""
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,8 @@ from hypothesis.extra import numpy as hnp
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.memo import CACHE_ENTRIES, KEY_BYTES, BoundedCache
-from stoker.server.codecs.tensors import array_to_bytes
+from stoker.server.codecs.strict_json import memory_cost
+from stoker.server.codecs.tensors import INLINE_STRINGS, array_to_bytes, strings_cost
 from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
@@ -375,3 +377,13 @@ def test_an_empty_id_beside_elements_with_colons_is_no_repeated_key():
     decoded = HttpInfer(engine, LIMITS).decode_now(PLAIN, json_body(DataType.BYTES, [["a:", "b"]], id=""), 5, Reservation(engine.budget))
     assert decoded is not None
     assert decoded.request.inputs["INPUT"].tolist() == [[b"a:", b"b"]]
+
+
+def test_many_strings_in_json_hold_the_cost_of_one_parse():
+    """The event loop parses the text and finds more strings than it decodes: a thread parses the text again."""
+    count = INLINE_STRINGS + 1
+    engine = FakeEngine(echo(DataType.BYTES, (-1,), name="echo"))
+    body = json_body(DataType.BYTES, [["a"] * count])
+    with Reservation(engine.budget) as reservation:
+        asyncio.run(HttpInfer(engine, LIMITS).reply(PLAIN, body, 5, reservation))
+        assert reservation.held_bytes == engine.peak_bytes == memory_cost(body, LIMITS) + strings_cost(count, LIMITS)

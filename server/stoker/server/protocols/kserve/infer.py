@@ -146,6 +146,7 @@ class HttpInfer:
             ServingError: it makes none.
         """
         limits = self.limits
+        text_cost = 0
         try:
             check_model_name(call.model)
             servable, check = self._checks.find(call.model, call.version)
@@ -155,7 +156,8 @@ class HttpInfer:
             if text_bytes > limits.decode_inline_bytes or size > INLINE_RAW_BYTES:
                 return None
             if text_bytes > _SMALL_JSON_BYTES:
-                reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
+                text_cost = memory_cost(http_codec.json_text(body, header_length), limits)
+                reservation.take(text_cost)
             text = http_codec.json_text(body, header_length)
             parsed = None if header_length == 0 else self.request_memo.parse(text, limits, is_binary=header_length is not None)
             if parsed is None:
@@ -167,6 +169,8 @@ class HttpInfer:
                 head = parsed.restored()
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
+                # The thread parses the text again, and takes its cost.
+                reservation.give_back(text_cost)
                 return None
             if spans.input_bytes:
                 reservation.take(spans.input_bytes)
