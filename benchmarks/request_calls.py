@@ -47,12 +47,14 @@ class ReadCount:
         packages: Of these, how many are in each package; "other" is outside of this repository.
         files: Source files of this repository.
         stack_depth: The deepest stack, counted from the read.
+        trace: The calls in their order, indented by depth, each with its package and file.
     """
 
     calls: int = 0
     packages: Counter[str] = field(default_factory=Counter)
     files: set[str] = field(default_factory=set)
     stack_depth: int = 0
+    trace: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -64,7 +66,6 @@ class CallCounter:
     """A profile function that counts one read at a time, once armed. Runs in the server's thread."""
 
     def __init__(self) -> None:
-        self.trace: list[str] | None = None
         self._is_armed = False
         self._count: ReadCount | None = None
         self._read: FrameType | None = None
@@ -100,8 +101,7 @@ class CallCounter:
             count.packages[package] += 1
             if package != "other":
                 count.files.add(path)
-            if self.trace is not None:
-                self.trace.append(f"{'  ' * self._depth}{frame.f_code.co_qualname}  {package}/{Path(path).name}")
+            count.trace.append(f"{'  ' * (self._depth - 1)}{frame.f_code.co_qualname}  {package}/{Path(path).name}")
         elif event == "return":
             self._depth -= 1
             if frame is self._read:
@@ -277,8 +277,8 @@ def _measure(ready: Path, counter: CallCounter, cases: Sequence[str], take: Call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def count_requests(cases: Sequence[str] = _CASES, *, trace: list[str] | None = None) -> Mapping[str, ReadCount]:
-    """Runs a server in this thread, which must be the main one, and counts a warm request of every case; `trace` gets their calls.
+def count_requests(cases: Sequence[str] = _CASES) -> Mapping[str, ReadCount]:
+    """Runs a server in this thread, which must be the main one, and counts a warm request of every case.
 
     Raises:
         RuntimeError: the server did not start or a request failed.
@@ -286,7 +286,6 @@ def count_requests(cases: Sequence[str] = _CASES, *, trace: list[str] | None = N
     from stoker.server.main import main
 
     counter = CallCounter()
-    counter.trace = trace
     # Without a Python function around it, which would be counted: `int()` is 0.
     time.thread_time_ns = int
     counts: dict[str, ReadCount] = {}
@@ -313,19 +312,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES))
     parser.add_argument("--json", type=Path, help="write the counts to this file")
-    parser.add_argument("--trace", type=Path, help="write every call, indented by depth, to this file")
+    parser.add_argument("--list", action="store_true", help="print every call of one request, indented by depth")
     parser.add_argument("--check", nargs="+", default=[], metavar="CASE=MAX", help="fail if a request of CASE runs more than MAX calls")
     options = parser.parse_args()
-    calls: list[str] = []
-    counts = count_requests(options.cases, trace=calls if options.trace is not None else None)
+    counts = count_requests(options.cases)
     print(f"{'case':12} {'calls':>6} {'files':>6} {'depth':>6}  calls by package")
     for case, count in counts.items():
         packages = ", ".join(f"{name} {number}" for name, number in count.packages.most_common())
         print(f"{case:12} {count.calls:6} {len(count.files):6} {count.stack_depth:6}  {packages}")
     if options.json is not None:
         options.json.write_text(json.dumps({case: count.as_dict() for case, count in counts.items()}, indent=1) + "\n", encoding="utf-8")
-    if options.trace is not None:
-        options.trace.write_text("\n".join(calls) + "\n", encoding="utf-8")
+    if options.list:
+        for case, count in counts.items():
+            print(f"\n{case}", *count.trace, sep="\n")
     bounds = dict(bound.split("=") for bound in options.check)
     over = [f"{case} runs {counts[case].calls} calls, more than {most}" for case, most in bounds.items() if counts[case].calls > int(most)]
     for line in over:

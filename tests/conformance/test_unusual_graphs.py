@@ -211,6 +211,6 @@ def test_unusual_graph_equals_onnx_runtime_or_is_refused(way: str, name: str, wa
 def test_unwritten_memory_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary works: with `np.zeros` as careless as `np.empty`, an output that is never written shows it."""
     monkeypatch.setattr(np, "zeros", np.empty)
-    monkeypatch.setattr("stoker.backends.onnx.bindings._Buffers.are_written", lambda buffers: True)
+    monkeypatch.setattr("stoker.backends.onnx.bindings.BoundTensors._are_written", lambda tensors: True)
     with pytest.raises(AssertionError):
         serve_and_check(from_file("onnxruntime"), UNUSUAL_GRAPHS["input is output"], tmp_path)

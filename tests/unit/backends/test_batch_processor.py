@@ -12,6 +12,7 @@ from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingErr
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_backend import FakeInstance, fake_signature
+from tests.fakes.bound_instance import BoundInstance
 
 
 class TickingClock:
@@ -337,3 +338,41 @@ def test_instance_with_its_own_processor_isolates_a_bad_request() -> None:
     assert isinstance(second, BackendFailed)
     assert second.message == "ValueError: seven"
     assert instance.calls == []
+
+
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from([("y",), ("z",), ("z", "y")])), min_size=1),
+        min_size=1,
+        max_size=4,
+    ),
+    culprit=st.integers(0, 9),
+    static=st.sampled_from([None, 64]),
+    refuses=st.booleans(),
+    most_rows=st.integers(0, 8),
+)
+def test_a_batch_in_bound_tensors_equals_one_in_buffers(
+    batches: list[list[tuple[list[int], tuple[str, ...]]]], culprit: int, static: int | None, refuses: bool, most_rows: int
+) -> None:
+    """Request by request: outputs, errors, executions; one set of values fails whatever batch it is in."""
+    outputs_of = tuple(TensorSpec(name, DataType.FP32, (2,)) for name in ("y", "z"))
+    served = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), outputs_of, 64)
+
+    def fails(inputs: Arrays) -> Exception | None:
+        return InvalidRequest("no") if culprit and (inputs["x"] == culprit).any() else None
+
+    bound = BoundInstance(served, static_batch_size=static, fail_if=fails)
+    bound.refuses, bound.most_rows = refuses, 64 if static else most_rows
+    plain = FakeInstance(served, static_batch_size=static, fail_if=fails)
+    units = processor(bound), processor(plain)
+    for batch in batches:
+        items = [BatchItem({"x": rows(*values)}, len(values), wanted) for values, wanted in batch]
+        one, other = (unit.process(items) for unit in units)
+        assert one.executions == other.executions
+        for first, second in zip(one.outcomes, other.outcomes, strict=True):
+            if isinstance(second, ServingError):
+                assert repr(first) == repr(second)
+                continue
+            assert list(outputs(first)) == list(second)
+            for name, array in second.items():
+                np.testing.assert_array_equal(outputs(first)[name], array)

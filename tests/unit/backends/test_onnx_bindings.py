@@ -1,4 +1,4 @@
-"""Small models run on places bound beforehand, and answer as they do without."""
+"""Small models run in tensors bound beforehand, and answer as they do without."""
 
 import numpy as np
 import onnxruntime as ort
@@ -6,7 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from stoker.backends.api.backend import Arrays
-from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.batch import BatchItem, BatchProcessor
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.bindings import MOST_BYTES, MOST_SIZES, are_worth_it
@@ -38,55 +40,115 @@ def some(rows: int, size: int = 4, seed: int = 0) -> Arrays:
     return {name: generator.random((rows, size), dtype=np.float32) for name in ("a", "b")}
 
 
+def run(served: OnnxInstance, of: ModelSignature, *batch: Arrays, wanted: tuple[str, ...] = ("sum", "difference")) -> list[Arrays]:
+    """The responses to `batch`, by the processor of the server."""
+    items = [BatchItem(inputs, len(inputs["a"]), wanted) for inputs in batch]
+    outcomes = BatchProcessor(served, of, SystemClock()).process(items).outcomes
+    for outcome in outcomes:
+        if isinstance(outcome, ServingError):
+            raise outcome
+    return outcomes
+
+
 def test_bindings_return_the_results_of_an_ordinary_run_at_every_batch_size():
     served = instance(signature())
     for seed, rows in enumerate([1, 8, 3, 1, 8, 8, 3]):
         inputs = some(rows, seed=seed)
-        outputs = served.execute(inputs, ("sum", "difference"))
+        [outputs] = run(served, signature(), inputs)
         np.testing.assert_array_equal(outputs["sum"], inputs["a"] + inputs["b"])
         np.testing.assert_array_equal(outputs["difference"], inputs["a"] - inputs["b"])
-    assert served._bindings is not None
+    assert served.bound(8) is not None
+
+
+@pytest.mark.parametrize("static", [None, 8])
+def test_requests_that_share_bound_tensors_get_their_own_rows(static: int | None):
+    served = instance(signature())
+    served.static_batch_size = static
+    for seeds in ((1, 2, 3), (4, 5)):
+        batch = [some(rows, seed=seed) for rows, seed in zip((1, 2, 3), seeds, strict=False)]
+        for inputs, outputs in zip(batch, run(served, signature(), *batch), strict=True):
+            np.testing.assert_array_equal(outputs["sum"], inputs["a"] + inputs["b"])
+
+
+def test_rows_that_pad_a_batch_are_zero_whatever_ran_before():
+    served = instance(signature())
+    served.static_batch_size = 8
+    run(served, signature(), some(8))
+    run(served, signature(), some(2))
+    bound = served.bound(8)
+    assert bound is not None
+    assert not bound.inputs["a"][2:].any()
 
 
 def test_output_is_not_overwritten_by_the_next_batch():
     served = instance(signature())
     first, second = some(2, seed=1), some(2, seed=2)
-    kept = served.execute(first, ("sum", "difference"))["sum"]
-    served.execute(second, ("sum", "difference"))
+    kept = run(served, signature(), first)[0]["sum"]
+    run(served, signature(), second)
     np.testing.assert_array_equal(kept, first["a"] + first["b"])
 
 
 def test_request_for_some_outputs_gets_only_those():
-    served = instance(signature())
-    inputs = some(2)
-    assert list(served.execute(inputs, ("difference",))) == ["difference"]
+    [outputs] = run(instance(signature()), signature(), some(2), wanted=("difference",))
+    assert list(outputs) == ["difference"]
+
+
+def test_bound_tensors_have_the_shapes_of_requests_where_the_model_has_others():
+    shaped = ModelSignature(
+        tuple(TensorSpec(name, DataType.FP32, (2, 2), reshape=(4,)) for name in ("a", "b")),
+        tuple(TensorSpec(name, DataType.FP32, (2, 2), reshape=(4,)) for name in ("sum", "difference")),
+        8,
+    )
+    inputs = {name: array.reshape(3, 2, 2) for name, array in some(3).items()}
+    [outputs] = run(instance(shaped), shaped, inputs)
+    np.testing.assert_array_equal(outputs["sum"], inputs["a"] + inputs["b"])
 
 
 def test_model_with_outputs_that_differ_from_its_declaration_runs_without_bindings():
-    served = instance(signature(output_size=5))
-    assert served.execute(some(2), ("sum", "difference"))["sum"].shape == (2, 4)
-    assert served._bindings is None
+    of = signature(output_size=5)
+    served = instance(of)
+    with pytest.raises(BackendFailed, match="the signature says"):
+        run(served, of, some(2))
+    assert served.bound(2) is None
 
 
 def test_failed_request_does_not_disable_the_bindings():
-    served = instance(signature())
-    good = served.execute(some(1), ("sum", "difference"))
+    served = picking()
+    good, bad = ({"a": np.array([[5, 6, 7, 8]], np.int32), "b": np.full((1, 4), column, np.int32)} for column in (2, 9))
+    assert run(served, PICKING, good, wanted=("sum",))[0]["sum"].tolist() == [[7] * 4]
     with pytest.raises(BackendFailed):
-        served.execute({"a": np.zeros((1, 4), np.float32), "b": np.zeros((1, 7), np.float32)}, ("sum", "difference"))
-    assert served._bindings is not None
-    np.testing.assert_array_equal(served.execute(some(1), ("sum", "difference"))["sum"], good["sum"])
+        run(served, PICKING, bad, wanted=("sum",))
+    assert served.bound(1) is not None
+    assert run(served, PICKING, good, wanted=("sum",))[0]["sum"].tolist() == [[7] * 4]
 
 
 def test_number_of_bound_batch_sizes_is_limited():
-    served = instance(signature(size=1, max_batch_size=100))
+    of = signature(size=1, max_batch_size=100)
+    served = instance(of)
     for rows in range(1, 101):
         inputs = some(rows, size=1)
-        np.testing.assert_array_equal(served.execute(inputs, ("sum", "difference"))["sum"], inputs["a"] + inputs["b"])
-    assert served._bindings is not None
-    assert len(served._bindings) == MOST_SIZES
+        np.testing.assert_array_equal(run(served, of, inputs)[0]["sum"], inputs["a"] + inputs["b"])
+    assert [rows for rows in range(1, 101) if served.bound(rows) is not None] == list(range(1, MOST_SIZES + 1))
 
 
-def passing_through(datatype: DataType = DataType.FP32) -> OnnxInstance:
+PICKING = ModelSignature(
+    tuple(TensorSpec(name, DataType.INT32, (4,)) for name in ("a", "b")), (TensorSpec("sum", DataType.INT32, (4,)),), 8
+)
+
+
+def picking() -> OnnxInstance:
+    """The elements of `a` in the columns `b`: a column that there is not fails the run."""
+    tensors = {name: helper.make_tensor_value_info(name, TensorProto.INT32, ["n", 4]) for name in ("a", "b", "sum")}
+    node = helper.make_node("GatherElements", ["a", "b"], ["sum"], axis=1)
+    graph = helper.make_graph([node], "g", [tensors["a"], tensors["b"]], [tensors["sum"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = ort.InferenceSession(
+        model.SerializeToString(), session_options(read_knobs({}, None, cpu_threads=1)), providers=["CPUExecutionProvider"]
+    )
+    return OnnxInstance(session, PICKING, static_batch_size=None, shrink_arena=False)
+
+
+def passing_through(datatype: DataType = DataType.FP32) -> tuple[OnnxInstance, ModelSignature]:
     """Outputs: the graph input `x` itself, and `y`, computed from it; `y` is of `datatype`."""
     elements = {DataType.FP32: TensorProto.FLOAT, DataType.BF16: TensorProto.BFLOAT16}
     x, y = (helper.make_tensor_value_info(name, of, ["n", 4]) for name, of in (("x", TensorProto.FLOAT), ("y", elements[datatype])))
@@ -97,18 +159,20 @@ def passing_through(datatype: DataType = DataType.FP32) -> OnnxInstance:
     )
     outputs = (TensorSpec("x", DataType.FP32, (4,)), TensorSpec("y", datatype, (4,)))
     served = ModelSignature((TensorSpec("x", DataType.FP32, (4,)),), outputs, 8)
-    return OnnxInstance(session, served, static_batch_size=None, shrink_arena=False)
+    return OnnxInstance(session, served, static_batch_size=None, shrink_arena=False), served
 
 
 @pytest.mark.parametrize("datatype", [DataType.FP32, DataType.BF16])
 def test_output_that_is_an_input_has_the_values_of_its_own_request(datatype: DataType):
     """ONNX Runtime does not write such an output into bound memory, and may return the memory of the input itself."""
-    served = passing_through(datatype)
+    served, of = passing_through(datatype)
     array = np.zeros((3, 4), np.float32)
     answers = []
     for number in (1.0, 2.0, 3.0):
         array[...] = number
-        answers.append(served.execute({"x": array}, ("x", "y"))["x"])
+        [outcome] = BatchProcessor(served, of, SystemClock()).process([BatchItem({"x": array}, 3, ("x", "y"))]).outcomes
+        assert not isinstance(outcome, ServingError)
+        answers.append(outcome["x"])
     assert [np.unique(answer).tolist() for answer in answers] == [[1.0], [2.0], [3.0]]
 
 

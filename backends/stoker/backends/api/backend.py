@@ -7,7 +7,7 @@ server instantiates once, without arguments. Nothing here knows asyncio, protoco
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -56,6 +56,25 @@ class LoadRequest:
         return Candidate(facts=facts, signature=self.signature, parameters=self.parameters, graph_level=self.graph_level)
 
 
+class BoundBatch(Protocol):
+    """The tensors of one batch size, bound to a device. Confined to: the one worker that owns their instance."""
+
+    @property
+    def inputs(self) -> Arrays:
+        """By input name, `[rows, *dims]` of the signature's numpy dtype: written before `run`. Plain numbers only."""
+
+    def run(self) -> Arrays | None:
+        """Runs the model on `inputs`.
+
+        Returns:
+            By output name, `[rows, *dims]`, all outputs of the signature, in arrays that no later call writes. None: the batch did not run
+            or its outputs do not fit; `Instance.execute` is called with it next.
+
+        Raises:
+            As `Instance.execute`.
+        """
+
+
 class Instance(abc.ABC):
     """One loaded copy of a model on one device. Confined to: the one worker that owns it."""
 
@@ -87,6 +106,14 @@ class Instance(abc.ABC):
             Unavailable: the device is lost, hangs or is being reset, whatever the request: where a model has several instances, this one
                 is passed over for a while. All other errors are taken as the request's own.
         """
+
+    def bound(self, rows: int) -> BoundBatch | None:
+        """The bound tensors of a batch of `rows` rows, which save `execute` a copy of every tensor; None: there are none.
+
+        The batch processor asks for every batch, where the model is batched, not ragged, all its inputs are required, and `pipeline_depth`
+        is 1. What is returned is used before the next call.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027 - most instances have nothing to release
         """Releases the device's resources. Called once, after the last `execute` has returned."""

@@ -1,8 +1,8 @@
 """N requests in, one device execution, N outcomes out.
 
-A `BatchProcessor` copies every request's tensors once into preallocated `Buffer`s, runs the instance once, and answers each request with
-slices of the outputs. A request's outcome never depends on a batchmate: if the execution of several fails, each is run once more alone, so
-that only the culprit fails.
+A `BatchProcessor` copies every request's tensors once, runs the instance once, and answers each request with slices of the outputs. The
+copies go into the tensors that the instance has bound (`Instance.bound`), or into preallocated `Buffer`s. A request's outcome never depends
+on a batchmate: if the execution of several fails, each is run once more alone, so that only the culprit fails.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.backend import Arrays, BoundBatch, Instance
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ErrorCode, ModelLoadError, ServingError
 from stoker.backends.api.layout import fits, is_plain, plain, reshaped
@@ -66,7 +66,6 @@ Outcome = Mapping[str, Array] | ServingError
 """What became of one request: its outputs by name, `[rows, *dims]`, or its error."""
 
 
-@dataclass(slots=True)
 class BatchResult:
     """Outcomes in the order of the items, and where the time went (summed over retries).
 
@@ -79,12 +78,17 @@ class BatchResult:
         cpu_ns: What the thread that ran it spent on a processor, where that was measured.
     """
 
-    outcomes: list[Outcome]
-    executions: list[int] = field(default_factory=list)
-    input_ns: int = 0
-    infer_ns: int = 0
-    output_ns: int = 0
-    cpu_ns: int = 0
+    __slots__ = ("cpu_ns", "executions", "infer_ns", "input_ns", "outcomes", "output_ns")
+
+    def __init__(
+        self, outcomes: list[Outcome], executions: list[int] | None = None, input_ns: int = 0, infer_ns: int = 0, output_ns: int = 0
+    ) -> None:
+        self.outcomes = outcomes
+        self.executions = [] if executions is None else executions
+        self.input_ns = input_ns
+        self.infer_ns = infer_ns
+        self.output_ns = output_ns
+        self.cpu_ns = 0
 
 
 class Buffer:
@@ -162,6 +166,10 @@ class BatchProcessor:
         self._inputs = {spec.name: spec for spec in signature.inputs}
         self._outputs = {spec.name: spec for spec in signature.outputs}
         self._has_optional_inputs = any(spec.optional for spec in signature.inputs)
+        # The bound tensors of an instance are one set, for one slot.
+        self._may_be_bound = (
+            signature.is_batched and not signature.is_ragged and not self._has_optional_inputs and instance.pipeline_depth <= 1
+        )
         self._released = [
             self._buffers[spec.name]
             for spec in signature.inputs
@@ -170,15 +178,19 @@ class BatchProcessor:
 
     def process(self, items: Sequence[Share]) -> BatchResult:
         """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
-        result = BatchResult(outcomes=[])
-        together = self._attempt(items, result)
-        if not isinstance(together, ServingError):
-            result.outcomes = together
-        elif len(items) == 1:
-            result.outcomes.append(together)
-        else:
-            # Its traceback holds this frame: with a name here, only the garbage collector would free both, and the inputs with them.
-            del together
+        result = BatchResult([])
+        try:
+            result.outcomes = self.run_together(items, result)
+            return result
+        except ServingError as error:
+            failure: ServingError = error
+        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
+            failure = as_failure(error)
+        if len(items) == 1:
+            result.outcomes.append(failure)
+        # Its traceback holds this frame: with a name here, only the garbage collector would free both, and the inputs with them.
+        del failure
+        if not result.outcomes:
             self._run_apart(items, result)
         return result
 
@@ -209,8 +221,13 @@ class BatchProcessor:
         """
         now_ns = self._now_ns
         start = now_ns()
+        rows = items[0].rows if len(items) == 1 else sum([item.rows for item in items])
+        if self._may_be_bound:
+            bound = self._instance.bound(self._instance.static_batch_size or rows)
+            outcomes = None if bound is None else self._run_bound(bound, items, rows, start, result)
+            if outcomes is not None:
+                return outcomes
         try:
-            rows = items[0].rows if len(items) == 1 else sum([item.rows for item in items])
             wanted = _union(items)
             inputs = self._gather(items, rows)
             gathered = now_ns()
@@ -226,6 +243,45 @@ class BatchProcessor:
         finally:
             for buffer in self._released:
                 buffer.release()
+        return outcomes
+
+    def _run_bound(self, bound: BoundBatch, items: Sequence[Share], rows: int, start: int, result: BatchResult) -> list[Outcome] | None:
+        """As `run_together`, in tensors that the instance has bound; None: they do not suit this batch, or the model."""
+        inputs = bound.inputs
+        first = items[0]
+        if first.inputs.keys() != inputs.keys():
+            return None
+        for name, tensor in inputs.items():
+            target = tensor
+            if len(tensor) != rows:
+                # Nothing of an earlier batch reaches the device.
+                tensor[rows:] = 0
+                target = tensor[:rows]
+            if len(items) == 1:
+                target[...] = first.inputs[name]
+            else:
+                np.concatenate([item.inputs[name] for item in items], out=target)
+        gathered = self._now_ns()
+        result.input_ns += gathered - start
+        try:
+            outputs = bound.run()
+        finally:
+            executed = self._now_ns()
+            result.infer_ns += executed - gathered
+        if outputs is None:
+            return None
+        result.executions.append(rows)
+        outcomes: list[Outcome] = []
+        at = 0
+        for item in items:
+            end = at + item.rows
+            outcome: dict[str, Array] = {}
+            for name in item.output_names:
+                array = outputs[name]
+                outcome[name] = array if len(array) == item.rows else array[at:end]
+            outcomes.append(outcome)
+            at = end
+        result.output_ns += self._now_ns() - executed
         return outcomes
 
     def _gather(self, items: Sequence[Share], rows: int) -> Arrays:

@@ -16,7 +16,7 @@ from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.ragged_batch import RaggedProcessor
 from stoker.backends.api.tensor import DataType
-from stoker.backends.onnx.bindings import Bindings, are_worth_it
+from stoker.backends.onnx.bindings import Bindings, BoundTensors, are_worth_it
 from stoker.backends.onnx.element_types import BFLOAT16
 from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
 from stoker.backends.onnx.memory_peaks import LARGE_BYTES, PeakTracker
@@ -94,7 +94,7 @@ class OnnxInstance(Instance):
         # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
         self._bfloat16_in = _named(signature.inputs, DataType.BF16)
         self._bfloat16_out = _named(signature.outputs, DataType.BF16)
-        self._bindings = Bindings(session, signature) if are_worth_it(signature) else None
+        self._bindings = Bindings(session, signature, self._run_options) if are_worth_it(signature) else None
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
@@ -103,9 +103,15 @@ class OnnxInstance(Instance):
             outputs = self._run(inputs, output_names)
         except ORT_ERRORS as error:
             raise BackendFailed(public_text(error)) from error
+        if self._bindings is not None and self._bindings.have_failed:
+            # The batch was not at fault: the model is no case for bindings.
+            self._bindings = None
         if self._strings_out:
             outputs = {name: _encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
         return outputs
+
+    def bound(self, rows: int) -> BoundTensors | None:
+        return None if self._bindings is None else self._bindings.tensors(rows)
 
     def prime(self) -> None:
         """Runs zeros in the smallest shapes, where shapes vary: the arena never gives back the region of its first allocation.
@@ -150,20 +156,9 @@ class OnnxInstance(Instance):
         self._session = self._bindings = None
 
     def _run(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
-        session = self._open()
-        bindings = self._bindings
-        if bindings is None:
-            return self._run_unbound(session, inputs, output_names)
-        try:
-            bound = bindings.run(inputs, output_names, self._run_options)
-        except ORT_ERRORS:
-            # Where the request is at fault, the ordinary way says so too. Where it is not, the model gives other shapes than it declares.
-            outputs = self._run_unbound(session, inputs, output_names)
-            self._bindings = None
-            return outputs
-        return self._run_unbound(session, inputs, output_names) if bound is None else bound
-
-    def _run_unbound(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        session = self._session
+        if session is None:
+            raise BackendFailed("the session is closed")
         if self._peaks is None:
             return self._run_with(session, inputs, output_names, self._run_options)
         size_bytes = sum([array.nbytes for array in inputs.values()])
@@ -201,11 +196,6 @@ class OnnxInstance(Instance):
         outputs = {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
         # An output that is an input, too, is the input's memory, which the next batch overwrites.
         return {name: array.copy() if array.ctypes.data in given else array for name, array in outputs.items()}
-
-    def _open(self) -> ort.InferenceSession:
-        if self._session is None:
-            raise BackendFailed("the session is closed")
-        return self._session
 
 
 def mixture_violations(signature: ModelSignature) -> Iterator[Violation]:

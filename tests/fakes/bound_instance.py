@@ -1,0 +1,41 @@
+"""`BoundInstance`: a `FakeInstance` whose small batches run in bound tensors, or refuse to."""
+
+import numpy as np
+
+from stoker.backends.api.backend import Arrays
+from stoker.backends.testing.fake_backend import FakeInstance
+
+
+class _Tensors:
+    """The tensors of one batch size, in the shapes of requests; dims must be static."""
+
+    def __init__(self, instance: "BoundInstance", rows: int) -> None:
+        self._instance = instance
+        self.inputs = {spec.name: np.zeros((rows, *spec.dims), spec.datatype.numpy) for spec in instance.signature.inputs}
+
+    def run(self) -> Arrays | None:
+        instance = self._instance
+        instance.bound_runs += 1
+        if instance.refuses:
+            return None
+        return instance.execute(self.inputs, [spec.name for spec in instance.signature.outputs])
+
+
+class BoundInstance(FakeInstance):
+    """Has tensors for batches of up to `most_rows` rows.
+
+    Attributes:
+        most_rows: See above.
+        refuses: Batches do not run in them, as those of a model whose outputs do not fit.
+        bound_runs: Batches that ran in them, or were refused.
+    """
+
+    most_rows = 8
+    refuses = False
+    bound_runs = 0
+
+    def bound(self, rows: int) -> _Tensors | None:
+        if rows > self.most_rows:
+            return None
+        known: dict[int, _Tensors] = self.__dict__.setdefault("_tensors", {})
+        return known.setdefault(rows, _Tensors(self, rows))
