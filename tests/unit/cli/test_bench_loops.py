@@ -153,3 +153,41 @@ def test_level_with_only_failed_requests_is_aborted():
     assert outcome.ended == "errors"
     assert outcome.failures == {"told to fail": len(samples.failed_ns)}
     assert outcome.figures.requests == 0
+
+
+def whole(make, **settings):
+    """Runs a load of a stated number of requests to its end, in virtual time."""
+
+    async def run():
+        world, samples = World(), Samples()
+        sender = TimedSender(world, **settings)
+        await world.turn(task := asyncio.ensure_future(make(sender, samples, world).run()))
+        task.result()
+        return samples, sender, world
+
+    return asyncio.run(run())
+
+
+def test_a_closed_loop_with_a_number_of_requests_ends_after_the_last_response():
+    samples, sender, world = whole(lambda sender, samples, world: ClosedLoop(sender, samples, world.clock_ns, concurrency=4, requests=10))
+    assert (sender.sent, sender.most, len(samples.ended_ns)) == (10, 4, 10)
+    assert world.now_ns == pytest.approx(30 * MS, rel=0.01)  # three rounds of four callers, the last one with two
+
+
+def test_an_open_loop_with_a_number_of_requests_sends_each_when_it_is_due():
+    samples, sender, _ = whole(opened(100, requests=5), service_ms=3.0)
+    assert sender.sent == 5
+    assert [round((ended - latency) / MS, 1) for ended, latency in zip(samples.ended_ns, samples.latency_ns, strict=True)] == [
+        0.0,
+        10.0,
+        20.0,
+        30.0,
+        40.0,
+    ]
+
+
+def test_every_request_is_counted_once_as_good_or_failed():
+    samples, sender, _ = whole(
+        lambda sender, samples, world: ClosedLoop(sender, samples, world.clock_ns, concurrency=2, requests=6), failing=True
+    )
+    assert (sender.sent, samples.count, len(samples.ended_ns), samples.failures) == (6, 6, 0, {"told to fail": 6})

@@ -6,27 +6,14 @@ the request was sent later. Users of an overloaded service see that latency.
 """
 
 import asyncio
+import itertools
 import random
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class Trip(NamedTuple):
-    """One request's own times, nanoseconds.
-
-    Attributes:
-        send_ns: Until the client's libraries had taken it.
-        receive_ns: From the answer's last byte to its being read.
-    """
-
-    send_ns: int
-    receive_ns: int
-
-
-class RequestFailed(Exception):
-    """One request of the load was not answered well; `str()` says how."""
+from stoker.cli.bench.sender import RequestFailed, Sender, Trip
 
 
 @dataclass(slots=True)
@@ -84,28 +71,26 @@ _PAUSE_AFTER_FAILURE_S = 0.01
 ClockNs = Callable[[], int]
 
 
-class Sender(Protocol):
-    """Sends the load's one request. Confined to: the event loop."""
-
-    async def send(self) -> Trip:
-        """Sends it once, and returns when it is answered; raises `RequestFailed`."""
-
-
 class Load(Protocol):
-    """Something that runs until it is cancelled."""
+    """A load: runs until it has sent its requests, or is cancelled."""
 
     async def run(self) -> None:
-        """Sends requests and notes what becomes of them."""
+        """Sends requests and records their results; returns after the last response."""
 
 
 class ClosedLoop:
-    """`concurrency` requests in flight at any time."""
+    """`concurrency` requests in flight at any time.
 
-    def __init__(self, sender: Sender, samples: Samples, clock_ns: ClockNs, *, concurrency: int) -> None:
+    Args:
+        requests: How many are sent; None: until the load is cancelled.
+    """
+
+    def __init__(self, sender: Sender, samples: Samples, clock_ns: ClockNs, *, concurrency: int, requests: int | None = None) -> None:
         self._sender = sender
         self._samples = samples
         self._clock_ns = clock_ns
         self._concurrency = concurrency
+        self._turns = _turns(requests)
 
     async def run(self) -> None:
         """See `Load`."""
@@ -114,7 +99,7 @@ class ClosedLoop:
                 group.create_task(self._work())
 
     async def _work(self) -> None:
-        while True:
+        for _ in self._turns:
             begun_ns = self._clock_ns()
             try:
                 trip = await self._sender.send()
@@ -130,6 +115,7 @@ class OpenLoop:
     """Requests due at `rate_per_s`.
 
     Args:
+        requests: How many are sent; None: until the load is cancelled.
         poisson: Whether the gaps between them are those of independent users (exponential, the same in every run); else all alike.
         sleep: Waits so many seconds; for tests.
     """
@@ -141,6 +127,7 @@ class OpenLoop:
         clock_ns: ClockNs,
         *,
         rate_per_s: float,
+        requests: int | None = None,
         poisson: bool = False,
         most_in_flight: int = MOST_IN_FLIGHT,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -148,18 +135,19 @@ class OpenLoop:
         self._sender = sender
         self._samples = samples
         self._clock_ns = clock_ns
+        self._turns = _turns(requests)
         self._gap_ns = NS_PER_S / rate_per_s
         self._random = random.Random(0) if poisson else None  # noqa: S311 - no secret: arrival times, the same in every run
-        self._room = asyncio.Semaphore(most_in_flight)
+        self._in_flight = asyncio.Semaphore(most_in_flight)
         self._sleep = sleep
 
     async def run(self) -> None:
         """See `Load`."""
         due_ns = float(self._clock_ns())
         async with asyncio.TaskGroup() as group:
-            while True:
+            for _ in self._turns:
                 await self._wait_until(due_ns)
-                await self._room.acquire()
+                await self._in_flight.acquire()
                 group.create_task(self._one(round(due_ns)))
                 due_ns += self._gap_ns if self._random is None else self._random.expovariate(1 / self._gap_ns)
 
@@ -182,4 +170,9 @@ class OpenLoop:
             ended_ns = self._clock_ns()
             self._samples.add(ended_ns, ended_ns - due_ns, trip, lag_ns)
         finally:
-            self._room.release()
+            self._in_flight.release()
+
+
+def _turns(requests: int | None) -> Iterator[int]:
+    """One number for each request; shared by the callers of a loop."""
+    return itertools.count() if requests is None else iter(range(requests))

@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.cli.bench.figures import Figures, Outcome
+from stoker.cli.bench.grpc_sender import GrpcSender
+from stoker.cli.bench.http_sender import HttpSender
 from stoker.cli.bench.levels import Level
 from stoker.cli.bench.loops import ClosedLoop, Load, OpenLoop, Samples
 from stoker.cli.bench.report import load_text
-from stoker.cli.bench.senders import GrpcSender, HttpSender
 from stoker.cli.bench.server_times import ServerReading, read
 from stoker.cli.bench.trial import Rules, Surroundings, run_level
 from stoker.cli.connection import tls_for
@@ -18,6 +19,8 @@ from stoker.cli.protocols import Target, TensorFormat, dialect
 from stoker_client import Client, StokerError, connect
 from stoker_client.dialect import Call, Facts
 from stoker_client.inference import InferRequest, InferResult
+
+_T = TypeVar("_T")
 
 Hear = Callable[[str, float, float | None], None]
 """Hears a level's name, how much of its longest time has passed, and requests a second in its last window."""
@@ -59,7 +62,16 @@ def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) ->
         def progress(part: float, figures: Figures | None, name: str = name) -> None:
             hear(name, part, None if figures is None else figures.requests_per_s)
 
-        yield asyncio.run(_measured(task, level, rules, progress))
+        yield run_in_loop(_measured(task, level, rules, progress))
+
+
+def run_in_loop(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Runs `coroutine` in an event loop of its own: uvloop's where it exists, which Windows has not."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    return uvloop.run(coroutine)
 
 
 async def _measured(task: Task, level: Level, rules: Rules, progress: Callable[[float, Figures | None], None]) -> Outcome:

@@ -1,4 +1,4 @@
-"""The senders against a server of a few lines: connections that are kept, closed, or broken; statuses that are no answer."""
+"""The HTTP sender against a server of a few lines: connections that are kept, closed or broken; statuses that are errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stoker.cli.bench.loops import RequestFailed
-from stoker.cli.bench.senders import HttpSender
+from stoker.cli.bench.http_sender import HttpSender
+from stoker.cli.bench.sender import RequestFailed
 from stoker_client.http_json_dialect import JsonHttpDialect
 from stoker_client.inference import InferOptions, build_request
 from stoker_client.settings import make_connection
@@ -112,3 +112,16 @@ def test_invalid_response_is_a_failed_request_and_the_next_one_is_sent(given: by
         await sender.send()
 
     run(scenario, given, answer(GOOD))
+
+
+def test_a_response_without_a_request_closes_the_connection():
+    """Servers send 408 before they close an idle connection; the next request must not take it for its own response."""
+
+    async def scenario(sender: HttpSender, connections: list[int]) -> None:
+        await sender.send()
+        await asyncio.sleep(0)
+        trip = await sender.send()
+        assert trip.send_ns >= 0
+        assert connections == [1, 1]
+
+    run(scenario, answer(GOOD) + answer(b"", "408 Request Timeout"), answer(GOOD))

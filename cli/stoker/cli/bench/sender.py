@@ -1,0 +1,91 @@
+"""What every sender of the load has in common: the interface, its failures, and how a connection is opened."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from stoker_client.dialect import Call
+from stoker_client.errors import StokerError
+from stoker_client.http_client import ssl_context
+from stoker_client.inference import InferResult
+from stoker_client.settings import Connection
+
+#: Bytes of one response.
+MAX_RESPONSE_BYTES = 2**31 - 1
+CLOSED = "the server closed the connection"
+
+_Made = TypeVar("_Made", bound=asyncio.Protocol)
+
+
+class Trip(NamedTuple):
+    """The client's own times of one request, in nanoseconds.
+
+    Attributes:
+        send_ns: Until the transport has taken the request.
+        receive_ns: From the last byte of the response until it is read.
+    """
+
+    send_ns: int
+    receive_ns: int
+
+
+class RequestFailed(Exception):
+    """One request of the load got no good response; `str()` gives the reason."""
+
+
+class Sender(Protocol):
+    """Sends the load's one request. Confined to: the event loop."""
+
+    async def send(self) -> Trip:
+        """Sends it once and returns when the response is there.
+
+        Raises:
+            RequestFailed: There is no response, or it is an error.
+        """
+
+    async def close(self) -> None:
+        """Closes all connections."""
+
+
+def tls_context(connection: Connection, *protocols: str) -> ssl.SSLContext | None:
+    """The TLS settings of `connection`, which offer `protocols` by ALPN; None: the connection is plain."""
+    if not connection.endpoint.secure:
+        return None
+    context = ssl_context(connection)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    return context
+
+
+async def open_connection(connection: Connection, context: ssl.SSLContext | None, make: Callable[[], _Made]) -> _Made:
+    """Connects to the endpoint of `connection`.
+
+    Raises:
+        OSError: The server cannot be reached.
+    """
+    loop, endpoint = asyncio.get_running_loop(), connection.endpoint
+    if endpoint.socket_path:
+        return (await loop.create_unix_connection(make, endpoint.socket_path))[1]
+    server_name = None if connection.tls is None else connection.tls.server_name
+    return (await loop.create_connection(make, endpoint.host, endpoint.port, ssl=context, server_hostname=server_name))[1]
+
+
+def send_without_delay(transport: asyncio.BaseTransport) -> None:
+    """Switches off Nagle's algorithm on a TCP connection."""
+    plain = transport.get_extra_info("socket")
+    if plain.family != socket.AF_UNIX:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def check_response(call: Call[InferResult], reply: Any) -> InferResult:
+    """Parses a response.
+
+    Raises:
+        RequestFailed: It is an error, or malformed.
+    """
+    try:
+        return call.parse(reply)
+    except StokerError as error:
+        raise RequestFailed(error.message) from error
