@@ -24,24 +24,24 @@ def tensor(dtype: pb.DataType, shape: tuple[int, ...], **values: Any) -> pb.Tens
 
 
 @given(st.sampled_from(NUMBERS).flatmap(lambda name: hnp.arrays(name, hnp.array_shapes(max_dims=3, max_side=4, min_side=0))))
-def test_every_array_of_numbers_comes_back_as_it_was(array: np.ndarray) -> None:
+def test_every_array_of_numbers_round_trips_unchanged(array: np.ndarray) -> None:
     back = array_from_proto("y", pb.TensorProto.FromString(proto_from_array("x", array).SerializeToString()))
     assert (back.dtype, back.shape) == (array.dtype, array.shape)
     assert back.tobytes() == array.tobytes()
 
 
-def test_big_endian_and_strided_arrays_are_sent_in_the_wires_order() -> None:
+def test_big_endian_and_strided_arrays_are_sent_in_wire_order() -> None:
     array = np.arange(6, dtype=">i4").reshape(2, 3).T
     assert proto_from_array("x", array).tensor_content == np.array([0, 3, 1, 4, 2, 5], "<i4").tobytes()
 
 
-def test_strings_travel_one_by_one() -> None:
+def test_strings_are_sent_one_by_one() -> None:
     proto = proto_from_array("x", np.array([["a", b"b\0"], ["ü", b""]], dtype=object))
     assert (proto.dtype, list(proto.string_val)) == (pb.DT_STRING, [b"a", b"b\0", "ü".encode(), b""])
     assert array_from_proto("x", proto).tolist() == [[b"a", b"b\0"], ["ü".encode(), b""]]
 
 
-def test_bfloat16_goes_as_itself_and_comes_as_bits() -> None:
+def test_bfloat16_is_sent_as_itself_and_received_as_bits() -> None:
     proto = proto_from_array("x", np.array([1.0, -2.5], dtype=ml_dtypes.bfloat16))
     assert proto.dtype == pb.DT_BFLOAT16
     assert sdk.bf16_to_float32(array_from_proto("x", proto)).tolist() == [1.0, -2.5]
@@ -59,7 +59,7 @@ def test_bfloat16_goes_as_itself_and_comes_as_bits() -> None:
         (tensor(pb.DT_FLOAT, (), float_val=[3]), np.array(3, np.float32)),
     ],
 )
-def test_typed_values_are_read_as_tensorflow_reads_them(proto: pb.TensorProto, expected: np.ndarray) -> None:
+def test_typed_values_are_read_like_tensorflow(proto: pb.TensorProto, expected: np.ndarray) -> None:
     found = array_from_proto("y", proto)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(found, expected)
@@ -77,7 +77,7 @@ def test_typed_values_are_read_as_tensorflow_reads_them(proto: pb.TensorProto, e
         (tensor(cast("pb.DataType", 99), (1,)), "element type number 99"),
     ],
 )
-def test_a_tensor_that_contradicts_itself_is_an_error(proto: pb.TensorProto, text: str) -> None:
+def test_inconsistent_tensor_is_an_error(proto: pb.TensorProto, text: str) -> None:
     with pytest.raises(sdk.InvalidResponse, match=text):
         array_from_proto("y", proto)
 

@@ -16,7 +16,7 @@ from tests.fakes.fake_kserve import FakeKserve
 X = {"x": np.zeros((1, 2), np.float32)}
 
 
-def test_every_call_of_a_closed_client_is_refused_as_that(client):
+def test_every_call_of_a_closed_client_is_refused_as_closed(client):
     client.is_live()
     client.close()
     client.close()
@@ -34,7 +34,7 @@ def test_every_call_of_a_closed_client_is_refused_as_that(client):
         assert isinstance(caught.value, RuntimeError)
 
 
-def test_a_client_that_is_closed_amid_a_stream_ends_it_as_that(client):
+def test_client_closed_within_a_stream_ends_it_as_closed(client):
     answers = iter(client.stream("echo", (X for _ in range(3))))
     next(answers)
     client.close()
@@ -43,7 +43,7 @@ def test_a_client_that_is_closed_amid_a_stream_ends_it_as_that(client):
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_a_closed_client_of_another_protocol_is_refused_as_that_too(scheme, fake):
+def test_closed_client_of_another_protocol_is_refused_as_closed_too(scheme, fake):
     client = tfs.TfsClient(fake.grpc_url if scheme == "grpc" else fake.http_url)
     client.close()
     with pytest.raises(sdk.ClientClosed):
@@ -53,7 +53,7 @@ def test_a_closed_client_of_another_protocol_is_refused_as_that_too(scheme, fake
 @pytest.mark.parametrize(
     "url", ["host:1", "ftp://host", "grpc://host:99999", "grpc://", "http://[::1", "http://user:secret@host", "grpc://host/path", ""]
 )
-def test_an_address_that_is_none_is_a_stoker_error(url):
+def test_invalid_address_is_a_stoker_error(url):
     for make in (sdk.connect, sdk.connect_async):
         with pytest.raises(sdk.InvalidSetting) as caught:
             make(url)
@@ -63,7 +63,7 @@ def test_an_address_that_is_none_is_a_stoker_error(url):
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 @pytest.mark.parametrize("headers", [{"a b": "x"}, {"x": "a\r\nb: c"}, {"": "x"}, {"x": "\x00"}, {"x": "\u00fc"}])
-def test_headers_that_cannot_be_sent_are_refused_when_the_client_is_made(kind, headers):
+def test_unsendable_headers_are_refused_when_the_client_is_created(kind, headers):
     with pytest.raises(sdk.InvalidSetting, match="cannot be sent"):
         sdk.connect(f"{kind}://h", headers=headers)
     with pytest.raises(sdk.InvalidSetting, match="'authorization' cannot be sent") as caught:
@@ -72,7 +72,7 @@ def test_headers_that_cannot_be_sent_are_refused_when_the_client_is_made(kind, h
 
 
 @pytest.mark.parametrize("kind", ["grpcs", "https"])
-def test_tls_files_that_cannot_be_used_are_a_stoker_error(kind, tmp_path):
+def test_unusable_tls_files_are_a_stoker_error(kind, tmp_path):
     for tls in (sdk.TlsConfig(ca=tmp_path / "none.pem"), sdk.TlsConfig(cert=tmp_path / "none.pem", key=tmp_path / "none.pem")):
         for make in (sdk.connect, sdk.connect_async):
             with pytest.raises(sdk.InvalidSetting, match=r"none\.pem"):
@@ -91,7 +91,7 @@ def forked(monkeypatch):
     monkeypatch.undo()
 
 
-def test_a_grpc_client_that_has_connected_says_that_it_does_not_survive_a_fork(kind, client, forked):
+def test_connected_grpc_client_refuses_calls_after_a_fork(kind, client, forked):
     if not kind.startswith("grpc"):
         return
     assert client.is_live()
@@ -106,13 +106,13 @@ def test_a_grpc_client_that_has_connected_says_that_it_does_not_survive_a_fork(k
         client.is_live()
 
 
-def test_a_client_that_has_not_connected_yet_connects_in_the_child(client, forked):
+def test_client_that_has_not_connected_yet_connects_in_the_child(client, forked):
     forked()
     assert client.is_live()
     client.close()
 
 
-def test_a_child_makes_its_own_and_leaves_its_parents_alone(forked):
+def test_child_creates_its_own_client_and_does_not_affect_its_parents(forked):
     made: list[int] = []
 
     def make() -> int:
@@ -140,7 +140,7 @@ def test_http_connections_of_the_parent_are_not_used_in_the_child(fake: FakeKser
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_closed_adlik_context_is_refused_as_that(protocol):
+def test_closed_adlik_context_is_refused_as_closed(protocol):
     fake = FakeAdlik()
     try:
         context = adlik.PredictContext("echo", url=fake.url(protocol), protocol=protocol)

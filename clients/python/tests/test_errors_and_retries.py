@@ -41,7 +41,7 @@ NOT_READY = Failure(503, Code.UNAVAILABLE, "model is not ready")
     ],
     ids=lambda value: value.code.name if isinstance(value, Failure) else value.__name__,
 )
-def test_a_status_becomes_its_error_and_is_not_retried(client, fake, fake_time, failure, kind_of_error):
+def test_status_becomes_its_error_and_is_not_retried(client, fake, fake_time, failure, kind_of_error):
     fake.failures.append(failure)
     with pytest.raises(sdk.StokerError, match=failure.message) as caught:
         client.infer("echo", INPUTS)
@@ -51,13 +51,13 @@ def test_a_status_becomes_its_error_and_is_not_retried(client, fake, fake_time, 
     assert fake_time.slept == []
 
 
-def test_a_refusal_with_retry_after_is_sent_again_after_it(client, fake, fake_time):
+def test_refusal_with_retry_after_is_sent_again_after_it(client, fake, fake_time):
     fake.failures.extend([REFUSED, REFUSED])
     assert client.infer("echo", INPUTS)["x"].size == 2
     assert fake_time.slept == pytest.approx([1.1, 1.2])
 
 
-def test_a_refusal_that_lasts_is_raised_with_its_retry_after(client, fake, fake_time):
+def test_permanent_refusal_is_raised_with_its_retry_after(client, fake, fake_time):
     fake.failures.extend([REFUSED] * 9)
     with pytest.raises(sdk.Overloaded) as caught:
         client.infer("echo", INPUTS)
@@ -65,21 +65,21 @@ def test_a_refusal_that_lasts_is_raised_with_its_retry_after(client, fake, fake_
     assert len(fake.calls) == 4
 
 
-def test_a_retry_after_longer_than_the_longest_wait_is_not_waited_for(client, fake, fake_time):
+def test_retry_after_longer_than_the_maximum_wait_is_not_waited_for(client, fake, fake_time):
     fake.failures.append(Failure(503, Code.UNAVAILABLE, retry_after="3600"))
     with pytest.raises(sdk.Overloaded):
         client.infer("echo", INPUTS)
     assert fake_time.slept == []
 
 
-def test_a_wait_that_would_pass_the_deadline_is_not_begun(client, fake, fake_time):
+def test_wait_beyond_the_deadline_is_not_started(client, fake, fake_time):
     fake.failures.append(REFUSED)
     with pytest.raises(sdk.Overloaded):
         client.infer("echo", INPUTS, timeout_s=1.0)
     assert fake_time.slept == []
 
 
-def test_only_reads_are_sent_again_where_the_server_might_have_computed(client, fake, fake_time):
+def test_only_reads_are_retried_after_a_possible_computation(client, fake, fake_time):
     fake.failures.extend([NOT_READY, NOT_READY])
     assert client.model_metadata("echo")["name"] == "echo"
     assert fake_time.slept == pytest.approx([0.1, 0.2])
@@ -112,7 +112,7 @@ def test_all_calls_of_a_client_share_a_budget_of_retries(make_client, fake):
     assert client.infer("echo", INPUTS)["x"].size == 2
 
 
-def test_a_refused_connection_is_tried_again_with_growing_waits(make_client, kind, fake_time):
+def test_refused_connection_is_tried_again_with_growing_waits(make_client, kind, fake_time):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         client = make_client(f"{kind.split('.')[0]}://127.0.0.1:{bound.getsockname()[1]}", timeout_s=None)
@@ -123,7 +123,7 @@ def test_a_refused_connection_is_tried_again_with_growing_waits(make_client, kin
 
 @pytest.mark.parametrize("kind", ["http", "http.aio"])
 @pytest.mark.parametrize(("call", "connections"), [("infer", 1), ("server_metadata", 4)])
-def test_a_connection_that_breaks_under_a_request_is_only_retried_for_reads(make_client, call, connections):
+def test_connection_that_breaks_within_a_request_is_retried_for_reads_only(make_client, call, connections):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         accepted = []
 
@@ -174,19 +174,19 @@ def test_grpc_resource_exhausted_is_a_size_or_a_refusal():
     assert type(error_from_status(Code.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!", None)) is sdk.Overloaded
 
 
-def test_an_error_that_is_not_json_shows_its_text(make_client, kind, fake):
+def test_error_that_is_not_json_shows_its_text(make_client, kind, fake):
     if kind.startswith("http"):
         with pytest.raises(sdk.NotFound, match="no route /prefix/v2"):
             make_client(fake.http_url + "/prefix/").server_metadata()
 
 
-def test_a_call_ends_at_its_deadline(client, fake):
+def test_call_ends_at_its_deadline(client, fake):
     fake.hold.clear()
     with pytest.raises(sdk.DeadlineExceeded):
         client.infer("echo", INPUTS, timeout_s=0.05)
 
 
-def test_a_stream_ends_with_the_status_of_its_first_failure(client, fake):
+def test_stream_ends_with_the_status_of_its_first_failure(client, fake):
     fake.failures.extend([None, Failure(404, Code.NOT_FOUND, "gone")])
     results = client.stream("echo", [INPUTS] * 3)
     assert next(results)["x"].size == 2

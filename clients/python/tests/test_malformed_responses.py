@@ -51,12 +51,12 @@ def tensor(size: object, datatype: str = "FP32", shape: object = (2,)) -> dict[s
         (HttpReply(200, {"inference-header-content-length": "-1"}, b"{}"), "says '-1'"),
     ],
 )
-def test_a_malformed_http_response_is_named(reply, text):
+def test_malformed_http_response_is_named(reply, text):
     with pytest.raises(InvalidResponse, match=text.replace("[", r"\[")):
         PARSE_HTTP(reply)
 
 
-def test_an_http_response_in_json_numbers_is_read_too():
+def test_http_response_in_json_numbers_is_read_too():
     outputs = [
         {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [[1.5], [2]]},
         {"name": "s", "datatype": "BYTES", "shape": [2], "data": ["a", "ç"]},
@@ -67,7 +67,7 @@ def test_an_http_response_in_json_numbers_is_read_too():
 
 
 @pytest.mark.parametrize("padding", range(8))
-def test_tensors_at_any_place_in_a_body_are_aligned(padding):
+def test_tensors_at_any_offset_in_a_body_are_aligned(padding):
     head = json.dumps({"outputs": [tensor(16, "FP64")]}).encode() + b" " * padding
     blob = np.array([1.5, -2.5]).tobytes()
     array = PARSE_HTTP(HttpReply(200, {"inference-header-content-length": str(len(head))}, head + blob))["y"]
@@ -75,7 +75,7 @@ def test_tensors_at_any_place_in_a_body_are_aligned(padding):
     assert array.tolist() == [1.5, -2.5]
 
 
-def test_a_grpc_response_in_typed_contents_is_read_too():
+def test_grpc_response_in_typed_contents_is_read_too():
     reply = pb.ModelInferResponse(model_name="m")
     reply.outputs.add(name="y", datatype="INT16", shape=[2]).contents.int_contents.extend([1, -2])
     reply.outputs.add(name="s", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"\0")
@@ -84,7 +84,7 @@ def test_a_grpc_response_in_typed_contents_is_read_too():
     assert result["s"].tolist() == [b"\0"]
 
 
-def test_a_malformed_grpc_response_is_named():
+def test_malformed_grpc_response_is_named():
     reply = pb.ModelInferResponse(outputs=[{"name": "y", "datatype": "FP32", "shape": [1]}], raw_output_contents=[b"1234", b""])
     with pytest.raises(InvalidResponse, match="1 outputs but 2 raw contents"):
         infer_result(reply)
@@ -95,7 +95,7 @@ def test_a_malformed_grpc_response_is_named():
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=6))
-def test_no_body_raises_anything_but_invalid_response(body, head_length):
+def test_any_body_is_read_or_raises_invalid_response(body, head_length):
     headers = {} if head_length is None else {"inference-header-content-length": head_length}
     with pytest.raises(InvalidResponse):
         PARSE_HTTP(HttpReply(200, headers, body))
@@ -111,7 +111,7 @@ JSON = st.recursive(
 @given(
     st.dictionaries(st.sampled_from(["name", "datatype", "shape", "parameters", "data"]), JSON | st.sampled_from(["FP32", "BYTES", [1]]))
 )
-def test_no_output_entry_raises_anything_but_invalid_response(entry):
+def test_any_output_entry_is_read_or_raises_invalid_response(entry):
     try:
         PARSE_HTTP(http_response([entry]))
     except InvalidResponse:
@@ -125,7 +125,7 @@ def test_requests_name_their_method_and_message():
     assert not call.is_read
 
 
-def test_a_config_override_must_be_an_object():
+def test_config_override_must_be_an_object():
     assert config_text({"a": 1}, {}) == '{"a": 1}'
     assert config_text('{"a": 1}', {}) == '{"a": 1}'
     with pytest.raises(InvalidRequest, match="not JSON"):

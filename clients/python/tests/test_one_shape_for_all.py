@@ -13,7 +13,7 @@ from stoker_client.datatypes import NUMPY_TYPES
 ARRAYS = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in NUMPY_TYPES.items() if name != "BF16"}
 
 
-def test_every_datatype_survives_the_round_trip(client):
+def test_every_datatype_round_trips(client):
     result = client.infer("echo", ARRAYS)
     assert list(result) == list(ARRAYS)
     for name, array in ARRAYS.items():
@@ -22,7 +22,7 @@ def test_every_datatype_survives_the_round_trip(client):
         np.testing.assert_array_equal(result[name], array)
 
 
-def test_answers_are_read_only_views_on_the_message(client, kind):
+def test_outputs_are_read_only_views_of_the_message(client, kind):
     array = client.infer("echo", {"x": np.ones((64, 64), np.float32)})["x"]
     assert array.flags.aligned
     if kind.startswith("grpc"):  # over HTTP it depends on the place of the tensor in the body
@@ -33,7 +33,7 @@ def test_answers_are_read_only_views_on_the_message(client, kind):
 @pytest.mark.parametrize(
     "value", [[["ab", "ç"]], [[b"ab", "ç".encode()]], np.array([["ab", "ç"]]), np.array([[b"ab", "ç"]], dtype=object)], ids=str
 )
-def test_strings_travel_as_bytes(client, value):
+def test_strings_are_sent_as_bytes(client, value):
     array = client.infer("echo", {"s": value})["s"]
     assert array.dtype == np.object_
     assert array.tolist() == [[b"ab", "ç".encode()]]
@@ -43,7 +43,7 @@ def test_bytes_keep_their_trailing_nuls(client):
     assert client.infer("echo", {"s": [b"a\0", b"", b"\0\0"]})["s"].tolist() == [b"a\0", b"", b"\0\0"]
 
 
-def test_bfloat16_arrays_are_recognised_and_come_back_as_bits(client):
+def test_bfloat16_arrays_are_recognised_and_returned_as_bits(client):
     values = np.array([1.0, -2.5, 3.0e38], dtype=ml_dtypes.bfloat16)
     result = client.infer("echo", {"array": values, "bits": TypedArray(values.view(np.uint16), "BF16")})
     for name in ("array", "bits"):
@@ -52,7 +52,7 @@ def test_bfloat16_arrays_are_recognised_and_come_back_as_bits(client):
         np.testing.assert_array_equal(bf16_to_float32(result[name]), values.astype(np.float32))
 
 
-def test_layouts_and_byte_orders_are_made_the_wires(client):
+def test_layouts_and_byte_orders_are_converted_to_the_wires(client):
     big_endian = np.arange(6, dtype=">i4").reshape(2, 3)
     transposed = np.arange(6, dtype=np.float64).reshape(2, 3).T
     result = client.infer("echo", {"a": big_endian, "b": transposed, "scalar": np.float32(2.5), "empty": np.zeros((0, 4), np.int8)})
@@ -86,18 +86,18 @@ def test_outputs_version_id_and_parameters_reach_the_server(client):
     }
 
 
-def test_a_call_without_options_sends_no_parameters(client):
+def test_call_without_options_sends_no_parameters(client):
     assert client.infer("echo", {"a": np.ones(2)}).parameters == {}
 
 
-def test_metadata_comes_as_plain_dicts(client):
+def test_metadata_is_a_plain_dict(client):
     assert client.server_metadata() == {"name": "fake", "version": "1.2.3", "extensions": ["binary_tensor_data"]}
     metadata = client.model_metadata("echo")
     assert metadata["versions"] == ["1", "3"]
     assert metadata["inputs"][0]["shape"] == [-1, 4]
 
 
-def test_a_config_comes_as_a_plain_dict(client):
+def test_config_is_a_plain_dict(client):
     config = client.model_config("echo")
     assert config["max_batch_size"] == 8
     assert config["parameters"] == {"k": {"string_value": "v"}}
@@ -112,7 +112,7 @@ def test_health_is_true_or_false(client, fake):
     assert client.is_model_ready("other") is False
 
 
-def test_the_index_has_every_field_of_every_entry(client):
+def test_index_has_every_field_of_every_entry(client):
     assert client.index() == [
         {"name": "echo", "version": "3", "state": "READY", "reason": ""},
         {"name": "broken", "version": "", "state": "", "reason": "no such file"},
@@ -125,7 +125,7 @@ def test_statistics_keep_large_counts_as_numbers(client):
         assert rows[0]["inference_count"] == 7
 
 
-def test_a_load_carries_config_and_files(client, fake, kind):
+def test_load_sends_config_and_files(client, fake, kind):
     client.load("echo", config={"max_batch_size": 4}, files={"1/model.onnx": b"\x00\xff"})
     if kind.startswith("grpc"):
         sent = pb.RepositoryModelLoadRequest.FromString(fake.bodies[0])
@@ -137,7 +137,7 @@ def test_a_load_carries_config_and_files(client, fake, kind):
         assert parameters["file:1/model.onnx"] == "AP8="
 
 
-def test_an_unload_says_whether_dependents_go_too(client, fake, kind):
+def test_unload_sends_whether_dependents_are_unloaded_too(client, fake, kind):
     client.unload("echo", unload_dependents=True)
     if kind.startswith("grpc"):
         assert pb.RepositoryModelUnloadRequest.FromString(fake.bodies[0]).parameters["unload_dependents"].bool_param is True
@@ -145,14 +145,14 @@ def test_an_unload_says_whether_dependents_go_too(client, fake, kind):
         assert json.loads(fake.bodies[0]) == {"parameters": {"unload_dependents": True}}
 
 
-def test_a_stream_answers_each_request_in_order(client):
+def test_stream_returns_each_response_in_order(client):
     inputs = ({"x": np.full(3, n, np.int32)} for n in range(5))
     results = list(client.stream("echo", inputs, request_id="s"))
     assert [result.request_id for result in results] == ["s0", "s1", "s2", "s3", "s4"]
     assert [int(result["x"][0]) for result in results] == [0, 1, 2, 3, 4]
 
 
-def test_a_stream_may_be_left_early(client, fake):
+def test_stream_may_be_left_early(client, fake):
     def endless():
         while True:
             yield {"x": np.zeros(1, np.int8)}
@@ -163,7 +163,7 @@ def test_a_stream_may_be_left_early(client, fake):
     assert client.is_live()
 
 
-def test_what_the_callers_iterator_raises_ends_a_stream(client):
+def test_exception_of_the_callers_iterator_ends_a_stream(client):
     def faulty():
         yield {"x": np.zeros(1, np.int8)}
         raise LookupError("no more pictures")
@@ -174,7 +174,7 @@ def test_what_the_callers_iterator_raises_ends_a_stream(client):
         next(results)
 
 
-def test_api_key_and_headers_go_with_every_call(make_client, fake):
+def test_api_key_and_headers_are_sent_with_every_call(make_client, fake):
     client = make_client(api_key="s3cret", headers={"X-Tenant": "blue"})
     client.is_live()
     assert fake.headers["authorization"] == "Bearer s3cret"
@@ -202,7 +202,7 @@ def test_api_key_and_headers_go_with_every_call(make_client, fake):
         ({"x": [1]}, {"parameters": {"k": [1]}}, "is a list"),
     ],
 )
-def test_what_a_client_can_check_is_refused_before_sending(client, fake, inputs, options, text):
+def test_locally_detectable_errors_are_refused_before_sending(client, fake, inputs, options, text):
     with pytest.raises(InvalidRequest, match=text):
         client.infer("echo", inputs, **options)
     assert fake.calls == []
@@ -224,7 +224,7 @@ def test_messages_over_the_clients_limit_are_refused(make_client, fake):
         client.infer("echo", {"x": np.zeros(999, np.float32)}, request_id="i" * 300)
 
 
-def test_a_closed_client_says_so(client):
+def test_closed_client_raises(client):
     client.is_live()
     client.close()
     client.close()
@@ -232,7 +232,7 @@ def test_a_closed_client_says_so(client):
         client.is_live()
 
 
-def test_a_server_that_is_not_there_is_a_failed_connection(make_client, kind, unused_address):
+def test_missing_server_is_a_failed_connection(make_client, kind, unused_address):
     client = make_client(unused_address, timeout_s=None)
     with pytest.raises(ConnectionFailed) as caught:
         client.infer("echo", {"x": [1.0]})

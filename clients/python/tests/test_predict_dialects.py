@@ -49,7 +49,7 @@ def reply(body: Any, status: int = 200) -> HttpReply:
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_tensors_of_every_type_return_as_they_went_over_tensorflow_servings_grpc(datatype: str):
+def test_tensors_of_every_type_round_trip_over_tensorflow_serving_grpc(datatype: str):
     call = TfsGrpcDialect().infer(request(datatype, version=3), {})
     sent = call.request.message
     assert (call.request.path, sent.model_spec.name, sent.model_spec.version.value) == (
@@ -65,7 +65,7 @@ def test_tensors_of_every_type_return_as_they_went_over_tensorflow_servings_grpc
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_tensors_of_every_type_return_as_they_went_over_tensorflow_servings_rest(datatype: str):
+def test_tensors_of_every_type_round_trip_over_tensorflow_serving_rest(datatype: str):
     call = TfsRestDialect().infer(request(datatype), facts(datatype))
     sent: HttpRequest = call.request
     assert (sent.method, sent.path) == ("POST", "/v1/models/m:predict")
@@ -76,7 +76,7 @@ def test_tensors_of_every_type_return_as_they_went_over_tensorflow_servings_rest
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("dialect", [AdlikGrpcDialect(), AdlikRestDialect()], ids=["grpc", "rest"])
-def test_tensors_of_every_type_return_as_they_went_over_adliks_protocol(datatype: str, dialect: Any):
+def test_tensors_of_every_type_round_trip_over_adliks_protocol(datatype: str, dialect: Any):
     call = dialect.infer(request(datatype), {})
     if isinstance(dialect, AdlikGrpcDialect):
         sent = call.request.message
@@ -90,7 +90,7 @@ def test_tensors_of_every_type_return_as_they_went_over_adliks_protocol(datatype
 
 
 @pytest.mark.parametrize("datatype", [each for each in DATATYPES if each not in ("FP16", "BF16", "BYTES")])
-def test_json_without_the_binary_extension_returns_as_it_went(datatype: str):
+def test_tensors_round_trip_as_json_without_the_binary_extension(datatype: str):
     call = JsonHttpDialect(2**20).infer(request(datatype, outputs=("x",), request_id="7", parameters={"k": 1}))
     body = json.loads(call.request.body)
     assert (body["id"], body["parameters"], body["outputs"]) == ("7", {"k": 1}, [{"name": "x"}])
@@ -99,17 +99,17 @@ def test_json_without_the_binary_extension_returns_as_it_went(datatype: str):
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "BYTES"])
-def test_what_json_cannot_hold_is_refused_before_it_is_sent(datatype: str):
+def test_tensors_without_a_json_form_are_refused_before_they_are_sent(datatype: str):
     with pytest.raises(InvalidRequest, match="binary only"):
         JsonHttpDialect(2**20).infer(request(datatype))
 
 
-def test_several_outputs_over_rest_are_named_and_those_not_wanted_dropped():
+def test_several_outputs_over_rest_are_named_and_unrequested_ones_dropped():
     call = TfsRestDialect().infer(request(outputs=("b",)), facts("FP32", "a", "b"))
     assert list(call.parse(reply({"outputs": {"a": [[1]], "b": [[2.5]]}}))) == ["b"]
 
 
-def test_the_only_output_may_be_called_like_a_field():
+def test_single_output_may_have_the_name_of_a_field():
     """One output that is an object under its own name, as some servers print it."""
     call = TfsRestDialect().infer(request(), facts("FP32"))
     assert call.parse(reply({"outputs": {"x": [[1.0]]}}))["x"].tolist() == [[1.0]]
@@ -133,7 +133,7 @@ def test_metadata_in_another_form_than_tensorflow_servings_raises_a_clear_error(
         first.parse(reply(body))
 
 
-def test_inputs_that_differ_in_batch_are_refused_for_adlik():
+def test_inputs_of_different_batch_sizes_are_refused_for_adlik():
     bad = build_request("m", {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))}, InferOptions())
     with pytest.raises(InvalidRequest, match="'x' has 2, 'y' has 3"):
         AdlikGrpcDialect().infer(bad, {})
@@ -170,7 +170,7 @@ SIGNATURE = {
 METADATA = {"model_spec": {"name": "m", "version": "4"}, "metadata": {"signature_def": {"signature_def": SIGNATURE}}}
 
 
-def test_metadata_are_asked_for_again_in_this_protocol_where_another_answered():
+def test_metadata_of_another_protocol_are_requested_again_in_this_one():
     transport = Canned(reply({"config": {}}), reply(METADATA))
     with PredictClient(TfsRestDialect(), transport, retry=RetryPolicy(max_attempts=1)) as client:
         found = client.metadata("m")
@@ -181,14 +181,14 @@ def test_metadata_are_asked_for_again_in_this_protocol_where_another_answered():
     assert transport.is_closed
 
 
-def test_an_unknown_model_is_not_asked_for_twice():
+def test_unknown_model_is_not_requested_twice():
     transport = Canned(reply({"error": "no such"}, 404))
     with PredictClient(TfsRestDialect(), transport) as client, pytest.raises(NotFound, match="no such"):
         client.metadata("m")
     assert len(transport.asked) == 1
 
 
-def test_metadata_are_asked_for_once_for_many_predictions():
+def test_metadata_are_requested_once_for_many_predictions():
     transport = Canned(reply(METADATA), reply({"outputs": "text"}), reply({"outputs": "text"}))
     with PredictClient(TfsRestDialect(), transport) as client:
         for _ in range(2):
@@ -196,7 +196,7 @@ def test_metadata_are_asked_for_once_for_many_predictions():
     assert len(transport.asked) == 3
 
 
-def test_an_unusable_address_is_refused():
+def test_unusable_address_is_refused():
     with pytest.raises(ValueError, match="does not say the protocol"):
         TfsClient("somewhere")
 

@@ -21,7 +21,7 @@ from stoker_client.settings import Endpoint, make_connection, parse_url
         ("grpc+unix:///run/s", "grpc", Endpoint("grpc", False, "localhost", 0, socket_path="/run/s")),
     ],
 )
-def test_an_address_is_taken_apart(url, protocol, endpoint):
+def test_address_is_parsed_into_its_parts(url, protocol, endpoint):
     assert parse_url(url, protocol) == endpoint
     assert parse_url(endpoint.url) == endpoint
 
@@ -39,7 +39,7 @@ def test_an_address_is_taken_apart(url, protocol, endpoint):
         ("http://user:secret@host", None, "not an address"),
     ],
 )
-def test_what_is_not_an_address_is_named(url, protocol, text):
+def test_invalid_address_is_named(url, protocol, text):
     with pytest.raises(ValueError, match=text):
         parse_url(url, protocol)
 
@@ -53,7 +53,7 @@ def test_connect_chooses_the_client_by_the_address():
     assert type(sdk.connect_async("https://h")) is sdk.AsyncHttpClient
 
 
-def test_settings_that_contradict_each_other_are_refused():
+def test_contradictory_settings_are_refused():
     with pytest.raises(ValueError, match="is a plain address"):
         sdk.connect("http://h", tls=sdk.TlsConfig())
     with pytest.raises(ValueError, match="cert and key together"):
@@ -70,6 +70,6 @@ def test_settings_that_contradict_each_other_are_refused():
         sdk.RetryPolicy(budget=-1)
 
 
-def test_a_connection_never_prints_its_key():
+def test_connection_never_prints_its_key():
     connection = make_connection("grpc://h", "grpc", tls=None, api_key="s3cret", headers=None, max_message_bytes=1)
     assert "s3cret" not in repr(connection)

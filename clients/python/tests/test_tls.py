@@ -43,13 +43,13 @@ def secure_url(secure_fake: FakeKserve, kind: str) -> str:
     return secure_fake.grpc_url if kind.startswith("grpc") else secure_fake.http_url
 
 
-def test_both_sides_prove_who_they_are(make_client, secure_url, certificate):
+def test_both_sides_authenticate_each_other(make_client, secure_url, certificate):
     cert, key = certificate
     client = make_client(secure_url, tls=sdk.TlsConfig(ca=cert, cert=cert, key=key))
     assert client.infer("echo", {"x": np.ones(3, np.float32)})["x"].tolist() == [1, 1, 1]
 
 
-def test_a_server_that_is_not_trusted_is_a_failed_connection(make_client, secure_url, tmp_path):
+def test_untrusted_server_is_a_failed_connection(make_client, secure_url, tmp_path):
     other, _ = make_certificate(tmp_path)
     with pytest.raises(sdk.ConnectionFailed) as caught:
         make_client(secure_url, tls=sdk.TlsConfig(ca=other)).server_metadata()
@@ -68,7 +68,7 @@ def named_fake(named_certificate: tuple[Path, Path]) -> Iterator[FakeKserve]:
     server.close()
 
 
-def test_certificates_may_be_given_as_text_and_be_for_another_name(make_client, kind, named_fake, named_certificate):
+def test_certificates_may_be_text_and_for_another_name(make_client, kind, named_fake, named_certificate):
     cert, key = named_certificate
     url = named_fake.grpc_url if kind.startswith("grpc") else named_fake.http_url
     tls = sdk.TlsConfig(ca=cert.read_bytes(), cert=cert, key=key)
@@ -78,7 +78,7 @@ def test_certificates_may_be_given_as_text_and_be_for_another_name(make_client, 
     assert client.server_metadata()["name"] == "fake"
 
 
-def test_adliks_context_takes_certificates_and_a_name(named_certificate):
+def test_adlik_context_accepts_certificates_and_a_name(named_certificate):
     server = FakeAdlik(tls=named_certificate)
     trusted = named_certificate[0].read_bytes()
     try:

@@ -77,7 +77,7 @@ def test_invalid_folder_is_refused_before_the_model_is_read(refused: Command) ->
     assert said.endswith("/taken is a file\n")
 
 
-def test_of_models_to_be_fused_the_one_that_does_not_convert_is_named(refused: Command) -> None:
+def test_unconvertible_model_of_a_fusion_is_named(refused: Command) -> None:
     save("fixed.onnx")
     save("open.onnx", "batch")
     Path("fused.yaml").write_text("export_popef: true\nmodel_fusion:\n  - input_model: fixed.onnx\n  - input_model: open.onnx\n")

@@ -31,13 +31,13 @@ CONCAT = HostConcat(
 )
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_opaques_are_read_back_equal() -> None:
     assert FusionMap.from_bytes(MAP.to_bytes()) == MAP
     assert HostConcat.from_bytes(CONCAT.to_bytes()) == CONCAT
     assert load_facts("stoker", dump_facts({"a": 1, "b": "c"})) == {"a": 1, "b": "c"}
 
 
-def test_the_same_facts_give_the_same_bytes() -> None:
+def test_same_facts_give_the_same_bytes() -> None:
     assert dump_facts({"b": 1, "a": 2}) == dump_facts({"a": 2, "b": 1})
 
 
@@ -59,7 +59,7 @@ def test_another_version_is_refused() -> None:
         (("graphs", 0, "outputs", 0, "aliases"), [1], "'aliases' .* expected a list of strings"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_place(path, value, text) -> None:
+def test_wrong_field_is_named_with_its_position(path, value, text) -> None:
     content = json.loads(MAP.to_bytes())
     at = content
     for key in path[:-1]:
@@ -73,7 +73,7 @@ def test_a_wrong_field_is_named_with_its_place(path, value, text) -> None:
     st.binary(max_size=40)
     | st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner)).map(lambda v: json.dumps(v).encode())
 )
-def test_anything_else_is_an_opaque_error(data) -> None:
+def test_invalid_content_is_an_opaque_error(data) -> None:
     for read in (FusionMap.from_bytes, HostConcat.from_bytes):
         with pytest.raises(OpaqueError):
             read(data)

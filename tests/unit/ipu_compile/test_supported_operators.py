@@ -23,7 +23,7 @@ def of_domains(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_all_missing_operators_are_listed_at_once() -> None:
     text = refusal(
         """g (float[4] x) => (float[4] a, int64[1,n] b, float[4] c) {
         [noise] a = RandomNormalLike(x) [places] b = NonZero(x) [own] c = nowhere.Magic(x) }"""
@@ -37,11 +37,11 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     ]
 
 
-def test_a_node_without_a_name_is_called_by_what_it_gives() -> None:
+def test_node_without_a_name_is_named_by_its_output() -> None:
     assert "(node 'shuffled')" in refusal("g (float[4] x) => (float[4] shuffled) { shuffled = Bernoulli(x) }")
 
 
-def test_nodes_in_branches_are_looked_at() -> None:
+def test_nodes_in_branches_are_checked() -> None:
     text = refusal(
         """g (bool c, float[2] x) => (float[2] y) {
         y = If(c)<then_branch = t () => (float[2] p) { [deep] p = RandomNormalLike(x) },
@@ -72,7 +72,7 @@ def test_integer_products_and_training_are_refused() -> None:
     assert "training" in text
 
 
-def test_onnxruntime_s_own_operators_are_known_where_popart_has_them() -> None:
+def test_onnxruntime_operators_are_known_if_popart_has_them() -> None:
     model = parse("g (float[2,4] x) => (float[2,4] y, float[2,4] z) { a = com.microsoft.Gelu(x) y = Exp(a) z = com.microsoft.FastGelu(a) }")
     check_supported(typed_graph(of_domains(model)), M2000)
     assert "com.microsoft::Inverse" in refusal("g (float[2,2] x) => (float[2,2] y) { y = com.microsoft.Inverse(x) }")
@@ -87,7 +87,7 @@ def test_eight_bit_floats_need_a_c600() -> None:
         check_supported(typed_graph(ir.to_proto(model)), M2000)
 
 
-def test_streams_of_types_that_the_device_has_not_are_all_named() -> None:
+def test_streams_of_unsupported_types_are_all_named() -> None:
     model = model_of([], [tensor("ids", (2,), np.int64), tensor("x", (2,), np.float64)], [])
     with pytest.raises(CompileError) as caught:
         check_streams(ir.from_proto(model))

@@ -19,7 +19,7 @@ def sample() -> Iterator[PublishedRow]:
 
 
 @pytest.mark.slow
-def test_the_model_is_near_the_published_figures_and_fits_what_fitted() -> None:
+def test_cost_model_is_close_to_the_published_figures() -> None:
     rows: list[ModelledRow] = [modelled(row, row.graph()) for row in sample()]
     errors = aimed_errors(rows)
     assert len(errors) >= 15

@@ -38,7 +38,7 @@ def fullest(planned: GraphPlan) -> int:
     return max(planned.memory[0].tile_bytes)
 
 
-def test_the_schedule_reads_computes_in_order_and_writes() -> None:
+def test_schedule_reads_computes_in_order_and_writes() -> None:
     planned = plan(mlp())
     named = list(dict.fromkeys((step.node, step.op_type) for step in planned.steps if step.node))
     assert named == [("x", "Stream"), ("up", "MatMul"), ("act", "Relu"), ("down", "MatMul"), ("y", "Stream")]
@@ -50,7 +50,7 @@ def test_the_schedule_reads_computes_in_order_and_writes() -> None:
     assert flops["up"] == 2 * 16 * 256 * 1024
 
 
-def test_views_cost_nothing() -> None:
+def test_views_are_free() -> None:
     with_views = typed_graph(
         parse("g (float[4,6] x) => (float[3,8] y) { s = Constant<value_ints=[3,8]>() a = Relu(x) y = Reshape(a, s) }"),
     )
@@ -58,7 +58,7 @@ def test_views_cost_nothing() -> None:
     assert cycles(plan(with_views)) == cycles(plan(without))
 
 
-def test_the_account_is_of_the_fullest_tile() -> None:
+def test_memory_account_is_that_of_the_fullest_tile() -> None:
     (account,) = plan(mlp()).memory
     assert account.capacity_bytes == C600.tile_memory_bytes
     assert len(account.tile_bytes) == C600.tiles
@@ -82,14 +82,14 @@ def test_equal_nodes_share_their_code_unless_outlining_is_off() -> None:
     assert cycles(apart) == cycles(shared)
 
 
-def test_an_elementwise_operator_writes_over_an_input_without_later_readers() -> None:
+def test_elementwise_operator_overwrites_an_input_without_later_readers() -> None:
     chain = typed_graph(parse("g (float[999,999] x) => (float[999,999] y) { a = Relu(x) b = Neg(a) y = Abs(b) }"))
     kept = typed_graph(parse("g (float[999,999] x) => (float[999,999] y, float[999,999] a) { a = Relu(x) b = Neg(a) y = Abs(b) }"))
     one = plan(chain).memory[0].by_category["activations"]
     assert plan(kept).memory[0].by_category["activations"] >= 2 * one - 16
 
 
-def test_io_tiles_are_lost_to_computing_and_hold_the_streams() -> None:
+def test_io_tiles_do_not_compute_and_hold_the_streams() -> None:
     without, overlapped = plan(mlp()), plan(mlp(), num_io_tiles=64)
     assert {step.tiles for step in overlapped.steps if step.kind is StepKind.SYNC} == {C600.tiles - 64}
     assert overlapped.memory[0].tile_bytes[-64:] == (-(-(16 * 256 + 16 * 64) * 2 // 64),) * 64
@@ -153,12 +153,12 @@ def test_fewer_tiles_are_slower_and_fuller() -> None:
     assert len(few.memory[0].tile_bytes) == 64
 
 
-def test_the_host_link_differs_by_system() -> None:
+def test_host_link_differs_by_system() -> None:
     card, machine = (cycles(plan(resnet50(1, Precision.FP16), hardware=each), StepKind.HOST_READ) for each in (C600, M2000))
     assert machine / M2000.clock_hz > 2 * card / C600.clock_hz, "100 GbE against PCIe"
 
 
-def test_a_remap_costs_the_exchange_of_its_tensor() -> None:
+def test_remap_costs_the_exchange_of_its_tensor() -> None:
     model = mlp()
     remapped = mlp()
     get_pass("auto_insert_remap", remap_mode="after_matmul")(remapped)
@@ -170,7 +170,7 @@ def test_a_remap_costs_the_exchange_of_its_tensor() -> None:
     assert cycles(after) > cycles(before)
 
 
-def test_a_serialised_product_needs_less_at_once_and_takes_longer() -> None:
+def test_serialised_product_needs_less_memory_and_takes_longer() -> None:
     text = "g (float16[2048,512] x) => (float16[2048,4096] y) { [big] y = MatMul(x, w) }"
     whole = parse(text, {"w": np.ones((512, 4096), np.float16)})
     pieces = ir.from_proto(whole)
@@ -180,7 +180,7 @@ def test_a_serialised_product_needs_less_at_once_and_takes_longer() -> None:
     assert cycles(four) > cycles(one)
 
 
-def test_what_does_not_fit_says_where_what_holds_it_and_what_to_try() -> None:
+def test_model_that_exceeds_the_memory_is_refused_with_tile_users_and_remedies() -> None:
     with pytest.raises(OutOfTileMemory) as caught:
         plan_graph(resnet50(32, Precision.FP32), hardware=C600, options=CompilerOptions(), name="resnet")
     error = caught.value
@@ -193,7 +193,7 @@ def test_what_does_not_fit_says_where_what_holds_it_and_what_to_try() -> None:
     assert "Try a smaller batch, precision fp16 or fp8, a lower available_memory_proportion" in text
 
 
-def test_streams_may_be_too_much_for_few_io_tiles() -> None:
+def test_streams_may_exceed_the_memory_of_few_io_tiles() -> None:
     with pytest.raises(OutOfTileMemory, match=r"Out of memory on tile 1471: \d+ bytes") as caught:
         plan_graph(resnet50(16, Precision.FP16), hardware=C600, options=CompilerOptions(num_io_tiles=1), name="resnet")
     assert "stream buffers on an IO tile" in str(caught.value)

@@ -58,13 +58,13 @@ def test_activations_cross_the_links_once_to_each_ipu_that_reads_them() -> None:
     assert copies == [("b", 1, 8 * 64 * 4), ("d", 2, 8 * 64 * 4), ("b", 2, 8 * 64 * 4)]
 
 
-def test_streams_enter_where_they_are_read_and_leave_where_they_are_made() -> None:
+def test_streams_enter_at_their_reader_and_leave_at_their_producer() -> None:
     steps = compile_model(three_parts(), options=PIPELINE).program.graphs[0].steps
     assert [(step.node, step.ipu) for step in steps if step.kind is StepKind.HOST_READ] == [("x", 0)]
     assert [(step.node, step.ipu) for step in steps if step.kind is StepKind.HOST_WRITE] == [("y", 2)]
 
 
-def test_a_pipeline_delivers_as_often_as_its_slowest_stage_is_done() -> None:
+def test_pipeline_rate_is_that_of_its_slowest_stage() -> None:
     piped = compile_model(three_parts(), options=PIPELINE).program
     serial = compile_model(three_parts(), options=CompilerOptions(num_ipus=3, batches_per_step=6)).program
     assert (piped.pipeline_stages, serial.pipeline_stages) == (3, 1)
@@ -76,7 +76,7 @@ def test_a_pipeline_delivers_as_often_as_its_slowest_stage_is_done() -> None:
     assert step_timing(serial).period_s == pytest.approx(6 * sum(of_stage) / clock_hz)
 
 
-def test_what_waits_for_a_later_stage_is_kept_once_for_each_micro_batch_between() -> None:
+def test_values_for_a_later_stage_are_kept_once_for_each_micro_batch_between() -> None:
     model = typed_graph(three_parts())  # `six` is two stages behind the maker of b
     options = {"tiles_per_ipu": 16, "num_ipus": 3}
     piped, serial = survey(model, enable_pipelining=True, **options), survey(model, **options)
@@ -84,13 +84,13 @@ def test_what_waits_for_a_later_stage_is_kept_once_for_each_micro_batch_between(
     assert extra == pytest.approx(8 * 64 * 4 / 16, abs=16)
 
 
-def test_a_stage_lies_on_one_ipu() -> None:
+def test_stage_is_on_one_ipu() -> None:
     with pytest.raises(CompileError, match="pipeline stage 0 must lie on one IPU: node 'one' is on IPU 0, node 'two' on 1"):
         survey(marked((0, 0), (1, 0), (1, 1)), enable_pipelining=True)
     assert len(survey(marked((0, 0), (1, 0), (1, 1))).memory) == 2, "no rule without a pipeline"
 
 
-def test_data_go_to_later_stages_only() -> None:
+def test_data_flow_to_later_stages_only() -> None:
     with pytest.raises(CompileError, match="node 'three' of pipeline stage 0 reads 'b', which only stage 1 makes"):
         survey(marked((0, 0), (1, 1), (0, 0)), enable_pipelining=True)
 
@@ -100,24 +100,24 @@ def test_stages_are_numbered_without_gaps() -> None:
         survey(marked((0, 0), (0, 0), (1, 2)), enable_pipelining=True)
 
 
-def test_a_mark_that_is_no_number_is_named() -> None:
+def test_mark_that_is_not_a_number_is_named() -> None:
     model = marked((0, 0), (0, 0), (0, 0))
     model.graph[1].metadata_props["__ipu_number"] = "second"
     with pytest.raises(CompileError, match="node 'two': __ipu_number is 'second', expected a whole number"):
         survey(model)
 
 
-def test_a_call_must_fill_whole_turns_of_the_pipeline() -> None:
+def test_call_must_fill_complete_rounds_of_the_pipeline() -> None:
     with pytest.raises(OptionError, match="pipelined over 3 stages, so batches_per_step must be a multiple of that; it is 4"):
         compile_model(three_parts(), options=CompilerOptions(num_ipus=3, enable_pipelining=True, batches_per_step=4))
 
 
-def test_more_ipus_than_asked_for_are_refused() -> None:
+def test_more_ipus_than_requested_are_refused() -> None:
     with pytest.raises(OptionError, match="the model is sharded over 3 IPUs, num_ipus is 2"):
         compile_model(three_parts(), options=CompilerOptions(num_ipus=2))
 
 
-def test_what_one_ipu_cannot_hold_several_can_and_tiles_are_counted_over_them() -> None:
+def test_model_too_large_for_one_ipu_fits_on_several_and_tiles_are_counted_over_them() -> None:
     text = "g (float[1,512] x) => (float[1,512] y) { [one] a = MatMul(x, u) [two] y = MatMul(a, v) }"
     heavy = parse(text, {name: np.ones((512, 512), np.float32) for name in "uv"})
     options = CompilerOptions(tiles_per_ipu=3, num_ipus=2)
@@ -131,7 +131,7 @@ def test_what_one_ipu_cannot_hold_several_can_and_tiles_are_counted_over_them() 
     assert 3 <= caught.value.tile < 6, "the second IPU's tiles follow the first's"
 
 
-def test_a_pipelined_executable_takes_several_devices_and_computes_the_same(tmp_path: Path) -> None:
+def test_pipelined_executable_uses_several_devices_and_computes_the_same(tmp_path: Path) -> None:
     path = tmp_path / "executable.popef"
     model = three_parts()
     compile_and_export(model, (), path, PIPELINE)
@@ -155,11 +155,11 @@ def test_replicas_and_shards_multiply_into_the_devices_needed(tmp_path: Path) ->
         assert runner.execute({"x": np.zeros((16, 64), np.float32)})["y"].shape == (16, 64)
 
 
-def test_the_source_of_a_sharded_model_keeps_its_marks() -> None:
+def test_source_of_a_sharded_model_keeps_its_marks() -> None:
     notes = {node.name: node.metadata_props for node in typed_graph(as_source(three_parts()).model).graph}
     assert notes["five"]["__ipu_number"] == "2"
 
 
-def test_a_pipeline_of_one_stage_is_said_to_be_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_pipeline_of_one_stage_is_reported_as_none(caplog: pytest.LogCaptureFixture) -> None:
     compile_model(parse(THREE_PARTS, {"w": WEIGHT}), options=CompilerOptions(enable_pipelining=True))
     assert "enable_pipelining has no effect: all nodes are in one stage" in caplog.text

@@ -20,7 +20,7 @@ def program(*schedules: tuple[Step, ...], system: str = "C600", **settings: int)
     return StaticProgram(package_hash="", system=system, ipu_version=21, tiles_per_ipu=1472, graphs=graphs, **settings)
 
 
-def test_without_overlap_a_call_is_the_sum_of_its_steps() -> None:
+def test_call_without_overlap_takes_the_sum_of_its_steps() -> None:
     timing = step_timing(program(STEPS, batches_per_step=3, micro_batch_size=4))
     assert timing.latency_s == timing.period_s == pytest.approx(3 * 20e-6)
     assert (timing.compute_s, timing.exchange_s, timing.sync_s) == pytest.approx((30e-6, 12e-6, 3e-6))
@@ -29,7 +29,7 @@ def test_without_overlap_a_call_is_the_sum_of_its_steps() -> None:
     assert timing.rows_per_s == pytest.approx(12 / 60e-6)
 
 
-def test_io_tiles_read_and_write_beside_the_computing() -> None:
+def test_io_tiles_read_and_write_in_parallel_with_computing() -> None:
     timing = step_timing(program(STEPS, num_io_tiles=32, batches_per_step=3))
     assert timing.latency_s == pytest.approx(20e-6 + 2 * 15e-6)
     assert timing.period_s == pytest.approx(3 * 15e-6)
@@ -41,7 +41,7 @@ def test_slow_streams_set_the_period() -> None:
     assert timing.period_s == pytest.approx(2 * 50e-6)
 
 
-def test_pipeline_stages_work_side_by_side() -> None:
+def test_pipeline_stages_run_in_parallel() -> None:
     first, second = (Step(kind=StepKind.COMPUTE, cycles=length * US, stage=stage) for stage, length in ((0, 6), (1, 10)))
     piped = step_timing(program((first, second), pipeline_stages=2, batches_per_step=4))
     assert piped.latency_s == pytest.approx(16e-6 + 3 * 10e-6)
@@ -51,7 +51,7 @@ def test_pipeline_stages_work_side_by_side() -> None:
     assert lane_cycles((READ, first, second, WRITE), is_io_overlapped=True, is_pipelined=True) == [3 * US, 6 * US, 10 * US, 2 * US]
 
 
-def test_replicas_take_rows_each_in_the_same_time() -> None:
+def test_replicas_process_their_rows_in_the_same_time() -> None:
     one, two = (step_timing(program(STEPS, replication_factor=count, micro_batch_size=8)) for count in (1, 2))
     assert (one.rows, two.rows) == (8, 16)
     assert two.period_s == one.period_s
@@ -76,7 +76,7 @@ def test_each_model_of_a_fused_program_has_its_times() -> None:
         step_timing(fused, 2)
 
 
-def test_loading_moves_code_and_weights() -> None:
+def test_loading_transfers_code_and_weights() -> None:
     loaded = program(STEPS, code_bytes=500_000_000, weight_bytes=64_000_000)
     expected = ATTACH_S + 500e6 / ENGINE_BUILD_BYTES_PER_S + 564e6 / C600.host_link_bytes_per_s
     assert load_time_s(loaded) == pytest.approx(expected)

@@ -63,7 +63,7 @@ class Page(HTMLParser):
             self.headings.append(data)
 
 
-def test_it_says_what_compiling_gives() -> None:
+def test_report_contains_the_compiled_facts() -> None:
     options = CompilerOptions(batches_per_step=4, num_io_tiles=32)
     report = compile_and_get_summary_report(mlp(), options=options)
     program = compile_model(mlp(), options=options).program
@@ -73,7 +73,7 @@ def test_it_says_what_compiling_gives() -> None:
     assert (report.weight_bytes, report.code_bytes) == (program.weight_bytes, program.code_bytes)
 
 
-def test_operations_add_up_to_the_schedule() -> None:
+def test_operations_sum_to_the_schedule() -> None:
     graph = report_of().graphs[0]
     assert [run.node for run in graph.runs] == ["x", "up", "act", "down", "y"]
     assert sum(run.total_s for run in graph.runs) == pytest.approx(graph.timing.latency_s)
@@ -82,21 +82,21 @@ def test_operations_add_up_to_the_schedule() -> None:
     assert graph.runs[0].host_s > 0 == graph.runs[0].compute_s
 
 
-def test_lanes_are_named_by_what_works_side_by_side() -> None:
+def test_lanes_are_named_by_their_concurrent_work() -> None:
     assert report_of().graphs[0].lane_names == ("tiles",)
     overlapped = report_of(num_io_tiles=32).graphs[0]
     assert overlapped.lane_names == ("load", "tiles", "store")
     assert sum(overlapped.lane_s) == pytest.approx(overlapped.timing.latency_s)
 
 
-def test_the_holders_explain_the_fullest_tile() -> None:
+def test_holders_explain_the_fullest_tile() -> None:
     (memory,) = report_of().memory
     form = r"code, with that of the exchange|((tensor|input|weight) '\w+' of|temporary data of) node '\w+' \(\w+\)"
     assert [what for what, _ in memory.holders if not re.fullmatch(form, what)] == []
     assert memory.fullest_bytes == sum(memory.account.by_category.values()) == sum(size for _, size in memory.holders)
 
 
-def test_other_batch_sizes_are_planned_anew() -> None:
+def test_other_batch_sizes_are_planned_separately() -> None:
     batches = {each.batch: each for each in report_of().graphs[0].batches}
     assert set(batches) == {1, 2, 4, 8, 16, 32, 64, 128}
     for size in (1, 64):
@@ -105,13 +105,13 @@ def test_other_batch_sizes_are_planned_anew() -> None:
         assert batches[size].tile_bytes == max(there.memory[0].tile_bytes)
 
 
-def test_batches_that_do_not_fit_are_said_to_and_the_rest_left_out() -> None:
+def test_batches_that_exceed_the_memory_are_reported_and_larger_ones_omitted() -> None:
     report = summary_report([as_source(mlp(weights=HEAVY))], CompilerOptions(tiles_per_ipu=4), batch_sizes=(4, 16384, 32768, 65536, 131072))
     found = [(each.batch, each.fits) for each in report.graphs[0].batches]
     assert found == [(4, True), (16384, False), (32768, False)]
 
 
-def test_a_model_that_does_not_fit_is_reported_with_the_compilers_error() -> None:
+def test_model_that_exceeds_the_memory_is_reported_with_the_compilers_error() -> None:
     options = CompilerOptions(tiles_per_ipu=1)
     model = mlp(weights=HEAVY)
     with pytest.raises(CompileError) as caught:
@@ -131,7 +131,7 @@ def test_reshapes_follow_the_batch() -> None:
     assert tuple(model.graph.outputs[0].shape or ()) == (10, 48)
 
 
-def test_a_token_for_every_row_is_repeated_for_every_row() -> None:
+def test_token_for_every_row_is_repeated_for_every_row() -> None:
     text = """g (float[4,6,8] x) => (float[4,7,8] y) {
         s = Constant<value_ints=[4,1,8]>() t = Expand(token, s) y = Concat<axis=1>(t, x) }"""
     model = typed_graph(parse(text, {"token": np.ones((1, 1, 8), np.float32)}))
@@ -139,14 +139,14 @@ def test_a_token_for_every_row_is_repeated_for_every_row() -> None:
     assert tuple(model.graph.outputs[0].shape or ()) == (9, 7, 8)
 
 
-def test_inputs_without_rows_stay_as_they_are() -> None:
+def test_inputs_without_rows_are_unchanged() -> None:
     text = "g (float[4,3] x, float[9,3] table) => (float[4,3] y) { t = ReduceSum(table) y = Mul(x, t) }"
     model = typed_graph(parse(text))
     rebatch(model, axis=0, old=4, new=2)
     assert [tuple(value.shape or ()) for value in model.graph.inputs] == [(2, 3), (9, 3)]
 
 
-def test_a_model_whose_constants_hold_the_batch_cannot_be_planned_for_another(caplog: pytest.LogCaptureFixture) -> None:
+def test_model_with_the_batch_in_its_constants_cannot_be_planned_for_another(caplog: pytest.LogCaptureFixture) -> None:
     model = parse("g (float[4,3] x) => (float[4,3] y) { y = Add(x, c) }", {"c": np.ones((4, 3), np.float32)})
     with pytest.raises(ShapeError, match="batch size 2 cannot be planned: output 'y' would have shape"):
         rebatch(typed_graph(model), axis=0, old=4, new=2)
@@ -156,14 +156,14 @@ def test_a_model_whose_constants_hold_the_batch_cannot_be_planned_for_another(ca
     assert "batch size 2 cannot be planned" in batches[2].note
 
 
-def test_without_a_batch_dimension_there_are_no_other_batches() -> None:
+def test_model_without_a_batch_dimension_has_no_other_batches() -> None:
     model = parse("g (float[4] x) => (float y) { y = ReduceSum<keepdims=0>(x) }")
     report = report_of(model)
     assert report.graphs[0].batches == ()
     assert "no batch dimension" in render_page(report)
 
 
-def test_the_json_is_labelled_and_complete() -> None:
+def test_json_is_labelled_and_complete() -> None:
     content = json.loads(report_of().to_json())
     assert content["simulated"] is True
     assert "no device was measured" in content["note"]
@@ -176,7 +176,7 @@ def test_the_json_is_labelled_and_complete() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_io_tiles": 32, "batches_per_step": 8}, {"replication_factor": 2}])
-def test_the_page_is_whole_labelled_and_needs_nothing_else(settings: dict[str, int]) -> None:
+def test_page_is_complete_labelled_and_self_contained(settings: dict[str, int]) -> None:
     text = render_page(report_of(**settings))
     page = Page(text)
     assert page.loaded == []
@@ -198,7 +198,7 @@ def test_small_weights_are_reported_in_a_unit_that_shows_them() -> None:
     assert f"<b>{report.weight_bytes / 1024:,.1f} KiB</b><span>weights</span>" in render_page(report)
 
 
-def test_names_of_nodes_cannot_break_the_page() -> None:
+def test_names_of_nodes_are_escaped_on_the_page() -> None:
     model = mlp()
     model.graph.node[0].name = "<b>&\"'"
     model.graph.name = "<script>alert(1)</script>"
@@ -215,7 +215,7 @@ def test_fused_models_have_a_part_each_and_share_the_memory() -> None:
     Page(render_page(report))
 
 
-def test_files_are_written_whole_into_a_folder_that_need_not_exist(tmp_path: Path) -> None:
+def test_files_are_written_completely_into_a_new_folder(tmp_path: Path) -> None:
     paths = write_report(report_of(), tmp_path / "a" / "b")
     assert [path.name for path in paths] == ["summary_report.json", "summary_report.html"]
     assert json.loads(paths[0].read_text())["fits"] is True
@@ -231,7 +231,7 @@ def test_options_are_checked_as_for_compiling() -> None:
         IpuTarget().report([], CompilerOptions(), Path())
 
 
-def test_the_command_writes_the_report_beside_or_instead_of_an_executable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_the_report_beside_or_instead_of_an_executable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "m.onnx"
     onnx.save(mlp(), source)
     line = ["--target", "ipu", "-i", str(source), "--output_dir", str(tmp_path), "--report", str(tmp_path / "report")]
@@ -243,7 +243,7 @@ def test_the_command_writes_the_report_beside_or_instead_of_an_executable(tmp_pa
     assert (tmp_path / "executable.popef").exists()
 
 
-def test_the_command_reports_what_it_then_cannot_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_a_model_that_then_fails_to_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "m.onnx"
     onnx.save(mlp(weights=HEAVY), source)
     line = ["--target", "ipu", "-i", str(source), "--output_dir", str(tmp_path), "--export_popef", "--report", str(tmp_path / "report")]
@@ -252,7 +252,7 @@ def test_the_command_reports_what_it_then_cannot_compile(tmp_path: Path, capsys:
     assert json.loads((tmp_path / "report" / "summary_report.json").read_text())["fits"] is False
 
 
-def test_planning_changes_nothing_of_the_model() -> None:
+def test_planning_does_not_change_the_model() -> None:
     model = mlp()
     before = model.SerializeToString(deterministic=True)
     report_of(model)

@@ -26,7 +26,7 @@ def test_regions_are_spread_evenly_and_none_is_lost(sizes: list[int], tiles: int
     assert not held.any()
 
 
-def test_small_tensors_do_not_pile_up_on_the_first_tiles() -> None:
+def test_small_tensors_are_not_all_placed_on_the_first_tiles() -> None:
     places = TileMap(4)
     assert [places.place(VECTOR_BYTES).start for _ in range(6)] == [0, 1, 2, 3, 0, 1]
 
@@ -35,7 +35,7 @@ def storage(name: str, byte_count: int, first: int, last: int) -> Storage:
     return Storage(name, TileSpan(byte_count, 0, 0), first, last)
 
 
-def test_the_fullest_moment_counts_what_lives_then_and_what_runs_then() -> None:
+def test_fullest_moment_counts_live_data_and_running_code() -> None:
     found = peak(
         [storage("early", 100, 0, 1), storage("late", 60, 1, 3)],
         [Temporary("a", 0, TILES), Temporary("b", 10, TILES), Temporary("c", 90, 3), Temporary("d", 0, 0)],
@@ -46,7 +46,7 @@ def test_the_fullest_moment_counts_what_lives_then_and_what_runs_then() -> None:
     assert found.most.tolist() == [1170] * TILES
 
 
-def test_a_few_tiles_with_much_temporary_data_are_the_fullest() -> None:
+def test_few_tiles_with_much_temporary_data_are_the_fullest() -> None:
     resident = np.zeros(TILES, np.int64)
     found = peak([storage("x", 10, 0, 1)], [Temporary("a", 5, TILES), Temporary("b", 40, 2)], resident)
     assert (found.tile, found.live_bytes, found.temporary_bytes) == (0, 10, 40)
@@ -54,7 +54,7 @@ def test_a_few_tiles_with_much_temporary_data_are_the_fullest() -> None:
     assert not resident.any(), "what was given is not changed"
 
 
-def test_without_a_schedule_only_the_resident_data_count() -> None:
+def test_plan_without_a_schedule_counts_only_the_resident_data() -> None:
     found = peak([], [], np.array([3, 7], np.int64))
     assert (found.tile, found.live_bytes, found.temporary_bytes, found.holders) == (1, 0, 0, ())
 
@@ -63,7 +63,7 @@ REGIONS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4), st.integers(
 
 
 @given(REGIONS, st.lists(st.integers(0, 50), min_size=5, max_size=5))
-def test_the_peak_is_that_of_the_schedule_walked_step_by_step(regions: list[tuple[int, int, int]], temporary: list[int]) -> None:
+def test_peak_equals_that_of_the_schedule_simulated_step_by_step(regions: list[tuple[int, int, int]], temporary: list[int]) -> None:
     storages = [storage(str(at), size, min(a, b), max(a, b)) for at, (size, a, b) in enumerate(regions)]
     found = peak(storages, [Temporary("n", size, TILES) for size in temporary], np.zeros(TILES, np.int64))
     walked = [sum(each.span.even_bytes for each in storages if each.first <= at <= each.last) + size for at, size in enumerate(temporary)]

@@ -26,7 +26,7 @@ def batching(dim: int = 0, **settings: object) -> RuntimeConfig:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_whole_multiples_of_the_compiled_batch_are_taken(bench: Bench, count: int) -> None:
+def test_multiples_of_the_compiled_batch_are_accepted(bench: Bench, count: int) -> None:
     with bench.runner(doubling((3, 4, 2))) as runner:
         x = rows(3 * count, 4, 2)
         y = np.zeros_like(x)
@@ -37,7 +37,7 @@ def test_whole_multiples_of_the_compiled_batch_are_taken(bench: Bench, count: in
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 2), (4, 4, 2), (3, 3, 2), (3, 4, 4), (3, 8), (0, 4, 2), (24,)])
-def test_other_shapes_are_refused_naming_what_was_expected(bench: Bench, shape: tuple[int, ...]) -> None:
+def test_other_shapes_are_refused_with_the_expected_one(bench: Bench, shape: tuple[int, ...]) -> None:
     with bench.runner(doubling((3, 4, 2))) as runner, pytest.raises(ApplicationRuntimeError, match=r"'x' has shape .*\[3 x N, 4, 2\]"):
         runner.execute({"x": np.zeros(shape, np.float32)})
 
@@ -48,7 +48,7 @@ def test_inputs_and_outputs_of_different_multiples_are_refused(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
-def test_any_size_is_taken_in_dimension_0(bench: Bench, size: int) -> None:
+def test_any_size_is_accepted_in_dimension_0(bench: Bench, size: int) -> None:
     with bench.runner(doubling((3, 4, 2)), config=batching(0)) as runner:
         future = runner.execute_async({"x": rows(size, 4, 2)})
         if size % 3:
@@ -58,7 +58,7 @@ def test_any_size_is_taken_in_dimension_0(bench: Bench, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 6])
-def test_any_size_is_taken_in_dimension_1_and_the_others_stay(bench: Bench, size: int) -> None:
+def test_any_size_is_accepted_in_dimension_1_and_the_others_are_fixed(bench: Bench, size: int) -> None:
     with bench.runner(doubling((3, 4, 2)), config=batching(1)) as runner:
         x = rows(3, size, 2)
         y = np.zeros_like(x)
@@ -85,7 +85,7 @@ def test_requests_of_1_4_and_7_rows_share_three_batches_of_4(bench: Bench) -> No
         assert runner.devices[0].metrics.micro_batches == 3
 
 
-def test_an_incomplete_batch_waits_for_the_timeout_and_is_padded_with_zeros(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_batch_waits_for_the_timeout_and_is_padded_with_zeros(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = watch_inputs(monkeypatch)
     with bench.runner(doubling((4, 2)), config=batching(timeout_ns=5_000_000)) as runner:
         future = runner.execute_async({"x": rows(1, 2)})
@@ -97,7 +97,7 @@ def test_an_incomplete_batch_waits_for_the_timeout_and_is_padded_with_zeros(benc
         np.testing.assert_array_equal(seen[0]["x"], [[1, 2], [0, 0], [0, 0], [0, 0]])
 
 
-def test_a_batch_timeout_of_its_own_counts_once_it_is_enabled(bench: Bench) -> None:
+def test_separate_batch_timeout_applies_once_it_is_enabled(bench: Bench) -> None:
     config = batching(is_batch_size_timeout_enabled=True, batch_size_timeout_ns=50_000_000)
     with bench.runner(doubling((4, 2)), config=config) as runner:
         future = runner.execute_async({"x": rows(1, 2)})
@@ -107,7 +107,7 @@ def test_a_batch_timeout_of_its_own_counts_once_it_is_enabled(bench: Bench) -> N
         future.wait(PATIENCE_S)
 
 
-def test_without_a_timeout_only_later_requests_fill_a_batch(bench: Bench) -> None:
+def test_only_later_requests_fill_a_batch_without_a_timeout(bench: Bench) -> None:
     with bench.runner(doubling((2, 2)), config=batching(timeout_ns=0)) as runner:
         first = runner.execute_async({"x": rows(1, 2)})
         bench.clock.advance(3600)
@@ -116,7 +116,7 @@ def test_without_a_timeout_only_later_requests_fill_a_batch(bench: Bench) -> Non
         np.testing.assert_array_equal(first.result(PATIENCE_S)["y"], second.result(PATIENCE_S)["y"])
 
 
-def test_whole_batches_of_one_request_go_to_the_device_where_they_lie(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_batches_of_one_request_are_used_without_a_copy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = watch_inputs(monkeypatch)
     x = rows(6, 2)
     for config in (None, batching()):
@@ -126,7 +126,7 @@ def test_whole_batches_of_one_request_go_to_the_device_where_they_lie(bench: Ben
         assert [inputs["x"].ctypes.data for inputs in seen] == [x.ctypes.data, x[3:].ctypes.data]
 
 
-def test_memory_with_gaps_is_read_and_written_all_the_same(bench: Bench) -> None:
+def test_memory_with_gaps_is_read_and_written(bench: Bench) -> None:
     x, y = rows(6, 4)[::2, ::2], np.zeros((6, 4), np.float32)[::2, ::2]
     for config in (None, batching()):
         y[...] = 0
@@ -176,7 +176,7 @@ def test_inputs_with_data_of_the_file_are_shared_by_the_rows_of_a_batch(bench: B
     ("part", "dim", "message"),
     [(doubling((2, 3)), 2, r"'x' has shape \[2, 3\]"), (adding((2,)), 1, r"'a' has shape \[2\]"), (weighted((2,)), 5, "batching_dim is 5")],
 )
-def test_a_dimension_that_some_input_lacks_is_refused_at_once(bench: Bench, part: object, dim: int, message: str) -> None:
+def test_dimension_missing_in_some_input_is_refused_at_once(bench: Bench, part: object, dim: int, message: str) -> None:
     with pytest.raises(ApplicationRuntimeError, match=message):
         bench.runner(part, config=batching(dim), tensor_data={"w": rows(2)} if dim == 5 else None)  # type: ignore[arg-type]
 
@@ -189,7 +189,7 @@ def test_inputs_of_different_sizes_in_the_batching_dimension_are_refused(bench: 
             runner.execute({"a": rows(3), "b": rows(3)}, {"total": np.zeros(4, np.float32)})
 
 
-def test_a_request_that_waits_for_its_batch_to_fill_fails_when_the_runner_is_closed(bench: Bench) -> None:
+def test_waiting_request_of_an_open_batch_fails_when_the_runner_is_closed(bench: Bench) -> None:
     runner = bench.runner(doubling((4, 2)), config=batching())
     waiting: InferenceFuture = runner.execute_async({"x": rows(1, 2)})
     runner.close()
@@ -201,7 +201,7 @@ def test_a_request_that_waits_for_its_batch_to_fill_fails_when_the_runner_is_clo
 
 
 @pytest.mark.parametrize("config", [RuntimeConfig(), batching()])
-def test_what_is_no_writable_array_of_the_right_type_is_refused(bench: Bench, config: RuntimeConfig) -> None:
+def test_unwritable_or_mistyped_output_is_refused(bench: Bench, config: RuntimeConfig) -> None:
     frozen = np.zeros((2, 2), np.float32)
     frozen.flags.writeable = False
     with bench.runner(doubling((2, 2)), config=config) as runner:

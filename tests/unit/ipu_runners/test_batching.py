@@ -22,7 +22,7 @@ def test_one_four_and_seven_rows_fill_three_batches_of_four() -> None:
     assert plan.due_ns() is None
 
 
-def test_what_is_left_over_is_due_a_timeout_after_it_was_opened() -> None:
+def test_remaining_rows_are_due_a_timeout_after_their_batch_was_opened() -> None:
     plan: BatchPlan[str] = BatchPlan(4, TEN)
     plan.add("a", 1, 100)
     plan.add("b", 2, 105)
@@ -42,14 +42,14 @@ def test_a_request_is_split_over_the_open_batch_and_the_next() -> None:
     assert pieces(plan.take()) == [("b", 1, 2, 0)]
 
 
-def test_without_a_timeout_an_open_batch_is_never_due() -> None:
+def test_open_batch_without_a_timeout_is_never_due() -> None:
     plan: BatchPlan[str] = BatchPlan(4, BatchTimeouts(partial_ns=None, data_parallel_ns=None))
     plan.add("a", 3, 0)
 
     assert plan.due_ns() is None
 
 
-def test_whole_batches_of_some_replicas_wait_for_the_others_by_a_timeout_of_their_own() -> None:
+def test_complete_batches_of_some_replicas_wait_for_the_others_with_a_separate_timeout() -> None:
     plan: BatchPlan[str] = BatchPlan(4, BatchTimeouts(partial_ns=10, data_parallel_ns=1000), replicas=2)
 
     plan.add("half a replica", 1, 0)
@@ -67,7 +67,7 @@ def test_batches_that_cannot_be_shared_are_refused(capacity: int, replicas: int)
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 20), max_size=20))
-def test_every_row_comes_once_and_in_order_and_the_count_of_pieces_is_foretold(capacity: int, sizes: list[int]) -> None:
+def test_every_row_is_placed_once_in_order_and_the_number_of_pieces_is_predicted(capacity: int, sizes: list[int]) -> None:
     plan: BatchPlan[int] = BatchPlan(capacity, TEN)
     foretold, batches = [], []
     for request, size in enumerate(sizes):

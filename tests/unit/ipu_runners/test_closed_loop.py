@@ -21,7 +21,7 @@ def virtual(**settings: object) -> LoopSettings:
     return LoopSettings(**{"pacing": Pacing.VIRTUAL, "warm_up_s": 0.0, "seconds": 0.1, **settings})  # type: ignore[arg-type]
 
 
-def test_one_client_sees_the_devices_latency(tmp_path: Path) -> None:
+def test_one_client_measures_the_devices_latency(tmp_path: Path) -> None:
     steps = [host_read(0.5), compute(1), host_write(0.5)]
     path = write_popef(tmp_path / "m.popef", doubling((1, 3), steps=steps))
     measured = measure(path, virtual(), system=SimulatedSystem(1, clock=VirtualClock()))
@@ -32,7 +32,7 @@ def test_one_client_sees_the_devices_latency(tmp_path: Path) -> None:
     assert ipu_threads() == []
 
 
-def test_more_clients_than_the_device_works_on_wait_for_each_other(tmp_path: Path) -> None:
+def test_more_clients_than_the_device_runs_wait_for_each_other(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling((1, 3), steps=[compute(1)]))
     measured = measure(path, virtual(clients=3), system=SimulatedSystem(1, clock=VirtualClock()))
 
@@ -40,7 +40,7 @@ def test_more_clients_than_the_device_works_on_wait_for_each_other(tmp_path: Pat
     assert measured.p99_s >= measured.p50_s >= 0.001 * (1 - 1e-3)
 
 
-def test_the_number_of_requests_ends_the_loop(tmp_path: Path) -> None:
+def test_number_of_requests_ends_the_loop(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling((1, 3), steps=[compute(1)]))
     measured = measure(path, virtual(requests=5, seconds=3600.0, clients=2), system=SimulatedSystem(1, clock=VirtualClock()))
 
@@ -48,7 +48,7 @@ def test_the_number_of_requests_ends_the_loop(tmp_path: Path) -> None:
     assert measured.seconds == pytest.approx(0.005, abs=0.0011)
 
 
-def test_a_fused_file_runs_its_first_model(tmp_path: Path) -> None:
+def test_fused_file_runs_its_first_model(tmp_path: Path) -> None:
     index = Part(
         nodes=[helper.make_node("Neg", ["i"], ["o"])], inputs={"i": (2,)}, outputs={"o": (2,)}, dtypes={"i": np.int32, "o": np.int32}
     )
@@ -60,14 +60,14 @@ def test_a_fused_file_runs_its_first_model(tmp_path: Path) -> None:
     assert measured.rows_per_s > 0
 
 
-def test_a_failing_device_ends_the_loop_with_its_error(tmp_path: Path) -> None:
+def test_failing_device_ends_the_loop_with_its_error(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling((1, 3), steps=[compute(1)]))
     system = SimulatedSystem(1, clock=VirtualClock(), faults=[FaultPlan.parse("reset@4")])
     with pytest.raises(RecoverableRuntimeError, match="execution 4"):
         measure(path, virtual(clients=2), system=system)
 
 
-def test_nothing_to_read_and_nothing_to_do_are_refused(tmp_path: Path) -> None:
+def test_invalid_file_and_invalid_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.popef").write_bytes(b"nonsense")
     with pytest.raises(PopefError):
         measure(tmp_path / "m.popef")

@@ -31,7 +31,7 @@ def manager() -> DeviceManager:
     return DeviceManager(SimulatedSystem(1, clock=VirtualClock()))
 
 
-def test_weights_that_were_not_compiled_in_are_changed(tmp_path: Path) -> None:
+def test_weights_excluded_from_the_executable_can_be_changed(tmp_path: Path) -> None:
     write_popef(compile_model(parse(DENSE, {"w": weights(0)}), (), CompilerOptions(constant_weights=False)), tmp_path / "m.popef")
     x = rows(4, 8) / 32
     with LightRunner(tmp_path / "m.popef", device_manager=manager()) as runner:
@@ -44,7 +44,7 @@ def test_weights_that_were_not_compiled_in_are_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 3])
-def test_inputs_that_a_pass_joined_are_given_by_their_own_names(tmp_path: Path, batches: int) -> None:
+def test_inputs_joined_by_a_pass_are_given_by_their_own_names(tmp_path: Path, batches: int) -> None:
     source = parse(WIDE)
     joined = ApplyHostConcatSplit(["fp32,[4,1],3"])(parse(WIDE))
     write_popef(compile_model(joined), tmp_path / "m.popef")
@@ -57,7 +57,7 @@ def test_inputs_that_a_pass_joined_are_given_by_their_own_names(tmp_path: Path, 
     np.testing.assert_array_equal(y, np.concatenate([run_onnx(source, each)["y"] for each in feeds]))
 
 
-def test_merged_batches_give_what_each_request_would_get_alone(tmp_path: Path) -> None:
+def test_merged_batches_equal_each_request_run_alone(tmp_path: Path) -> None:
     model: ir.Model = parse(DENSE, {"w": weights(0)})
     write_popef(compile_model(model), tmp_path / "m.popef")
     requests = [rows(size, 8, begin=size) / 64 for size in (1, 4, 7)]

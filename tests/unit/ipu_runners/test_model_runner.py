@@ -36,7 +36,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     assert_nothing_is_left(bench)
 
 
-def test_the_defaults_are_the_vendors() -> None:
+def test_defaults_equal_the_vendors() -> None:
     config = RuntimeConfig()
 
     assert config.timeout_ns == 10_000_000
@@ -61,7 +61,7 @@ def test_inputs_and_outputs_are_described(bench: Bench) -> None:
         assert runner.get_model_outputs() == [total]
 
 
-def test_a_script_may_set_the_rows_of_a_description(bench: Bench) -> None:
+def test_script_may_set_the_rows_of_a_description(bench: Bench) -> None:
     with bench.runner(adding((2, 3))) as runner:
         desc = runner.get_execute_inputs()[0]
         desc.shape[0] = 6
@@ -80,12 +80,12 @@ def test_a_script_may_set_the_rows_of_a_description(bench: Bench) -> None:
         ({"a": rows(2), "b": rows(3)}, None, r"'b' has shape \[3\], expected \[2 x N\]"),
     ],
 )
-def test_every_input_and_output_must_be_there_and_fit(bench: Bench, inputs: dict, outputs: dict | None, message: str) -> None:
+def test_every_input_and_output_must_exist_and_match(bench: Bench, inputs: dict, outputs: dict | None, message: str) -> None:
     with bench.runner(adding()) as runner, pytest.raises(ApplicationRuntimeError, match=message):
         runner.execute(inputs, outputs)
 
 
-def test_outputs_are_written_where_the_caller_wants_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_written_into_the_callers_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     copy = np.copyto
 
@@ -102,7 +102,7 @@ def test_outputs_are_written_where_the_caller_wants_them(bench: Bench, monkeypat
     assert written == [y.ctypes.data, y[2:].ctypes.data]
 
 
-def test_requests_of_many_threads_are_answered_each_with_its_own(bench: Bench) -> None:
+def test_concurrent_requests_of_many_threads_get_their_own_results(bench: Bench) -> None:
     wrong: list[int] = []
 
     def ask(runner: ModelRunner, number: int) -> None:
@@ -123,7 +123,7 @@ def test_requests_of_many_threads_are_answered_each_with_its_own(bench: Bench) -
     assert wrong == []
 
 
-def test_frozen_inputs_may_be_left_out(bench: Bench) -> None:
+def test_frozen_inputs_may_be_omitted(bench: Bench) -> None:
     with bench.runner(adding(), config=RuntimeConfig(frozen_inputs={"b": rows(2, begin=10)})) as runner:
         assert runner.execute({"a": rows(2)})["total"].tolist() == [11, 13]
         assert runner.execute({"a": rows(4)})["total"].tolist() == [11, 13, 13, 15]
@@ -133,7 +133,7 @@ def test_frozen_inputs_may_be_left_out(bench: Bench) -> None:
         bench.runner(adding(), config=RuntimeConfig(frozen_inputs={"b": rows(3)}))
 
 
-def test_rings_hold_as_many_calls_as_the_multiplier_says(bench: Bench) -> None:
+def test_rings_hold_the_number_of_calls_of_the_multiplier(bench: Bench) -> None:
     config = RuntimeConfig(ring_buffer_size_multiplier=3)
     with bench.runner(doubling(), config=config, batches_per_step=2) as runner:
         queues = runner._replicas[0]._queues
@@ -142,7 +142,7 @@ def test_rings_hold_as_many_calls_as_the_multiplier_says(bench: Bench) -> None:
             runner.execute({"x": rows(40, 3)})
 
 
-def test_copies_run_on_the_devices_they_are_given(bench: Bench) -> None:
+def test_copies_run_on_their_assigned_devices(bench: Bench) -> None:
     with bench.manager.get_device(1) as device:
         config = RuntimeConfig(replica_id_to_device={1: device})
         with bench.runner(doubling(), config=config, ipu_version=21) as runner:
@@ -152,7 +152,7 @@ def test_copies_run_on_the_devices_they_are_given(bench: Bench) -> None:
         assert bench.free_ipus() == 3
 
 
-def test_without_a_free_device_the_constructor_says_so(tmp_path: Path) -> None:
+def test_constructor_without_a_free_device_raises(tmp_path: Path) -> None:
     bench = Bench(tmp_path, num_ipus=1)
     no_wait = RuntimeConfig(device_wait_config=DeviceWaitConfig())
     with bench.runner(doubling()), pytest.raises(DeviceUnavailable):
@@ -160,7 +160,7 @@ def test_without_a_free_device_the_constructor_says_so(tmp_path: Path) -> None:
     assert_nothing_is_left(bench)
 
 
-def test_a_runner_that_fails_to_start_gives_back_what_it_took(tmp_path: Path) -> None:
+def test_runner_that_fails_to_start_releases_its_devices(tmp_path: Path) -> None:
     bench = Bench(tmp_path, num_ipus=1)
     config = RuntimeConfig(replication_factor=2, device_wait_config=DeviceWaitConfig())
     with pytest.raises(DeviceUnavailable):
@@ -168,7 +168,7 @@ def test_a_runner_that_fails_to_start_gives_back_what_it_took(tmp_path: Path) ->
     assert_nothing_is_left(bench)
 
 
-def test_an_executable_of_another_build_is_refused_unless_that_is_switched_off(bench: Bench) -> None:
+def test_executable_of_another_build_is_refused_unless_the_check_is_disabled(bench: Bench) -> None:
     with pytest.raises(PackageHashMismatch, match="0123"):
         bench.runner(doubling(), hash_text="0123")
     with bench.runner(doubling(), config=RuntimeConfig(check_package_hash=False), hash_text="0123") as runner:
@@ -190,7 +190,7 @@ def test_pending_requests_fail_when_the_runner_is_closed(bench: Bench) -> None:
     runner.close()
 
 
-def test_a_runner_without_references_gives_its_device_back(bench: Bench) -> None:
+def test_unreferenced_runner_releases_its_device(bench: Bench) -> None:
     runner = bench.runner(doubling(), config=RuntimeConfig(batching_dim=0))
     runner.execute({"x": rows(2, 3)})
     assert bench.free_ipus() == 3
@@ -202,7 +202,7 @@ def test_a_runner_without_references_gives_its_device_back(bench: Bench) -> None
     assert bench.free_ipus() == 4
 
 
-def test_an_idle_device_is_not_fed_while_no_request_waits_for_outputs(bench: Bench) -> None:
+def test_idle_device_is_not_fed_while_no_request_waits_for_outputs(bench: Bench) -> None:
     config = RuntimeConfig(flush_on_waiting_outputs=True)
     with bench.runner(doubling(), config=config, batches_per_step=4) as runner:
         runner.execute({"x": rows(2, 3)})
@@ -211,7 +211,7 @@ def test_an_idle_device_is_not_fed_while_no_request_waits_for_outputs(bench: Ben
         assert runner.devices[0].metrics.micro_batches == 1
 
 
-def test_requests_are_traced_up_to_the_buffers_size(bench: Bench) -> None:
+def test_traced_requests_are_bounded_by_the_buffer_size(bench: Bench) -> None:
     config = RuntimeConfig(flush_on_waiting_outputs=True, request_tracepoints_buffer_size=2)
     with bench.runner(doubling(), config=config) as runner:
         bench.clock.advance(1)
@@ -235,14 +235,14 @@ def test_requests_are_not_traced_by_default(bench: Bench) -> None:
     ("config", "kind"),
     [(None, ModelRunner), (RuntimeConfig(), ModelRunner), (LightRunnerConfig(), LightRunner)],
 )
-def test_the_type_of_the_configuration_chooses_the_runner(bench: Bench, config: RuntimeConfig | None, kind: type) -> None:
+def test_configuration_type_chooses_the_runner(bench: Bench, config: RuntimeConfig | None, kind: type) -> None:
     path = write_popef(bench.folder / "m.popef", doubling())
     with Runner(path, config, device_manager=bench.manager) as runner:
         assert type(runner.runner) is kind
         np.testing.assert_array_equal(runner.execute({"x": rows(2, 3)})["y"], 2 * rows(2, 3))
 
 
-def test_a_configuration_for_joined_inputs_chooses_the_runner_that_joins(bench: Bench) -> None:
+def test_configuration_for_joined_inputs_chooses_the_joining_runner(bench: Bench) -> None:
     path = write_popef(bench.folder / "m.popef", doubling())
     with pytest.raises(ApplicationRuntimeError, match="notes no joined inputs"):
         Runner(path, HostConcatRunnerConfig(), device_manager=bench.manager)
@@ -260,14 +260,14 @@ def test_a_configuration_for_joined_inputs_chooses_the_runner_that_joins(bench: 
         ("replica_id_to_device", {-1: None}),
     ],
 )
-def test_a_field_out_of_range_is_refused_by_its_name(tmp_path: Path, field: str, value: object) -> None:
+def test_field_out_of_range_is_refused_by_its_name(tmp_path: Path, field: str, value: object) -> None:
     config = RuntimeConfig()
     setattr(config, field, value)
     with pytest.raises(ValueError, match=field):
         ModelRunner(write_popef(tmp_path / "m.popef", doubling()), config, device_manager=DeviceManager(SimulatedSystem(1)))
 
 
-def test_what_has_no_effect_is_said_once(bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_without_effect_are_reported_once(bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.backends.ipu.runtime.runtime_config._warned", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

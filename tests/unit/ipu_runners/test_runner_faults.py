@@ -53,7 +53,7 @@ def with_faults(faults: str, **config: object) -> pytest.MarkDecorator:
 
 
 @with_faults("reset@2")
-def test_without_auto_reset_a_failed_device_stays_failed(bad: Bad) -> None:
+def test_failed_device_without_auto_reset_stays_failed(bad: Bad) -> None:
     assert bad.ask().tolist() == (2 * X).tolist()
     error = bad.failure()
     assert isinstance(error, RecoverableRuntimeError)
@@ -63,7 +63,7 @@ def test_without_auto_reset_a_failed_device_stays_failed(bad: Bad) -> None:
 
 
 @with_faults("reset@2,reset@4", auto_reset=True)
-def test_with_auto_reset_the_device_is_reset_before_the_next_request(bad: Bad) -> None:
+def test_device_with_auto_reset_is_reset_before_the_next_request(bad: Bad) -> None:
     assert bad.ask().tolist() == (2 * X).tolist()
     for _ in range(2):
         assert isinstance(bad.failure(), RecoverableRuntimeError)
@@ -73,7 +73,7 @@ def test_with_auto_reset_the_device_is_reset_before_the_next_request(bad: Bad) -
 
 
 @pytest.mark.parametrize("auto_reset", [False, True])
-def test_requests_that_are_queued_get_the_same_error(tmp_path: Path, auto_reset: bool) -> None:
+def test_queued_requests_get_the_same_error(tmp_path: Path, auto_reset: bool) -> None:
     bad = Bad(tmp_path, "reset@2", auto_reset=auto_reset, ring_buffer_size_multiplier=8)
     with bad.runner as runner:
         with runner.devices[0].claimed(_OtherProgram(), lambda: False):  # while the device is busy, requests queue
@@ -87,7 +87,7 @@ def test_requests_that_are_queued_get_the_same_error(tmp_path: Path, auto_reset:
 
 
 @pytest.mark.parametrize("action", ["link", "partition", "full"])
-def test_other_resets_are_left_to_people(tmp_path: Path, action: str) -> None:
+def test_other_resets_are_left_to_operators(tmp_path: Path, action: str) -> None:
     bad = Bad(tmp_path, f"reset:{action}@1", auto_reset=True)
     with bad.runner:
         error = bad.failure()
@@ -97,7 +97,7 @@ def test_other_resets_are_left_to_people(tmp_path: Path, action: str) -> None:
 
 
 @with_faults("lost@2", auto_reset=True)
-def test_a_lost_device_is_an_unknown_error_and_is_not_reset(bad: Bad) -> None:
+def test_lost_device_is_an_unknown_error_and_is_not_reset(bad: Bad) -> None:
     bad.ask()
     error = bad.failure()
     assert isinstance(error, UnknownRuntimeError)
@@ -105,12 +105,12 @@ def test_a_lost_device_is_an_unknown_error_and_is_not_reset(bad: Bad) -> None:
 
 
 @with_faults("oom@1", auto_reset=True)
-def test_after_an_application_error_the_executable_is_loaded_again(bad: Bad) -> None:
+def test_executable_is_loaded_again_after_an_application_error(bad: Bad) -> None:
     assert isinstance(bad.failure(), ApplicationRuntimeError)
     assert bad.ask().tolist() == (2 * X).tolist()
 
 
-def test_a_program_that_cannot_run_on_its_data_fails_that_request(tmp_path: Path) -> None:
+def test_program_that_cannot_run_on_its_data_fails_that_request(tmp_path: Path) -> None:
     bad = Bad(tmp_path, "", failing((2,)), auto_reset=True)
     with bad.runner as runner:
         with pytest.raises(ApplicationRuntimeError, match="sub-graph 'model'"):
@@ -118,7 +118,7 @@ def test_a_program_that_cannot_run_on_its_data_fails_that_request(tmp_path: Path
         assert runner.execute({"x": np.zeros(2, np.float32)})["y"].tolist() == [7, 7]
 
 
-def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: Path) -> None:
+def test_hanging_device_is_aborted_after_the_host_sync_timeout(tmp_path: Path) -> None:
     bad = Bad(tmp_path, "hang@1")
     with bad.runner as runner, bad.bench.passing_time():
         future = runner.execute_async({"x": X})
@@ -127,7 +127,7 @@ def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: P
         assert isinstance(future.exception(PATIENCE_S), UnknownRuntimeError)
 
 
-def test_requests_go_to_the_copies_that_still_run(tmp_path: Path) -> None:
+def test_requests_are_sent_to_the_copies_that_still_run(tmp_path: Path) -> None:
     bad = Bad(tmp_path, "lost@1", replication_factor=2)
     with bad.runner as runner:
         outcomes = [runner.execute_async({"x": X}).exception(PATIENCE_S) for _ in range(6)]
@@ -136,7 +136,7 @@ def test_requests_go_to_the_copies_that_still_run(tmp_path: Path) -> None:
         assert runner.error is None
 
 
-def test_a_merged_batch_fails_for_all_its_requests_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_merged_batch_fails_for_all_its_requests_and_the_next_runs(tmp_path: Path) -> None:
     bad = Bad(tmp_path, "reset@1", auto_reset=True, batching_dim=0)
     with bad.runner as runner:
         first = runner.execute_async({"x": X[:1]})
@@ -151,7 +151,7 @@ def test_a_merged_batch_fails_for_all_its_requests_and_the_next_goes_on(tmp_path
     assert_nothing_is_left(bad.bench)
 
 
-def test_bad_outputs_go_through_as_they_are(tmp_path: Path) -> None:
+def test_bad_outputs_are_returned_unchanged(tmp_path: Path) -> None:
     bad = Bad(tmp_path, "bad@1")
     with bad.runner:
         assert np.isnan(bad.ask()).all()

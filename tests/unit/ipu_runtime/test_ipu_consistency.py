@@ -49,13 +49,13 @@ def loaded(path: Path) -> Model:
 
 
 @pytest.mark.parametrize(("change", "reason"), PROGRAM_CHANGES)
-def test_a_program_that_contradicts_its_metadata_or_its_system_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+def test_program_that_contradicts_its_metadata_or_system_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     path = write_popef(tmp_path / "m.popef", doubling())
     with pytest.raises(ApplicationRuntimeError, match=f"executable 'model'.*{reason}"):
         Executable(rewritten(path, program=change))
 
 
-def test_an_anchor_larger_than_the_device_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+def test_anchor_larger_than_the_device_is_refused_before_allocation(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling())
     first, *others = loaded(path).metadata.anchors
     huge = dataclasses.replace(first, tensor_info=TensorInfo((1 << 40, 1 << 20), first.tensor_info.data_type))
@@ -72,7 +72,7 @@ def test_an_anchor_larger_than_the_device_is_refused_before_memory_is_taken(tmp_
         ({"outputs": (Binding("y", "z"),)}, "has no output 'z', which anchor 'y' shows"),
     ],
 )
-def test_a_graph_that_has_not_the_values_of_its_anchors_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+def test_graph_without_the_values_of_its_anchors_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     path = write_popef(tmp_path / "m.popef", weighted())
     (graph,) = loaded(path).program().graphs
     model = rewritten(path, program={"graphs": (dataclasses.replace(graph, **change),)})
@@ -87,7 +87,7 @@ def test_a_graph_that_has_not_the_values_of_its_anchors_is_refused(tmp_path: Pat
         (dataclasses.replace(doubling(), dtypes={"x": np.float16, "y": np.float16}), r"'x' is float16\[2, 3\], its anchor 'x' float32"),
     ],
 )
-def test_a_graph_whose_values_are_of_another_shape_or_type_is_refused(tmp_path: Path, part: Any, reason: str) -> None:
+def test_graph_with_values_of_another_shape_or_type_is_refused(tmp_path: Path, part: Any, reason: str) -> None:
     path = write_popef(tmp_path / "m.popef", doubling())
     (graph,) = loaded(path).program().graphs
     model = rewritten(path, program={"graphs": (dataclasses.replace(graph, onnx=part.onnx()),)})
@@ -95,7 +95,7 @@ def test_a_graph_whose_values_are_of_another_shape_or_type_is_refused(tmp_path: 
         Session(model, device_manager=DeviceManager(SimulatedSystem(1)))
 
 
-def test_a_graph_reads_no_file_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_reads_no_file_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
     monkeypatch.chdir(tmp_path)
     weight = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[2, 3], data_location=onnx.TensorProto.EXTERNAL)
@@ -106,7 +106,7 @@ def test_a_graph_reads_no_file_of_the_host(tmp_path: Path, monkeypatch: pytest.M
         Session(path, device_manager=DeviceManager(SimulatedSystem(1)))
 
 
-def test_a_session_that_cannot_be_launched_gives_its_device_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_launch_releases_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     path = write_popef(tmp_path / "m.popef", doubling())
 

@@ -29,7 +29,7 @@ FOREVER = DeviceWaitConfig(strategy=DeviceWaitStrategy.WAIT_FOREVER)
 
 
 @pytest.mark.parametrize("ipu_version", [2, 21])
-def test_executables_of_either_version_run_where_nothing_is_configured(tmp_path: Path, ipu_version: int) -> None:
+def test_executables_of_both_versions_run_on_an_unconfigured_system(tmp_path: Path, ipu_version: int) -> None:
     path = write_popef(tmp_path / "m.popef", doubling((2,)), ipu_version=ipu_version)
     with Session(path, device_manager=DeviceManager(SimulatedSystem())) as session:
         queues = session.create_queue_manager(1)
@@ -41,7 +41,7 @@ def test_executables_of_either_version_run_where_nothing_is_configured(tmp_path:
         assert session.device.ipu_version == ipu_version
 
 
-def test_an_undecided_ipu_forgets_its_version_when_it_is_released(tmp_path: Path) -> None:
+def test_undecided_ipu_clears_its_version_when_it_is_released(tmp_path: Path) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     for version in (2, 21, 2):
         program = Executable(write_popef(tmp_path / f"{version}.popef", doubling(), ipu_version=version)).program
@@ -49,7 +49,7 @@ def test_an_undecided_ipu_forgets_its_version_when_it_is_released(tmp_path: Path
             assert (device.ipu_version, device.tiles_per_ipu) == (version, 1472)
 
 
-def test_a_decided_system_refuses_the_other_version_and_says_what_it_has(tmp_path: Path) -> None:
+def test_decided_system_refuses_the_other_version_and_names_its_own(tmp_path: Path) -> None:
     manager = DeviceManager(SimulatedSystem(2, ipu_version="ipu2"))
     executable = Executable(write_popef(tmp_path / "m.popef", doubling(), ipu_version=21))
 
@@ -57,13 +57,13 @@ def test_a_decided_system_refuses_the_other_version_and_says_what_it_has(tmp_pat
         manager.get_device(executable.model)
 
 
-def test_a_device_for_an_executable_has_what_its_program_says(tmp_path: Path) -> None:
+def test_device_for_an_executable_matches_its_program(tmp_path: Path) -> None:
     executable = Executable(write_popef(tmp_path / "m.popef", doubling(), ipu_version=21))
     with DeviceManager(SimulatedSystem(1)).get_device(executable) as device:
         assert (device.ipu_version, device.tiles_per_ipu) == (21, executable.program.tiles_per_ipu)
 
 
-def test_replicas_need_ipus_of_their_own(tmp_path: Path) -> None:
+def test_replicas_need_separate_ipus(tmp_path: Path) -> None:
     executable = Executable(write_popef(tmp_path / "m.popef", doubling(), num_ipus=2, replicas=2))
     with DeviceManager(SimulatedSystem(5)).get_device(executable.metadata) as device:
         assert [ipu.id for ipu in device.ipus] == [0, 1, 2, 3]
@@ -71,7 +71,7 @@ def test_replicas_need_ipus_of_their_own(tmp_path: Path) -> None:
         DeviceManager(SimulatedSystem(3)).get_device(executable.program)
 
 
-def test_devices_are_counted_and_given_out_once() -> None:
+def test_devices_are_counted_and_acquired_once() -> None:
     manager = DeviceManager(SimulatedSystem(2))
     first, second = manager.get_device(), manager.get_device()
 
@@ -104,7 +104,7 @@ def test_constraints_that_contradict_the_model_are_refused(tmp_path: Path) -> No
         DeviceManager(SimulatedSystem()).get_device(executable.model, constraints=DeviceConstraints(ipu_version=2))
 
 
-def test_a_specific_device_is_that_one_or_none() -> None:
+def test_specific_device_is_acquired_or_none() -> None:
     manager = DeviceManager(SimulatedSystem(2))
     with manager.get_specific_device(1) as device:
         assert device.id == 1
@@ -129,7 +129,7 @@ def waiting_for_a_device(manager: DeviceManager, wait: DeviceWaitConfig) -> tupl
 
 
 @pytest.mark.parametrize("wait", [TIMEOUT, FOREVER])
-def test_a_device_that_is_released_goes_to_who_waits(wait: DeviceWaitConfig) -> None:
+def test_released_device_is_given_to_a_waiting_caller(wait: DeviceWaitConfig) -> None:
     clock = VirtualClock()
     manager = DeviceManager(SimulatedSystem(1, clock=clock))
     taken = manager.get_device()
@@ -141,7 +141,7 @@ def test_a_device_that_is_released_goes_to_who_waits(wait: DeviceWaitConfig) -> 
     assert isinstance(results[0], Device)
 
 
-def test_waiting_ends_with_the_timeout() -> None:
+def test_wait_for_a_device_ends_with_the_timeout() -> None:
     clock = VirtualClock()
     manager = DeviceManager(SimulatedSystem(1, clock=clock))
     manager.get_device()
@@ -155,7 +155,7 @@ def test_waiting_ends_with_the_timeout() -> None:
     assert clock.now_ns() == 10_000_000_000
 
 
-def test_model_devices_stand_outside_the_systems_count() -> None:
+def test_model_devices_are_not_in_the_systems_count() -> None:
     device = DeviceManager.create_ipu_model_device(num_ipus=2, ipu_version="ipu21")
     small = DeviceManager.create_small_ipu_model_device()
 
@@ -163,7 +163,7 @@ def test_model_devices_stand_outside_the_systems_count() -> None:
     assert (small.num_ipus, small.ipu_version, small.tiles_per_ipu) == (1, 2, 4)
 
 
-def test_a_program_runs_only_on_the_kind_of_device_it_was_compiled_for(tmp_path: Path) -> None:
+def test_program_runs_only_on_the_kind_of_device_it_was_compiled_for(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling(), replicas=2)
     with pytest.raises(ApplicationRuntimeError) as caught:
         Session(path, device=DeviceManager.create_ipu_model_device(ipu_version=21, tiles_per_ipu=4))
@@ -185,7 +185,7 @@ def test_a_detached_device_runs_nothing(tmp_path: Path) -> None:
         assert "device 0 is detached; executable 'model' cannot run on it" in str(error)
 
 
-def test_ipus_are_given_out_again_only_when_the_call_on_them_has_ended(tmp_path: Path) -> None:
+def test_ipus_are_reused_only_after_their_call_has_ended(tmp_path: Path) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     path = write_popef(tmp_path / "m.popef", doubling((2,)), batches_per_step=2)
     device = manager.get_device(Executable(path).program)
@@ -202,7 +202,7 @@ def test_ipus_are_given_out_again_only_when_the_call_on_them_has_ended(tmp_path:
         manager.get_device(1).detach()
 
 
-def test_an_unloaded_program_is_loaded_again_when_it_is_used(tmp_path: Path) -> None:
+def test_unloaded_program_is_loaded_again_on_use(tmp_path: Path) -> None:
     device = DeviceManager.create_ipu_model_device()
     with Session(write_popef(tmp_path / "m.popef", doubling((2,))), device=device) as session:
         queues = session.create_queue_manager(1)
@@ -215,7 +215,7 @@ def test_an_unloaded_program_is_loaded_again_when_it_is_used(tmp_path: Path) -> 
         assert (device.metrics.loads, device.metrics.evictions) == (2, 0)
 
 
-def test_the_environment_describes_the_system() -> None:
+def test_environment_describes_the_system() -> None:
     system = SimulatedSystem.from_environment(
         {
             "STOKER_SIM_IPUS": "8",
@@ -231,7 +231,7 @@ def test_the_environment_describes_the_system() -> None:
     assert DeviceManager(system).ipu_hardware_version() == "ipu21"
 
 
-def test_an_empty_environment_leaves_the_version_open() -> None:
+def test_empty_environment_leaves_the_version_open() -> None:
     system = SimulatedSystem.from_environment({"STOKER_SIM_IPUS": ""})
 
     assert (len(system.ipus), system.ipu_version, system.tiles_per_ipu) == (DEFAULT_IPUS, None, None)
@@ -249,28 +249,28 @@ def test_an_empty_environment_leaves_the_version_open() -> None:
         ("STOKER_SIM_FAULTS", "boom@1", "'boom@1' is no fault"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(variable: str, value: str, reason: str) -> None:
+def test_invalid_variable_is_named(variable: str, value: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"STOKER_SIM_.*{reason}"):
         SimulatedSystem.from_environment({variable: value})
 
 
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
-def test_waiting_needs_a_time_that_can_be_waited_for(seconds: float) -> None:
+def test_wait_time_must_be_finite_and_positive(seconds: float) -> None:
     with pytest.raises(ValueError, match="finite timeout_s >= 0"):
         DeviceWaitConfig(timeout_s=seconds)
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_a_device_of_no_ipus_is_refused(number: int) -> None:
+def test_device_of_no_ipus_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match=f"at least one IPU, not {number}"):
         DeviceManager(SimulatedSystem(1)).get_device(number)
 
 
-def test_a_version_that_is_not_simulated_fits_nowhere() -> None:
+def test_version_that_is_not_simulated_matches_no_device() -> None:
     with pytest.raises(ApplicationRuntimeError, match=r"no simulated device fits: wanted 1 IPU\(s\) of version ipu1; the system has"):
         DeviceManager(SimulatedSystem(1)).get_device(Metadata(executable="old", anchors=(), ipu_version=1))
 
 
-def test_a_model_device_of_no_tiles_is_refused() -> None:
+def test_model_device_of_no_tiles_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one tile, not 0"):
         DeviceManager.create_ipu_model_device(tiles_per_ipu=0)

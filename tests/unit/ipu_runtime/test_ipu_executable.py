@@ -12,7 +12,7 @@ from stoker.backends.ipu.runtime import ApplicationRuntimeError, Executable, Pac
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 
 
-def test_an_executable_comes_from_a_path_a_stream_or_a_model(tmp_path: Path) -> None:
+def test_executable_is_read_from_a_path_a_stream_or_a_model(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling())
     by_path = Executable(path)
     for source in (str(path), [path], io.BytesIO(path.read_bytes()), by_path.model):
@@ -21,7 +21,7 @@ def test_an_executable_comes_from_a_path_a_stream_or_a_model(tmp_path: Path) -> 
         assert executable.name == "model"
 
 
-def test_one_of_several_models_is_chosen_by_name(tmp_path: Path) -> None:
+def test_one_of_several_models_is_selected_by_name(tmp_path: Path) -> None:
     paths = [write_popef(tmp_path / f"{name}.popef", doubling(), name=name) for name in ("one", "two")]
 
     assert Executable(paths, name="two").name == "two"
@@ -29,7 +29,7 @@ def test_one_of_several_models_is_chosen_by_name(tmp_path: Path) -> None:
         Executable(paths)
 
 
-def test_another_build_is_refused_and_both_hashes_are_named(tmp_path: Path) -> None:
+def test_another_build_is_refused_with_both_hashes(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling(), hash_text="0123abcd")
     with pytest.raises(PackageHashMismatch, match=f"0123abcd.*{package_hash()}"):
         Executable(path)
@@ -40,7 +40,7 @@ def test_another_build_is_refused_and_both_hashes_are_named(tmp_path: Path) -> N
     Session(path, SessionConfig(check_package_hash=False)).close()
 
 
-def test_the_index_of_a_fused_program_is_the_input_that_belongs_to_no_graph(tmp_path: Path) -> None:
+def test_index_of_a_fused_program_is_the_input_of_no_graph(tmp_path: Path) -> None:
     fused = Executable(write_popef(tmp_path / "f.popef", adding(), doubling()))
     assert fused.index_anchor is not None
     assert fused.index_anchor.name == "index"
@@ -49,7 +49,7 @@ def test_the_index_of_a_fused_program_is_the_input_that_belongs_to_no_graph(tmp_
     assert Executable(write_popef(tmp_path / "m.popef", doubling())).index_anchor is None
 
 
-def test_an_anchor_is_looked_up_by_name_and_direction(tmp_path: Path) -> None:
+def test_anchor_is_found_by_name_and_direction(tmp_path: Path) -> None:
     executable = Executable(write_popef(tmp_path / "m.popef", doubling()))
 
     assert executable.anchor("x", TensorType.INPUT).tensor_info.shape == (2, 3)
@@ -57,7 +57,7 @@ def test_an_anchor_is_looked_up_by_name_and_direction(tmp_path: Path) -> None:
         executable.anchor("x", TensorType.OUTPUT)
 
 
-def test_a_damaged_file_is_an_error_of_the_file(tmp_path: Path) -> None:
+def test_damaged_file_is_a_file_error(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling())
     path.write_bytes(path.read_bytes()[:-10])
 
@@ -65,7 +65,7 @@ def test_a_damaged_file_is_an_error_of_the_file(tmp_path: Path) -> None:
         Executable(path)
 
 
-def test_bytes_are_not_taken_for_a_list_of_files(tmp_path: Path) -> None:
+def test_bytes_are_not_treated_as_a_list_of_files(tmp_path: Path) -> None:
     data = write_popef(tmp_path / "m.popef", doubling()).read_bytes()
     with pytest.raises(ApplicationRuntimeError, match="put it into io"):
         Executable(data)  # type: ignore[arg-type]

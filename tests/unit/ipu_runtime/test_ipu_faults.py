@@ -57,7 +57,7 @@ class Faulty:
         ("reset:full@2", RecoveryAction.FULL_RESET),
     ],
 )
-def test_a_reset_is_asked_for_and_makes_the_session_usable_again(tmp_path: Path, fault: str, action: RecoveryAction) -> None:
+def test_required_reset_makes_the_session_usable_again(tmp_path: Path, fault: str, action: RecoveryAction) -> None:
     faulty = Faulty(tmp_path, fault)
     with faulty.session as session:
         assert faulty.answer() is None
@@ -90,7 +90,7 @@ def test_requests_queued_at_the_time_of_the_error_get_the_same_error(tmp_path: P
         assert all(error is errors[0] for error in errors)
 
 
-def test_a_device_is_not_cured_by_a_smaller_reset_than_it_asked_for(tmp_path: Path) -> None:
+def test_device_needs_the_reset_that_it_requested_or_a_larger_one(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "reset:partition@1")
     with faulty.session as session:
         assert isinstance(faulty.answer(), RecoverableRuntimeError)
@@ -99,7 +99,7 @@ def test_a_device_is_not_cured_by_a_smaller_reset_than_it_asked_for(tmp_path: Pa
         session.device.reset(RecoveryAction.FULL_RESET)
 
 
-def test_a_lost_device_stays_lost_and_another_can_be_had(tmp_path: Path) -> None:
+def test_lost_device_stays_lost_and_another_can_be_acquired(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "lost@1", num_ipus=2)
     with faulty.session as session:
         assert isinstance(faulty.answer(), UnknownRuntimeError)
@@ -111,7 +111,7 @@ def test_a_lost_device_stays_lost_and_another_can_be_had(tmp_path: Path) -> None
         assert other.device.id == 1
 
 
-def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: Path) -> None:
+def test_hanging_device_is_aborted_after_the_host_sync_timeout(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "hang@1")
     with faulty.session:
         recorder, _ = faulty.ask()
@@ -125,7 +125,7 @@ def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: P
         assert "no answer for 300 s" in str(error)
 
 
-def test_a_session_can_be_stopped_while_its_device_hangs(tmp_path: Path) -> None:
+def test_session_can_be_stopped_while_its_device_hangs(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "hang@1")
     recorder, _ = faulty.ask()
     assert faulty.clock.until_waited_for(PATIENCE_S)
@@ -144,7 +144,7 @@ def test_out_of_memory_ends_the_session_and_leaves_the_device_usable(tmp_path: P
         assert other.device.is_attached
 
 
-def test_bad_output_is_garbage_for_one_call(tmp_path: Path) -> None:
+def test_bad_output_is_corrupt_for_one_call(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "bad@2")
     with faulty.session:
         answers = []
@@ -164,17 +164,17 @@ def test_bad_output_is_garbage_for_one_call(tmp_path: Path) -> None:
         ("hang:long@2", "'hang:long@2': no such variant; there are none"),
     ],
 )
-def test_a_fault_that_no_ipu_has_is_refused_before_it_strikes(plan: str, reason: str) -> None:
+def test_unknown_fault_is_refused_before_it_occurs(plan: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         SimulatedSystem(1, faults=[FaultPlan.parse(plan)])
 
 
-def test_faults_of_ipus_that_do_not_exist_are_refused() -> None:
+def test_faults_of_nonexistent_ipus_are_refused() -> None:
     with pytest.raises(ValueError, match="faults for 2 IPUs, the simulated system has 1"):
         SimulatedSystem(1, faults=[FaultPlan(), FaultPlan()])
 
 
-def test_a_fault_of_any_ipu_strikes_the_device(tmp_path: Path) -> None:
+def test_fault_of_any_ipu_fails_the_device(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling((2,)), num_ipus=2)
     manager = DeviceManager(SimulatedSystem(2, faults=[FaultPlan(), FaultPlan.parse("bad@2")]))
     with Session(path, device_manager=manager) as session:

@@ -39,7 +39,7 @@ def fused(tmp_path: Path) -> Iterator[Fused]:
         yield made
 
 
-def test_the_index_selects_the_graph_that_runs(fused: Fused) -> None:
+def test_index_selects_the_graph_that_runs(fused: Fused) -> None:
     fused.start()
     total, y = np.zeros(2, np.float32), np.zeros(2, np.float32)
     first = enqueue(fused.queues, {"index": index(0), "graph0/a": ONE, "graph0/b": ONE * 2}, {"graph0/total": total})
@@ -49,7 +49,7 @@ def test_the_index_selects_the_graph_that_runs(fused: Fused) -> None:
     assert (total.tolist(), y.tolist()) == ([3, 3], [10, 10])
 
 
-def test_inputs_of_another_graph_starve_the_device_and_stay_where_they_are(fused: Fused) -> None:
+def test_inputs_of_another_graph_starve_the_device_and_stay_queued(fused: Fused) -> None:
     recorder = enqueue(fused.queues, {"index": index(0), "graph1/x": ONE}, {"graph1/y": np.zeros(2, np.float32)})
     fused.start()
     assert fused.clock.until_waited_for(PATIENCE_S)
@@ -61,7 +61,7 @@ def test_inputs_of_another_graph_starve_the_device_and_stay_where_they_are(fused
     assert not recorder.is_done
 
 
-def test_a_starved_request_is_flushed_away_and_the_next_one_runs(fused: Fused) -> None:
+def test_starved_request_is_flushed_and_the_next_one_runs(fused: Fused) -> None:
     stray = fused.queues.input_queue("graph1/x").enqueue(ONE * 9)
     index_read = ResultRecorder()
     fused.queues.input_queue("index").enqueue(index(0), callback=index_read)
@@ -79,7 +79,7 @@ def test_a_starved_request_is_flushed_away_and_the_next_one_runs(fused: Fused) -
     assert y.tolist() == [2, 2]
 
 
-def test_an_index_that_selects_nothing_is_named(fused: Fused) -> None:
+def test_index_that_selects_no_graph_is_named(fused: Fused) -> None:
     recorder = enqueue(fused.queues, {"index": index(7), "graph1/x": ONE}, {"graph1/y": np.zeros(2, np.float32)})
     fused.start()
     error = recorder.error()

@@ -58,7 +58,7 @@ class Stamp(ResultRecorder):
         super().__call__(error)
 
 
-def test_in_virtual_time_calls_follow_each_other_without_a_gap(tmp_path: Path) -> None:
+def test_calls_in_virtual_time_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.VIRTUAL)
     with paced.session:
         stamps = paced.queue(3)
@@ -67,7 +67,7 @@ def test_in_virtual_time_calls_follow_each_other_without_a_gap(tmp_path: Path) -
         assert paced.times_ms(stamps) == pytest.approx([6, 12, 18])
 
 
-def test_overlapped_io_delivers_at_the_pace_of_the_slowest_lane(tmp_path: Path) -> None:
+def test_overlapped_io_delivers_at_the_rate_of_the_slowest_lane(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.VIRTUAL, num_io_tiles=32)
     with paced.session:
         stamps = paced.queue(4)
@@ -76,7 +76,7 @@ def test_overlapped_io_delivers_at_the_pace_of_the_slowest_lane(tmp_path: Path) 
         assert paced.times_ms(stamps) == pytest.approx([6, 10, 14, 18])
 
 
-def test_the_micro_batches_of_a_call_come_one_period_after_the_other(tmp_path: Path) -> None:
+def test_micro_batches_of_a_call_complete_one_period_apart(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.VIRTUAL, batches_per_step=2)
     with paced.session:
         stamps = paced.queue(4)
@@ -85,7 +85,7 @@ def test_the_micro_batches_of_a_call_come_one_period_after_the_other(tmp_path: P
         assert paced.times_ms(stamps) == pytest.approx([6, 12, 18, 24])
 
 
-def test_in_real_time_a_result_comes_when_the_model_says(tmp_path: Path) -> None:
+def test_result_in_real_time_is_delivered_at_its_modelled_time(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME)
     with paced.session:
         paced.clock.advance_to(round(paced.loaded_ms * 1e6))
@@ -99,7 +99,7 @@ def test_in_real_time_a_result_comes_when_the_model_says(tmp_path: Path) -> None
         assert paced.times_ms([stamp]) == pytest.approx([6])
 
 
-def test_in_real_time_overlapped_results_are_delivered_while_the_next_are_computed(tmp_path: Path) -> None:
+def test_overlapped_results_in_real_time_are_delivered_during_the_next_computation(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=32)
     with paced.session:
         paced.clock.advance_to(round(paced.loaded_ms * 1e6))
@@ -116,7 +116,7 @@ def test_in_real_time_overlapped_results_are_delivered_while_the_next_are_comput
     assert ipu_threads() == []
 
 
-def test_a_stop_ends_a_session_that_waits_for_modelled_time(tmp_path: Path) -> None:
+def test_stop_ends_a_session_that_waits_for_modelled_time(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=32)
     paced.queue(2)
     paced.session.run_main_programs()
@@ -126,7 +126,7 @@ def test_a_stop_ends_a_session_that_waits_for_modelled_time(tmp_path: Path) -> N
     assert ipu_threads() == []
 
 
-def test_without_pacing_no_time_passes_and_the_modelled_time_is_counted(tmp_path: Path) -> None:
+def test_session_without_pacing_counts_modelled_time_without_waiting(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.NONE)
     with paced.session:
         stamps = paced.queue(2)
@@ -140,7 +140,7 @@ def test_without_pacing_no_time_passes_and_the_modelled_time_is_counted(tmp_path
         assert (metrics.micro_batches, metrics.slow_micro_batches) == (2, 0)
 
 
-def test_a_micro_batch_that_the_host_computes_slower_than_modelled_is_counted(tmp_path: Path) -> None:
+def test_micro_batch_computed_slower_than_modelled_is_counted(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling((2,), steps=[Step(kind=STEPS[1].kind, cycles=2)]))) as session:
         queues = session.create_queue_manager(1)
         session.run_load_programs()
@@ -151,7 +151,7 @@ def test_a_micro_batch_that_the_host_computes_slower_than_modelled_is_counted(tm
 
 
 @pytest.mark.parametrize("num_io_tiles", [0, 32], ids=["delivered at once", "delivered behind the device's back"])
-def test_results_that_a_stop_holds_back_come_first_when_the_main_programs_run_again(tmp_path: Path, num_io_tiles: int) -> None:
+def test_results_held_back_by_a_stop_are_delivered_first_after_a_restart(tmp_path: Path, num_io_tiles: int) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=num_io_tiles)
     outputs = [np.zeros(2, np.float32) for _ in range(3)]
     with paced.session:
@@ -169,7 +169,7 @@ def test_results_that_a_stop_holds_back_come_first_when_the_main_programs_run_ag
         assert [y.tolist() for y in outputs] == [[0, 0], [2, 2], [4, 4]]
 
 
-def test_new_queues_get_nothing_that_was_computed_for_the_old_ones(tmp_path: Path) -> None:
+def test_new_queues_get_no_results_computed_for_the_old_ones(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME)
     with paced.session:
         old = enqueue(paced.queues, {"x": ONE}, {"y": np.zeros(2, np.float32)})
@@ -188,7 +188,7 @@ def test_new_queues_get_nothing_that_was_computed_for_the_old_ones(tmp_path: Pat
         assert (recorder.error(), y.tolist()) == (None, [6, 6])
 
 
-def test_a_callback_may_close_the_session_on_whichever_thread_it_comes(tmp_path: Path) -> None:
+def test_callback_may_close_the_session_on_any_thread(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=32)
     session, ended = paced.session, ResultRecorder()
 

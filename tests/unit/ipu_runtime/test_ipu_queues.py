@@ -36,7 +36,7 @@ def test_results_are_written_into_the_users_memory_in_order(tmp_path: Path) -> N
             np.testing.assert_array_equal(output, (X + number) * 2)
 
 
-def test_rings_hold_the_users_memory_and_no_copy_of_it(tmp_path: Path) -> None:
+def test_rings_hold_the_users_memory_without_a_copy(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(2)
         x, y = X.copy(), np.zeros(24, np.uint8)
@@ -49,7 +49,7 @@ def test_rings_hold_the_users_memory_and_no_copy_of_it(tmp_path: Path) -> None:
         assert (out.view.dtype, out.view.shape) == (np.dtype(np.float32), (2, 3))
 
 
-def test_the_device_reads_memory_when_it_needs_it_not_when_it_is_queued(tmp_path: Path) -> None:
+def test_device_reads_memory_when_it_runs_not_when_it_is_queued(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(1)
         x, y = X.copy(), np.zeros_like(X)
@@ -62,7 +62,7 @@ def test_the_device_reads_memory_when_it_needs_it_not_when_it_is_queued(tmp_path
         assert (y == 10).all()
 
 
-def test_an_input_is_given_back_before_its_output_is_waited_for(tmp_path: Path) -> None:
+def test_input_is_released_before_its_output_is_waited_for(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(1)
         session.run_load_programs()
@@ -77,7 +77,7 @@ def test_an_input_is_given_back_before_its_output_is_waited_for(tmp_path: Path) 
         np.testing.assert_array_equal(y, X * 2)
 
 
-def test_a_full_ring_blocks_the_user_until_the_device_takes_something(tmp_path: Path) -> None:
+def test_full_ring_blocks_the_user_until_the_device_takes_an_element(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(1)
         queue = queues.input_queue("x")
@@ -107,7 +107,7 @@ def test_a_full_ring_blocks_the_user_until_the_device_takes_something(tmp_path: 
         ([[0.0]], "expected a numpy array"),
     ],
 )
-def test_memory_that_cannot_be_used_as_it_is_is_refused(tmp_path: Path, memory: object, reason: str) -> None:
+def test_unusable_memory_is_refused(tmp_path: Path, memory: object, reason: str) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queue = session.create_queue_manager(1).input_queue("x")
 
@@ -115,7 +115,7 @@ def test_memory_that_cannot_be_used_as_it_is_is_refused(tmp_path: Path, memory: 
             queue.enqueue(memory)  # type: ignore[arg-type]
 
 
-def test_a_size_that_is_not_the_anchors_is_refused(tmp_path: Path) -> None:
+def test_size_other_than_the_anchors_is_refused(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queue = session.create_queue_manager(1).input_queue("x")
 
@@ -123,7 +123,7 @@ def test_a_size_that_is_not_the_anchors_is_refused(tmp_path: Path) -> None:
             queue.enqueue(X, size=12)
 
 
-def test_read_only_memory_is_fine_to_read_and_refused_to_write(tmp_path: Path) -> None:
+def test_read_only_memory_is_accepted_to_read_and_refused_to_write(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(1)
         memory = X.copy()
@@ -134,7 +134,7 @@ def test_read_only_memory_is_fine_to_read_and_refused_to_write(tmp_path: Path) -
             queues.output_queue("y").enqueue(memory)
 
 
-def test_an_unknown_queue_is_named_beside_those_there_are(tmp_path: Path) -> None:
+def test_unknown_queue_is_named_beside_the_existing_ones(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(1)
 
@@ -180,7 +180,7 @@ class Starving:
         return self.timeouts.next()
 
 
-def test_a_starved_device_calls_back_with_the_queue_it_waits_for(tmp_path: Path) -> None:
+def test_starved_device_calls_back_with_the_missing_queue(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", adding()))
     with starving.session:
         starving.queues.input_queue("a").enqueue(np.ones(2, np.float32))
@@ -193,7 +193,7 @@ def test_a_starved_device_calls_back_with_the_queue_it_waits_for(tmp_path: Path)
         assert starving.queues.starving() == ("b",)
 
 
-def test_data_that_come_in_time_prevent_the_timeout(tmp_path: Path) -> None:
+def test_data_in_time_prevent_the_timeout(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", adding()))
     with starving.session:
         starving.start()
@@ -206,7 +206,7 @@ def test_data_that_come_in_time_prevent_the_timeout(tmp_path: Path) -> None:
         assert starving.timeouts.calls == []
 
 
-def test_without_a_timeout_the_device_waits_for_ever(tmp_path: Path) -> None:
+def test_device_without_a_timeout_waits_forever(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", adding()), timeout_ns=0)
     with starving.session:
         starving.queues.input_queue("a").enqueue(np.ones(2, np.float32))
@@ -217,7 +217,7 @@ def test_without_a_timeout_the_device_waits_for_ever(tmp_path: Path) -> None:
         assert starving.timeouts.calls == []
 
 
-def test_an_output_without_room_starves_the_device_too(tmp_path: Path) -> None:
+def test_full_output_queue_starves_the_device_too(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
     with starving.session:
         starving.start()
@@ -229,7 +229,7 @@ def test_an_output_without_room_starves_the_device_too(tmp_path: Path) -> None:
         assert queue is starving.queues.output_queue("y")
 
 
-def test_other_streams_do_not_put_off_the_timeout_of_an_output_without_room(tmp_path: Path) -> None:
+def test_other_streams_do_not_delay_the_timeout_of_a_full_output_queue(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
     with starving.session:
         starving.start()
@@ -245,7 +245,7 @@ def test_other_streams_do_not_put_off_the_timeout_of_an_output_without_room(tmp_
         assert starving.timeouts.next() is starving.queues.output_queue("y")
 
 
-def test_flushing_finishes_the_call_so_that_earlier_results_drain(tmp_path: Path) -> None:
+def test_flush_completes_the_call_so_that_earlier_results_drain(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling(), batches_per_step=4)
     starving = Starving(path)
     with starving.session:
@@ -268,7 +268,7 @@ def test_flushing_finishes_the_call_so_that_earlier_results_drain(tmp_path: Path
         np.testing.assert_array_equal(later, (X + 1) * 2)
 
 
-def test_flushing_gives_zeros_for_what_is_missing(tmp_path: Path) -> None:
+def test_flush_replaces_missing_inputs_with_zeros(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", adding()))
     with starving.session:
         total, recorder = np.zeros(2, np.float32), ResultRecorder()
@@ -282,7 +282,7 @@ def test_flushing_gives_zeros_for_what_is_missing(tmp_path: Path) -> None:
         assert total.tolist() == [3, 3]
 
 
-def test_flushing_an_idle_device_runs_nothing(tmp_path: Path) -> None:
+def test_flush_of_an_idle_device_runs_nothing(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
     with starving.session:
         starving.start()
@@ -294,7 +294,7 @@ def test_flushing_an_idle_device_runs_nothing(tmp_path: Path) -> None:
         assert starving.session.device.metrics.micro_batches == 1
 
 
-def test_closing_fails_what_is_queued(tmp_path: Path) -> None:
+def test_close_fails_queued_requests(tmp_path: Path) -> None:
     session = Session(write_popef(tmp_path / "m.popef", doubling()))
     queues = session.create_queue_manager(2)
     recorder = ResultRecorder()
@@ -306,7 +306,7 @@ def test_closing_fails_what_is_queued(tmp_path: Path) -> None:
         queues.input_queue("x").enqueue(X)
 
 
-def test_a_caller_that_waits_for_a_full_queue_gets_an_error_when_the_session_stops(tmp_path: Path) -> None:
+def test_caller_that_waits_for_a_full_queue_gets_an_error_when_the_session_stops(tmp_path: Path) -> None:
     session = Session(write_popef(tmp_path / "m.popef", doubling()))
     queue = session.create_queue_manager(1).output_queue("y")
     session.run_load_programs()
@@ -330,7 +330,7 @@ def test_a_caller_that_waits_for_a_full_queue_gets_an_error_when_the_session_sto
     assert len(errors) == 1
 
 
-def test_predicates_choose_what_gets_a_queue_and_the_rest_reads_zeros(tmp_path: Path) -> None:
+def test_predicates_select_the_queues_and_other_inputs_are_zeros(tmp_path: Path) -> None:
     def only_a(anchor: object) -> AnchorCallbackPolicy:
         name = getattr(anchor, "name", "")
         return AnchorCallbackPolicy.BIND_USER_CB if name == "a" else AnchorCallbackPolicy.BIND_EMPTY_CB
@@ -347,7 +347,7 @@ def test_predicates_choose_what_gets_a_queue_and_the_rest_reads_zeros(tmp_path: 
         assert total.tolist() == [3, 3]
 
 
-def test_queues_are_not_changed_while_the_device_runs(tmp_path: Path) -> None:
+def test_queues_cannot_change_while_the_device_runs(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", adding())) as session:
         session.create_queue_manager(1)
         session.run_load_programs()
@@ -357,12 +357,12 @@ def test_queues_are_not_changed_while_the_device_runs(tmp_path: Path) -> None:
             session.create_queue_manager(1)
 
 
-def test_a_negative_timeout_is_refused(tmp_path: Path) -> None:
+def test_negative_timeout_is_refused(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", adding())) as session, pytest.raises(ValueError, match="timeout_ns is -1"):
         session.create_queue_manager(1, timeout_ns=-1)
 
 
-def test_a_callback_that_raises_does_not_prevent_other_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_that_raises_does_not_prevent_other_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     session = Session(write_popef(tmp_path / "m.popef", doubling()), device_manager=manager)
     queues = session.create_queue_manager(2)
@@ -382,14 +382,14 @@ def test_a_callback_that_raises_does_not_prevent_other_callbacks(tmp_path: Path,
     manager.get_device(1).detach()
 
 
-def test_a_closed_session_makes_no_queues(tmp_path: Path) -> None:
+def test_closed_session_creates_no_queues(tmp_path: Path) -> None:
     session = Session(write_popef(tmp_path / "m.popef", doubling()))
     session.close()
     with pytest.raises(ApplicationRuntimeError, match="create_queue_manager of 'model' after its session was closed"):
         session.create_queue_manager(1)
 
 
-def test_a_predicate_that_answers_no_policy_is_refused(tmp_path: Path) -> None:
+def test_predicate_that_returns_no_policy_is_refused(tmp_path: Path) -> None:
     with (
         Session(write_popef(tmp_path / "m.popef", doubling())) as session,
         pytest.raises(ApplicationRuntimeError, match="the predicate says True of anchor 'x'; expected an AnchorCallbackPolicy"),

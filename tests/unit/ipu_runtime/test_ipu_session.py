@@ -75,7 +75,7 @@ def test_load_programs_run_once(tmp_path: Path) -> None:
             session.run_load_programs()
 
 
-def test_save_programs_wait_for_the_end_of_main_programs_and_nothing_follows_them(tmp_path: Path) -> None:
+def test_save_programs_wait_for_the_end_of_main_programs_and_run_last(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         session.create_queue_manager(1)
         session.run_load_programs()
@@ -91,7 +91,7 @@ def test_save_programs_wait_for_the_end_of_main_programs_and_nothing_follows_the
             session.run_main_programs()
 
 
-def test_main_programs_can_be_started_again_and_what_was_queued_stays(tmp_path: Path) -> None:
+def test_restarted_main_programs_keep_their_queue(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling((2,)))) as session:
         run_once(session)
         assert session._loop.queues is not None
@@ -103,7 +103,7 @@ def test_main_programs_can_be_started_again_and_what_was_queued_stays(tmp_path: 
         assert y.tolist() == [8, 8]
 
 
-def test_main_programs_end_by_themselves_after_the_calls_asked_for(tmp_path: Path) -> None:
+def test_main_programs_end_after_the_requested_number_of_calls(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling((2,)), batches_per_step=2)) as session:
         queues = session.create_queue_manager(8)
         tolds = [enqueue(queues, {"x": ONES}, {"y": np.zeros(2, np.float32)}) for _ in range(6)]
@@ -122,14 +122,14 @@ def test_tensor_data_is_bound_by_name(tmp_path: Path) -> None:
         assert run_once(session).tolist() == [3, 5]
 
 
-def test_a_users_handler_overrides_tensor_data(tmp_path: Path) -> None:
+def test_users_handler_overrides_tensor_data(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", weighted(), tensor_data={"w": WEIGHTS})) as session:
         session.set_user_input_handler("w", lambda memory: memory.fill(7))
 
         assert run_once(session).tolist() == [7, 7]
 
 
-def test_a_predicate_keeps_tensor_data_from_being_bound(tmp_path: Path) -> None:
+def test_predicate_prevents_the_binding_of_tensor_data(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", weighted(), tensor_data={"w": WEIGHTS})
     with Session(path, tensor_data_predicate=nothing_bound) as session:
         assert [anchor.name for anchor in session.get_user_input_anchors()] == ["x", "w"]
@@ -140,7 +140,7 @@ def test_a_predicate_keeps_tensor_data_from_being_bound(tmp_path: Path) -> None:
         assert run_once(session).tolist() == [2, 2]
 
 
-def test_an_input_of_main_programs_may_come_from_tensor_data(tmp_path: Path) -> None:
+def test_input_of_main_programs_may_be_tensor_data(tmp_path: Path) -> None:
     x = np.array([4, 5], np.float32)
     with Session(write_popef(tmp_path / "m.popef", doubling((2,)), tensor_data={"x": x})) as session:
         queues = session.create_queue_manager(1)
@@ -174,7 +174,7 @@ def test_handlers_fill_and_read_the_devices_memory(tmp_path: Path) -> None:
         assert results.calls == [[42, 42]] * 3
 
 
-def test_main_programs_name_anchors_that_nothing_is_connected_to(tmp_path: Path) -> None:
+def test_main_programs_name_unconnected_anchors(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         session.run_load_programs()
 
@@ -182,7 +182,7 @@ def test_main_programs_name_anchors_that_nothing_is_connected_to(tmp_path: Path)
             session.run_main_programs()
 
 
-def test_an_anchor_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_anchor_is_refused(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         with pytest.raises(ApplicationRuntimeError, match="has no input 'y'; it has x"):
             session.set_user_input_handler("y", lambda memory: None)
@@ -190,7 +190,7 @@ def test_an_anchor_that_is_none_is_refused(tmp_path: Path) -> None:
             session.set_user_output_handler("q", lambda memory: None)
 
 
-def test_replicas_take_their_parts_of_one_entry(tmp_path: Path) -> None:
+def test_replicas_read_their_parts_of_one_entry(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", weighted(), tensor_data={"w": WEIGHTS}, replicas=2)
     with Session(path) as session:
         x = np.array([[1, 1], [10, 10]], np.float32)
@@ -199,7 +199,7 @@ def test_replicas_take_their_parts_of_one_entry(tmp_path: Path) -> None:
         assert session.device.num_ipus == 2
 
 
-def test_with_numerics_off_outputs_are_zeros(tmp_path: Path) -> None:
+def test_outputs_are_zeros_with_numerics_off(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling((2,))), SessionConfig(numerics=Numerics.OFF)) as session:
         queues = session.create_queue_manager(1)
         session.run_load_programs()
@@ -210,7 +210,7 @@ def test_with_numerics_off_outputs_are_zeros(tmp_path: Path) -> None:
         assert y.tolist() == [0, 0]
 
 
-def test_a_failing_graph_reaches_everyone_who_waits(tmp_path: Path) -> None:
+def test_failing_graph_fails_every_waiting_caller(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", failing())) as session:
         queues = session.create_queue_manager(4)
         tolds = [enqueue(queues, {"x": ONES}, {"y": np.zeros(2, np.float32)}) for _ in range(3)]
@@ -229,7 +229,7 @@ def test_a_failing_graph_reaches_everyone_who_waits(tmp_path: Path) -> None:
             session.run_save_programs()
 
 
-def test_a_handler_that_raises_ends_the_session_with_its_reason(tmp_path: Path) -> None:
+def test_handler_that_raises_ends_the_session_with_its_reason(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling((2,)))) as session:
         session.create_queue_manager(1)
         session.set_user_input_handler("x", lambda memory: memory.fill("text"))
@@ -242,14 +242,14 @@ def test_a_handler_that_raises_ends_the_session_with_its_reason(tmp_path: Path) 
         assert isinstance(session.error.__cause__, ValueError)
 
 
-def test_a_graph_that_cannot_be_prepared_is_named(tmp_path: Path) -> None:
+def test_graph_that_cannot_be_prepared_is_named(tmp_path: Path) -> None:
     part = doubling()
     broken = type(part)(nodes=[], inputs=part.inputs, outputs=part.outputs)
     with pytest.raises(ApplicationRuntimeError, match="sub-graph 'model': the lowered graph cannot be prepared"):
         Session(write_popef(tmp_path / "m.popef", broken))
 
 
-def test_no_thread_is_left_after_stop_or_close(tmp_path: Path) -> None:
+def test_threads_end_after_stop_or_close(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling((2,)))
     sessions = [Session(path, device_manager=DeviceManager(SimulatedSystem(1))) for _ in range(3)]
     for session in sessions:
@@ -266,7 +266,7 @@ def test_no_thread_is_left_after_stop_or_close(tmp_path: Path) -> None:
     assert ipu_threads() == []
 
 
-def test_a_session_without_references_gives_its_device_back_and_ends_its_thread(tmp_path: Path) -> None:
+def test_unreferenced_session_releases_its_device_and_ends_its_thread(tmp_path: Path) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     session = Session(write_popef(tmp_path / "m.popef", doubling((2,))), device_manager=manager)
     session.create_queue_manager(1)
@@ -282,7 +282,7 @@ def test_a_session_without_references_gives_its_device_back_and_ends_its_thread(
     manager.get_device().detach()
 
 
-def test_a_callback_may_stop_the_session(tmp_path: Path) -> None:
+def test_callback_may_stop_the_session(tmp_path: Path) -> None:
     session = Session(write_popef(tmp_path / "m.popef", doubling((2,))))
     queues = session.create_queue_manager(1)
     session.run_load_programs()
@@ -294,7 +294,7 @@ def test_a_callback_may_stop_the_session(tmp_path: Path) -> None:
     session.close()
 
 
-def test_a_deferred_launch_takes_its_device_with_the_load_programs(tmp_path: Path) -> None:
+def test_deferred_launch_acquires_its_device_with_the_load_programs(tmp_path: Path) -> None:
     manager = DeviceManager(SimulatedSystem(1))
     config = SessionConfig(policy=LaunchPolicy.DEFERRED)
     with Session(write_popef(tmp_path / "m.popef", doubling((2,))), config, device_manager=manager) as session:
@@ -306,7 +306,7 @@ def test_a_deferred_launch_takes_its_device_with_the_load_programs(tmp_path: Pat
         assert session.device.is_attached
 
 
-def test_an_immediate_launch_has_the_executable_on_the_device_at_once(tmp_path: Path) -> None:
+def test_immediate_launch_loads_the_executable_at_once(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         assert session.device.resident is not None
         assert session.device.resident.name == "model"
@@ -320,7 +320,7 @@ def two_on_one_device(tmp_path: Path, config: SessionConfig) -> tuple[Device, Se
     return device, first, second
 
 
-def test_two_sessions_on_one_device_reload_each_other_and_that_is_counted(tmp_path: Path) -> None:
+def test_sessions_that_share_a_device_reload_each_other_and_are_counted(tmp_path: Path) -> None:
     device, first, second = two_on_one_device(tmp_path, SessionConfig())
     with device, first, second:
         queues = [session.create_queue_manager(1) for session in (first, second)]
@@ -339,7 +339,7 @@ def test_two_sessions_on_one_device_reload_each_other_and_that_is_counted(tmp_pa
         assert device.metrics.load_s > before.load_s > 0
 
 
-def test_a_session_that_does_not_reload_says_who_took_its_device(tmp_path: Path) -> None:
+def test_session_without_reload_names_the_session_on_its_device(tmp_path: Path) -> None:
     device, first, second = two_on_one_device(tmp_path, SessionConfig(reloads_when_evicted=False))
     with device, first, second:
         queues = first.create_queue_manager(1)
@@ -352,7 +352,7 @@ def test_a_session_that_does_not_reload_says_who_took_its_device(tmp_path: Path)
         assert "executable 'first' is no longer on device 0: 'second' was loaded to it meanwhile" in str(error)
 
 
-def test_a_session_can_be_stopped_while_another_has_the_device(tmp_path: Path) -> None:
+def test_session_can_be_stopped_while_another_has_the_device(tmp_path: Path) -> None:
     device = DeviceManager.create_ipu_model_device()
     long = Session(write_popef(tmp_path / "a.popef", doubling((2,)), batches_per_step=2, name="long"), device=device)
     short = Session(write_popef(tmp_path / "b.popef", doubling((2,)), name="short"), device=device)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from stoker.backends.ipu.runtime import RingBuffer
 
 
-def test_a_ring_needs_room() -> None:
+def test_ring_of_no_elements_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         RingBuffer[int](0)
 
 
 @given(capacity=st.integers(1, 5), pushes=st.lists(st.booleans(), max_size=60))
-def test_a_ring_is_a_bounded_fifo(capacity: int, pushes: list[bool]) -> None:
+def test_ring_is_a_bounded_fifo(capacity: int, pushes: list[bool]) -> None:
     ring, model = RingBuffer[int](capacity), deque[int]()
     for number, is_push in enumerate(pushes):
         if is_push:
@@ -31,7 +31,7 @@ def test_a_ring_is_a_bounded_fifo(capacity: int, pushes: list[bool]) -> None:
         assert ring.capacity == capacity
 
 
-def test_a_popped_element_is_let_go() -> None:
+def test_popped_element_is_released() -> None:
     ring = RingBuffer[object](1)
     ring.push(object())
     ring.pop()
@@ -40,7 +40,7 @@ def test_a_popped_element_is_let_go() -> None:
 
 
 @pytest.mark.slow
-def test_producer_and_consumer_threads_keep_the_order() -> None:
+def test_producer_and_consumer_threads_preserve_the_order() -> None:
     ring, count, seen = RingBuffer[int](33), 1000, list[int]()
 
     def consume() -> None:

@@ -28,7 +28,7 @@ def test_fp64_clients_are_served_by_an_fp32_executable(bench: Bench) -> None:
     assert answer(instance, np.array([[1.5, 2]])).tolist() == [[3, 4]]
 
 
-def test_what_fp16_cannot_hold_is_infinite_as_on_the_device(bench: Bench) -> None:
+def test_value_beyond_fp16_is_infinite_as_on_the_device(bench: Bench) -> None:
     instance = bench.load(popef(halving((1, 2))), same_in_and_out(DataType.FP32, max_batch_size=1))
     assert answer(instance, np.array([[1e6, -1e6]], np.float32)).tolist() == [[np.inf, -np.inf]]
 
@@ -41,13 +41,13 @@ def test_int64_clients_are_served_by_an_int32_executable(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
-def test_an_int64_beyond_the_device_is_refused_by_name_and_value(bench: Bench, value: int) -> None:
+def test_int64_beyond_the_device_is_refused_by_name_and_value(bench: Bench, value: int) -> None:
     instance = bench.load(popef(picking((1, 2))), same_in_and_out(DataType.INT64, max_batch_size=1))
     with pytest.raises(InvalidRequest, match=f"input 'x' holds {value}, which is outside -2147483648 to 2147483647"):
         answer(instance, np.array([[1, value]]))
 
 
-def test_an_output_beyond_the_served_type_fails(bench: Bench) -> None:
+def test_output_beyond_the_served_type_fails(bench: Bench) -> None:
     served = signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.INT32, (2,))}, 1)
     instance = bench.load(popef(echo((1, 2), DataType.INT64)), served)
     assert answer(instance, np.array([[1, -2]])).tolist() == [[1, -2]]
@@ -61,7 +61,7 @@ def test_other_casts_are_violations(bench: Bench, datatype: DataType) -> None:
     assert [each.field for each in found] == ["input[0].data_type", "output[0].data_type"]
 
 
-def test_a_whole_call_goes_to_the_device_without_a_copy(bench: Bench) -> None:
+def test_complete_call_reaches_the_device_without_a_copy(bench: Bench) -> None:
     x = np.ones((4, 2), np.float32)
     instance = bench.load(popef(doubling((4, 2))), same_in_and_out(DataType.FP32, max_batch_size=4))
     seen = []

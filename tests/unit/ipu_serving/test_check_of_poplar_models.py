@@ -33,33 +33,33 @@ def test_fp32_is_served_from_an_fp16_file(tmp_path: Path) -> None:
     assert "data_type: TYPE_FP32" in report.suggestion
 
 
-def test_the_alias_names_the_backend_and_the_file_alone_suffices(tmp_path: Path) -> None:
+def test_alias_names_the_backend_and_the_file_alone_is_sufficient(tmp_path: Path) -> None:
     assert checked(tmp_path / "alias", popef(doubling((4, 2))), 'backend: "ipu" max_batch_size: 4').backend == "poplar"
     assert checked(tmp_path / "bare", popef(doubling((4, 2)))).backend == "poplar"
 
 
-def test_a_datatype_that_is_not_cast_is_a_problem_with_its_line(tmp_path: Path) -> None:
+def test_unsupported_cast_is_a_problem_with_its_line(tmp_path: Path) -> None:
     report = checked(tmp_path, popef(halving((4, 2))), 'backend: "poplar" max_batch_size: 4' + TENSORS.format("INT8"))
     assert len(report.errors) == 2
     assert all("TYPE_INT8" in error and "TYPE_FP16" in error for error in report.errors)
     assert report.errors[0].startswith("model/config.pbtxt:2: input[0].data_type")
 
 
-def test_another_batch_size_is_a_problem_and_the_note_says_what_the_right_one_is(tmp_path: Path) -> None:
+def test_another_batch_size_is_a_problem_and_the_note_names_the_right_one(tmp_path: Path) -> None:
     report = checked(tmp_path, popef(doubling((4, 2)), batches_per_step=8), 'backend: "poplar" max_batch_size: 16')
     assert all("max_batch_size: 16" in error for error in report.errors)
     assert report.errors
     assert "max_batch_size 32 = micro batch 4 x device iterations 8 x replicas 1" in report.notes
 
 
-def test_a_bad_name_map_and_a_wrong_hash_are_problems(tmp_path: Path) -> None:
+def test_bad_name_map_and_a_wrong_hash_are_problems(tmp_path: Path) -> None:
     [error] = checked(tmp_path / "map", popef(doubling((4, 2))), name_map='{"nothing": "x"}').errors
     assert "'name_map.json' names anchor 'nothing'" in error
     [error] = checked(tmp_path / "hash", popef(doubling((4, 2)), hash_text="beef")).errors
     assert "package hash is beef" in error
 
 
-def test_graphics_cards_are_no_place_for_it(tmp_path: Path) -> None:
+def test_graphics_cards_are_refused_as_its_device(tmp_path: Path) -> None:
     groups = 'backend: "poplar" max_batch_size: 4 instance_group [ { kind: KIND_GPU }, { kind: KIND_AUTO gpus: [ 1 ] } ]'
     kind, gpus = checked(tmp_path, popef(doubling((4, 2))), groups).errors
     assert "instance_group[0].kind: KIND_GPU is not supported by backend 'poplar'; allowed: KIND_AUTO, KIND_CPU" in kind

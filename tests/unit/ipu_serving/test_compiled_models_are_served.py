@@ -37,7 +37,7 @@ def mean_of_pixels(dtype: type[np.generic]) -> onnx.ModelProto:
         (np.float32, ["--batches_per_step", "4"], "TYPE_FP32"),
     ],
 )
-def test_a_compiled_version_is_one_the_backend_serves(
+def test_compiled_version_is_served_by_the_backend(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: type[np.generic], options: list[str], served: str
 ) -> None:
     onnx.save(mean_of_pixels(dtype), tmp_path / "m.onnx")

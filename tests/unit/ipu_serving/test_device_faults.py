@@ -19,7 +19,7 @@ ONES = np.ones((1, 2), np.float32)
 FILE = popef(doubling((2, 2)))
 
 
-def test_a_device_that_asks_for_a_reset_serves_the_next_request(bench_with: Callable[..., Bench]) -> None:
+def test_device_that_needs_a_reset_serves_the_next_request(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(faults="reset@2")
     instance = bench.load(FILE, TWO_ROWS)
     assert answer(instance, ONES).tolist() == [[2, 2]]
@@ -31,14 +31,14 @@ def test_a_device_that_asks_for_a_reset_serves_the_next_request(bench_with: Call
     assert bench.figure("stoker_ipu_batches_total") == 3
 
 
-def test_requests_of_a_batch_that_met_a_reset_are_answered_all_the_same(bench_with: Callable[..., Bench]) -> None:
+def test_requests_of_a_batch_interrupted_by_a_reset_get_responses(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(faults="reset@1")
     unit = BatchProcessor(bench.load(FILE, TWO_ROWS), TWO_ROWS, SystemClock())
     outcomes = unit.process([BatchItem({"x": ONES}, 1, ("y",))] * 2).outcomes
     assert not any(isinstance(outcome, ServingError) for outcome in outcomes)
 
 
-def test_without_auto_reset_the_model_stays_unavailable(bench_with: Callable[..., Bench]) -> None:
+def test_model_without_auto_reset_stays_unavailable(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(faults="reset@1")
     instance = bench.load(FILE, TWO_ROWS, auto_reset="false")
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_without_auto_reset_the_model_stays_unavailable(bench_with: Callable[...
             answer(instance, ONES)
 
 
-def test_a_lost_device_is_said_at_every_request(bench_with: Callable[..., Bench]) -> None:
+def test_lost_device_is_reported_for_every_request(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(faults="lost@1")
     instance = bench.load(FILE, TWO_ROWS)
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_a_lost_device_is_said_at_every_request(bench_with: Callable[..., Bench]
             answer(instance, ONES)
 
 
-def test_a_model_loaded_after_a_loss_goes_to_another_ipu(bench_with: Callable[..., Bench]) -> None:
+def test_model_loaded_after_a_loss_uses_another_ipu(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(faults="lost@1")
     lost = bench.load(FILE, TWO_ROWS)
     with pytest.raises(Unavailable):
@@ -70,7 +70,7 @@ def test_out_of_memory_fails_the_batch_and_the_program_is_loaded_again(bench_wit
     assert answer(instance, ONES).tolist() == [[2, 2]]
 
 
-def test_other_models_are_unharmed_by_a_fault(bench_with: Callable[..., Bench]) -> None:
+def test_other_models_are_unaffected_by_a_fault(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(faults="lost@1")
     first = bench.load(FILE, TWO_ROWS)
     second = bench.load(popef(doubling((2, 2)), name="second"), TWO_ROWS, name="second")

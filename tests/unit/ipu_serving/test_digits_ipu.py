@@ -31,7 +31,7 @@ def compile_script() -> ModuleType:
     return module
 
 
-def test_the_committed_files_are_what_the_script_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_files_equal_the_output_of_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = compile_script().build(SAMPLES / "digits", tmp_path)
     committed = SAMPLES / "digits_ipu"
     names = sorted(path.relative_to(built) for path in built.rglob("*") if path.is_file())
@@ -40,7 +40,7 @@ def test_the_committed_files_are_what_the_script_writes(tmp_path: Path, capsys: 
     assert stale == [], "run 'make samples' and commit what it writes"
 
 
-def test_the_compiled_digits_are_read_as_well_as_by_the_source_model(bench: Bench) -> None:
+def test_compiled_digits_are_as_accurate_as_the_source_model(bench: Bench) -> None:
     with np.load(ROOT / "examples/digits/heldout.npz") as heldout:
         images, truth = heldout["images"].astype(np.float32), heldout["digits"]
     session = ort.InferenceSession(str(SAMPLES / "digits/1/model.onnx"), providers=["CPUExecutionProvider"])
@@ -60,7 +60,7 @@ def test_the_compiled_digits_are_read_as_well_as_by_the_source_model(bench: Benc
     np.testing.assert_allclose(scores, expected, atol=0.02)
 
 
-def test_the_compiled_digits_compute_in_fp16(bench: Bench) -> None:
+def test_compiled_digits_compute_in_fp16(bench: Bench) -> None:
     facts = bench.facts((SAMPLES / "digits_ipu/1/executable.popef").read_bytes(), DIGITS)
     assert facts.inputs is not None
     assert [(tensor.datatype, tensor.shape) for tensor in facts.inputs] == [(DataType.FP16, (32, 8, 8))]

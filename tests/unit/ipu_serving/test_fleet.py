@@ -20,7 +20,7 @@ ONES = np.ones((1, 2), np.float32)
 THREES = np.full((1, 3), 3, np.float32)
 
 
-def test_each_executable_has_an_ipu_of_its_own_while_there_are_some(bench: Bench) -> None:
+def test_each_executable_has_its_own_ipu_while_some_are_free(bench: Bench) -> None:
     for name in ("one", "two"):
         bench.load(popef(doubling((2, 2), steps=[compute(len(name))]), name=name), TWO_ROWS, name=name)
     assert bench.figure("stoker_ipu_executables", device="0") == 1
@@ -45,7 +45,7 @@ def test_models_of_one_fused_executable_share_it(bench: Bench) -> None:
     assert bench.figure("stoker_ipu_calls_total") == 7
 
 
-def test_two_executables_on_one_ipu_evict_each_other_and_a_notice_says_so(bench_with: Callable[..., Bench]) -> None:
+def test_two_executables_on_one_ipu_evict_each_other_and_a_notice_reports_it(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(sim_num_IPUs="1")
     first = bench.load(popef(doubling((2, 2)), name="one"), TWO_ROWS, name="one")
     second = bench.load(popef(doubling((2, 2)), name="two"), TWO_ROWS, name="two")
@@ -59,7 +59,7 @@ def test_two_executables_on_one_ipu_evict_each_other_and_a_notice_says_so(bench_
     assert notice.startswith("simulated IPU 0 is shared by 2 executables ('one'; 'two'), of which it holds one")
 
 
-def test_instances_of_one_version_are_copies_on_ipus_of_their_own(bench: Bench) -> None:
+def test_instances_of_one_version_are_copies_on_separate_ipus(bench: Bench) -> None:
     file = popef(doubling((2, 2)))
     for _ in range(2):
         assert answer(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
@@ -67,7 +67,7 @@ def test_instances_of_one_version_are_copies_on_ipus_of_their_own(bench: Bench) 
     assert bench.figure("stoker_ipu_calls_total", device="1") == 1
 
 
-def test_more_instances_than_ipus_share_copies_instead_of_pushing_each_other_out(bench_with: Callable[..., Bench]) -> None:
+def test_more_instances_than_ipus_share_copies_without_eviction(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(sim_num_IPUs="2")
     file = popef(doubling((2, 2)))
     instances = [bench.load(file, TWO_ROWS) for _ in range(5)]
@@ -86,14 +86,14 @@ def test_another_version_of_the_same_file_shares_the_executable(bench: Bench) ->
     assert bench.figure("stoker_ipu_executables") == 1
 
 
-def test_who_runs_it_differently_does_not_share_it(bench: Bench) -> None:
+def test_different_run_settings_prevent_sharing(bench: Bench) -> None:
     file = popef(doubling((2, 2)))
     bench.load(file, TWO_ROWS, name="one")
     bench.load(file, TWO_ROWS, name="two", numerics="off")
     assert bench.figure("stoker_ipu_executables") == 2
 
 
-def test_an_unloaded_model_gives_its_ipu_back_and_its_figures_stay(bench_with: Callable[..., Bench]) -> None:
+def test_unloaded_model_releases_its_ipu_and_keeps_its_metrics(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(sim_num_IPUs="1")
     for loads in range(1, 4):
         instance = bench.load(popef(doubling((2, 2)), name=f"m{loads}"), TWO_ROWS)
@@ -104,27 +104,27 @@ def test_an_unloaded_model_gives_its_ipu_back_and_its_figures_stay(bench_with: C
     assert list(bench.backend.notices()) == []
 
 
-def test_a_model_may_name_its_ipus(bench: Bench) -> None:
+def test_model_may_name_its_ipus(bench: Bench) -> None:
     answer(bench.load(popef(doubling((2, 2))), TWO_ROWS, device_ids="3"), ONES)
     assert bench.figure("stoker_ipu_calls_total", device="3") == 1
     with pytest.raises(ModelLoadError, match=r"wanted 1 IPU\(s\) .*among ids \[9\]; the system has 4 usable"):
         bench.load(popef(doubling((2, 2))), TWO_ROWS, name="other", device_ids="9")
 
 
-def test_too_few_ipus_is_a_load_error_that_says_how_many_there_are(bench: Bench) -> None:
+def test_too_few_ipus_is_a_load_error_with_their_number(bench: Bench) -> None:
     kept = bench.load(popef(doubling((2, 2))), TWO_ROWS)
     with pytest.raises(ModelLoadError, match=r"wanted 8 IPU\(s\).*4 usable.*sim_num_IPUs=N"):
         bench.load(popef(doubling((2, 2)), num_ipus=8), TWO_ROWS, name="large")
     assert answer(kept, ONES).tolist() == [[2, 2]]
 
 
-def test_ipus_that_are_all_taken_by_others_of_another_size_are_a_load_error(bench: Bench) -> None:
+def test_ipus_taken_by_models_of_another_size_are_a_load_error(bench: Bench) -> None:
     bench.load(popef(doubling((2, 2)), num_ipus=4), TWO_ROWS)
     with pytest.raises(ModelLoadError, match="none in use fits to be shared"):
         bench.load(popef(doubling((2, 2))), TWO_ROWS, name="small")
 
 
-def test_a_failed_load_leaves_its_ipu_free(bench_with: Callable[..., Bench]) -> None:
+def test_failed_load_leaves_its_ipu_free(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(sim_num_IPUs="1")
     with pytest.raises(ModelLoadError):
         bench.load(popef(doubling((2, 2)), num_ipus=2), TWO_ROWS)
@@ -132,7 +132,7 @@ def test_a_failed_load_leaves_its_ipu_free(bench_with: Callable[..., Bench]) -> 
     assert bench.figure("stoker_ipu_executables") == 1
 
 
-def test_every_figure_says_it_is_simulated_and_is_explained(bench: Bench) -> None:
+def test_every_metric_is_labelled_simulated_and_explained(bench: Bench) -> None:
     answer(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES)
     figures = list(bench.backend.figures())
     assert all(figure.labels["simulated"] == "true" for figure in figures)

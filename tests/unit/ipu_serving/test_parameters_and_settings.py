@@ -50,28 +50,28 @@ def test_synchronous_execution_is_one_batch_at_a_time(bench: Bench, given: dict[
     assert bench.load(popef(doubling((2, 2))), TWO_ROWS, **given).pipeline_depth == depth
 
 
-def test_a_depth_beside_synchronous_execution_is_a_contradiction() -> None:
+def test_depth_beside_synchronous_execution_is_a_contradiction() -> None:
     found = list(parameter_violations({"synchronous_execution": "1", "pipeline_depth": "4"}, DevicePoolSettings()))
     assert [each.field for each in found] == ['parameters["pipeline_depth"]']
 
 
-def test_the_backend_says_which_parameters_it_reads() -> None:
+def test_backend_lists_its_parameters() -> None:
     assert PoplarBackend().parameter_keys == PARAMETER_KEYS
 
 
-def test_numerics_may_be_off_for_a_model_and_a_notice_says_so(bench: Bench) -> None:
+def test_numerics_can_be_disabled_for_a_model_with_a_notice(bench: Bench) -> None:
     instance = bench.load(popef(doubling((2, 2))), TWO_ROWS, numerics="off")
     assert answer(instance, ONES).tolist() == [[0, 0]]
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())
 
 
-def test_the_operators_numerics_hold_where_the_model_does_not_say(bench_with: Callable[..., Bench]) -> None:
+def test_numerics_of_the_operator_are_the_default_of_models(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(numerics="off")
     assert answer(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES).tolist() == [[0, 0]]
     assert answer(bench.load(popef(doubling((2, 2))), TWO_ROWS, name="other", numerics="real"), ONES).tolist() == [[2, 2]]
 
 
-def test_virtual_time_is_for_all_models_or_for_none(bench_with: Callable[..., Bench]) -> None:
+def test_virtual_time_applies_to_all_models_or_none(bench_with: Callable[..., Bench]) -> None:
     file = popef(doubling((2, 2)))
     assert [each.field for each in bench_with().violations(file, TWO_ROWS, pacing="virtual")] == ['parameters["pacing"]']
     virtual = bench_with(pacing="virtual")
@@ -102,7 +102,7 @@ def test_every_bad_setting_is_named_at_once_and_nothing_is_changed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("version", ["2", "ipu2", "21"])
-def test_the_system_has_the_version_that_was_set(bench_with: Callable[..., Bench], version: str) -> None:
+def test_system_has_the_configured_version(bench_with: Callable[..., Bench], version: str) -> None:
     bench = bench_with(sim_ipu_version=version, sim_tiles_per_IPU="1472")
     file = popef(doubling((2, 2)), ipu_version=2)
     if version == "21":
@@ -112,7 +112,7 @@ def test_the_system_has_the_version_that_was_set(bench_with: Callable[..., Bench
         assert answer(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
 
 
-def test_a_setting_is_called_by_its_own_name_and_not_by_its_variables() -> None:
+def test_setting_is_named_by_its_own_name_not_by_its_variable() -> None:
     with pytest.raises(BackendSettingError) as caught:
         DevicePoolSettings.read({"sim_num_IPUs": "many"})
     assert str(caught.value) == "backend 'poplar': sim_num_IPUs='many': is no number"

@@ -14,7 +14,7 @@ from tests.fakes.ipu_served import popef
 TWO_ROWS = same_in_and_out(DataType.FP32, max_batch_size=2)
 
 
-def test_batches_wait_in_the_rings_while_the_device_is_busy(bench: Bench) -> None:
+def test_batches_are_queued_in_the_rings_while_the_device_is_busy(bench: Bench) -> None:
     instance = bench.load(popef(doubling((2, 2))), TWO_ROWS, pipeline_depth="4")
     loaded = instance._loaded  # type: ignore[attr-defined]
     submitted = threading.Semaphore(0)
@@ -38,7 +38,7 @@ def test_batches_wait_in_the_rings_while_the_device_is_busy(bench: Bench) -> Non
     assert bench.figure("stoker_ipu_queue_wait_seconds_total") > 0
 
 
-def test_answers_of_concurrent_batches_are_not_mixed_up(bench: Bench) -> None:
+def test_results_of_concurrent_batches_are_not_mixed_up(bench: Bench) -> None:
     instance = bench.load(popef(doubling((1, 2)), batches_per_step=2), TWO_ROWS)
 
     def ask(number: int) -> list[list[float]]:

@@ -35,7 +35,7 @@ def test_facts_are_read_without_a_device(bench: Bench) -> None:
         ({"replicas": 2, "batches_per_step": 3}, 12, "max_batch_size 12 = micro batch 2 x device iterations 3 x replicas 2"),
     ],
 )
-def test_a_batch_is_micro_batch_times_iterations_times_replicas(bench: Bench, options: dict[str, int], rows: int, note: str) -> None:
+def test_batch_is_micro_batch_times_iterations_times_replicas(bench: Bench, options: dict[str, int], rows: int, note: str) -> None:
     file = popef(doubling((2, 3)), **options)
     served = same_in_and_out(F32, (3,), rows)
     assert note in bench.facts(file, served).notes
@@ -46,12 +46,12 @@ def test_a_batch_is_micro_batch_times_iterations_times_replicas(bench: Bench, op
     assert [each.field for each in bench.violations(file, same_in_and_out(F32, (3,), rows + 1))] == ["max_batch_size"] * 2
 
 
-def test_a_smaller_batch_does_not_wait_for_the_device_to_starve(bench: Bench) -> None:
+def test_smaller_batch_does_not_wait_for_the_starvation_timeout(bench: Bench) -> None:
     instance = bench.load(popef(doubling((1, 2)), batches_per_step=4), same_in_and_out(F32, max_batch_size=4), timeout_ns="0")
     assert answer(instance, np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
 
 
-def test_a_model_whose_streams_differ_in_the_first_dimension_has_no_batch(bench: Bench) -> None:
+def test_model_with_streams_of_different_first_dimensions_has_no_batch(bench: Bench) -> None:
     part = Part(nodes=pair((1,)).nodes, inputs={"a": (3, 2), "b": (2,)}, outputs={"p": (3, 2), "q": (2,)})
     served = signature({"a": (F32, (3, 2)), "b": (F32, (2,))}, {"p": (F32, (3, 2)), "q": (F32, (2,))}, 0)
     for iterations in (1, 2):
@@ -72,7 +72,7 @@ def test_scalars_are_served(bench: Bench) -> None:
         assert found == 5
 
 
-def test_an_input_with_data_in_the_file_may_be_left_out(bench: Bench) -> None:
+def test_input_with_data_in_the_file_may_be_omitted(bench: Bench) -> None:
     file = popef(adding((1, 2)), tensor_data={"b": np.array([[10, 20]], np.float32)})
     facts = bench.facts(file, TWO_ROWS)
     assert facts.inputs is not None
@@ -98,18 +98,18 @@ def test_anchors_are_served_under_the_names_of_the_map(bench: Bench) -> None:
         ("[" * 100_000, "'name_map.json' is no JSON in UTF-8"),
     ],
 )
-def test_a_bad_name_map_is_refused_with_what_is_wrong(bench: Bench, text: str, complaint: str) -> None:
+def test_bad_name_map_is_refused_with_its_error(bench: Bench, text: str, complaint: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         bench.facts(popef(doubling((2, 2))), TWO_ROWS, name_map=text)
     assert complaint in caught.value.message
 
 
-def test_two_anchors_cannot_have_one_name(bench: Bench) -> None:
+def test_two_anchors_of_one_name_are_refused(bench: Bench) -> None:
     with pytest.raises(ModelLoadError, match="two inputs of 'model' are served as 'a'"):
         bench.facts(popef(adding((1, 2))), TWO_ROWS, name_map='{"b": "a"}')
 
 
-def test_another_compilers_executable_is_refused_and_both_hashes_are_named(bench: Bench) -> None:
+def test_another_compilers_executable_is_refused_with_both_hashes(bench: Bench) -> None:
     file = popef(doubling((2, 2)), hash_text="0123456789abcdef")
     (violation,) = bench.violations(file, TWO_ROWS)
     assert "package hash is 0123456789abcdef, this runtime's is " in violation.message
@@ -118,13 +118,13 @@ def test_another_compilers_executable_is_refused_and_both_hashes_are_named(bench
     assert answer(bench.load(file, TWO_ROWS, check_package_hash="false"), np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
 
 
-def test_the_operator_may_switch_the_hash_check_off(bench_with: Callable[..., Bench]) -> None:
+def test_operator_may_disable_the_hash_check(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(check_package_hash="false")
     assert bench.violations(popef(doubling((2, 2)), hash_text="old"), TWO_ROWS) == []
 
 
 @pytest.mark.parametrize("sub_graph", ["0", "graph0"])
-def test_a_fused_executable_is_served_by_sub_graph(bench: Bench, sub_graph: str) -> None:
+def test_fused_executable_is_served_by_sub_graph(bench: Bench, sub_graph: str) -> None:
     file = popef(doubling((2, 2)), adding((4, 3)))
     assert bench.facts(file, TWO_ROWS).inputs is None
     instance = bench.load(file, TWO_ROWS, sub_graph=sub_graph)
@@ -140,20 +140,20 @@ def test_each_sub_graph_of_a_fused_executable_has_its_own_names_and_batch(bench:
 
 
 @pytest.mark.parametrize(("given", "complaint"), [({}, "must be written"), ({"sub_graph": "2"}, "'2' chooses none")])
-def test_a_sub_graph_must_be_chosen_from_those_that_exist(bench: Bench, given: dict[str, str], complaint: str) -> None:
+def test_unknown_sub_graph_is_refused_with_the_existing_ones(bench: Bench, given: dict[str, str], complaint: str) -> None:
     (violation,) = bench.violations(popef(doubling((2, 2)), adding((4, 3))), TWO_ROWS, **given)
     assert violation.field == 'parameters["sub_graph"]'
     assert complaint in violation.message
     assert violation.message.endswith("the executable's sub-graphs: 0 (graph0), 1 (graph1)")
 
 
-def test_a_sub_graph_of_a_plain_executable_is_its_only_one(bench: Bench) -> None:
+def test_sub_graph_of_a_plain_executable_is_its_only_one(bench: Bench) -> None:
     file = popef(doubling((2, 2)))
     assert bench.violations(file, TWO_ROWS, sub_graph="0") == []
     assert [each.field for each in bench.violations(file, TWO_ROWS, sub_graph="1")] == ['parameters["sub_graph"]']
 
 
-def test_a_corrupt_file_is_refused_by_blob_and_offset_and_without_a_path(bench: Bench) -> None:
+def test_corrupt_file_is_refused_with_blob_and_offset_and_without_a_path(bench: Bench) -> None:
     whole = popef(doubling((2, 2)), opaques={"note": b"read by nobody" * 10})
     for at in (20, 200, len(whole) // 2, whole.index(b"by nobody"), len(whole) - 5):
         broken = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]

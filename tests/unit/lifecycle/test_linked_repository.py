@@ -69,7 +69,7 @@ def write_config_map(mount: Path, stamp: str, content: dict[str, bytes]) -> None
             (mount / name).symlink_to(f"..data/{name}")
 
 
-def test_a_config_map_is_a_repository_and_an_update_is_a_change(root: Path, area: Path) -> None:
+def test_config_map_is_a_repository_and_an_update_is_a_change(root: Path, area: Path) -> None:
     write_config_map(root, "2026_01", {"m/config.pbtxt": b"max_batch_size: 4", "m/1/model.onnx": MODEL})
     repository = ModelRepository([root], follows_links=True)
     first = repository.scan().models["m"]
@@ -92,7 +92,7 @@ model_warmup [ { name: "w" batch_size: 1 inputs { key: "x" value { data_type: TY
 """
 
 
-def test_a_config_map_may_hold_what_lies_beside_the_versions(root: Path) -> None:
+def test_config_map_may_contain_files_beside_the_versions(root: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     content = {"config.pbtxt": WITH_FILES.encode(), "labels.txt": b"one\ntwo", "warmup/x.bin": bytes(8)}
     write_config_map(root / "m", "2026_01", content)
@@ -120,7 +120,7 @@ def point(link: Path, target: str) -> None:
     link.with_name("tmp-link").replace(link)
 
 
-def test_git_sync_swaps_the_link_that_the_root_is_reached_by(tmp_path: Path, area: Path) -> None:
+def test_git_sync_may_replace_the_link_to_the_root(tmp_path: Path, area: Path) -> None:
     git_worktree(tmp_path, "aaa", MODEL)
     point(tmp_path / "current", ".worktrees/aaa")
     repository = ModelRepository([tmp_path / "current" / "models"], follows_links=True)
@@ -133,7 +133,7 @@ def test_git_sync_swaps_the_link_that_the_root_is_reached_by(tmp_path: Path, are
     assert copied(second, area) == {"model.onnx": MODEL + b"\0"}
 
 
-def test_git_sync_swaps_the_link_that_is_a_model(root: Path, area: Path) -> None:
+def test_git_sync_may_replace_the_link_that_is_a_model(root: Path, area: Path) -> None:
     for stamp, data in (("aaa", MODEL), ("bbb", MODEL + b"\0")):
         worktree = root / ".worktrees" / stamp
         (worktree / "1").mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_git_sync_swaps_the_link_that_is_a_model(root: Path, area: Path) -> None
     assert copied(second, area) == {"model.onnx": MODEL + b"\0"}
 
 
-def test_a_snapshot_of_a_hub_cache_is_a_version(root: Path, area: Path) -> None:
+def test_snapshot_of_a_hub_cache_is_a_version(root: Path, area: Path) -> None:
     hub = root / ".hub" / "models--org--net"
     snapshot = hub / "snapshots" / "abc" / "onnx"
     snapshot.mkdir(parents=True)
@@ -180,7 +180,7 @@ def test_links_between_and_beside_models_are_followed(root: Path, area: Path) ->
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../secret", "../../../../../../../../etc/passwd", "../../../models2/x"])
-def test_a_link_that_leads_out_of_the_root_is_refused(root: Path, area: Path, secret: Path, target: str) -> None:
+def test_link_outside_the_root_is_refused(root: Path, area: Path, secret: Path, target: str) -> None:
     (root / "m" / "1" / "deep").mkdir(parents=True)
     (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
     (root / "m" / "1" / "deep" / "w.bin").symlink_to(f"../{target}" if target.startswith("..") else target)
@@ -191,7 +191,7 @@ def test_a_link_that_leads_out_of_the_root_is_refused(root: Path, area: Path, se
     assert list(area.iterdir()) == []
 
 
-def test_a_root_whose_name_begins_like_another_is_not_within_it(root: Path, area: Path) -> None:
+def test_root_with_the_prefix_of_another_is_not_inside_it(root: Path, area: Path) -> None:
     other = root.with_name("models-private")
     other.mkdir()
     (other / "w.bin").write_bytes(SECRET)
@@ -201,7 +201,7 @@ def test_a_root_whose_name_begins_like_another_is_not_within_it(root: Path, area
         take_snapshot(root / "m" / "1", area, links_root=root)
 
 
-def test_a_way_out_by_several_links_is_refused(root: Path, area: Path, tmp_path: Path, secret: Path) -> None:
+def test_chain_of_links_outside_the_root_is_refused(root: Path, area: Path, tmp_path: Path, secret: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / "out").symlink_to("..")
     (root / "m" / "1" / "model.onnx").symlink_to("../../out/secret")
@@ -233,7 +233,7 @@ def test_folders_and_configurations_outside_are_refused(root: Path, tmp_path: Pa
     assert str(tmp_path) not in str(listing)[: str(listing).find("directory")]
 
 
-def test_links_that_lead_nowhere_in_circles_or_to_special_files_are_refused(root: Path, area: Path) -> None:
+def test_broken_circular_and_special_links_are_refused(root: Path, area: Path) -> None:
     version = root / "m" / "1"
     version.mkdir(parents=True)
     for name, target, text in (
@@ -250,7 +250,7 @@ def test_links_that_lead_nowhere_in_circles_or_to_special_files_are_refused(root
         (version / name).unlink()
 
 
-def test_a_hard_link_is_copied_if_all_its_names_are_in_the_repository(root: Path, area: Path, secret: Path) -> None:
+def test_hard_link_is_copied_if_all_its_names_are_in_the_repository(root: Path, area: Path, secret: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / ".store").mkdir()
     (root / ".store" / "blob").write_bytes(MODEL)
@@ -261,7 +261,7 @@ def test_a_hard_link_is_copied_if_all_its_names_are_in_the_repository(root: Path
         copied(scan(root)["m"], area)
 
 
-def test_hard_links_are_looked_for_within_bounds(root: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_hard_links_is_bounded(root: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / "m" / "1" / "a").write_bytes(b"")
     os.link(root / "m" / "1" / "a", root / "m" / "1" / "b")
@@ -271,7 +271,7 @@ def test_hard_links_are_looked_for_within_bounds(root: Path, area: Path, monkeyp
 
 
 @pytest.mark.parametrize("swapped", ["file", "folder", "link"])
-def test_what_is_swapped_for_a_way_out_during_the_copy_is_noticed(root: Path, area: Path, secret: Path, swapped: str) -> None:
+def test_file_replaced_by_an_outside_link_during_the_copy_is_detected(root: Path, area: Path, secret: Path, swapped: str) -> None:
     """The first file is copied; then the second, its folder, or the link to it is swapped for a link to a secret."""
     version = root / "m" / "1"
     (root / "store").mkdir()
@@ -311,7 +311,7 @@ def test_labels_outside_the_root_are_refused(root: Path, secret: Path) -> None:
     assert read_labels.__defaults__ == (None,), "links are refused unless somebody allows them"
 
 
-def test_a_listed_model_is_its_own_root(root: Path, area: Path) -> None:
+def test_listed_model_is_its_own_root(root: Path, area: Path) -> None:
     base = root / "m"
     (base / ".store").mkdir(parents=True)
     (base / ".store" / "model.onnx").write_bytes(MODEL)
@@ -324,7 +324,7 @@ def test_a_listed_model_is_its_own_root(root: Path, area: Path) -> None:
     assert listing.versions[2].error == "the version folder cannot be read: '2' is a link that leads out of the repository"
 
 
-def test_without_the_flag_links_are_refused_and_the_flag_is_named(root: Path, area: Path) -> None:
+def test_links_are_refused_by_default_with_the_name_of_the_flag(root: Path, area: Path) -> None:
     write_config_map(root, "2026_01", {"m/1/model.onnx": MODEL})
     (root / "n" / "1").mkdir(parents=True)
     (root / "n" / "1" / "model.onnx").symlink_to("../../m/1/model.onnx")
@@ -335,7 +335,7 @@ def test_without_the_flag_links_are_refused_and_the_flag_is_named(root: Path, ar
         copied(models["n"], area)
 
 
-def test_the_flag_is_off_by_default_and_announced_when_on() -> None:
+def test_flag_is_off_by_default_and_reported_when_on() -> None:
     plain = read_command(["--model-repository=/models"], {})
     allowed = read_command(["--model-repository=/models", "--allow-links=within-root"], {})
     assert not plain.follows_links  # type: ignore[union-attr]

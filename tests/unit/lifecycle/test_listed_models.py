@@ -28,7 +28,7 @@ def folder(root: Path, name: str, *versions: int, config: str | None = None) -> 
     return made
 
 
-def test_a_model_may_be_called_otherwise_than_its_folder(tmp_path: Path):
+def test_model_may_have_another_name_than_its_folder(tmp_path: Path):
     made = folder(tmp_path, "folder", 1, 2, config='name: "folder" platform: "onnxruntime_onnx" version_policy { all { } }')
     source = ListedModels(
         [ListedModel(name="m", base_path=made), ListedModel(name="n", base_path=made, version_policy=SpecificVersions((1,)))]
@@ -44,7 +44,7 @@ def test_a_model_may_be_called_otherwise_than_its_folder(tmp_path: Path):
     assert source.find("folder") is None
 
 
-def test_without_config_the_files_tell_and_the_list_says_the_rest(tmp_path: Path):
+def test_model_without_config_is_completed_from_file_and_list(tmp_path: Path):
     made = folder(tmp_path, "x", 3)
     defaults = BatchingDefaults(max_batch_size=7)
     model = ListedModel(name="m", base_path=made, version_policy=LatestVersions(2), platform="onnxruntime_onnx")
@@ -55,7 +55,7 @@ def test_without_config_the_files_tell_and_the_list_says_the_rest(tmp_path: Path
     assert found.message.version_policy.latest.num_versions == 2
 
 
-def test_a_folder_that_is_missing_is_an_entry_with_an_error_and_tells_no_path(tmp_path: Path):
+def test_missing_folder_is_an_entry_with_an_error_and_no_path(tmp_path: Path):
     good = folder(tmp_path, "good", 1)
     (tmp_path / "empty").mkdir()
     source = ListedModels([
@@ -75,12 +75,12 @@ def test_a_folder_that_is_missing_is_an_entry_with_an_error_and_tells_no_path(tm
     ("names", "text"),
     [(["a", "a"], "Illegal to list model a multiple times"), (["a/b"], "is not a model name"), ([".."], "not a model name")],
 )
-def test_names_that_a_list_cannot_have(names: list[str], text: str, tmp_path: Path):
+def test_invalid_names_in_a_list_are_refused(names: list[str], text: str, tmp_path: Path):
     with pytest.raises(InvalidRequest, match=text):
         ListedModels([ListedModel(name=name, base_path=tmp_path) for name in names])
 
 
-def test_a_clients_list_may_name_the_operators_folders_and_what_lies_below_the_root(tmp_path: Path):
+def test_clients_list_may_name_the_operators_folders_and_those_below_the_root(tmp_path: Path):
     own, allowed, outside = folder(tmp_path, "own", 1), folder(tmp_path / "root", "m", 1), folder(tmp_path, "outside", 1)
     (tmp_path / "root" / "link").symlink_to(outside)
     source = ListedModels([ListedModel(name="own", base_path=own)], reload_root=tmp_path / "root")
@@ -112,7 +112,7 @@ class ListBench:
 
 
 @pytest.mark.parametrize("mode", [ControlMode.POLL, ControlMode.EXPLICIT])
-def test_a_new_list_takes_the_place_of_the_old_one_at_once(mode: ControlMode, tmp_path: Path):
+def test_new_list_replaces_the_old_one_at_once(mode: ControlMode, tmp_path: Path):
     a, b = folder(tmp_path, "a", 1, 2), folder(tmp_path, "b", 1)
 
     @in_loop
@@ -133,7 +133,7 @@ def test_a_new_list_takes_the_place_of_the_old_one_at_once(mode: ControlMode, tm
     scenario()
 
 
-def test_another_folder_under_the_same_name_is_loaded_before_the_answer(tmp_path: Path):
+def test_another_folder_under_the_same_name_is_loaded_before_the_response(tmp_path: Path):
     a, b = folder(tmp_path, "a", 1), folder(tmp_path, "b", 1, 2)
 
     @in_loop
@@ -150,7 +150,7 @@ def test_another_folder_under_the_same_name_is_loaded_before_the_answer(tmp_path
     scenario()
 
 
-def test_labels_move_with_the_list_and_are_checked_against_what_serves(tmp_path: Path):
+def test_labels_follow_the_list_and_are_checked_against_the_loaded_versions(tmp_path: Path):
     made = folder(tmp_path, "m", 1, 2)
 
     def listed(labels: dict[str, int], *versions: int) -> list[ListedModel]:
@@ -173,7 +173,7 @@ def test_labels_move_with_the_list_and_are_checked_against_what_serves(tmp_path:
     scenario()
 
 
-def test_a_clients_list_with_a_label_that_cannot_be_effective_changes_nothing(tmp_path: Path):
+def test_clients_list_with_an_ineffective_label_changes_nothing(tmp_path: Path):
     made, other = folder(tmp_path, "m", 1, 2), folder(tmp_path, "n", 1)
 
     def listed(labels: dict[str, int], *versions: int) -> ListedModel:
@@ -198,7 +198,7 @@ def test_a_clients_list_with_a_label_that_cannot_be_effective_changes_nothing(tm
     scenario()
 
 
-def test_a_model_of_a_clients_list_that_does_not_load_keeps_its_labels(tmp_path: Path):
+def test_model_of_a_clients_list_that_fails_to_load_keeps_its_labels(tmp_path: Path):
     made, other = folder(tmp_path, "m", 1), folder(tmp_path, "n", 1, 2)
 
     def listed(label: int) -> list[ListedModel]:
@@ -222,7 +222,7 @@ def test_a_model_of_a_clients_list_that_does_not_load_keeps_its_labels(tmp_path:
     scenario()
 
 
-def test_a_label_has_left_the_old_version_before_the_list_lets_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_label_leaves_the_old_version_before_the_list_drops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = folder(tmp_path, "m", 1, 2)
 
     def listed(label: int, *versions: int) -> list[ListedModel]:
@@ -247,7 +247,7 @@ def test_a_label_has_left_the_old_version_before_the_list_lets_go_of_it(tmp_path
     scenario()
 
 
-def test_a_new_label_may_wait_for_its_version_where_the_operator_says_so(tmp_path: Path):
+def test_new_label_may_wait_for_its_version_if_the_operator_allows_it(tmp_path: Path):
     made = folder(tmp_path, "m", 1)
 
     @in_loop
@@ -263,7 +263,7 @@ def test_a_new_label_may_wait_for_its_version_where_the_operator_says_so(tmp_pat
     scenario()
 
 
-def test_a_listed_model_that_fails_to_load_is_reported_and_the_others_serve(tmp_path: Path):
+def test_listed_model_that_fails_to_load_is_reported_and_the_others_serve(tmp_path: Path):
     a, b = folder(tmp_path, "a", 1), folder(tmp_path, "b", 1)
 
     @in_loop
@@ -278,7 +278,7 @@ def test_a_listed_model_that_fails_to_load_is_reported_and_the_others_serve(tmp_
     scenario()
 
 
-def test_lists_are_refused_where_there_is_none_or_nothing_may_change(tmp_path: Path):
+def test_lists_are_refused_without_a_list_or_permission_to_change(tmp_path: Path):
     made = folder(tmp_path, "a", 1)
 
     @in_loop
@@ -299,7 +299,7 @@ def test_lists_are_refused_where_there_is_none_or_nothing_may_change(tmp_path: P
     scenario()
 
 
-def test_the_file_is_followed_when_it_changes_and_only_then(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_file_is_reloaded_only_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "models.config"
     path.write_text('model_config_list { config { name: "a" base_path: "here" } }')
     file = ModelListFile(path)
@@ -334,7 +334,7 @@ def test_the_file_is_followed_when_it_changes_and_only_then(tmp_path: Path, capl
     ]
 
 
-def test_a_file_of_no_text_or_no_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_binary_or_oversized_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "models.config"
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="not UTF-8 at byte 0"):

@@ -21,7 +21,7 @@ async def explicit(models: dict[str, FakeModel], *load_models: str, **settings) 
 
 
 @in_loop
-async def test_nothing_is_loaded_at_start_unless_named() -> None:
+async def test_only_named_models_are_loaded_at_start() -> None:
     bench = await explicit({"m": FakeModel(), "n": FakeModel()}, "n")
     assert bench.index() == [("m", None, "", ""), ("n", 1, "READY", "")]
     assert bench.manager.is_ready()
@@ -30,13 +30,13 @@ async def test_nothing_is_loaded_at_start_unless_named() -> None:
 
 
 @in_loop
-async def test_a_star_loads_everything_at_start() -> None:
+async def test_star_loads_every_model_at_start() -> None:
     bench = await explicit({"m": FakeModel(), "n": FakeModel()}, "*")
     assert bench.index() == [("m", 1, "READY", ""), ("n", 1, "READY", "")]
 
 
 @in_loop
-async def test_a_model_named_at_start_that_does_not_exist_keeps_the_server_from_ready() -> None:
+async def test_missing_model_named_at_start_prevents_readiness() -> None:
     bench = await explicit({}, "ghost")
     assert bench.index() == [("ghost", None, "", "failed to poll from model repository")]
     assert not bench.manager.is_ready()
@@ -60,7 +60,7 @@ async def test_load_returns_when_the_model_serves() -> None:
 
 
 @in_loop
-async def test_a_loaded_model_is_reloaded_unconditionally_and_no_new_request_reaches_the_old() -> None:
+async def test_loaded_model_is_reloaded_unconditionally_and_no_new_request_reaches_the_old() -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     old = bench.loader.loaded[0]
     async with old.borrow():
@@ -72,7 +72,7 @@ async def test_a_loaded_model_is_reloaded_unconditionally_and_no_new_request_rea
 
 
 @in_loop
-async def test_a_failed_reload_says_why_and_leaves_the_old_one() -> None:
+async def test_failed_reload_reports_its_reason_and_keeps_the_old_version() -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     bench.loader.errors["m", 1] = ModelLoadError("model.onnx: truncated")
     with pytest.raises(ModelLoadError, match=r"^failed to load 'm', version 1: model\.onnx: truncated$"):
@@ -86,7 +86,7 @@ async def test_a_failed_reload_says_why_and_leaves_the_old_one() -> None:
 
 
 @in_loop
-async def test_a_failed_first_load_shows_in_the_index_and_does_not_make_the_server_unready() -> None:
+async def test_failed_first_load_is_in_the_index_and_does_not_affect_readiness() -> None:
     bench = await explicit({"m": FakeModel()})
     bench.loader.errors["m", 1] = ModelLoadError("truncated")
     with pytest.raises(ModelLoadError):
@@ -96,7 +96,7 @@ async def test_a_failed_first_load_shows_in_the_index_and_does_not_make_the_serv
 
 
 @in_loop
-async def test_an_unknown_model_fails_with_triton_s_text_and_leaves_no_trace() -> None:
+async def test_unknown_model_fails_with_tritons_text_and_leaves_no_entry() -> None:
     bench = await explicit({})
     with pytest.raises(ModelLoadError, match=r"^failed to load 'ghost', failed to poll from model repository$"):
         await bench.manager.load("ghost", PLAIN)
@@ -104,7 +104,7 @@ async def test_an_unknown_model_fails_with_triton_s_text_and_leaves_no_trace() -
 
 
 @in_loop
-async def test_a_loaded_model_whose_folder_is_gone_serves_on_when_a_load_fails() -> None:
+async def test_loaded_model_without_its_folder_continues_after_a_failed_load() -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     del bench.models["m"]
     with pytest.raises(ModelLoadError, match="failed to poll"):
@@ -113,7 +113,7 @@ async def test_a_loaded_model_whose_folder_is_gone_serves_on_when_a_load_fails()
 
 
 @in_loop
-async def test_a_load_says_so_when_the_version_that_serves_is_wanted_and_its_folder_is_gone() -> None:
+async def test_load_of_a_served_version_without_its_folder_reports_it() -> None:
     bench = await explicit({"m": FakeModel({1: "a"})}, "m")
     bench.models["m"] = FakeModel({2: "a"}, SpecificVersions((1,)))
     with pytest.raises(
@@ -135,7 +135,7 @@ async def test_a_load_says_so_when_the_version_that_serves_is_wanted_and_its_fol
     ],
 )
 @in_loop
-async def test_what_cannot_be_loaded_as_a_whole_changes_nothing_for_what_serves(model: FakeModel, reason: str) -> None:
+async def test_partial_failure_of_a_load_changes_no_served_version(model: FakeModel, reason: str) -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     bench.models["m"] = model
     with pytest.raises(ModelLoadError) as caught:
@@ -145,7 +145,7 @@ async def test_what_cannot_be_loaded_as_a_whole_changes_nothing_for_what_serves(
 
 
 @in_loop
-async def test_a_policy_of_none_loads_nothing_and_is_no_error() -> None:
+async def test_policy_of_none_loads_nothing_and_is_no_error() -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     bench.models["m"].policy = NoVersions()
     await bench.manager.load("m", PLAIN)
@@ -167,7 +167,7 @@ async def test_unload_drains_and_shows_unloaded() -> None:
 
 
 @in_loop
-async def test_unload_answers_while_requests_still_run_and_they_finish() -> None:
+async def test_unload_returns_before_running_requests_finish() -> None:
     bench = await explicit({"m": FakeModel()}, "m", unload_grace_s=0)
     servable = bench.loader.loaded[0]
     async with servable.borrow():
@@ -182,7 +182,7 @@ async def test_unload_answers_while_requests_still_run_and_they_finish() -> None
 
 
 @in_loop
-async def test_a_config_override_replaces_the_config_for_this_load() -> None:
+async def test_config_override_replaces_the_config_for_this_load() -> None:
     bench = await explicit({"m": FakeModel({1: "a", 2: "a"}, error="typo")})
     await bench.manager.load("m", LoadOverrides('{"version_policy": {"all": {}}}'))
     assert bench.manager.ready_versions("m") == (1, 2)
@@ -193,7 +193,7 @@ async def test_a_config_override_replaces_the_config_for_this_load() -> None:
 
 
 @in_loop
-async def test_a_wrong_config_override_fails_and_changes_nothing() -> None:
+async def test_wrong_config_override_fails_and_changes_nothing() -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     with pytest.raises(ModelLoadError, match=r"failed to load 'm', .*max_batch_sise"):
         await bench.manager.load("m", LoadOverrides('{"max_batch_sise": 3}'))
@@ -202,7 +202,7 @@ async def test_a_wrong_config_override_fails_and_changes_nothing() -> None:
 
 
 @in_loop
-async def test_files_sent_along_are_the_whole_model() -> None:
+async def test_files_of_a_load_request_are_the_complete_model() -> None:
     bench = await explicit({"m": FakeModel({1: "a", 2: "a"})}, "m")
     await bench.manager.load("m", LoadOverrides("{}", {"file:7/model.onnx": b"x", "7/data/w.bin": b"y"}))
     assert bench.manager.ready_versions("m") == (7,)
@@ -213,7 +213,7 @@ async def test_files_sent_along_are_the_whole_model() -> None:
 
 
 @in_loop
-async def test_a_model_made_of_files_only_needs_no_folder_and_leaves_no_trace_when_unloaded() -> None:
+async def test_model_made_of_files_only_needs_no_folder_and_is_removed_when_unloaded() -> None:
     bench = await explicit({})
     await bench.manager.load("sent", LoadOverrides("{}", {"1/model.onnx": b"x"}))
     assert bench.index() == [("sent", 1, "READY", "")]
@@ -255,7 +255,7 @@ async def test_names_outside_the_allow_list_are_refused(name: str) -> None:
 
 
 @in_loop
-async def test_calls_for_one_model_are_done_in_the_order_they_came() -> None:
+async def test_calls_for_one_model_run_in_arrival_order() -> None:
     bench = await explicit({"m": FakeModel()})
     calls = [bench.manager.load("m", PLAIN), bench.manager.unload("m"), bench.manager.load("m", PLAIN), bench.manager.unload("m")]
     assert await asyncio.gather(*calls) == [None] * 4
@@ -267,7 +267,7 @@ async def test_calls_for_one_model_are_done_in_the_order_they_came() -> None:
 
 
 @in_loop
-async def test_a_slow_load_of_one_model_holds_up_no_other() -> None:
+async def test_slow_load_of_one_model_delays_no_other() -> None:
     bench = await explicit({"slow": FakeModel(), "m": FakeModel()}, holds=True)
     slow = asyncio.create_task(bench.manager.load("slow", PLAIN))
     quick = asyncio.create_task(bench.manager.load("m", PLAIN))
@@ -280,7 +280,7 @@ async def test_a_slow_load_of_one_model_holds_up_no_other() -> None:
 
 
 @in_loop
-async def test_a_caller_who_goes_away_does_not_break_off_the_load() -> None:
+async def test_cancelled_caller_does_not_cancel_the_load() -> None:
     bench = await explicit({"m": FakeModel()}, holds=True)
     call = asyncio.create_task(bench.manager.load("m", PLAIN))
     await bench.loader.arrived()
@@ -293,7 +293,7 @@ async def test_a_caller_who_goes_away_does_not_break_off_the_load() -> None:
 
 
 @in_loop
-async def test_a_load_during_a_shutdown_is_answered() -> None:
+async def test_load_during_a_shutdown_returns_an_error() -> None:
     bench = await explicit({"m": FakeModel()}, holds=True)
     call = asyncio.create_task(bench.manager.load("m", PLAIN))
     await bench.loader.arrived()
@@ -304,7 +304,7 @@ async def test_a_load_during_a_shutdown_is_answered() -> None:
 
 
 @in_loop
-async def test_the_index_learns_of_new_folders_by_a_rescan_that_loads_nothing() -> None:
+async def test_rescan_for_the_index_finds_new_folders_and_loads_nothing() -> None:
     bench = await explicit({"m": FakeModel()}, "m")
     await bench.manager.unload("m")
     bench.models["n"] = FakeModel()
@@ -316,7 +316,7 @@ async def test_the_index_learns_of_new_folders_by_a_rescan_that_loads_nothing() 
 
 
 @in_loop
-async def test_the_configuration_of_a_load_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_configuration_of_a_load_is_read_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = await explicit({"m": FakeModel()})
     has_begun, may_end = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()

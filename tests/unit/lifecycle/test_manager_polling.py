@@ -15,7 +15,7 @@ from tests.fakes.manager_bench import Bench, in_loop
 
 
 @in_loop
-async def test_start_loads_everything_and_the_highest_version_answers() -> None:
+async def test_start_loads_everything_and_the_highest_version_responds() -> None:
     bench = await Bench({"m": FakeModel({1: "a", 2: "b"}, AllVersions()), "n": FakeModel()}).started()
     assert bench.manager.resolve("m", None).version == 2
     assert bench.manager.resolve("m", 1).version == 1
@@ -27,7 +27,7 @@ async def test_start_loads_everything_and_the_highest_version_answers() -> None:
 
 
 @in_loop
-async def test_start_does_not_wait_for_loads_and_wait_initial_does() -> None:
+async def test_start_does_not_wait_for_loads_but_wait_initial_does() -> None:
     bench = await Bench({"m": FakeModel()}, holds=True).started()
     waiting = asyncio.create_task(bench.manager.wait_initial())
     await turn()
@@ -40,7 +40,7 @@ async def test_start_does_not_wait_for_loads_and_wait_initial_does() -> None:
 
 
 @in_loop
-async def test_questions_about_what_does_not_serve_get_triton_s_texts() -> None:
+async def test_requests_for_unserved_models_get_tritons_texts() -> None:
     bench = Bench({"m": FakeModel({1: "a", 2: "b"}, AllVersions()), "broken": FakeModel()})
     bench.loader.errors["broken", 1] = ModelLoadError("corrupt")
     bench.loader.errors["m", 2] = ModelLoadError("corrupt")
@@ -62,7 +62,7 @@ async def test_questions_about_what_does_not_serve_get_triton_s_texts() -> None:
 
 
 @in_loop
-async def test_one_bad_model_does_not_block_others_and_is_listed_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_bad_model_does_not_block_others_and_is_listed_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench({"bad": FakeModel(), "typo": FakeModel(error="typo/config.pbtxt:3: unknown field"), "good": FakeModel()})
     bench.loader.errors["bad", 1] = ModelLoadError("model.onnx is truncated")
     await bench.started()
@@ -82,7 +82,7 @@ async def test_one_bad_model_does_not_block_others_and_is_listed_with_its_reason
 
 
 @in_loop
-async def test_a_defect_of_a_loader_is_a_failed_version() -> None:
+async def test_unexpected_error_of_a_loader_is_a_failed_version() -> None:
     bench = Bench({"m": FakeModel()})
     bench.loader.errors["m", 1] = ZeroDivisionError("oops")
     await bench.started()
@@ -90,7 +90,7 @@ async def test_a_defect_of_a_loader_is_a_failed_version() -> None:
 
 
 @in_loop
-async def test_a_new_version_serves_beside_then_instead(caplog: pytest.LogCaptureFixture) -> None:
+async def test_new_version_serves_beside_and_then_instead_of_the_old_one(caplog: pytest.LogCaptureFixture) -> None:
     bench = await Bench({"m": FakeModel()}).started()
     old = bench.loader.loaded[0]
     bench.loader.holds = True
@@ -110,7 +110,7 @@ async def test_a_new_version_serves_beside_then_instead(caplog: pytest.LogCaptur
 
 
 @in_loop
-async def test_a_new_version_counts_only_after_it_stayed_the_same() -> None:
+async def test_new_version_loads_after_it_is_stable() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions[2] = "half"
     assert not await bench.manager.rescan()
@@ -126,7 +126,7 @@ async def test_a_new_version_counts_only_after_it_stayed_the_same() -> None:
 
 
 @in_loop
-async def test_a_bad_new_version_leaves_the_old_one_serving_and_the_server_ready() -> None:
+async def test_bad_new_version_leaves_the_old_one_serving_and_the_server_ready() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions[2] = "b"
     bench.loader.errors["m", 2] = ModelLoadError("wrong dtype")
@@ -145,7 +145,7 @@ async def test_a_bad_new_version_leaves_the_old_one_serving_and_the_server_ready
 
 
 @in_loop
-async def test_an_edited_version_is_loaded_beside_and_swapped() -> None:
+async def test_edited_version_is_loaded_beside_and_swapped() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions[1] = "b"
     await bench.rescan()
@@ -156,7 +156,7 @@ async def test_an_edited_version_is_loaded_beside_and_swapped() -> None:
 
 
 @in_loop
-async def test_a_failed_reload_shows_its_reason_beside_ready_until_it_is_mended() -> None:
+async def test_failed_reload_reports_its_reason_beside_ready_until_it_is_corrected() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions[1] = "b"
     bench.loader.errors["m", 1] = ModelLoadError("corrupt")
@@ -174,7 +174,7 @@ async def test_a_failed_reload_shows_its_reason_beside_ready_until_it_is_mended(
 
 
 @in_loop
-async def test_a_broken_config_leaves_what_serves_and_is_noticed_once() -> None:
+async def test_broken_config_keeps_served_versions_and_is_logged_once() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].error, bench.models["m"].config = "m/config.pbtxt:1: typo", "d"
     await bench.rescan()
@@ -190,7 +190,7 @@ async def test_a_broken_config_leaves_what_serves_and_is_noticed_once() -> None:
 
 
 @in_loop
-async def test_the_newest_trouble_stands_with_what_serves_and_not_with_what_was_unloaded() -> None:
+async def test_newest_error_is_listed_with_served_versions_not_with_unloaded_ones() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions[2] = "a"
     await bench.rescan()
@@ -203,7 +203,7 @@ async def test_the_newest_trouble_stands_with_what_serves_and_not_with_what_was_
 
 
 @in_loop
-async def test_an_edited_config_reloads_and_a_new_policy_holds() -> None:
+async def test_edited_config_reloads_and_a_new_policy_applies() -> None:
     bench = await Bench({"m": FakeModel({1: "a", 2: "a", 3: "a"})}).started()
     assert bench.manager.ready_versions("m") == (3,)
     bench.models["m"].policy, bench.models["m"].config = LatestVersions(2), "d"
@@ -216,7 +216,7 @@ async def test_an_edited_config_reloads_and_a_new_policy_holds() -> None:
 
 
 @in_loop
-async def test_removed_models_and_versions_go_and_are_forgotten() -> None:
+async def test_removed_models_and_versions_are_unloaded_and_dropped() -> None:
     bench = await Bench({"m": FakeModel({1: "a", 2: "a"}, AllVersions()), "n": FakeModel()}).started()
     del bench.models["m"].versions[1]
     await bench.rescan()
@@ -231,7 +231,7 @@ async def test_removed_models_and_versions_go_and_are_forgotten() -> None:
 
 
 @in_loop
-async def test_a_model_that_comes_back_as_it_was_is_loaded_again_though_requests_hold_what_was_loaded_before() -> None:
+async def test_model_restored_unchanged_is_loaded_again_while_requests_hold_the_old_one() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     async with bench.loader.loaded[0].borrow():
         model = bench.models.pop("m")
@@ -246,7 +246,7 @@ async def test_a_model_that_comes_back_as_it_was_is_loaded_again_though_requests
 
 
 @in_loop
-async def test_a_removed_version_serves_on_while_the_version_that_should_replace_it_fails() -> None:
+async def test_removed_version_serves_while_its_replacement_fails() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions = {2: "b"}
     bench.loader.errors["m", 2] = ModelLoadError("corrupt")
@@ -259,7 +259,7 @@ async def test_a_removed_version_serves_on_while_the_version_that_should_replace
 
 
 @in_loop
-async def test_a_model_whose_last_version_is_removed_is_unloaded_and_says_so() -> None:
+async def test_model_whose_last_version_is_removed_is_unloaded_and_reports_it() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions.clear()
     await bench.rescan()
@@ -268,7 +268,7 @@ async def test_a_model_whose_last_version_is_removed_is_unloaded_and_says_so() -
 
 
 @in_loop
-async def test_a_named_version_that_is_missing_keeps_the_server_from_ready_and_is_shown() -> None:
+async def test_missing_named_version_prevents_readiness_and_is_listed() -> None:
     bench = await Bench({"m": FakeModel({1: "a"}, SpecificVersions((5,)))}).started()
     reason = "named by the version policy, but not in the repository"
     assert bench.index() == [("m", 5, "FAILED", reason)]
@@ -280,14 +280,14 @@ async def test_a_named_version_that_is_missing_keeps_the_server_from_ready_and_i
 
 
 @in_loop
-async def test_a_version_folder_that_cannot_be_read_fails_without_the_loader() -> None:
+async def test_unreadable_version_folder_fails_without_the_loader() -> None:
     bench = await Bench({"m": FakeModel(version_errors={1: "the version folder is a symbolic link"})}).started()
     assert bench.index() == [("m", 1, "FAILED", "the version folder is a symbolic link")]
     assert bench.loader.sources == []
 
 
 @in_loop
-async def test_a_load_of_a_version_that_is_no_longer_desired_is_cancelled() -> None:
+async def test_load_of_a_version_that_is_no_longer_desired_is_cancelled() -> None:
     bench = await Bench({"m": FakeModel()}, holds=True).started()
     del bench.models["m"]
     await bench.rescan()
@@ -297,7 +297,7 @@ async def test_a_load_of_a_version_that_is_no_longer_desired_is_cancelled() -> N
 
 
 @in_loop
-async def test_content_that_changes_while_it_loads_is_loaded_anew_and_the_first_result_dropped() -> None:
+async def test_content_that_changes_during_the_load_is_loaded_again_and_the_first_result_dropped() -> None:
     bench = await Bench({"m": FakeModel()}, holds=True).started()
     first = bench.loader.find("m", 1)
     first.finish()
@@ -325,7 +325,7 @@ async def test_loads_run_in_parallel_up_to_the_bound() -> None:
 
 
 @in_loop
-async def test_a_failed_load_is_retried_as_often_as_asked() -> None:
+async def test_failed_load_is_retried_the_configured_number_of_times() -> None:
     bench = await Bench({"m": FakeModel()}, holds=True, load_retries=2).started()
     for _ in range(2):
         bench.loader.find("m", 1).fail("flaky")
@@ -339,7 +339,7 @@ async def test_a_failed_load_is_retried_as_often_as_asked() -> None:
 
 
 @in_loop
-async def test_when_retries_are_used_up_the_last_reason_shows() -> None:
+async def test_last_reason_is_reported_after_the_last_retry() -> None:
     bench = await Bench({"m": FakeModel()}, holds=True, load_retries=1).started()
     for reason in ("first", "second"):
         bench.loader.find("m", 1).fail(reason)
@@ -349,7 +349,7 @@ async def test_when_retries_are_used_up_the_last_reason_shows() -> None:
 
 @pytest.mark.parametrize("mode", [ControlMode.POLL, ControlMode.NONE])
 @in_loop
-async def test_outside_explicit_control_load_and_unload_are_refused(mode: ControlMode) -> None:
+async def test_load_and_unload_are_refused_outside_explicit_control(mode: ControlMode) -> None:
     bench = await Bench({"m": FakeModel()}, mode=mode).started()
     for call in (bench.manager.load("m", LoadOverrides()), bench.manager.unload("m")):
         with pytest.raises(Unavailable, match=r"^explicit model load / unload is not allowed if polling is enabled$"):
@@ -358,7 +358,7 @@ async def test_outside_explicit_control_load_and_unload_are_refused(mode: Contro
 
 
 @in_loop
-async def test_without_control_the_repository_is_read_once() -> None:
+async def test_repository_without_control_is_read_once() -> None:
     bench = await Bench({"m": FakeModel()}, mode=ControlMode.NONE).started()
     bench.models["n"] = FakeModel()
     assert await bench.manager.rescan()
@@ -378,7 +378,7 @@ async def test_lenient_readiness_waits_only_for_the_end_of_the_initial_loads() -
 
 @pytest.mark.parametrize(("exit_on_error", "error", "expected"), [(True, True, True), (True, False, False), (False, True, False)])
 @in_loop
-async def test_a_failed_start_ends_the_process_only_if_asked(exit_on_error: bool, error: bool, expected: bool) -> None:
+async def test_failed_start_ends_the_process_only_if_configured(exit_on_error: bool, error: bool, expected: bool) -> None:
     bench = Bench({"m": FakeModel()}, exit_on_error=exit_on_error)
     if error:
         bench.loader.errors["m", 1] = ModelLoadError("corrupt")
@@ -402,7 +402,7 @@ async def test_stop_waits_for_borrowers() -> None:
 
 
 @in_loop
-async def test_stop_closes_under_borrowers_when_time_is_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stop_closes_borrowed_versions_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
     bench = await Bench({"m": FakeModel()}).started()
     async with bench.loader.loaded[0].borrow():
         await bench.manager.stop(0)
@@ -411,7 +411,7 @@ async def test_stop_closes_under_borrowers_when_time_is_up(caplog: pytest.LogCap
 
 
 @in_loop
-async def test_stop_breaks_off_loads() -> None:
+async def test_stop_cancels_loads() -> None:
     before = asyncio.all_tasks()
     bench = await Bench({f"m{i}": FakeModel() for i in range(3)}, holds=True, load_concurrency=2).started()
     await bench.manager.stop(1)
@@ -421,7 +421,7 @@ async def test_stop_breaks_off_loads() -> None:
 
 
 @in_loop
-async def test_a_version_that_fails_to_close_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_version_that_fails_to_close_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.loader.loaded[0].close_error = RuntimeError("device hangs")
     del bench.models["m"]
@@ -431,7 +431,7 @@ async def test_a_version_that_fails_to_close_is_only_logged(caplog: pytest.LogCa
 
 
 @in_loop
-async def test_a_version_held_for_long_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_version_held_for_long_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     bench = await Bench({"m": FakeModel()}, drain_timeout_s=0).started()
     async with bench.loader.loaded[0].borrow():
@@ -445,7 +445,7 @@ async def test_a_version_held_for_long_is_named_in_the_log(caplog: pytest.LogCap
 
 @pytest.mark.parametrize("is_expected", [True, False])
 @in_loop
-async def test_only_what_no_backend_should_raise_is_logged_with_its_traceback(is_expected: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_unexpected_errors_are_logged_with_their_traceback(is_expected: bool, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench({"m": FakeModel()})
     kind = ModelLoadError if is_expected else BackendRaised
     error = kind("does not load")

@@ -12,7 +12,7 @@ from tests.fakes.manager_bench import Bench, in_loop
 
 
 @in_loop
-async def test_a_model_serves_when_refresh_returns_and_the_next_scan_changes_nothing() -> None:
+async def test_refreshed_model_serves_on_return_and_the_next_scan_changes_nothing() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["new"] = FakeModel({1: "a", 2: "b"}, AllVersions())
     await bench.manager.refresh("new")
@@ -29,7 +29,7 @@ async def test_a_model_serves_when_refresh_returns_and_the_next_scan_changes_not
 
 
 @in_loop
-async def test_each_refresh_of_what_does_not_load_is_answered_by_its_own_attempt() -> None:
+async def test_each_failed_refresh_reports_its_own_attempt() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.loader.errors["bad", 1] = ModelLoadError("corrupt")
     for attempt in range(1, 4):
@@ -44,7 +44,7 @@ async def test_each_refresh_of_what_does_not_load_is_answered_by_its_own_attempt
 
 
 @in_loop
-async def test_the_same_content_is_tried_again_and_what_serves_is_left_alone() -> None:
+async def test_unchanged_content_is_tried_again_and_served_versions_are_kept() -> None:
     bench = Bench({"m": FakeModel({1: "a", 2: "b"}, AllVersions())})
     bench.loader.errors["m", 2] = ModelLoadError("out of memory")
     await bench.started()
@@ -57,7 +57,7 @@ async def test_the_same_content_is_tried_again_and_what_serves_is_left_alone() -
 
 
 @in_loop
-async def test_refreshes_of_eight_callers_at_once_all_end() -> None:
+async def test_concurrent_refreshes_of_eight_callers_all_end() -> None:
     bench = await Bench({}, holds=True).started()
     bench.models["bad"] = FakeModel()
     callers = [asyncio.create_task(bench.manager.refresh("bad")) for _ in range(8)]
@@ -72,7 +72,7 @@ async def test_refreshes_of_eight_callers_at_once_all_end() -> None:
 
 
 @in_loop
-async def test_what_cannot_be_wanted_is_said() -> None:
+async def test_refresh_of_an_invalid_model_reports_its_reason() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"] = FakeModel(error="config.pbtxt:1: no")
     with pytest.raises(ModelLoadError, match="no"):
@@ -98,7 +98,7 @@ async def test_only_a_polled_repository_is_refreshed(mode: ControlMode) -> None:
 
 
 @in_loop
-async def test_a_stopping_server_refuses() -> None:
+async def test_stopping_server_refuses_refreshes() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     await bench.manager.stop(1)
     with pytest.raises(Unavailable, match="shutting down"):
@@ -106,7 +106,7 @@ async def test_a_stopping_server_refuses() -> None:
 
 
 @in_loop
-async def test_failing_loads_of_eight_callers_at_once_are_each_answered_by_their_own_attempt() -> None:
+async def test_concurrent_failing_refreshes_each_report_their_own_attempt() -> None:
     bench = await Bench({"bad": FakeModel()}, holds=True, mode=ControlMode.EXPLICIT).started()
     for _ in range(2):
         callers = [asyncio.create_task(bench.manager.load("bad", LoadOverrides())) for _ in range(8)]

@@ -37,7 +37,7 @@ def errors(root: Path) -> dict[str, str | None]:
     return {name: listing.error for name, listing in ModelRepository([root]).scan().models.items()}
 
 
-def test_a_flat_folder_of_models_is_an_error_of_each_and_the_commands_mend_it(root: Path) -> None:
+def test_flat_folder_of_models_is_an_error_of_each_and_the_commands_correct_it(root: Path) -> None:
     for name in ("cnn.onnx", "my bert.v2.onnx", "README.md", "labels.txt"):
         (root / name).write_bytes(MODEL)
     found = errors(root)
@@ -52,14 +52,14 @@ def test_a_flat_folder_of_models_is_an_error_of_each_and_the_commands_mend_it(ro
     assert check_repository([root], BackendRegistry()).is_good
 
 
-def test_a_name_that_reads_as_an_option_is_no_option_in_the_commands(root: Path) -> None:
+def test_name_that_looks_like_an_option_is_quoted_in_the_commands(root: Path) -> None:
     (root / "-rf.onnx").write_bytes(MODEL)
     (error,) = errors(root).values()
     follow(str(error), root)
     assert errors(root) == {"-rf": None}
 
 
-def test_weights_beside_a_model_go_with_it(root: Path) -> None:
+def test_weights_beside_a_model_are_moved_with_it(root: Path) -> None:
     for name in ("cnn.onnx", "cnn.onnx.data", "net.xml", "net.bin"):
         (root / name).write_bytes(b"x")
     for error in errors(root).values():
@@ -73,7 +73,7 @@ def test_weights_beside_a_model_go_with_it(root: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [None, "max_batch_size: 8"])
-def test_a_model_folder_without_a_version_folder_is_an_error_with_the_commands(root: Path, config: str | None) -> None:
+def test_model_folder_without_a_version_folder_is_an_error_with_the_commands(root: Path, config: str | None) -> None:
     (root / "cnn").mkdir()
     (root / "cnn" / "cnn.onnx").write_bytes(MODEL)
     if config is not None:
@@ -96,7 +96,7 @@ def test_the_error_of_a_model_to_export_names_the_export_in_any_folder(root: Pat
     assert str(found["b"]).endswith("; the result belongs in b/1/")
 
 
-def test_a_file_beside_a_model_of_its_name_hides_nothing(root: Path) -> None:
+def test_file_named_like_a_model_beside_it_hides_nothing(root: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
     (root / "m.onnx").write_bytes(MODEL)
@@ -104,7 +104,7 @@ def test_a_file_beside_a_model_of_its_name_hides_nothing(root: Path) -> None:
     assert ModelRepository([root]).find("m").error is None
 
 
-def test_a_file_in_one_repository_does_not_harm_the_model_of_its_name_in_another(root: Path, tmp_path: Path) -> None:
+def test_file_in_one_repository_does_not_affect_the_model_of_its_name_in_another(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "m" / "1").mkdir(parents=True)
     (other / "m" / "1" / "model.onnx").write_bytes(MODEL)
@@ -114,12 +114,12 @@ def test_a_file_in_one_repository_does_not_harm_the_model_of_its_name_in_another
     assert repository.find("m").error is None
 
 
-def test_a_misplaced_file_is_found_by_the_name_its_model_would_have(root: Path) -> None:
+def test_misplaced_file_is_found_by_the_name_of_its_model(root: Path) -> None:
     (root / "m.onnx").write_bytes(MODEL)
     assert "mkdir -p m/1" in str(ModelRepository([root]).find("m").error)
 
 
-def test_folders_and_links_to_nothing_are_not_taken_for_model_files(root: Path) -> None:
+def test_folders_and_broken_links_are_not_model_files(root: Path) -> None:
     (root / "folder.onnx").mkdir()
     (root / "link.onnx").symlink_to("nowhere")
     assert ModelRepository([root]).scan().models == {}
@@ -137,7 +137,7 @@ def test_the_error_of_a_hub_cache_folder_of_links_names_the_copy_command(root: P
     assert not (snapshot / "net" / "1" / "model.onnx").is_symlink()
 
 
-def test_a_version_folder_given_as_a_model_folder_is_named_in_the_error(root: Path) -> None:
+def test_version_folder_given_as_a_model_folder_is_named_in_the_error(root: Path) -> None:
     version = root / "cnn" / "1"
     version.mkdir(parents=True)
     (version / "model.onnx").write_bytes(MODEL)
@@ -152,7 +152,7 @@ def refusal(given: Path) -> str:
     return str(caught.value)
 
 
-def test_a_file_in_place_of_a_repository_is_refused_with_the_commands(root: Path) -> None:
+def test_file_given_as_a_repository_is_refused_with_the_commands(root: Path) -> None:
     file = root / "net.onnx"
     file.write_bytes(MODEL)
     with pytest.raises(RepositoryUnreadable) as caught:
@@ -161,7 +161,7 @@ def test_a_file_in_place_of_a_repository_is_refused_with_the_commands(root: Path
     assert f"mkdir -p models/net/1 && cp {file} models/net/1/model.onnx, then serve --model-repository=models" in text
 
 
-def test_a_model_or_version_folder_given_as_a_repository_is_refused_with_the_folder_to_give(root: Path) -> None:
+def test_model_or_version_folder_given_as_a_repository_is_refused_with_the_right_folder(root: Path) -> None:
     version = root / "cnn" / "1"
     version.mkdir(parents=True)
     (version / "model.onnx").write_bytes(MODEL)
@@ -170,7 +170,7 @@ def test_a_model_or_version_folder_given_as_a_repository_is_refused_with_the_fol
     assert f"it is a version of a model; the repository is the folder that holds the model folders: {root}" in refusal(version)
 
 
-def test_models_called_as_versions_are_served(root: Path) -> None:
+def test_models_with_version_like_names_are_served(root: Path) -> None:
     (root / "7" / "1").mkdir(parents=True)
     (root / "7" / "1" / "model.onnx").write_bytes(MODEL)
     assert errors(root) == {"7": None}
@@ -187,14 +187,14 @@ def test_the_error_of_a_folder_of_repositories_names_the_flag(root: Path, tmp_pa
     assert not check_repository([tmp_path], BackendRegistry()).is_good
 
 
-def test_an_empty_repository_is_no_problem(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_repository_is_no_problem(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["check", str(root)])
     assert ended.value.code == 0
     assert capsys.readouterr().out == "no models: the repository is empty\n"
 
 
-def test_check_ends_with_a_failure_for_a_flat_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_for_a_flat_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "cnn.onnx").write_bytes(MODEL)
     with pytest.raises(SystemExit) as ended:
         main(["check", str(root)])

@@ -31,7 +31,7 @@ def add_model(root: Path, name: str, *versions: object, config: str | None = Non
     return folder
 
 
-def test_finds_models_with_their_configs_and_versions(root: Path) -> None:
+def test_scan_finds_models_with_their_configs_and_versions(root: Path) -> None:
     add_model(root, "b", 1, 3, config="version_policy { all {} }")
     add_model(root, "a", 10)
     models = ModelRepository([root]).scan().models
@@ -59,7 +59,7 @@ def test_only_plain_positive_numbers_are_versions(root: Path, name: str) -> None
     assert set(ModelRepository([root]).scan().models["m"].versions) == {1}
 
 
-def test_folders_that_look_like_versions_and_are_none_are_noted(root: Path) -> None:
+def test_folders_that_resemble_versions_are_reported(root: Path) -> None:
     add_model(root, "m", 1, "02", "0")
     notes = ModelRepository([root]).scan().notes
     assert len(notes) == 2
@@ -67,7 +67,7 @@ def test_folders_that_look_like_versions_and_are_none_are_noted(root: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["latest", "v1", "1a"])
-def test_a_folder_of_another_name_beside_versions_is_noted(root: Path, name: str) -> None:
+def test_folder_of_another_name_beside_versions_is_reported(root: Path, name: str) -> None:
     folder = add_model(root, "m", 1, name)
     (folder / "current").symlink_to("1")
     (folder / "dangling").symlink_to("nowhere")
@@ -79,13 +79,13 @@ def test_a_folder_of_another_name_beside_versions_is_noted(root: Path, name: str
     assert notes == tuple(f"model 'm': folder '{passed}' {rule}" for passed in sorted([name, "current"]))
 
 
-def test_a_file_named_like_a_version_is_no_version(root: Path) -> None:
+def test_file_named_like_a_version_is_no_version(root: Path) -> None:
     folder = add_model(root, "m", 1)
     (folder / "2").write_bytes(b"")
     assert set(ModelRepository([root]).scan().models["m"].versions) == {1}
 
 
-def test_files_hidden_folders_and_leftovers_are_no_models(root: Path) -> None:
+def test_files_hidden_folders_and_leftovers_are_not_models(root: Path) -> None:
     (root / "README.md").write_text("hello")
     for name in (".git", "..data", "lost+found", ".hidden"):
         add_model(root, name, 1)
@@ -97,7 +97,7 @@ def test_files_hidden_folders_and_leftovers_are_no_models(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "x" * 129, "\u202ex", "$(id)", "a;id", "...", "modèle"])
-def test_names_outside_the_allow_list_are_noted_and_passed_over(root: Path, name: str) -> None:
+def test_names_outside_the_allow_list_are_reported_and_skipped(root: Path, name: str) -> None:
     add_model(root, name, 1)
     snapshot = ModelRepository([root]).scan()
     assert snapshot.models == {}
@@ -107,7 +107,7 @@ def test_names_outside_the_allow_list_are_noted_and_passed_over(root: Path, name
     assert ModelRepository([root]).find(name) is None
 
 
-def test_a_config_typo_breaks_its_model_only_and_says_where(root: Path) -> None:
+def test_config_typo_fails_only_its_model_with_its_line(root: Path) -> None:
     add_model(root, "bad", 1, config="max_batch_size: 4\ninptu {}\n")
     add_model(root, "good", 1)
     models = ModelRepository([root]).scan().models
@@ -118,7 +118,7 @@ def test_a_config_typo_breaks_its_model_only_and_says_where(root: Path) -> None:
     assert set(models["bad"].versions) == {1}
 
 
-def test_a_mended_config_is_noticed_and_an_unchanged_one_is_parsed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrected_config_is_detected_and_an_unchanged_one_is_parsed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = add_model(root, "m", 1, config="max_batch_size: 4")
     parses: list[str] = []
     real = model_folder.parse_pbtxt
@@ -153,7 +153,7 @@ def test_touching_the_config_changes_nothing(root: Path) -> None:
         lambda version: (version / "link").symlink_to("model.onnx"),
     ],
 )
-def test_every_change_of_a_version_changes_its_fingerprint_and_no_other(root: Path, change) -> None:
+def test_every_change_of_a_version_changes_only_its_fingerprint(root: Path, change) -> None:
     folder = add_model(root, "m", 1, 2)
     here = ModelRepository([root])
     before = here.scan().models["m"]
@@ -164,7 +164,7 @@ def test_every_change_of_a_version_changes_its_fingerprint_and_no_other(root: Pa
     assert after.fingerprint == before.fingerprint
 
 
-def test_a_file_replaced_by_one_of_the_same_size_and_time_is_a_change(root: Path) -> None:
+def test_file_replaced_by_one_of_the_same_size_and_time_is_a_change(root: Path) -> None:
     folder = add_model(root, "m", 1)
     here = ModelRepository([root])
     before = here.scan().models["m"].versions[1].fingerprint
@@ -175,7 +175,7 @@ def test_a_file_replaced_by_one_of_the_same_size_and_time_is_a_change(root: Path
     assert here.scan().models["m"].versions[1].fingerprint != before
 
 
-def test_labels_and_warmup_data_belong_to_the_model_and_editors_leftovers_do_not(root: Path) -> None:
+def test_labels_and_warmup_data_belong_to_the_model_and_editor_files_do_not(root: Path) -> None:
     folder = add_model(root, "m", 1)
     (folder / "labels.txt").write_text("a")
     (folder / "warmup").mkdir()
@@ -188,7 +188,7 @@ def test_labels_and_warmup_data_belong_to_the_model_and_editors_leftovers_do_not
     assert set(marks[2:]) == {marks[2]}
 
 
-def test_linked_folders_are_errors_not_ways_out(root: Path, tmp_path: Path) -> None:
+def test_linked_folders_are_errors(root: Path, tmp_path: Path) -> None:
     outside = add_model(tmp_path, "outside", 1)
     (root / "linked").symlink_to(outside)
     folder = add_model(root, "m", 1)
@@ -212,7 +212,7 @@ def test_linked_folders_are_errors_not_ways_out(root: Path, tmp_path: Path) -> N
         (lambda path, outside: path.write_bytes(b"name: \xff"), "not UTF-8 at byte 6"),
     ],
 )
-def test_a_config_that_is_no_plain_small_text_is_an_error_of_its_model(root: Path, tmp_path: Path, make, reason: str) -> None:
+def test_config_that_is_not_a_small_text_file_is_an_error_of_its_model(root: Path, tmp_path: Path, make, reason: str) -> None:
     (tmp_path / "secret").write_text("secret")
     folder = add_model(root, "m", 1)
     make(folder / "config.pbtxt", tmp_path / "secret")
@@ -223,7 +223,7 @@ def test_a_config_that_is_no_plain_small_text_is_an_error_of_its_model(root: Pat
     assert set(listing.versions) == {1}
 
 
-def test_a_fifo_in_a_version_never_blocks_a_scan(root: Path) -> None:
+def test_fifo_in_a_version_never_blocks_a_scan(root: Path) -> None:
     folder = add_model(root, "m", 1)
     os.mkfifo(folder / "1" / "pipe")
     scanning = threading.Thread(target=ModelRepository([root]).scan, daemon=True)
@@ -232,7 +232,7 @@ def test_a_fifo_in_a_version_never_blocks_a_scan(root: Path) -> None:
     assert not scanning.is_alive()
 
 
-def test_a_name_in_two_roots_is_an_error_that_names_both(root: Path, tmp_path: Path) -> None:
+def test_name_in_two_roots_is_an_error_that_names_both(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "more"
     other.mkdir()
     add_model(root, "m", 1)
@@ -247,7 +247,7 @@ def test_a_name_in_two_roots_is_an_error_that_names_both(root: Path, tmp_path: P
     assert str(tmp_path) not in models["m"].error
 
 
-def test_a_root_that_is_missing_or_a_file_is_refused_at_start(root: Path) -> None:
+def test_missing_root_or_a_file_is_refused_at_start(root: Path) -> None:
     with pytest.raises(RepositoryUnreadable, match="cannot be read: No such file"):
         ModelRepository([root / "missing"]).scan()
     (root / "file").write_text("")
@@ -255,7 +255,7 @@ def test_a_root_that_is_missing_or_a_file_is_refused_at_start(root: Path) -> Non
         ModelRepository([root / "file"]).scan()
 
 
-def test_a_root_that_is_itself_a_model_is_refused_with_advice(root: Path) -> None:
+def test_root_that_is_a_model_is_refused_with_advice(root: Path) -> None:
     folder = add_model(root, "m", 1, config="")
     with pytest.raises(
         RepositoryUnreadable, match=r"holds a config\.pbtxt, so it is a model; give the folder that holds the model folders"
@@ -263,7 +263,7 @@ def test_a_root_that_is_itself_a_model_is_refused_with_advice(root: Path) -> Non
         ModelRepository([folder]).scan()
 
 
-def test_a_root_that_becomes_unreadable_counts_as_last_seen_and_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_root_that_becomes_unreadable_keeps_its_last_scan_and_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     add_model(root, "m", 1)
     here = ModelRepository([root])
@@ -278,13 +278,13 @@ def test_a_root_that_becomes_unreadable_counts_as_last_seen_and_is_logged_once(r
     assert "is readable again" in caplog.text
 
 
-def test_a_linked_root_is_followed(root: Path, tmp_path: Path) -> None:
+def test_linked_root_is_followed(root: Path, tmp_path: Path) -> None:
     add_model(root, "m", 1)
     (tmp_path / "current").symlink_to(root)
     assert set(ModelRepository([tmp_path / "current"]).scan().models) == {"m"}
 
 
-def test_bounds_hold(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_a_scan_are_enforced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repository, "MAX_MODELS", 2)
     monkeypatch.setattr(model_folder, "MAX_VERSIONS", 2)
     monkeypatch.setattr(model_folder, "MAX_COMPANIONS", 1)
@@ -304,7 +304,7 @@ def test_bounds_hold(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "model 'a': only the highest 2 of 3 versions are taken" in snapshot.notes
 
 
-def test_a_folder_with_too_many_entries_is_an_error_of_its_model(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_with_too_many_entries_is_an_error_of_its_model(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "MAX_FOLDER_ENTRIES", 3)
     folder = add_model(root, "m", 1)
     for name in "abc":
@@ -316,14 +316,14 @@ def test_a_model_that_does_not_exist_is_not_found(root: Path) -> None:
     assert ModelRepository([root]).find("m") is None
 
 
-def test_a_numbered_folder_without_a_model_file_is_reported_as_no_model(tmp_path: Path):
+def test_numbered_folder_without_a_model_file_is_reported_as_no_model(tmp_path: Path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "notes.md").touch()
     (note,) = ModelRepository([tmp_path]).scan().notes
     assert note.endswith("; if it is a version, serve the folder around it with --model_name")
 
 
-def test_a_configuration_is_chosen_by_name_where_a_model_has_it(root: Path) -> None:
+def test_configuration_is_chosen_by_name_if_a_model_has_it(root: Path) -> None:
     folder = add_model(root, "m", 1, config="max_batch_size: 4")
     add_model(root, "plain", 1, config="max_batch_size: 5")
     (folder / "configs").mkdir()
@@ -338,7 +338,7 @@ def test_a_configuration_is_chosen_by_name_where_a_model_has_it(root: Path) -> N
     assert "configs/link.pbtxt cannot be read: it is a symbolic link" in ModelRepository([root], config_name="link").find("m").error
 
 
-def test_a_change_of_the_chosen_configuration_is_a_change_of_the_model(root: Path) -> None:
+def test_change_of_the_chosen_configuration_is_a_change_of_the_model(root: Path) -> None:
     folder = add_model(root, "m", 1)
     (folder / "configs").mkdir()
     (folder / "configs" / "x.pbtxt").write_text("max_batch_size: 4")

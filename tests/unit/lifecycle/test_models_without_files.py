@@ -44,7 +44,7 @@ def load(root: Path, area: Path) -> str:
 
 @pytest.mark.parametrize("config", [IDENTITY, REPEAT])
 @pytest.mark.parametrize("files", [[], [".gitkeep"], ["model.py", "anything.bin"]])
-def test_a_version_folder_may_be_empty_or_hold_anything(tmp_path: Path, config: str, files: Sequence[str]) -> None:
+def test_version_folder_may_be_empty_or_contain_anything(tmp_path: Path, config: str, files: Sequence[str]) -> None:
     root, area = tmp_path / "models", tmp_path / "area"
     area.mkdir()
     version = root / "m" / "1"

@@ -53,7 +53,7 @@ def failed(version: int, generation: Generation = A) -> VersionStatus:
         pytest.param([failed(1)], {}, (Forget(1),), id="a failure of a removed version is forgotten"),
     ],
 )
-def test_plan(statuses, desired, expected) -> None:
+def test_plan_returns_the_next_safe_actions(statuses, desired, expected) -> None:
     assert plan(statuses, desired) == expected
 
 
@@ -71,7 +71,7 @@ STATUSES = st.dictionaries(
 
 
 @given(STATUSES, WANTED)
-def test_the_last_ready_version_stays_while_a_wanted_one_is_not_ready(statuses, desired) -> None:
+def test_last_ready_version_is_kept_while_a_desired_one_is_not_ready(statuses, desired) -> None:
     unloads = {action.version for action in plan(statuses, desired) if isinstance(action, Unload)}
     serving = {status.version for status in statuses if status.serving is not None}
     assert unloads <= serving
@@ -83,7 +83,7 @@ def test_the_last_ready_version_stays_while_a_wanted_one_is_not_ready(statuses, 
 
 
 @given(STATUSES, WANTED)
-def test_a_plan_depends_on_its_arguments_alone(statuses, desired) -> None:
+def test_plan_depends_only_on_its_arguments(statuses, desired) -> None:
     assert plan(statuses, desired) == plan(list(reversed(statuses)), dict(reversed(desired.items())))
 
 

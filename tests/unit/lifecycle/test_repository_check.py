@@ -41,7 +41,7 @@ def check(root: Path, backend: FakeBackend) -> RepositoryReport:
     return check_repository([root], BackendRegistry((backend,)))
 
 
-def test_a_model_without_config_is_explained_and_a_config_suggested(root: Path, backend: FakeBackend) -> None:
+def test_model_without_config_is_explained_and_a_config_suggested(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1)
     report = check(root, backend)
     (model,) = report.models
@@ -55,7 +55,7 @@ def test_a_model_without_config_is_explained_and_a_config_suggested(root: Path, 
     assert backend.instances == [], "checking loads nothing"
 
 
-def test_the_suggested_config_is_complete_and_checks_clean(root: Path, backend: FakeBackend) -> None:
+def test_suggested_config_is_complete_and_passes_the_check(root: Path, backend: FakeBackend) -> None:
     folder = add_model(root, backend, "m", 1)
     suggestion = check(root, backend).models[0].versions[0].suggestion
     (folder / "config.pbtxt").write_text(suggestion)
@@ -64,7 +64,7 @@ def test_the_suggested_config_is_complete_and_checks_clean(root: Path, backend: 
     assert again.versions[0].suggestion == suggestion
 
 
-def test_only_wanted_versions_are_looked_into(root: Path, backend: FakeBackend) -> None:
+def test_only_desired_versions_are_inspected(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1, 2, 3, config="version_policy { specific { versions: [1, 7] } }")
     (model,) = check(root, backend).models
     assert model.present_versions == (1, 2, 3)
@@ -73,7 +73,7 @@ def test_only_wanted_versions_are_looked_into(root: Path, backend: FakeBackend) 
     assert model.problems == ("version 7: named by the version policy, but not in the repository",)
 
 
-def test_a_typo_is_reported_with_its_line(root: Path, backend: FakeBackend) -> None:
+def test_typo_is_reported_with_its_line(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "bad", 1, config="max_batch_size: 4\ninptu {}")
     add_model(root, backend, "good", 1)
     report = check(root, backend)
@@ -82,24 +82,24 @@ def test_a_typo_is_reported_with_its_line(root: Path, backend: FakeBackend) -> N
     assert report.models[0].problems[0].startswith("bad/config.pbtxt:2:")
 
 
-def test_a_config_that_contradicts_the_file_is_reported(root: Path, backend: FakeBackend) -> None:
+def test_config_that_contradicts_the_file_is_reported(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1, config=f'backend: "{backend.name}" input {{ name: "z" data_type: TYPE_FP32 dims: [2] }}')
     (model,) = check(root, backend).models
     assert "z" in model.problems[0]
 
 
-def test_a_model_without_versions_is_a_problem_unless_it_wants_none(root: Path, backend: FakeBackend) -> None:
+def test_model_without_versions_is_a_problem_unless_it_wants_none(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", config="max_batch_size: 1")
     assert check(root, backend).models[0].problems == ("no version folder such as '1' holds anything to serve",)
 
 
-def test_what_inspecting_finds_wrong_is_the_versions_problem(root: Path, backend: FakeBackend) -> None:
+def test_inspection_error_is_a_problem_of_its_version(root: Path, backend: FakeBackend) -> None:
     backend.inspect_errors[b"model"] = ModelLoadError("truncated at byte 5")
     add_model(root, backend, "m", 1)
     assert check(root, backend).models[0].problems == ("version 1: truncated at byte 5",)
 
 
-def test_a_backend_that_raises_anything_breaks_only_its_version(root: Path, backend: FakeBackend) -> None:
+def test_backend_that_raises_any_exception_fails_only_its_version(root: Path, backend: FakeBackend) -> None:
     backend.inspect_errors[b"model"] = ZeroDivisionError("oops")  # type: ignore[assignment]
     add_model(root, backend, "m", 1)
     assert check(root, backend).models[0].problems == (f"version 1: backend '{backend.name}' raised ZeroDivisionError: oops",)
@@ -131,7 +131,7 @@ def test_every_problem_is_reported_with_its_version(root: Path, backend: FakeBac
     ]
 
 
-def test_every_problem_of_a_config_stands_alone(root: Path, backend: FakeBackend) -> None:
+def test_every_problem_of_a_config_is_a_separate_entry(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1, config="max_batch: 1\ninptu {}")
     assert [problem.split(": ")[0] for problem in check(root, backend).models[0].problems] == ["m/config.pbtxt:1", "m/config.pbtxt:2"]
 
@@ -140,7 +140,7 @@ def parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
-def test_what_a_load_would_refuse_is_refused_with_its_line_and_hides_no_warning(root: Path) -> None:
+def test_load_refusal_is_reported_with_its_line_and_hides_no_warning(root: Path) -> None:
     config = (
         parameter("intra_op_thread_count", "lots")
         + parameter("execution_mode", "7")
@@ -158,7 +158,7 @@ def test_what_a_load_would_refuse_is_refused_with_its_line_and_hides_no_warning(
     assert warning.startswith("m/config.pbtxt:4: parameters[\"unheard_of\"]: backend 'onnxruntime' does not read it")
 
 
-def test_an_identity_of_unlike_tensors_is_refused(root: Path) -> None:
+def test_identity_of_different_tensors_is_refused(root: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / "m" / "1" / "model.identity").touch()
     tensors = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y"\n data_type: TYPE_INT32 dims: 2 }'
@@ -167,7 +167,7 @@ def test_an_identity_of_unlike_tensors_is_refused(root: Path) -> None:
     assert model.problems[0].startswith("version 1: m/config.pbtxt:3: output[0].data_type: output 'y' is TYPE_INT32 [2], but the input")
 
 
-def test_warm_up_data_that_does_not_fit_is_a_problem(root: Path) -> None:
+def test_invalid_warm_up_data_are_a_problem(root: Path) -> None:
     zeros = "value { data_type: TYPE_FP32 dims: 2 zero_data: true }"
     from_file = 'value { data_type: TYPE_FP32 dims: 2 input_data_file: "absent" }'
     sample = f'model_warmup {{ name: "s" batch_size: 1 inputs {{ key: "a" {zeros} }} inputs {{ key: "b" {from_file} }} }}'
@@ -176,7 +176,7 @@ def test_warm_up_data_that_does_not_fit_is_a_problem(root: Path) -> None:
     assert problem == "version 1: model_warmup 's', input 'b', input_data_file 'absent': No such file or directory"
 
 
-def test_the_report_is_json_data(root: Path, backend: FakeBackend) -> None:
+def test_report_is_json_data(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1, config="version_policy { all {} }")
     add_model(root, backend, "bad", 1, config="nonsense")
     (root / "pictures").mkdir()
@@ -202,7 +202,7 @@ def add_onnx(root: Path, name: str, config: str | None = None) -> None:
         (root / name / "config.pbtxt").write_text(config)
 
 
-def test_the_command_explains_and_ends_well(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_explains_a_valid_repository_and_exits_with_0(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_onnx(root, "m")
     assert run(str(root), "--suggest") == 0
     out = capsys.readouterr().out
@@ -212,7 +212,7 @@ def test_the_command_explains_and_ends_well(root: Path, capsys: pytest.CaptureFi
     assert out.endswith("1 model, no problems\n")
 
 
-def test_the_command_names_problems_and_ends_with_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_problems_and_exits_with_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_onnx(root, "m", "max_batch_sise: 3")
     assert run(str(root)) == 1
     out = capsys.readouterr().out
@@ -221,12 +221,12 @@ def test_the_command_names_problems_and_ends_with_1(root: Path, capsys: pytest.C
     assert "1 model, 1 with problems" in out
 
 
-def test_the_command_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_onnx(root, "m")
     assert run("--json", str(root)) == 0
     assert json.loads(capsys.readouterr().out)["models"][0]["versions"][0]["backend"] == "onnxruntime"
 
 
-def test_an_unreadable_repository_ends_with_2(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_repository_exits_with_2(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(root / "missing")) == 2
     assert "cannot be read: No such file or directory" in capsys.readouterr().err

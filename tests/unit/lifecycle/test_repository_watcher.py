@@ -58,7 +58,7 @@ class WatchBench:
 
 
 @in_loop
-async def test_scans_every_poll_interval_without_any_event() -> None:
+async def test_watcher_scans_every_poll_interval_without_events() -> None:
     bench = WatchBench()
     await turn()
     for expected in (1, 2, 3):
@@ -69,7 +69,7 @@ async def test_scans_every_poll_interval_without_any_event() -> None:
 
 
 @in_loop
-async def test_an_event_triggers_a_scan() -> None:
+async def test_event_triggers_a_scan() -> None:
     bench = WatchBench()
     await turn()
     bench.events.put_nowait("changed")
@@ -79,7 +79,7 @@ async def test_an_event_triggers_a_scan() -> None:
 
 
 @in_loop
-async def test_what_is_unsettled_is_looked_at_again_after_the_settling_time() -> None:
+async def test_unstable_folder_is_scanned_again_after_the_settling_time() -> None:
     bench = WatchBench()
     await turn()
     bench.is_settled = False
@@ -91,7 +91,7 @@ async def test_what_is_unsettled_is_looked_at_again_after_the_settling_time() ->
 
 
 @in_loop
-async def test_where_files_cannot_be_watched_polling_goes_on_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_watcher_without_file_events_polls_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     bench = WatchBench()
     bench.event_error = OSError("inotify watch limit reached")
     await turn()
@@ -103,7 +103,7 @@ async def test_where_files_cannot_be_watched_polling_goes_on_and_the_log_says_so
 
 
 @in_loop
-async def test_a_scan_that_raises_does_not_end_the_watching(caplog: pytest.LogCaptureFixture) -> None:
+async def test_scan_that_raises_does_not_stop_the_watcher(caplog: pytest.LogCaptureFixture) -> None:
     bench = WatchBench()
     await turn()
     bench.error = RuntimeError("disk on fire")

@@ -40,13 +40,13 @@ def started(**models: dict[int, str]) -> SettleFilter:
     return settle_filter
 
 
-def test_at_start_everything_counts() -> None:
+def test_everything_is_accepted_at_start() -> None:
     settled, is_settled = started(m={1: "a"}).settle(snapshot(m={1: "a"}), 0)
     assert seen(settled) == {"m": ("c", {1: "a"})}
     assert is_settled
 
 
-def test_a_new_version_counts_after_it_stayed_the_same() -> None:
+def test_new_version_is_accepted_after_it_is_stable() -> None:
     settle_filter = started(m={1: "a"})
     for now, fingerprint, expected in [(0, "half", {1: "a"}), (S, "whole", {1: "a"}), (2 * S - 1, "whole", {1: "a"})]:
         settled, is_settled = settle_filter.settle(snapshot(m={1: "a", 2: fingerprint}), now)
@@ -57,19 +57,19 @@ def test_a_new_version_counts_after_it_stayed_the_same() -> None:
     assert is_settled
 
 
-def test_an_edited_version_counts_as_before_until_it_settles() -> None:
+def test_edited_version_keeps_its_earlier_state_until_it_is_stable() -> None:
     settle_filter = started(m={1: "a"})
     assert seen(settle_filter.settle(snapshot(m={1: "b"}), 0)[0])["m"][1] == {1: "a"}
     assert seen(settle_filter.settle(snapshot(m={1: "b"}), S)[0])["m"][1] == {1: "b"}
 
 
-def test_an_edited_config_counts_as_before_until_it_settles() -> None:
+def test_edited_config_keeps_its_earlier_state_until_it_is_stable() -> None:
     settle_filter = started(m={1: "a"})
     assert seen(settle_filter.settle(snapshot(m=("new", {1: "a"})), 0)[0])["m"][0] == "c"
     assert seen(settle_filter.settle(snapshot(m=("new", {1: "a"})), S)[0])["m"][0] == "new"
 
 
-def test_a_change_that_is_taken_back_was_none() -> None:
+def test_reverted_change_has_no_effect() -> None:
     settle_filter = started(m={1: "a"})
     settle_filter.settle(snapshot(m={1: "b"}), 0)
     settled, is_settled = settle_filter.settle(snapshot(m={1: "a"}), S)
@@ -77,7 +77,7 @@ def test_a_change_that_is_taken_back_was_none() -> None:
     assert is_settled
 
 
-def test_a_new_model_counts_with_its_first_whole_version() -> None:
+def test_new_model_is_accepted_with_its_first_complete_version() -> None:
     settle_filter = started()
     assert seen(settle_filter.settle(snapshot(m={}), 0)[0]) == {}
     assert seen(settle_filter.settle(snapshot(m={1: "half"}), S // 2)[0]) == {}
@@ -85,7 +85,7 @@ def test_a_new_model_counts_with_its_first_whole_version() -> None:
     assert seen(settle_filter.settle(snapshot(m={1: "half"}), 2 * S)[0]) == {"m": ("c", {1: "half"})}
 
 
-def test_a_new_model_that_stays_without_versions_counts_as_such() -> None:
+def test_new_model_that_stays_without_versions_is_accepted_as_such() -> None:
     settle_filter = started()
     settle_filter.settle(snapshot(m={}), 0)
     assert seen(settle_filter.settle(snapshot(m={}), S)[0]) == {"m": ("c", {})}
@@ -93,7 +93,7 @@ def test_a_new_model_that_stays_without_versions_counts_as_such() -> None:
     assert seen(settled) == {"m": ("c", {})}, "once it counts it does not stop counting because a version arrives"
 
 
-def test_a_model_that_comes_back_in_time_never_went() -> None:
+def test_model_that_returns_in_time_is_never_removed() -> None:
     settle_filter = started(m={1: "a"})
     settled, is_settled = settle_filter.settle(snapshot(), 0)
     assert seen(settled) == {"m": ("c", {1: "a"})}
@@ -102,7 +102,7 @@ def test_a_model_that_comes_back_in_time_never_went() -> None:
     assert seen(settle_filter.settle(snapshot(m={1: "b"}), 2 * S)[0]) == {"m": ("c", {1: "b"})}
 
 
-def test_a_model_that_stays_away_is_gone() -> None:
+def test_model_that_stays_away_is_removed() -> None:
     settle_filter = started(m={1: "a"})
     settle_filter.settle(snapshot(), 0)
     settled, is_settled = settle_filter.settle(snapshot(), S)
@@ -110,7 +110,7 @@ def test_a_model_that_stays_away_is_gone() -> None:
     assert is_settled
 
 
-def test_a_version_goes_only_when_nothing_that_may_replace_it_is_arriving() -> None:
+def test_version_is_removed_only_when_no_replacement_is_arriving() -> None:
     settle_filter = started(m={1: "a"})
     settle_filter.settle(snapshot(m={2: "h1"}), 0)
     assert seen(settle_filter.settle(snapshot(m={2: "h2"}), 2 * S)[0])["m"][1] == {1: "a"}
@@ -124,7 +124,7 @@ SNAPSHOTS = st.dictionaries(st.sampled_from("mn"), st.tuples(st.sampled_from("cd
 
 
 @given(SNAPSHOTS, st.lists(st.tuples(SNAPSHOTS, st.integers(0, 2 * S))), SNAPSHOTS)
-def test_whatever_happened_before_what_stays_is_what_counts(first, history, last) -> None:
+def test_stable_content_is_accepted_whatever_its_history(first, history, last) -> None:
     settle_filter = SettleFilter(S)
     settle_filter.start(first)
     now = 0
@@ -138,7 +138,7 @@ def test_whatever_happened_before_what_stays_is_what_counts(first, history, last
 
 
 @given(SNAPSHOTS, st.lists(SNAPSHOTS))
-def test_nothing_changes_while_no_time_passes(first, scans) -> None:
+def test_state_is_unchanged_while_no_time_passes(first, scans) -> None:
     settle_filter = SettleFilter(S)
     settle_filter.start(first)
     for scan in scans:

@@ -41,7 +41,7 @@ async def ask(servable: Servable) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_takes_long_holds_up_nothing_of_one_that_is_quick(tmp_path: Path) -> None:
+def test_slow_model_delays_no_request_of_a_quick_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         slow, quick = await load(tmp_path, "slow", SLOW), await load(tmp_path, "quick", "")
         waiting = asyncio.ensure_future(ask(slow))

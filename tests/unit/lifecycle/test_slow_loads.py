@@ -66,7 +66,7 @@ async def bench_with(models: dict[str, FakeModel], *load_models: str, **settings
     return await bench.started()
 
 
-def test_a_load_that_takes_too_long_fails_and_what_it_makes_later_is_released() -> None:
+def test_load_beyond_its_timeout_fails_and_its_late_result_is_released() -> None:
     async def run() -> None:
         bench = await bench_with({"m": FakeModel()}, "m", load_retries=3)
         await bench.loader.arrived()
@@ -83,7 +83,7 @@ def test_a_load_that_takes_too_long_fails_and_what_it_makes_later_is_released() 
     play(run())
 
 
-def test_a_reload_that_takes_too_long_changes_nothing_for_what_serves() -> None:
+def test_reload_beyond_its_timeout_changes_no_served_version() -> None:
     async def run() -> None:
         bench = await bench_with({"m": FakeModel()}, "m")
         await bench.loader.arrived()
@@ -100,7 +100,7 @@ def test_a_reload_that_takes_too_long_changes_nothing_for_what_serves() -> None:
     play(run())
 
 
-def test_a_late_failure_of_a_load_that_was_given_up_is_no_news() -> None:
+def test_late_failure_of_an_abandoned_load_is_ignored() -> None:
     async def run() -> None:
         bench = await bench_with({"m": FakeModel()}, "m")
         await asyncio.sleep(61)
@@ -112,7 +112,7 @@ def test_a_late_failure_of_a_load_that_was_given_up_is_no_news() -> None:
     play(run())
 
 
-def test_without_a_bound_a_load_may_take_for_ever() -> None:
+def test_load_without_a_timeout_may_take_forever() -> None:
     async def run() -> None:
         bench = await bench_with({"m": FakeModel()}, "m", load_timeout_s=0.0)
         await asyncio.sleep(1e6)
@@ -123,7 +123,7 @@ def test_without_a_bound_a_load_may_take_for_ever() -> None:
     play(run())
 
 
-def test_slow_loads_leave_their_places_to_quick_ones() -> None:
+def test_slow_loads_release_their_slots_to_quick_ones() -> None:
     async def run() -> None:
         names = ["slow1", "slow2", "quick1", "quick2"]
         bench = await bench_with({name: FakeModel() for name in names}, *names, load_concurrency=2)
@@ -142,7 +142,7 @@ def test_slow_loads_leave_their_places_to_quick_ones() -> None:
     play(run())
 
 
-def test_a_load_that_was_given_up_holds_no_place() -> None:
+def test_abandoned_load_holds_no_slot() -> None:
     async def run() -> None:
         names = [f"m{number}" for number in range(5)]
         bench = await bench_with({name: FakeModel() for name in names}, *names, load_concurrency=1)
@@ -153,7 +153,7 @@ def test_a_load_that_was_given_up_holds_no_place() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_only_under_strict_readiness_the_server_waits_for_a_slow_load(strict: bool) -> None:
+def test_only_strict_readiness_waits_for_a_slow_load(strict: bool) -> None:
     async def run() -> None:
         bench = await bench_with({"slow": FakeModel(), "quick": FakeModel()}, "slow", "quick", strict_readiness=strict)
         await bench.loader.arrived(2)
@@ -169,7 +169,7 @@ def test_only_under_strict_readiness_the_server_waits_for_a_slow_load(strict: bo
     play(run())
 
 
-def test_whoever_ends_the_process_on_an_error_waits_for_slow_loads_too() -> None:
+def test_exit_on_error_waits_for_slow_loads_too() -> None:
     async def run() -> None:
         bench = await bench_with({"slow": FakeModel()}, "slow", exit_on_error=True)
         await bench.manager.wait_initial()
@@ -179,7 +179,7 @@ def test_whoever_ends_the_process_on_an_error_waits_for_slow_loads_too() -> None
     play(run())
 
 
-def test_too_many_loads_that_do_not_end_let_no_further_one_begin() -> None:
+def test_too_many_endless_loads_prevent_further_ones() -> None:
     async def run() -> None:
         names = [f"m{number:02}" for number in range(MAX_LATE_LOADS)]
         bench = await bench_with({name: FakeModel() for name in [*names, "one-more"]}, *names, load_concurrency=256)
@@ -196,7 +196,7 @@ def test_too_many_loads_that_do_not_end_let_no_further_one_begin() -> None:
     play(run())
 
 
-def test_places_of_slow_loads_are_bounded_and_come_back() -> None:
+def test_slots_of_slow_loads_are_bounded_and_released() -> None:
     async def run() -> None:
         slots = LoadSlots(1)
         ends = [asyncio.Event() for _ in range(4)]

@@ -47,7 +47,7 @@ def assert_refused(version: Path, area: Path, match: str) -> None:
     assert str(area) not in caught.value.message
 
 
-def test_copies_every_file_with_its_content_and_size(version: Path, area: Path) -> None:
+def test_snapshot_copies_every_file_with_its_content_and_size(version: Path, area: Path) -> None:
     (version / "data" / "deep").mkdir(parents=True)
     (version / "data" / "deep" / "weights.bin").write_bytes(bytes(range(256)) * 40_000)
     (version / "empty").write_bytes(b"")
@@ -58,13 +58,13 @@ def test_copies_every_file_with_its_content_and_size(version: Path, area: Path) 
     assert files.read("empty") == b""
 
 
-def test_the_copy_is_for_this_user_only(version: Path, area: Path) -> None:
+def test_copy_is_readable_by_this_user_only(version: Path, area: Path) -> None:
     files = take_snapshot(version, area)
     assert stat.S_IMODE(files.root.stat().st_mode) == 0o700
     assert stat.S_IMODE(files.path("model.onnx").stat().st_mode) == 0o600
 
 
-def test_the_copy_outlives_its_source(version: Path, area: Path) -> None:
+def test_copy_outlives_its_source(version: Path, area: Path) -> None:
     files = take_snapshot(version, area)
     (version / "model.onnx").write_bytes(b"other")
     assert files.read("model.onnx") == b"model" * 1000
@@ -75,14 +75,14 @@ def test_discard_removes_the_copy(version: Path, area: Path) -> None:
     assert list(area.iterdir()) == []
 
 
-def test_discarding_twice_is_only_logged(version: Path, area: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_discard_is_only_logged(version: Path, area: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = take_snapshot(version, area)
     discard(files)
     discard(files)
     assert "could not be removed" in caplog.text
 
 
-def test_plain_copying_serves_where_the_kernel_copies_no_ranges(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_copy_is_used_if_the_kernel_copies_no_ranges(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.EXDEV, "other device")
 
@@ -90,33 +90,33 @@ def test_plain_copying_serves_where_the_kernel_copies_no_ranges(version: Path, a
     assert take_snapshot(version, area).read("model.onnx") == b"model" * 1000
 
 
-def test_a_file_system_that_copies_empty_ranges_is_read_plainly(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_that_copies_empty_ranges_is_read_plainly(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_module.os, "copy_file_range", lambda *_: 0)
     assert take_snapshot(version, area).read("model.onnx") == b"model" * 1000
 
 
-def test_a_linked_repository_root_is_the_operators_choice(version: Path, area: Path, tmp_path: Path) -> None:
+def test_linked_repository_root_is_accepted(version: Path, area: Path, tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(version.parent.parent)
     assert take_snapshot(tmp_path / "current" / "m" / "1", area).read("model.onnx")
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../secret", "model.onnx"])
-def test_symbolic_links_are_refused_wherever_they_point(version: Path, area: Path, secret: Path, target: str) -> None:
+def test_symbolic_links_are_refused_whatever_their_target(version: Path, area: Path, secret: Path, target: str) -> None:
     (version / "weights.bin").symlink_to(target)
     assert_refused(version, area, "'weights.bin' is a symbolic link")
 
 
-def test_a_linked_folder_inside_is_refused(version: Path, area: Path, tmp_path: Path, secret: Path) -> None:
+def test_linked_folder_inside_is_refused(version: Path, area: Path, tmp_path: Path, secret: Path) -> None:
     (version / "data").symlink_to(tmp_path)
     assert_refused(version, area, "'data' is a symbolic link")
 
 
-def test_a_linked_version_folder_is_refused(version: Path, area: Path) -> None:
+def test_linked_version_folder_is_refused(version: Path, area: Path) -> None:
     (version.parent / "2").symlink_to(version)
     assert_refused(version.parent / "2", area, "symbolic link")
 
 
-def test_a_linked_model_folder_is_refused(version: Path, area: Path) -> None:
+def test_linked_model_folder_is_refused(version: Path, area: Path) -> None:
     (version.parent.parent / "n").symlink_to(version.parent)
     assert_refused(version.parent.parent / "n" / "1", area, "symbolic link")
 
@@ -146,7 +146,7 @@ def test_devices_are_refused(version: Path, area: Path) -> None:
     assert_refused(version, area, "'device' is a special file")
 
 
-def test_a_missing_version_folder_is_named_without_its_path(version: Path, area: Path) -> None:
+def test_missing_version_folder_is_named_without_its_path(version: Path, area: Path) -> None:
     assert_refused(version.parent / "7", area, "version folder cannot be read: No such file or directory")
 
 
@@ -167,12 +167,12 @@ def test_too_many_files_are_refused(version: Path, area: Path, monkeypatch: pyte
     assert_refused(version, area, "more than 3 files and folders")
 
 
-def test_a_file_over_the_limit_is_refused_before_it_is_read(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_over_the_limit_is_refused_before_it_is_read(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_module, "MAX_FILE_BYTES", 4999)
     assert_refused(version, area, "'model.onnx' has 5000 bytes; the limit is 4999")
 
 
-def test_a_version_over_the_limit_is_refused(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_over_the_limit_is_refused(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (version / "b").write_bytes(b"x" * 10)
     monkeypatch.setattr(snapshot_module, "MAX_VERSION_BYTES", 5009)
     assert_refused(version, area, "5010 bytes together; the limit is 5009")
@@ -184,7 +184,7 @@ def refuse_when(version: Path, area: Path, interfere: Callable[[str], object], m
     assert list(area.iterdir()) == []
 
 
-def test_a_file_that_grows_while_it_is_read_is_refused(version: Path, area: Path) -> None:
+def test_file_that_grows_while_it_is_read_is_refused(version: Path, area: Path) -> None:
     def grow(path: str) -> None:
         with (version / path).open("ab") as file:
             file.write(b"more")
@@ -192,7 +192,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(version: Path, area: Path
     refuse_when(version, area, grow, "'model.onnx' changed while it was read")
 
 
-def test_a_file_swapped_for_a_link_before_its_turn_is_refused(version: Path, area: Path, secret: Path) -> None:
+def test_file_replaced_by_a_link_before_its_copy_is_refused(version: Path, area: Path, secret: Path) -> None:
     (version / "weights.bin").write_bytes(b"w")
 
     def swap(path: str) -> None:
@@ -203,7 +203,7 @@ def test_a_file_swapped_for_a_link_before_its_turn_is_refused(version: Path, are
     refuse_when(version, area, swap, "'weights.bin' changed while it was read")
 
 
-def test_a_file_swapped_for_a_fifo_before_its_turn_is_refused(version: Path, area: Path) -> None:
+def test_file_replaced_by_a_fifo_before_its_copy_is_refused(version: Path, area: Path) -> None:
     (version / "weights.bin").write_bytes(b"w")
 
     def swap(path: str) -> None:
@@ -214,7 +214,7 @@ def test_a_file_swapped_for_a_fifo_before_its_turn_is_refused(version: Path, are
     refuse_when(version, area, swap, "'weights.bin' changed while it was read")
 
 
-def test_a_folder_swapped_for_a_link_before_its_turn_is_refused(version: Path, area: Path, tmp_path: Path) -> None:
+def test_folder_replaced_by_a_link_before_its_copy_is_refused(version: Path, area: Path, tmp_path: Path) -> None:
     (version / "zdata").mkdir()
     (version / "zdata" / "secret").write_bytes(b"harmless")
     (tmp_path / "outside").mkdir()
@@ -228,7 +228,7 @@ def test_a_folder_swapped_for_a_link_before_its_turn_is_refused(version: Path, a
     refuse_when(version, area, swap, "'zdata/secret' changed while it was read")
 
 
-def test_a_file_replaced_after_its_turn_is_noticed_at_the_end(version: Path, area: Path) -> None:
+def test_file_replaced_after_its_copy_is_detected_at_the_end(version: Path, area: Path) -> None:
     (version / "weights.bin").write_bytes(b"w")
 
     def replace(path: str) -> None:
@@ -239,11 +239,11 @@ def test_a_file_replaced_after_its_turn_is_noticed_at_the_end(version: Path, are
     refuse_when(version, area, replace, "the version folder changed while it was read")
 
 
-def test_a_file_that_appears_meanwhile_is_noticed(version: Path, area: Path) -> None:
+def test_file_that_appears_during_the_copy_is_detected(version: Path, area: Path) -> None:
     refuse_when(version, area, lambda _: (version / "late").write_bytes(b""), "the version folder changed while it was read")
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named_and_leaves_nothing(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -269,9 +269,7 @@ class FailNth:
 
 
 @pytest.mark.parametrize("call", ["open", "fstat", "copy_file_range", "scandir", "close"])
-def test_the_nth_failing_system_call_leaves_nothing_behind_for_every_n(
-    version: Path, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_failure_of_any_system_call_leaves_nothing(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     (version / "data").mkdir()
     (version / "data" / "weights.bin").write_bytes(b"w" * 100)
     real = getattr(os, call)
@@ -295,7 +293,7 @@ def test_the_nth_failing_system_call_leaves_nothing_behind_for_every_n(
     assert not any(str(area) in message for message in messages)
 
 
-def test_overrides_alone_make_the_copy(version: Path, area: Path) -> None:
+def test_overrides_alone_are_copied(version: Path, area: Path) -> None:
     files = take_snapshot(version.parent / "9", area, overrides={"model.onnx": b"new", "data/w.bin": b""})
     assert dict(files.sizes_bytes) == {"model.onnx": 3, "data/w.bin": 0}
     assert files.read("model.onnx") == b"new"
@@ -310,13 +308,13 @@ def test_override_paths_that_are_not_plain_are_refused(version: Path, area: Path
     assert list(area.iterdir()) == []
 
 
-def test_an_override_below_another_file_is_an_error(version: Path, area: Path) -> None:
+def test_override_below_another_file_is_an_error(version: Path, area: Path) -> None:
     with pytest.raises(ModelLoadError, match="'a/b' cannot be copied"):
         take_snapshot(version, area, overrides={"a": b"", "a/b": b""})
     assert list(area.iterdir()) == []
 
 
-def test_an_area_that_is_gone_is_a_load_error(version: Path, tmp_path: Path) -> None:
+def test_missing_area_is_a_load_error(version: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="no folder can be made for the private copy") as caught:
         take_snapshot(version, tmp_path / "missing")
     assert str(tmp_path) not in caught.value.message

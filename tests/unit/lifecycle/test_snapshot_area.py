@@ -28,7 +28,7 @@ def held(root: Path) -> "tuple[subprocess.Popen[str], Path]":
 
 
 @pytest.mark.slow
-def test_the_area_of_a_living_process_stays_and_that_of_a_killed_one_goes(tmp_path: Path):
+def test_area_of_a_living_process_is_kept_and_that_of_a_killed_one_removed(tmp_path: Path):
     process, area = held(tmp_path)
     assert area.is_dir()
     with snapshot_area(tmp_path) as own:
@@ -41,7 +41,7 @@ def test_the_area_of_a_living_process_stays_and_that_of_a_killed_one_goes(tmp_pa
         assert not area.exists()
 
 
-def test_an_area_is_removed_at_the_end_and_others_folders_are_left_alone(tmp_path: Path):
+def test_area_is_removed_at_the_end_and_foreign_folders_are_kept(tmp_path: Path):
     for name in ("other", "stoker-x-y", "stoker-12"):
         (tmp_path / name).mkdir()
     (tmp_path / "stoker-1-link").symlink_to(tmp_path / "other")
@@ -51,14 +51,14 @@ def test_an_area_is_removed_at_the_end_and_others_folders_are_left_alone(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "stoker-1-link", "stoker-12", "stoker-x-y"]
 
 
-def test_two_areas_of_one_process_live_side_by_side(tmp_path: Path):
+def test_two_areas_of_one_process_coexist(tmp_path: Path):
     with snapshot_area(tmp_path) as one, snapshot_area(tmp_path) as other:
         assert one.is_dir()
         assert other.is_dir()
         assert one != other
 
 
-def test_where_there_are_no_locks_areas_are_made_and_none_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_areas_without_locks_are_created_and_none_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "stoker-1-abandoned").mkdir()
 
     def refuse(*_: object) -> None:

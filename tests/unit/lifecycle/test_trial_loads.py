@@ -44,7 +44,7 @@ def check(root: Path, loading: Loading, *, timeout_s: float = 60.0, messages: li
     )
 
 
-def test_a_model_that_harms_its_process_is_named_and_the_others_are_still_loaded(tmp_path: Path) -> None:
+def test_model_that_crashes_its_process_is_named_and_the_others_are_still_loaded(tmp_path: Path) -> None:
     for name, content in (("a", b"good"), ("b", b"crash"), ("c", b"raise"), ("d", b"memory"), ("e", b"good")):
         add_model(tmp_path, name, content, FakeBackend.default_model_filename)
     messages: list[str] = []
@@ -57,7 +57,7 @@ def test_a_model_that_harms_its_process_is_named_and_the_others_are_still_loaded
     assert [text for text in messages if text.startswith("loading")] == [f"loading {name} version 1" for name in "abcde"]
 
 
-def test_a_load_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+def test_endless_load_is_aborted(tmp_path: Path) -> None:
     add_model(tmp_path, "a", b"hang", FakeBackend.default_model_filename)
     add_model(tmp_path, "b", b"good", FakeBackend.default_model_filename)
     first, second = check(tmp_path, Loading.ALL, timeout_s=0.5).models
@@ -65,7 +65,7 @@ def test_a_load_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     assert second.name == "b"
 
 
-def test_a_load_that_does_not_end_is_ended_when_the_check_is_gone_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_load_ends_with_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The load's own process ends it, without a parent that waits.
     monkeypatch.setattr(trial_load, "_SOLO_GRACE_S", -59.9)
     add_model(tmp_path, "a", b"hang", FakeBackend.default_model_filename)
@@ -73,7 +73,7 @@ def test_a_load_that_does_not_end_is_ended_when_the_check_is_gone_too(tmp_path: 
     assert model.problems == ("version 1: load FAILED: the process that loaded it ended with SIGALRM",)
 
 
-def test_large_versions_are_loaded_on_demand_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_versions_are_loaded_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_model(tmp_path, "m", b"raise", FakeBackend.default_model_filename)
     monkeypatch.setattr(check_module, "TRIAL_LOAD_BYTES", 1)
     small = check(tmp_path, Loading.SMALL)
@@ -84,7 +84,7 @@ def test_large_versions_are_loaded_on_demand_only(tmp_path: Path, monkeypatch: p
     assert not check(tmp_path, Loading.ALL).is_good
 
 
-def test_the_command_fails_for_an_operator_that_no_library_has(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_fails_for_an_operator_without_a_library(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     add_model(tmp_path, "good", onnx_models.identity().SerializeToString(), "model.onnx")
     add_model(tmp_path, "tokens", UNKNOWN_OPERATOR.SerializeToString(), "model.onnx")
     with pytest.raises(SystemExit) as ended:

@@ -3,7 +3,7 @@
 from stoker.server.lifecycle.model_list import VersionLabels
 
 
-def test_a_label_means_the_version_it_was_given_to():
+def test_label_means_its_configured_version():
     labels = VersionLabels()
     labels.replace({"m": {"stable": 1, "canary": 2}}, lambda name: ())
     assert labels.version("m", "stable", (1, 2)) == 1
@@ -14,7 +14,7 @@ def test_a_label_means_the_version_it_was_given_to():
     assert labels.version("m", "canary", (1,)) == 2
 
 
-def test_a_label_that_moves_means_the_old_version_until_the_new_one_serves():
+def test_moved_label_means_the_old_version_until_the_new_one_serves():
     labels = VersionLabels()
     labels.replace({"m": {"stable": 1}}, lambda name: ())
     # No request has used the label yet; it resolved to version 1 nevertheless, because that served.
@@ -25,7 +25,7 @@ def test_a_label_that_moves_means_the_old_version_until_the_new_one_serves():
     assert labels.version("m", "stable", (1,)) == 2
 
 
-def test_labels_that_are_gone_mean_nothing_and_begin_anew():
+def test_removed_labels_mean_nothing_and_start_again():
     labels = VersionLabels()
     labels.replace({"m": {"a": 1}}, lambda name: (1,))
     assert not labels.is_new("m", "a") or labels.version("m", "a", (1,)) == 1
@@ -36,7 +36,7 @@ def test_labels_that_are_gone_mean_nothing_and_begin_anew():
     assert labels.is_new("m", "a")
 
 
-def test_what_belongs_to_versions_that_do_not_serve_is_pending():
+def test_labels_of_unserved_versions_are_pending():
     labels = VersionLabels()
     labels.replace({"m": {"a": 1, "b": 2}}, lambda name: ())
     assert labels.pending("m", (1,)) == {"b": 2}

@@ -54,7 +54,7 @@ def load(
     return asyncio.run(load_and_close())
 
 
-def test_a_warning_says_its_place_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_names_its_position_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "stoker.lifecycle"):
         load(tmp_path, TENSORS + parameter("foo", "1"))
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -63,7 +63,7 @@ def test_a_warning_says_its_place_once(tmp_path: Path, caplog: pytest.LogCapture
     assert (record.model, record.version) == ("m", 1)  # type: ignore[attr-defined]
 
 
-def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_load_names_every_bad_parameter_and_logs_its_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = TENSORS + parameter("execute_delay_ms", "soon") + parameter("foo", "1") + parameter("fail_on", "x")
     with caplog.at_level(logging.WARNING, "stoker.lifecycle"), pytest.raises(ConfigError) as caught:
         load(tmp_path, config)
@@ -74,7 +74,7 @@ def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp
     assert ["foo" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
 
 
-def test_without_completion_a_configuration_must_say_what_the_file_would_tell(tmp_path: Path) -> None:
+def test_configuration_must_be_complete_if_completion_is_disabled(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / "open", "max_batch_size: 2", complete_configs=False)
     expected = "must be written: --disable-auto-complete-config completes nothing from the model file"
@@ -84,7 +84,7 @@ def test_without_completion_a_configuration_must_say_what_the_file_would_tell(tm
     assert load(tmp_path / "whole", 'backend: "identity"\n' + TENSORS, complete_configs=False)
 
 
-def test_the_time_of_a_warm_up_is_recorded_if_there_is_one(tmp_path: Path) -> None:
+def test_warm_up_time_is_recorded_if_there_is_a_warm_up(tmp_path: Path) -> None:
     sample = 'model_warmup { name: "w" inputs { key: "x" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }\n'
     for folder, config, count in ((tmp_path / "warm", TENSORS + sample, 1), (tmp_path / "cold", TENSORS, 0)):
         metrics = Metrics(FakeClock())
@@ -104,7 +104,7 @@ class Cards(FakeBackend):
         return (0, 3)
 
 
-def test_instances_are_made_for_each_device_of_their_group(tmp_path: Path) -> None:
+def test_instances_are_created_for_each_device_of_their_group(tmp_path: Path) -> None:
     backend = Cards()
     groups = 'instance_group [ { name: "all" count: 2 }, { name: "one" gpus: 3 }, { name: "any" kind: KIND_CPU } ]'
     load(tmp_path, TENSORS + groups, BackendRegistry((backend,)))
@@ -130,18 +130,18 @@ def test_instances_are_made_for_each_device_of_their_group(tmp_path: Path) -> No
         ({"execution": "inline"}, "InlineWorker"),
     ],
 )
-def test_a_model_runs_where_its_execution_says_and_one_that_waits_never_on_the_loop_by_itself(
+def test_execution_setting_selects_loop_or_thread_and_waiting_models_use_a_thread(
     tmp_path: Path, parameters: dict[str, str], worker: str
 ) -> None:
     assert load(tmp_path, TENSORS + "".join(parameter(key, value) for key, value in parameters.items())) == [worker]
 
 
-def test_without_tuning_a_quick_model_runs_in_its_thread(tmp_path: Path) -> None:
+def test_quick_model_without_tuning_runs_in_its_thread(tmp_path: Path) -> None:
     assert load(tmp_path, TENSORS, is_tuned=False) == ["ThreadWorker"]
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="threads have nice values of their own on Linux only")
-def test_what_a_backend_starts_while_it_loads_a_nice_model_is_as_nice(tmp_path: Path) -> None:
+def test_threads_started_by_the_load_of_a_nice_model_have_its_niceness(tmp_path: Path) -> None:
     class Niceness(Cards):
         def load(self, request: LoadRequest) -> Instance:
             thread = threading.Thread(target=lambda: values.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))

@@ -34,7 +34,7 @@ def run(model: ir.Model, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("scale", [-3, 0, 2])
-def test_products_in_eight_bits_are_those_of_the_codec(format_, weight_format, scale) -> None:
+def test_products_in_eight_bits_equal_those_of_the_codec(format_, weight_format, scale) -> None:
     generator = np.random.default_rng(0)
     x = (generator.standard_normal((4, 32)) * 2.0**scale).astype(np.float16)
     w = generator.standard_normal((32, 8)).astype(np.float16)
@@ -48,7 +48,7 @@ def test_products_in_eight_bits_are_those_of_the_codec(format_, weight_format, s
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("saturates", [True, False])
-def test_every_half_becomes_the_codec_s_value(format_, saturates) -> None:
+def test_every_half_becomes_the_codecs_value(format_, saturates) -> None:
     every = np.arange(65536, dtype=np.uint16).view(np.float16)
     identity = np.eye(4, dtype=np.float16)  # one product a sum: exact
     model = product(Float8Spec(format_, 0), Float8Spec(Float8Format.F143, 0), identity, saturates=saturates)
@@ -65,20 +65,20 @@ def test_every_half_becomes_the_codec_s_value(format_, saturates) -> None:
 
 
 @pytest.mark.parametrize("saturates", [True, False])
-def test_infinity_becomes_nan_even_where_the_rest_saturates(saturates) -> None:
+def test_infinity_becomes_nan_even_if_other_values_saturate(saturates) -> None:
     model = product(Float8Spec(Float8Format.F143, 0), Float8Spec(Float8Format.F143, 0), np.ones((2, 1)), saturates=saturates)
     x = np.array([[np.inf, 0], [-np.inf, 0], [1, 2], [np.nan, 0]], np.float16)
     assert [str(value) for value in run(model, x)[:, 0]] == ["nan", "nan", "3.0", "nan"]
 
 
-def test_decoded_values_that_no_half_holds_reach_a_product_in_eight_bits() -> None:
+def test_decoded_values_beyond_half_reach_a_product_in_eight_bits() -> None:
     tiny = 2.0**-20  # times 2^-10 it lies below the smallest half
     model = product(Float8Spec(Float8Format.F143, -17), Float8Spec(Float8Format.F143, 0), np.full((2, 1), 128.0))
     x = np.full((4, 2), tiny, np.float16)
     np.testing.assert_array_equal(run(model, x), np.full((4, 1), np.float16(2 * 128 * tiny)))
 
 
-def test_a_weight_stored_in_eight_bits_is_a_half_when_it_is_read() -> None:
+def test_weight_stored_in_eight_bits_is_a_half_when_it_is_read() -> None:
     w = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float16)
     model = product(None, Float8Spec(Float8Format.F143, -4), w)
     stored = round_to_float8(w.astype(np.float32), Float8Format.F143, -4).astype(np.float16)

@@ -43,7 +43,7 @@ def test_every_stored_half_is_rounded_once(model, seed, scale) -> None:
 
 
 @pytest.mark.parametrize("op_type", [*BINARY, "Div"])
-def test_every_sort_of_half_is_rounded_as_ieee_754_has_it(op_type) -> None:
+def test_halves_of_every_kind_are_rounded_by_ieee_754(op_type) -> None:
     model = parse(f"g (float16[64,64] x, float16[64,64] y) => (float16[64,64] z) {{ z = {op_type}(x, y) }}")
     special = np.array([0, 1, 6e-8, 6.1e-5, 65504, np.inf, np.nan, 2049, 0.1], np.float16)
     bits = np.random.default_rng(3).integers(0, 1 << 16, (2, 64, 64), dtype=np.uint16).view(np.float16)
@@ -78,7 +78,7 @@ def test_streams_keep_names_types_and_shapes() -> None:
         ]
 
 
-def test_operators_that_move_values_round_nothing() -> None:
+def test_operators_that_move_values_do_not_round() -> None:
     model = parse("g (float16[2,3] x) => (float16[3,2] y) { a = Relu(x) b = Neg(a) y = Transpose(b) }")
     assert sorted(op_types(lowered_graph(model))) == ["Cast", "Cast", "Neg", "Relu", "Transpose"]  # in and out at the border
 
@@ -89,7 +89,7 @@ def test_weights_are_stored_in_the_width_of_the_device() -> None:
     assert [each.dtype.name for each in lowered.graph.initializers.values()] == ["FLOAT16"]
 
 
-def test_an_output_that_others_read_is_rounded_for_both() -> None:
+def test_output_with_other_readers_is_rounded_for_both() -> None:
     model = parse("g (float16[5] x) => (float16[5] y, float16[5] z) { y = Mul(x, x) z = Sub(y, x) }")
     feeds = random_feeds(model)
     expected = emulate(model, feeds)
@@ -97,13 +97,13 @@ def test_an_output_that_others_read_is_rounded_for_both() -> None:
         np.testing.assert_array_equal(values, expected[name])
 
 
-def test_an_input_and_a_weight_may_be_outputs() -> None:
+def test_input_and_weight_may_be_outputs() -> None:
     model = parse("g (float16[2] x) => (float16[2] x, float16[2] w, float16[2] y) { y = Add(x, w) }", {"w": np.ones(2, np.float16)})
     results = run_lowered(model, {"x": np.array([1, 2], np.float16)})
     assert {name: list(values) for name, values in results.items()} == {"x": [1, 2], "w": [1, 1], "y": [2, 3]}
 
 
-def test_casts_round_where_they_narrow() -> None:
+def test_casts_round_if_they_narrow() -> None:
     model = parse(
         """g (float[4] x, int32[4] i, float16[4] h) => (float[4] y, float16[4] z, int32[4] k) {
         a = Cast<to=10>(x) y = Cast<to=1>(a) b = Cast<to=10>(i) c = Add(b, h) z = CastLike(c, h) k = Cast<to=6>(h) }"""
@@ -119,7 +119,7 @@ def test_casts_round_where_they_narrow() -> None:
     np.testing.assert_array_equal(results["k"], [0, 0, 2, 3])
 
 
-def test_constants_that_nodes_give_are_halves() -> None:
+def test_constants_of_nodes_are_halves() -> None:
     model = parse("g (float16[2] x) => (float16[2] y, float16[3] z) { y = Add(x, c) z = Mul(f, f) }")
     constant = helper.make_tensor("v", TensorProto.FLOAT16, [2], np.array([0.1, 0.2], np.float16))
     fill = helper.make_tensor("v", TensorProto.FLOAT16, [1], np.array([0.1], np.float16))
@@ -133,7 +133,7 @@ def test_constants_that_nodes_give_are_halves() -> None:
 
 
 @pytest.mark.parametrize("choice", [True, False])
-def test_branches_read_and_give_rounded_values(choice) -> None:
+def test_branches_read_and_return_rounded_values(choice) -> None:
     model = parse(
         """g (bool c, float16[4] x) => (float16[4] y) {
         a = Mul(x, x)
@@ -164,7 +164,7 @@ def test_loops_carry_rounded_values() -> None:
     np.testing.assert_array_equal(run_lowered(model, {"x": x})["y"], expected.astype(np.float16))
 
 
-def test_clip_by_attributes_may_give_what_no_half_is() -> None:
+def test_clip_by_attributes_may_return_values_beyond_half() -> None:
     model = parse("g (float16[2] x) => (float16[2] y) { a = Clip<max=0.1>(x) y = Mul(a, x) }", opset=9)
     x = np.array([100, -1], np.float16)
     clipped = np.minimum(x, np.float16(0.1)).astype(np.float32)
@@ -181,20 +181,20 @@ def test_scatter_that_adds_is_rounded() -> None:
     np.testing.assert_array_equal(run_lowered(model, {"x": x, "u": u})["y"], (a * x).astype(np.float16))
 
 
-def test_names_that_are_taken_are_avoided() -> None:
+def test_existing_names_are_avoided() -> None:
     nodes = [helper.make_node("Mul", ["x", "x"], ["y.exact"]), helper.make_node("Add", ["y.exact", "x"], ["y"], name="x.float/cast")]
     model = model_of(nodes, [tensor("x", (2,), np.float16)], [tensor("y", (2,), np.float16)])
     feeds = random_feeds(model)
     np.testing.assert_array_equal(run_lowered(model, feeds)["y"], emulate(model, feeds)["y"])
 
 
-def test_float_graphs_are_left_as_they_are() -> None:
+def test_float_graphs_are_unchanged() -> None:
     model = parse("g (float[4,4] x) => (float[4,4] y) { a = MatMul(x, x) b = Softmax(a) y = Gelu(b) }", opset=20)
     lowered = lowered_graph(model)
     assert op_types(lowered) == op_types(model)
     assert_same_results(model, lowered, rtol=0, atol=0)
 
 
-def test_the_same_model_is_lowered_to_the_same_bytes() -> None:
+def test_same_model_is_lowered_to_the_same_bytes() -> None:
     model = parse("g (float16[4,4] x) => (float16[4,4] y) { a = MatMul(x, w) y = Softmax(a) }", {"w": np.eye(4, dtype=np.float16)})
     assert lower(typed_graph(model)) == lower(typed_graph(model))

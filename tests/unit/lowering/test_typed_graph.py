@@ -13,12 +13,12 @@ def shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     return {value.name: static_shape(value) for node in typed_graph(model).graph for value in node.outputs if value.shape is not None}
 
 
-def test_a_variable_dimension_is_named() -> None:
+def test_variable_dimension_is_named() -> None:
     with pytest.raises(ShapeError, match=r"input 'x': dimension 1 is variable \(n\); fix it by input_shape or batch_size"):
         typed_graph(parse("g (float[2,n] x) => (float[2,n] y) { y = Relu(x) }"))
 
 
-def test_a_size_that_depends_on_values_is_named() -> None:
+def test_size_that_depends_on_values_is_named() -> None:
     with pytest.raises(ShapeError, match="output 'y'"):
         check_output_shapes(typed_graph(parse("g (float[4] x) => (int64[1,n] y) { y = NonZero(x) }")))
 
@@ -54,7 +54,7 @@ def test_attention_is_as_wide_as_its_values() -> None:
     assert shapes(model)["a"] == (2, 5, 16)
 
 
-def test_only_what_the_wanted_outputs_need_is_kept() -> None:
+def test_only_nodes_needed_by_the_requested_outputs_are_kept() -> None:
     model = parse("g (float[2] x) => (float[2] y, float[2] z) { y = Relu(x) a = Exp(x) z = Add(a, w) }", {"w": np.ones(2, np.float32)})
     kept = typed_graph(model, ("y",))
     assert op_types(kept) == ["Relu"]
@@ -63,7 +63,7 @@ def test_only_what_the_wanted_outputs_need_is_kept() -> None:
         typed_graph(model, ("q",))
 
 
-def test_an_input_with_a_default_is_a_weight() -> None:
+def test_input_with_a_default_is_a_weight() -> None:
     declared = [tensor("x", (2,)), tensor("w", (2,))]
     model = model_of([helper.make_node("Add", ["x", "w"], ["y"])], declared, [tensor("y", (2,))], {"w": np.ones(2, np.float32)})
     assert [value.name for value in typed_graph(model).graph.inputs] == ["x"]
@@ -78,7 +78,7 @@ def test_functions_are_inlined() -> None:
     assert op_types(typed_graph(model)) == ["Add"]
 
 
-def test_the_given_model_is_left_as_it_was() -> None:
+def test_given_model_is_unchanged() -> None:
     model = parse("g (float[2] x) => (float[2] y, float[2] z) { y = Relu(x) z = Exp(y) }")
     before = model.SerializeToString()
     typed_graph(model, ("y",))
@@ -86,7 +86,7 @@ def test_the_given_model_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(("declared", "shape"), [("4,4", r"\[4, 4\]"), ("1,1,4,5", r"\[1, 1, 4, 5\]")])
-def test_an_output_that_its_node_gives_another_shape_is_refused(declared: str, shape: str) -> None:
+def test_output_with_another_shape_than_its_nodes_is_refused(declared: str, shape: str) -> None:
     model = parse(f"g (float[1,1,4,4] x) => (float[{declared}] y) {{ y = MatMul(x, x) }}")
     model.graph.node[0].name = "product"
     with pytest.raises(ShapeError, match=rf"'y' is declared as {shape}, but node 'product' \(MatMul\) gives \[1, 1, 4, 4\]"):

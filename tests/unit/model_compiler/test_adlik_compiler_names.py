@@ -31,7 +31,7 @@ def test_adliks_example_script_runs_as_written(devices: Devices, model_path: Pat
     assert devices.batches == [1, 128]
 
 
-def test_the_compilers_functions_return_paths_and_raise(devices: Devices, request_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_functions_return_paths_and_raise(devices: Devices, request_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     adlik = importlib.import_module("model_compiler.compiler")
     fields = request_of()
     path = fields.pop("input_model")
@@ -52,7 +52,7 @@ def test_the_compilers_functions_return_paths_and_raise(devices: Devices, reques
         adlik.compile_from_json("{}")
 
 
-def test_the_command_is_where_adlik_has_it() -> None:
+def test_command_is_importable_from_adliks_path() -> None:
     from model_compiler import command
 
     assert importlib.import_module("model_compiler.main").main is command.main

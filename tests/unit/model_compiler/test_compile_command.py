@@ -68,7 +68,7 @@ def environment(fields: dict[str, Any], **more: str) -> dict[str, str]:
     return {**named, "ONNX_PATH": fields["input_model"], **more}
 
 
-def test_a_request_in_the_environment_is_compiled(
+def test_request_in_the_environment_is_compiled(
     devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main([], environment=environment(request_of(version=3))) == 0
@@ -76,7 +76,7 @@ def test_a_request_in_the_environment_is_compiled(
     assert result == {"status": "success", "path": str(tmp_path / "models" / "net_3.zip")}
 
 
-def test_a_request_in_a_file_is_compiled(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_request_in_a_file_is_compiled(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(json.dumps(request_of()))
     assert main(["-s", "json", "-p", str(tmp_path / "request.json")], environment={}) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "success"
@@ -92,7 +92,7 @@ def test_a_request_in_a_file_is_compiled(devices: Devices, request_of: Any, caps
         (None, "cannot read"),
     ],
 )
-def test_a_bad_file_is_a_failure(text: str | None, error: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_file_is_a_failure(text: str | None, error: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "request.json"
     if text is not None:
         path.write_text(text)
@@ -103,7 +103,7 @@ def test_a_bad_file_is_a_failure(text: str | None, error: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("words", [["-s", "json"], ["-p", "x"], ["-s", "yaml"], ["--wrong"]])
-def test_a_wrong_command_line_is_no_failure_but_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_line_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words, environment={}) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("usage: model-compiler")
@@ -115,7 +115,7 @@ def test_help_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Exit codes: 0 compiled" in capsys.readouterr().out
 
 
-def test_the_callback_receives_success_and_failure(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_callback_receives_success_and_failure(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with receiving(200) as receiver:
         assert main([], environment=environment(request_of(), CALLBACK=receiver.url)) == 0
         assert main([], environment=environment(request_of(serving_type="tf"), CALLBACK=receiver.url)) == 1
@@ -125,14 +125,14 @@ def test_the_callback_receives_success_and_failure(devices: Devices, request_of:
     assert receiver.methods == ["PUT application/json"] * 2
 
 
-def test_a_request_may_name_its_callback(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_request_may_name_its_callback(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     with receiving(204) as receiver:
         (tmp_path / "request.json").write_text(json.dumps(request_of(callback=receiver.url)))
         assert main(["-s", "json", "-p", str(tmp_path / "request.json")], environment={}) == 0
     assert receiver.bodies[0]["status"] == "success"
 
 
-def test_a_callback_that_refuses_fails_the_command(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_callback_that_refuses_fails_the_command(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with receiving(404) as receiver:
         assert main([], environment=environment(request_of(), CALLBACK=receiver.url)) == 1
     captured = capsys.readouterr()
@@ -141,14 +141,14 @@ def test_a_callback_that_refuses_fails_the_command(devices: Devices, request_of:
     assert len(receiver.bodies) == 1
 
 
-def test_a_failing_receiver_is_tried_again_after_a_pause() -> None:
+def test_failing_receiver_is_tried_again_after_a_pause() -> None:
     pauses: list[float] = []
     with receiving(503, 500, 200) as receiver:
         assert send_result(receiver.url, {"status": "success"}, pause=pauses.append)
     assert (len(receiver.bodies), pauses) == (3, [PAUSE_S, PAUSE_S])
 
 
-def test_tries_come_to_an_end() -> None:
+def test_number_of_tries_is_bounded() -> None:
     pauses: list[float] = []
     with receiving(503) as receiver:
         assert not send_result(receiver.url, {"status": "success"}, pause=pauses.append)
@@ -164,15 +164,13 @@ def test_only_web_addresses_are_called(url: str) -> None:
         check_url(url)
 
 
-def test_a_callback_that_cannot_be_called_stops_before_compiling(
-    devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_callback_stops_before_compiling(devices: Devices, request_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([], environment=environment(request_of(), CALLBACK="file:///tmp/x")) == 1
     assert json.loads(capsys.readouterr().out)["error_msg"] == "callback: expected an http or https URL, got 'file:///tmp/x'"
     assert devices.gcu.sources == ()
 
 
-def test_the_callback_is_sent_though_the_reader_of_the_output_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callback_is_sent_although_the_reader_of_the_output_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with receiving(200) as receiver, os.fdopen(writing, "w") as stdout:

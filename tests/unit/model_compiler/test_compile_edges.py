@@ -57,19 +57,19 @@ def joined(graph: EdgeGraph, *pairs: tuple[type[Step], type[Step]]) -> EdgeGraph
     return graph
 
 
-def test_the_way_with_the_fewest_edges_is_taken(job: Job) -> None:
+def test_path_with_the_fewest_edges_is_chosen(job: Job) -> None:
     graph = joined(EdgeGraph(), (A, B), (B, C), (C, D), (B, D))
     assert graph.convert(A(), D, job).way == ["AB", "BD"]
     joined(graph, (A, D))
     assert graph.convert(A(), D, job).way == ["AD"]
 
 
-def test_among_equally_short_ways_the_first_added_is_taken(job: Job) -> None:
+def test_first_added_of_equally_short_paths_is_chosen(job: Job) -> None:
     assert joined(EdgeGraph(), (A, C), (A, B), (B, D), (C, D)).convert(A(), D, job).way == ["AC", "CD"]
     assert joined(EdgeGraph(), (A, B), (A, C), (B, D), (C, D)).convert(A(), D, job).way == ["AB", "BD"]
 
 
-def test_circles_end_and_nothing_to_do_is_no_edge(job: Job) -> None:
+def test_circles_end_and_equal_ends_need_no_edge(job: Job) -> None:
     graph = joined(EdgeGraph(), (A, B), (B, A), (B, C), (C, B))
     assert graph.convert(A(), C, job).way == ["AB", "BC"]
     assert graph.convert(C(["made"]), C, job).way == ["made"]
@@ -86,7 +86,7 @@ def test_the_error_for_a_missing_conversion_names_both_ends() -> None:
         graph.path(D, C)
 
 
-def test_an_edge_that_gives_something_else_is_a_defect(job: Job) -> None:
+def test_edge_that_returns_another_format_is_an_internal_error(job: Job) -> None:
     graph = EdgeGraph()
     graph.add(A, B, lambda model, _job: model)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="an edge to B gave a A"):
@@ -97,7 +97,7 @@ KINDS = (A, B, C, D, E)
 
 
 @given(st.sets(st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS))), st.sampled_from(KINDS), st.sampled_from(KINDS))
-def test_no_way_is_shorter(pairs: set[tuple[type[Step], type[Step]]], source: type[Step], target: type[Step]) -> None:
+def test_chosen_path_is_the_shortest(pairs: set[tuple[type[Step], type[Step]]], source: type[Step], target: type[Step]) -> None:
     reached, edges_taken = {source}, 0
     while target not in reached and (further := reached | {end for start, end in pairs if start in reached}) != reached:
         reached, edges_taken = further, edges_taken + 1

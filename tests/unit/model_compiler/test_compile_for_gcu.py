@@ -25,7 +25,7 @@ def engine(result: dict[str, str], folder: Path) -> GcuExecutable:
     return read_executable(folder / "models" / "net" / "1" / "model.exec")
 
 
-def test_an_engine_has_a_graph_for_each_batch_and_its_weights_once(request_of: Any, tmp_path: Path) -> None:
+def test_engine_has_a_graph_for_each_batch_and_its_weights_once(request_of: Any, tmp_path: Path) -> None:
     weights = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
     model = parse("g (float[n,64] x) => (float[n,32] y) { p = MatMul(x, w)  y = Relu(p) }", {"w": weights})
     made = engine(compile_model(request_of(input_model=model, batch_sizes=[1, 4, 8], build_flag="TopsInference.KFP16")), tmp_path)
@@ -46,7 +46,7 @@ def test_integers_keep_their_width_and_inputs_their_order(request_of: Any, tmp_p
     assert text.index("DT_INT64") < text.index("DT_FLOAT")
 
 
-def test_every_operator_that_the_device_lacks_is_named_at_once(failure: Any, tmp_path: Path) -> None:
+def test_every_unsupported_operator_is_named_at_once(failure: Any, tmp_path: Path) -> None:
     model = parse("g (float[n,4] x) => (float[n,4] y, int64[2,k] a, float[m] u) { a = NonZero(x)  u = Unique(x)  y = Relu(x) }")
     text = failure(input_model=model)
     assert "NonZero" in text
@@ -54,11 +54,11 @@ def test_every_operator_that_the_device_lacks_is_named_at_once(failure: Any, tmp
     assert not (tmp_path / "models").exists()
 
 
-def test_a_resource_mode_that_the_card_lacks_is_refused(failure: Any) -> None:
+def test_unknown_resource_mode_is_refused(failure: Any) -> None:
     assert "expected a number of clusters from 1 to 6" in failure(resource_mode="7c")
 
 
-def test_what_cannot_be_made_static_carries_the_vendors_status(failure: Any) -> None:
+def test_model_that_cannot_be_made_static_has_the_vendors_status(failure: Any) -> None:
     text = failure(input_model=parse("g (float[n,h] x) => (float[n,h] y) { y = Relu(x) }"))
     assert text.endswith("give input_shapes, which fix input 'x' dimension 1 [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]")
     cut = failure(input_model=parse("g (float[4,3] x) => (float[4,3] y) { y = Relu(x) }"), max_batch_size=2)

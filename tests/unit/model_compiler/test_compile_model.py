@@ -27,7 +27,7 @@ def written(result: dict[str, str]) -> Path:
     return Path(result["path"])
 
 
-def test_a_model_is_compiled_into_adliks_tree(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_model_is_compiled_into_adliks_tree(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     path = written(compile_model(request_of(input_formats=["channels_first"])))
     assert path == tmp_path / "models" / "net_1.zip"
     assert files(tmp_path / "models") == ["net/1/model.exec", "net/config.pbtxt", "net_1.zip"]
@@ -41,7 +41,7 @@ def test_a_model_is_compiled_into_adliks_tree(devices: Devices, request_of: Any,
     assert parse_pbtxt(text, source="config.pbtxt", model_name="net").is_adlik
 
 
-def test_the_zip_file_holds_the_version_and_the_config_and_never_differs(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_zip_file_contains_the_version_and_the_config_reproducibly(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     packed = [written(compile_model(request_of(export_path=str(tmp_path / name)))) for name in ("one", "two")]
     with zipfile.ZipFile(packed[0]) as archive:
         assert archive.namelist() == ["1/model.exec", "config.pbtxt"]
@@ -50,7 +50,7 @@ def test_the_zip_file_holds_the_version_and_the_config_and_never_differs(devices
     assert packed[0].read_bytes() == packed[1].read_bytes()
 
 
-def test_versions_count_on_and_are_never_overwritten(devices: Devices, request_of: Any, failure: Any, tmp_path: Path) -> None:
+def test_versions_are_numbered_on_and_never_overwritten(devices: Devices, request_of: Any, failure: Any, tmp_path: Path) -> None:
     names = [written(compile_model(request_of(version=version))).name for version in (None, None, 7, None)]
     assert names == ["net_1.zip", "net_2.zip", "net_7.zip", "net_8.zip"]
     devices.gcu.sources = ()
@@ -59,7 +59,7 @@ def test_versions_count_on_and_are_never_overwritten(devices: Devices, request_o
     assert len(files(tmp_path / "models")) == 9
 
 
-def test_a_batch_of_one_does_not_pay_for_the_largest(devices: Devices, request_of: Any) -> None:
+def test_batch_sizes_default_to_one_and_the_largest(devices: Devices, request_of: Any) -> None:
     compile_model(request_of())
     assert devices.batches == [1, 8]
     compile_model(request_of(model_name="one", max_batch_size=1))
@@ -68,7 +68,7 @@ def test_a_batch_of_one_does_not_pay_for_the_largest(devices: Devices, request_o
     assert devices.batches == [2, 4, 8]
 
 
-def test_shapes_fix_the_batch_or_leave_it(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_shapes_fix_the_batch_or_leave_it_open(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     onnx.save(image_model(height="h"), tmp_path / "free.onnx")
     free = str(tmp_path / "free.onnx")
     written(compile_model(request_of(input_model=free, input_shapes=[[4, 3, 5, 4]])))
@@ -79,7 +79,7 @@ def test_shapes_fix_the_batch_or_leave_it(devices: Devices, request_of: Any, tmp
     assert "dims: [3, 5, 4]" in (tmp_path / "models/m/config.pbtxt").read_text()
 
 
-def test_a_batch_that_the_model_fixes_is_the_engines(devices: Devices, request_of: Any, failure: Any) -> None:
+def test_batch_fixed_by_the_model_is_the_engines(devices: Devices, request_of: Any, failure: Any) -> None:
     fixed = image_model(batch=2)
     written(compile_model(request_of(input_model=fixed)))
     assert devices.batches == [2]
@@ -116,7 +116,7 @@ def test_a_batch_that_the_model_fixes_is_the_engines(devices: Devices, request_o
         ({"serving_type": "onnx", "batch_sizes": [1]}, "batch_sizes: serving_type onnx serves the model as it is"),
     ],
 )
-def test_a_model_that_does_not_fit_is_reported_and_nothing_is_written(
+def test_model_that_exceeds_the_memory_is_reported_and_nothing_is_written(
     devices: Devices, failure: Any, tmp_path: Path, fields: dict[str, Any], text: str
 ) -> None:
     assert text in failure(**fields)
@@ -136,7 +136,7 @@ def test_inputs_without_a_common_batch_are_refused(devices: Devices, failure: An
     assert "input 's' is a scalar" in failure(input_model=scalar)
 
 
-def test_a_model_in_memory_goes_everywhere(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_model_in_memory_compiles_for_every_target(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     model = image_model()
     before = model.SerializeToString()
     for kind in ("engine", "popef", "onnx"):
@@ -149,7 +149,7 @@ def test_a_model_in_memory_goes_everywhere(devices: Devices, request_of: Any, tm
     assert model.SerializeToString() == before
 
 
-def test_an_ipu_executable_takes_the_largest_batch_and_the_targets_config(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_ipu_executable_has_the_largest_batch_and_the_targets_config(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     written(compile_model(request_of(serving_type="popef", enable_fp16=True)))
     (source,) = devices.ipu.sources
     value = source.model.graph.input[0].type.tensor_type
@@ -167,7 +167,7 @@ def test_build_flag_and_resource_mode_reach_the_compiler(devices: Devices, reque
     assert (options.build_flag, options.resource_mode) == ("mixed", "2c")
 
 
-def test_a_served_onnx_file_computes_what_the_source_does(request_of: Any, tmp_path: Path) -> None:
+def test_served_onnx_file_computes_like_the_source(request_of: Any, tmp_path: Path) -> None:
     model = image_model(height="h")
     written(compile_model(request_of(serving_type="onnx", input_model=model, input_formats=["channels_first"])))
     text = (tmp_path / "models/net/config.pbtxt").read_text()
@@ -181,7 +181,7 @@ def test_a_served_onnx_file_computes_what_the_source_does(request_of: Any, tmp_p
     np.testing.assert_array_equal(*answers)
 
 
-def test_a_served_onnx_file_has_the_sizes_asked_for(request_of: Any, failure: Any, tmp_path: Path) -> None:
+def test_served_onnx_file_has_the_requested_sizes(request_of: Any, failure: Any, tmp_path: Path) -> None:
     model = parse("g (float[n,h] x) => (float[n,k] y) { y = Relu(x) }")
     written(compile_model(request_of(serving_type="onnx", input_model=model, input_shapes=[[5]])))
     served = onnx.load(tmp_path / "models/net/1/model.onnx")
@@ -192,7 +192,7 @@ def test_a_served_onnx_file_has_the_sizes_asked_for(request_of: Any, failure: An
     written(compile_model(request_of(serving_type="onnx", model_name="two", input_model=fixed, max_batch_size=2)))
 
 
-def test_a_format_for_what_is_no_image_is_left_out(
+def test_format_of_an_input_that_is_not_an_image_is_omitted(
     devices: Devices, request_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = parse("g (float[n,3,4,4] image, float[n,7] x) => (float[n,7] y) { y = Relu(x) }")
@@ -210,7 +210,7 @@ def test_outputs_without_a_declared_shape_are_inferred(request_of: Any, tmp_path
     assert '{ name: "y" data_type: DT_FLOAT dims: [15] }' in (tmp_path / "models/net/config.pbtxt").read_text()
 
 
-def test_a_zip_file_that_cannot_be_written_is_reported_and_the_version_stays(devices: Devices, failure: Any, tmp_path: Path) -> None:
+def test_unwritable_zip_file_is_reported_and_the_version_kept(devices: Devices, failure: Any, tmp_path: Path) -> None:
     (tmp_path / "models" / "net_1.zip").mkdir(parents=True)
     text = failure()
     assert "net_1.zip" in text
@@ -228,7 +228,7 @@ def test_missing_weights_are_reported(devices: Devices, failure: Any, tmp_path: 
     assert "outside.data" in failure(input_model=str(path))
 
 
-def test_a_config_that_does_not_agree_stops_the_new_version(devices: Devices, request_of: Any, failure: Any, tmp_path: Path) -> None:
+def test_contradicting_config_stops_the_new_version(devices: Devices, request_of: Any, failure: Any, tmp_path: Path) -> None:
     written(compile_model(request_of()))
     before = files(tmp_path / "models")
     text = failure(max_batch_size=16)
@@ -239,7 +239,7 @@ def test_a_config_that_does_not_agree_stops_the_new_version(devices: Devices, re
     assert files(tmp_path / "models") == before
 
 
-def test_a_config_in_the_other_form_agrees(devices: Devices, request_of: Any, tmp_path: Path) -> None:
+def test_config_in_the_other_form_is_accepted(devices: Devices, request_of: Any, tmp_path: Path) -> None:
     written(compile_model(request_of()))
     config = tmp_path / "models/net/config.pbtxt"
     text = config.read_text().replace("platform:", "backend:").replace("DT_FLOAT", "TYPE_FP32")
@@ -249,13 +249,13 @@ def test_a_config_in_the_other_form_agrees(devices: Devices, request_of: Any, tm
     assert config.read_text() == before
 
 
-def test_what_the_target_refuses_is_the_failures_text(devices: Devices, failure: Any, tmp_path: Path) -> None:
+def test_refusal_of_the_target_is_the_failures_text(devices: Devices, failure: Any, tmp_path: Path) -> None:
     devices.gcu.refusal = CompileError("HBM: 17 GiB needed, the i20 has 16")
     assert failure() == "HBM: 17 GiB needed, the i20 has 16"
     assert not (tmp_path / "models").exists()
 
 
-def test_a_defect_is_a_failure_too(devices: Devices, request_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_a_failure_too(devices: Devices, request_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("unforeseen")
 
@@ -263,7 +263,7 @@ def test_a_defect_is_a_failure_too(devices: Devices, request_of: Any, monkeypatc
     assert compile_model(request_of()) == {"status": "failure", "error_msg": "internal error: RuntimeError: unforeseen"}
 
 
-def test_names_tell_what_a_source_is(devices: Devices, failure: Any, model_path: Path, tmp_path: Path, request_of: Any) -> None:
+def test_source_type_is_detected_by_name(devices: Devices, failure: Any, model_path: Path, tmp_path: Path, request_of: Any) -> None:
     other = tmp_path / "net.bin"
     other.write_bytes(model_path.read_bytes())
     assert "cannot tell what" in failure(input_model=str(other))
@@ -277,7 +277,7 @@ def test_names_tell_what_a_source_is(devices: Devices, failure: Any, model_path:
     assert "is no ONNX file" in failure(input_model=str(other), framework="onnx")
 
 
-def test_tensorflow_models_go_through_tf2onnx_with_the_requests_fields(
+def test_tensorflow_models_are_converted_by_tf2onnx_with_the_requests_fields(
     devices: Devices, request_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []

@@ -22,7 +22,7 @@ USUAL: dict[str, Any] = {
 }
 
 
-def test_the_least_request_has_adliks_defaults() -> None:
+def test_minimal_request_has_adliks_defaults() -> None:
     request = read_request(USUAL)
     assert (request.version, request.input_formats, request.input_shapes, request.batch_sizes) == (None, (), (), ())
     assert request.flag is BuildFlag.FP32
@@ -39,7 +39,7 @@ def test_all_wrong_fields_are_named_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(USUAL))
-def test_each_required_field_is_missed(name: str) -> None:
+def test_each_missing_required_field_is_named(name: str) -> None:
     with pytest.raises(OptionError, match=rf"^{name} is missing$"):
         read_request({key: value for key, value in USUAL.items() if key != name})
     with pytest.raises(OptionError, match=rf"^{name} is missing$"):
@@ -59,7 +59,7 @@ def test_each_required_field_is_missed(name: str) -> None:
         (4, BuildFlag.MIXED),
     ],
 )
-def test_build_flags_are_taken_in_every_spelling(written: object, flag: BuildFlag) -> None:
+def test_build_flags_are_accepted_in_every_spelling(written: object, flag: BuildFlag) -> None:
     assert read_request({**USUAL, "build_flag": written}).flag is flag
 
 
@@ -83,7 +83,7 @@ def test_enable_fp16_is_the_build_flag_of_that_name() -> None:
         ([[]], ((),)),
     ],
 )
-def test_input_shapes_are_taken_in_every_form(written: object, shapes: object) -> None:
+def test_input_shapes_are_accepted_in_every_form(written: object, shapes: object) -> None:
     assert read_request({**USUAL, "input_shapes": written}).input_shapes == shapes
 
 
@@ -94,7 +94,7 @@ def test_other_shapes_are_refused(written: object) -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 4096), min_size=1, max_size=8), min_size=1, max_size=4))
-def test_shapes_survive_both_texts(shapes: list[list[int]]) -> None:
+def test_shapes_round_trip_through_both_texts(shapes: list[list[int]]) -> None:
     wanted = tuple(tuple(shape) for shape in shapes)
     texts = (str(shapes), ":".join(",".join(map(str, shape)) for shape in shapes))
     assert [read_request({**USUAL, "input_shapes": text}).input_shapes for text in texts] == [wanted, wanted]
@@ -126,13 +126,13 @@ def test_compile_options_are_an_object_or_its_text() -> None:
             read_request({**USUAL, "compile_options": wrong})
 
 
-def test_fields_for_other_devices_are_taken_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_fields_for_other_devices_are_accepted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         read_request({**USUAL, **dict.fromkeys(NO_EFFECT, "x"), "job_id": "7", "callback": "http://host/"})
     assert {record.getMessage().partition(" ")[0] for record in caplog.records} == set(NO_EFFECT)
 
 
-def test_an_unknown_field_is_a_warning_with_what_was_meant(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_field_is_a_warning_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         read_request({**USUAL, "input_shape": [[1]], "optimze_offline": True})
     assert "there is no field 'input_shape'; did you mean input_shapes" in caplog.text
@@ -140,7 +140,7 @@ def test_an_unknown_field_is_a_warning_with_what_was_meant(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("given", [None, [], "engine"])
-def test_what_is_no_dictionary_is_said(given: object) -> None:
+def test_request_that_is_not_a_dictionary_is_refused(given: object) -> None:
     with pytest.raises(OptionError, match=f"expected a dictionary with serving_type, .*, got {type(given).__name__}"):
         read_request(given)  # type: ignore[arg-type] # which callers of Python are free to do
 
@@ -150,7 +150,7 @@ def test_two_names_of_one_field_are_a_contradiction() -> None:
         read_request({**USUAL, "model_path": "other.onnx"})
 
 
-def test_a_model_may_be_a_model() -> None:
+def test_model_field_may_be_a_model_object() -> None:
     model = onnx.ModelProto()
     assert read_request({**USUAL, "input_model": model}).input_model is model
 
@@ -172,7 +172,7 @@ def test_environment_variables_make_the_same_request() -> None:
     assert read_request(request_fields(environment)) == read_request({**USUAL, **fields})
 
 
-def test_one_source_is_named_by_the_environment() -> None:
+def test_environment_names_one_source() -> None:
     assert request_fields({"TORCH_PATH": "m.pt2"}) == {"input_model": "m.pt2", "framework": "torch"}
     assert request_fields({"INPUT_MODEL": "m.onnx"}) == {"input_model": "m.onnx"}
     with pytest.raises(OptionError, match="ONNX_PATH and TORCH_PATH are set: give one source"):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "model_compiler.md").read_text(encoding="utf-8")
 
 
-def test_the_example_runs_and_gives_what_the_page_says(
+def test_example_runs_and_prints_the_output_of_the_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stoker.compiler.target, "entry_points", installed(SimulatedGcuTarget()))
@@ -30,6 +30,6 @@ def test_the_example_runs_and_gives_what_the_page_says(
     assert listed == {str(path) for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_every_field_and_target_is_named() -> None:
+def test_every_field_and_target_is_on_the_page() -> None:
     names = {field.name for field in dataclasses.fields(CompileRequest)} - {"enable_int8"}
     assert [name for name in (*names, *TARGETS) if f"`{name}`" not in PAGE] == []

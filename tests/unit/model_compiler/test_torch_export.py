@@ -51,7 +51,7 @@ def served(folder: Path) -> tuple[onnxruntime.InferenceSession, np.ndarray]:
     return session, np.random.default_rng(0).standard_normal((3, 3, 8, 8), dtype=np.float32)
 
 
-def test_without_pytorch_the_error_says_what_to_install(
+def test_missing_pytorch_is_named_with_the_package_to_install(
     devices: Devices, failure: Any, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model_compiler.torch_export.importlib.util.find_spec", lambda name: None if name == "torch" else object())
@@ -61,7 +61,7 @@ def test_without_pytorch_the_error_says_what_to_install(
         assert text.startswith("PyTorch models need the package torch, not installed here: pip install torch onnxscript")
 
 
-def test_a_state_needs_its_script(devices: Devices, failure: Any, tmp_path: Path) -> None:
+def test_state_dict_needs_its_script(devices: Devices, failure: Any, tmp_path: Path) -> None:
     (tmp_path / "m.pth").write_bytes(b"")
     assert "a state needs script_path, a Python file that defines its class TheModelClass" in failure(input_model=str(tmp_path / "m.pth"))
     assert "script_path: there is no file gone.py" in failure(input_model=str(tmp_path / "m.pth"), script_path="gone.py")
@@ -69,7 +69,7 @@ def test_a_state_needs_its_script(devices: Devices, failure: Any, tmp_path: Path
 
 @needs_torch
 @quiet
-def test_an_exported_program_computes_what_pytorch_does(network: Any, request_of: Any, tmp_path: Path) -> None:
+def test_exported_program_computes_like_pytorch(network: Any, request_of: Any, tmp_path: Path) -> None:
     import torch
 
     program = torch.export.export(network, (torch.ones(2, 3, 8, 8),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
@@ -81,7 +81,7 @@ def test_an_exported_program_computes_what_pytorch_does(network: Any, request_of
 
 @needs_torch
 @quiet
-def test_a_state_computes_what_pytorch_does(network: Any, devices: Devices, request_of: Any, script: Path, tmp_path: Path) -> None:
+def test_state_dict_computes_like_pytorch(network: Any, devices: Devices, request_of: Any, script: Path, tmp_path: Path) -> None:
     import torch
 
     torch.save(network.state_dict(), tmp_path / "m.pth")
@@ -98,7 +98,7 @@ def test_a_state_computes_what_pytorch_does(network: Any, devices: Devices, requ
 
 @needs_torch
 @quiet
-def test_a_model_that_pytorch_cannot_read_or_export_is_reported_in_one_line(
+def test_model_that_pytorch_cannot_read_or_export_is_reported_in_one_line(
     network: Any, devices: Devices, failure: Any, script: Path, tmp_path: Path
 ) -> None:
     import torch

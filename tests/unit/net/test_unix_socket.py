@@ -62,7 +62,7 @@ def test_socket_of_a_dead_server_is_replaced(tmp_path):
     made.sock.close()
 
 
-def test_socket_of_a_live_server_is_not_replaced(tmp_path):
+def test_file_that_is_not_a_socket_is_kept_and_named(tmp_path):
     living = UnixSocket(tmp_path / "s", 0o600)
     with living.sock:
         with pytest.raises(PortInUse, match=r"/s is in use by another process$") as caught:

@@ -65,7 +65,7 @@ def answer_to(asked: InferRequest) -> InferResponse:
     return InferResponse(asked.model_name, 4, asked.request_id, {"OUT": np.zeros((3, 2), np.float32)}, SIGNATURE)
 
 
-def test_a_line_tells_who_asked_for_what_and_how_long_it_took(log: Callable[[int], Log]) -> None:
+def test_access_log_line_contains_client_request_and_duration(log: Callable[[int], Log]) -> None:
     written_log, answers = log(1), []
     asked = request("r1")
     done = written_log.access.watched(asked, answers.append)
@@ -92,7 +92,7 @@ def test_a_line_tells_who_asked_for_what_and_how_long_it_took(log: Callable[[int
     ]
 
 
-def test_one_of_every_n_has_a_line_and_only_it_is_timed(log: Callable[[int], Log]) -> None:
+def test_one_of_every_n_requests_has_a_line_and_only_it_is_timed(log: Callable[[int], Log]) -> None:
     written_log = log(3)
     for number in range(7):
         asked = request(str(number))
@@ -102,7 +102,7 @@ def test_one_of_every_n_has_a_line_and_only_it_is_timed(log: Callable[[int], Log
     assert [line["request_id"] for line in written_log.lines()] == ["2", "5"]
 
 
-def test_whatever_fails_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> None:
+def test_every_failure_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> None:
     written_log, answers = log(2), list[EngineResult]()
     for number in range(2):
         asked = request(str(number))
@@ -120,7 +120,7 @@ def test_whatever_fails_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> 
     assert [type(answer) for answer in answers] == [BackendFailed, BackendFailed]
 
 
-def test_a_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log]) -> None:
+def test_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log]) -> None:
     written_log = log(1)
     asked = request("r")
     done: Done | None = written_log.access.watched(asked, lambda _: None)
@@ -129,7 +129,7 @@ def test_a_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log
     assert [line["status"] for line in written_log.lines()] == ["OVERLOADED"]
 
 
-def test_a_sampled_request_that_its_client_takes_back_has_a_line(log: Callable[[int], Log]) -> None:
+def test_sampled_request_that_its_client_cancels_has_a_line(log: Callable[[int], Log]) -> None:
     written_log = log(1)
     done: Done | None = written_log.access.watched(request("gone"), lambda _: None)
     del done
@@ -154,7 +154,7 @@ def test_a_translated_error_has_one_line(log: Callable[[int], Log]) -> None:
     assert "model" not in lines[1]
 
 
-def test_a_flood_of_failures_is_cut_and_the_next_line_says_by_how_many(log: Callable[[int], Log]) -> None:
+def test_flood_of_failures_is_rate_limited_and_the_next_line_counts_them(log: Callable[[int], Log]) -> None:
     written_log = log(1)
     for _ in range(FAILURES_PER_S + 50):
         written_log.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
@@ -166,7 +166,7 @@ def test_a_flood_of_failures_is_cut_and_the_next_line_says_by_how_many(log: Call
     assert lines[-1]["suppressed"] == 50
 
 
-def test_what_clients_send_can_neither_forge_a_line_nor_fill_one(log: Callable[[int], Log]) -> None:
+def test_client_data_can_neither_forge_nor_fill_a_line(log: Callable[[int], Log]) -> None:
     written_log = log(1)
     asked = request('x"}\n{"status": "OK\x1b[2J\u2028', model="m" * 1_000_000)
     written_log.access.watched(asked, lambda _: None)(answer_to(asked))
@@ -178,7 +178,7 @@ def test_what_clients_send_can_neither_forge_a_line_nor_fill_one(log: Callable[[
     assert len(second["error"]) == 256
 
 
-def test_where_it_is_off_nothing_is_written_not_even_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_disabled_access_log_writes_no_line_not_even_for_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     access = AccessLog(AccessLogSettings(every=0, file=tmp_path / "none"), lambda: 0)
     access.refused(request(), Overloaded("full"))
     access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
@@ -187,7 +187,7 @@ def test_where_it_is_off_nothing_is_written_not_even_failures(tmp_path: Path, ca
     assert not caplog.records
 
 
-def test_without_a_file_lines_go_where_all_others_go(caplog: pytest.LogCaptureFixture) -> None:
+def test_access_log_without_a_file_writes_to_the_server_log(caplog: pytest.LogCaptureFixture) -> None:
     access = AccessLog(AccessLogSettings(every=1), lambda: 10 * _S)
     asked = request("r9")
     with caplog.at_level("INFO", "stoker.access"):
@@ -196,7 +196,7 @@ def test_without_a_file_lines_go_where_all_others_go(caplog: pytest.LogCaptureFi
     assert [record.__dict__["request_id"] for record in caplog.records] == ["r9"]
 
 
-def test_the_line_of_a_sampled_request_holds_the_times_of_its_batch(log: Callable[[int], Log]) -> None:
+def test_line_of_a_sampled_request_contains_the_times_of_its_batch(log: Callable[[int], Log]) -> None:
     async def scenario() -> None:
         written_log = log(1)
         asked = request("r")
@@ -214,7 +214,7 @@ def test_the_line_of_a_sampled_request_holds_the_times_of_its_batch(log: Callabl
 
 
 @pytest.mark.parametrize("kind", [BackendFailed, Overloaded])
-def test_a_failing_answer_reaches_whoever_waits(kind: type[ServingError], log: Callable[[int], Log]) -> None:
+def test_failing_response_reaches_its_callback(kind: type[ServingError], log: Callable[[int], Log]) -> None:
     written_log, answers = log(1), list[EngineResult]()
     written_log.access.watched(request(), answers.append)(kind("no"))
     assert [type(answer) for answer in answers] == [kind]

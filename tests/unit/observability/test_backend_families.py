@@ -16,7 +16,7 @@ class WithDevices(FakeBackend):
             yield Figure(name="stoker_x_busy", help="Busy.", kind="gauge", value=0.5, labels=labels)
 
 
-def test_figures_of_one_name_make_one_family() -> None:
+def test_metrics_of_one_name_are_one_family() -> None:
     text = write_exposition(BackendFamilies(lambda: [FakeBackend(), WithDevices()]).collect()).decode()
     assert text.splitlines() == [
         "# HELP stoker_x_loads_total Loads.",

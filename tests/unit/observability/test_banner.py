@@ -19,7 +19,7 @@ INDEX = [
 ADDRESSES = {"grpc": "127.0.0.1:40001", "http": "127.0.0.1:40002"}
 
 
-def test_off_a_terminal_the_table_is_aligned_text_and_the_last_line_names_the_ports() -> None:
+def test_table_without_a_terminal_is_aligned_text_and_the_last_line_names_the_ports() -> None:
     stream = io.StringIO()
     print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=False)
     assert stream.getvalue().splitlines() == [
@@ -31,7 +31,7 @@ def test_off_a_terminal_the_table_is_aligned_text_and_the_last_line_names_the_po
     ]
 
 
-def test_on_a_terminal_the_table_is_drawn_and_markup_in_a_reason_is_not_obeyed() -> None:
+def test_table_on_a_terminal_is_drawn_and_markup_in_a_reason_is_escaped() -> None:
     stream = io.StringIO()
     print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=True)
     text = stream.getvalue()
@@ -41,7 +41,7 @@ def test_on_a_terminal_the_table_is_drawn_and_markup_in_a_reason_is_not_obeyed()
     assert text.splitlines()[-1] == "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002"
 
 
-def test_as_json_it_is_one_log_line() -> None:
+def test_table_as_json_is_one_log_line() -> None:
     stream = io.StringIO()
     clock = FakeClock(wall_ms=1_700_000_000_500)
     print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, as_json=True, clock=clock)
@@ -60,7 +60,7 @@ def test_as_json_it_is_one_log_line() -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_server_that_is_not_ready_says_so_before_the_ports(is_terminal: bool) -> None:
+def test_server_that_is_not_ready_reports_it_before_the_ports(is_terminal: bool) -> None:
     stream = io.StringIO()
     print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=is_terminal, not_ready=["broken", "o\nld"])
     assert stream.getvalue().splitlines()[-2:] == [
@@ -69,7 +69,7 @@ def test_a_server_that_is_not_ready_says_so_before_the_ports(is_terminal: bool) 
     ]
 
 
-def test_models_without_a_ready_version_are_those_that_were_to_be_loaded() -> None:
+def test_desired_models_without_a_ready_version_are_listed() -> None:
     half = [IndexEntry("half", 1, VersionState.READY), IndexEntry("half", 2, VersionState.FAILED, reason="no file")]
     unwanted = IndexEntry("unwanted", None, None)
     assert without_ready_version([*INDEX, *half, unwanted]) == ["broken", "old"]
@@ -77,7 +77,7 @@ def test_models_without_a_ready_version_are_those_that_were_to_be_loaded() -> No
     assert without_ready_version(half) == []
 
 
-def test_an_empty_repository_is_said_so() -> None:
+def test_empty_repository_is_reported() -> None:
     stream = io.StringIO()
     print_startup([], ADDRESSES, stream=stream, is_terminal=True)
     assert stream.getvalue().splitlines()[0] == "no models in the repository"
@@ -91,7 +91,7 @@ def test_rich_is_not_imported_until_a_table_is_drawn() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
-def test_what_backends_have_to_say_stands_below_the_table() -> None:
+def test_backend_notices_are_below_the_table() -> None:
     stream = io.StringIO()
     print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, notices=["a and b share device 0"])
     assert stream.getvalue().splitlines()[2] == "note: a and b share device 0"

@@ -28,7 +28,7 @@ CALLER = CallerTrace(int(TRACE, 16), int(SPAN, 16), is_sampled=True)
         (PARENT, "v=" + "x" * 600, CALLER),
     ],
 )
-def test_the_standards_form_is_read(parent: str, state: str | None, caller: CallerTrace) -> None:
+def test_w3c_trace_context_is_parsed(parent: str, state: str | None, caller: CallerTrace) -> None:
     assert read_caller(parent, state) == caller
 
 
@@ -49,7 +49,7 @@ def test_the_standards_form_is_read(parent: str, state: str | None, caller: Call
         "cc-" + PARENT[3:] + "-" + "x" * 300,
     ],
 )
-def test_whatever_else_is_no_trace(parent: str | None) -> None:
+def test_invalid_trace_context_is_ignored(parent: str | None) -> None:
     assert read_caller(parent, "a=1") is None
 
 
@@ -81,7 +81,7 @@ def traced(settings: TraceSettings, *callers: CallerTrace | None) -> list[Caller
     return [record.caller for record in sink.records]
 
 
-def test_a_request_whose_caller_keeps_its_trace_is_traced_at_any_rate_and_count() -> None:
+def test_request_of_a_sampled_caller_is_traced_at_any_rate_and_count() -> None:
     unkept = CALLER._replace(is_sampled=False)
     levels = (TraceLevel.TIMESTAMPS,)
     assert traced(TraceSettings(levels=levels, rate=1000, count=0), None, CALLER, unkept, CALLER) == [CALLER, CALLER]
@@ -89,7 +89,7 @@ def test_a_request_whose_caller_keeps_its_trace_is_traced_at_any_rate_and_count(
     assert traced(TraceSettings(levels=()), CALLER) == []
 
 
-def test_where_traces_go_to_a_file_callers_do_not_count(tmp_path: Any) -> None:
+def test_caller_context_is_ignored_if_traces_are_written_to_a_file(tmp_path: Any) -> None:
     tracer = Tracer(tmp_path / "trace.json", lambda: 0, TraceSettings(levels=(TraceLevel.TIMESTAMPS,), rate=1000))
     asked = request(CALLER)
     assert not tracer.takes_callers
@@ -98,7 +98,7 @@ def test_where_traces_go_to_a_file_callers_do_not_count(tmp_path: Any) -> None:
     tracer.close()
 
 
-def test_headers_bring_parameters_and_the_caller_each_where_it_is_asked_for() -> None:
+def test_headers_supply_parameters_and_trace_context_if_each_is_enabled() -> None:
     headers = {"traceparent": PARENT, "x-team": "vision"}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     for reader, request_metadata in (
@@ -114,7 +114,7 @@ def test_headers_bring_parameters_and_the_caller_each_where_it_is_asked_for() ->
     assert (asked.parameters, asked.caller) == ({"x-team": "vision"}, CALLER)
 
 
-def test_our_spans_are_children_of_the_callers() -> None:
+def test_spans_of_the_server_are_children_of_the_callers() -> None:
     pytest.importorskip("opentelemetry.sdk.trace")
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 

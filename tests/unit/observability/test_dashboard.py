@@ -49,7 +49,7 @@ def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize("query", dashboard_queries())
-def test_every_metric_and_label_asked_for_is_shown_by_the_server(query: str) -> None:
+def test_every_queried_metric_and_label_is_exported_by_the_server(query: str) -> None:
     shown = shown_labels()
     found = list(selectors(query))
     assert found, f"no metric in {query}"
@@ -59,7 +59,7 @@ def test_every_metric_and_label_asked_for_is_shown_by_the_server(query: str) -> 
         assert labels - {"instance"} <= shown[metric], f"{metric} has no label {labels - shown[metric]}"
 
 
-def test_variables_ask_for_what_is_shown() -> None:
+def test_variables_query_exported_metrics() -> None:
     shown = shown_labels()
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
@@ -68,7 +68,7 @@ def test_variables_ask_for_what_is_shown() -> None:
             assert found[2] in shown[found[1]] | {"instance"}
 
 
-def test_every_panel_reads_the_chosen_data_source_and_has_a_place_of_its_own() -> None:
+def test_every_panel_uses_the_chosen_data_source_and_its_own_position() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells: set[tuple[int, int]] = set()
@@ -83,7 +83,7 @@ def test_every_panel_reads_the_chosen_data_source_and_has_a_place_of_its_own() -
             assert panel["description"]
 
 
-def test_what_operators_need_is_on_the_dashboard() -> None:
+def test_required_panels_are_on_the_dashboard() -> None:
     text = "\n".join(dashboard_queries())
     for needed in (
         "nv_inference_request_success",
@@ -101,7 +101,7 @@ def test_what_operators_need_is_on_the_dashboard() -> None:
         assert needed in text
 
 
-def test_every_family_of_our_own_is_on_the_dashboard() -> None:
+def test_every_family_of_the_server_is_on_the_dashboard() -> None:
     text = "\n".join(dashboard_queries())
     own = {name for name in families(busy_metrics().render()) if name.startswith("stoker_")}
     # A constant and a deprecated name need no panel.

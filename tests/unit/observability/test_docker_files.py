@@ -24,7 +24,7 @@ def final_stage() -> str:
     return DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
 
 
-def test_the_image_runs_without_root_shell_or_pip() -> None:
+def test_image_runs_without_root_shell_or_pip() -> None:
     stage = final_stage()
     assert re.search(r"(?m)^USER 1000:1000$", stage)
     assert not re.search(r"(?m)^RUN ", stage), "the final stage only copies"
@@ -34,7 +34,7 @@ def test_the_image_runs_without_root_shell_or_pip() -> None:
     assert "--without-pip" in DOCKERFILE
 
 
-def test_the_image_listens_on_its_ports_and_knows_whether_it_lives() -> None:
+def test_image_listens_on_its_ports_and_has_a_health_check() -> None:
     stage = final_stage()
     assert "EXPOSE 8500 8501" in stage
     assert "HEALTHCHECK" in stage
@@ -42,7 +42,7 @@ def test_the_image_listens_on_its_ports_and_knows_whether_it_lives() -> None:
     assert "--model_base_path=/models" in stage
 
 
-def test_everything_copied_into_the_build_exists_and_is_let_through() -> None:
+def test_copied_files_of_the_build_exist_and_are_not_ignored() -> None:
     let_through = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for words in re.findall(r"(?m)^COPY (?!--from)(.*)$", DOCKERFILE):
         *sources, _ = words.split()

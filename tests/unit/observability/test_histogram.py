@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from stoker.server.observability.statistics import DURATION_BOUNDS_NS, ROWS_BOUNDS, Histogram
 
 
-def test_a_value_on_a_bound_belongs_to_that_bucket() -> None:
+def test_value_on_a_bound_belongs_to_that_bucket() -> None:
     histogram = Histogram((10, 20))
     histogram.observe(10)
     histogram.observe(11)
@@ -26,7 +26,7 @@ def test_default_bounds_ascend_from_100_us_to_60_s_and_from_one_row_to_1024() ->
     bounds=st.lists(st.integers(0, 1000), min_size=1, max_size=8, unique=True).map(sorted),
     values=st.lists(st.integers(0, 1200), max_size=60),
 )
-def test_each_bucket_holds_what_is_at_most_its_bound(bounds: list[int], values: list[int]) -> None:
+def test_each_bucket_counts_values_up_to_its_bound(bounds: list[int], values: list[int]) -> None:
     histogram = Histogram(bounds)
     for value in values:
         histogram.observe(value)

@@ -24,7 +24,7 @@ def lines_of(metrics: Metrics, word: str) -> list[str]:
 
 
 @given(st.lists(st.integers(1_000, 9 * 10**11), min_size=1, max_size=200), st.floats(0, 1))
-def test_a_quantile_is_exact_within_five_percent(values_ns: list[int], rank: float) -> None:
+def test_quantile_is_exact_within_five_percent(values_ns: list[int], rank: float) -> None:
     quantiles = RollingQuantiles()
     quantiles.current(0).observe_all(values_ns)
     (found,) = quantiles.quantiles_ns([rank], 0)
@@ -35,7 +35,7 @@ def test_a_quantile_is_exact_within_five_percent(values_ns: list[int], rank: flo
     assert below < max(1, rank * len(values_ns))
 
 
-def test_what_is_older_than_a_minute_is_forgotten_slot_by_slot() -> None:
+def test_values_older_than_a_minute_are_dropped_slot_by_slot() -> None:
     quantiles = RollingQuantiles()
     quantiles.current(0).observe(5_000_000)
     quantiles.current(SLOT_NS).observe(1_000_000)
@@ -49,7 +49,7 @@ def test_what_is_older_than_a_minute_is_forgotten_slot_by_slot() -> None:
     assert quantiles.current(MINUTE_NS).count == 1
 
 
-def test_summaries_are_shown_as_triton_shows_them() -> None:
+def test_summaries_have_tritons_format() -> None:
     clock = FakeClock()
     metrics = Metrics(clock, settings=MetricsSettings(summary_latencies=True, summary_quantiles=(0.5, 0.999)))
     observed(metrics, 100, 200, 10_000)
@@ -67,7 +67,7 @@ def test_summaries_are_shown_as_triton_shows_them() -> None:
     assert [line.split()[-1] for line in lines_of(metrics, "nv_inference_request_summary_us")] == ["NaN", "NaN", "10300", "3"]
 
 
-def test_the_time_to_the_first_response_is_that_of_decoupled_models() -> None:
+def test_time_to_the_first_response_is_that_of_decoupled_models() -> None:
     metrics = Metrics(FakeClock(), settings=MetricsSettings(histogram_latencies=True))
     observed(metrics, 100)
     responses = metrics.version("rep", 1, {}).responses
@@ -88,7 +88,7 @@ def test_the_time_to_the_first_response_is_that_of_decoupled_models() -> None:
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_sums_of_times_may_be_left_out(shown: bool) -> None:
+def test_sums_of_times_may_be_omitted(shown: bool) -> None:
     metrics = Metrics(FakeClock(), settings=MetricsSettings(counter_latencies=shown))
     observed(metrics, 100)
     assert len(lines_of(metrics, "_duration_us{")) == (5 if shown else 0)

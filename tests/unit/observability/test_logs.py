@@ -40,7 +40,7 @@ def captured(settings: LogSettings) -> Iterator[io.StringIO]:
         yield stream
 
 
-def test_a_json_line_holds_time_level_logger_message_and_extras() -> None:
+def test_json_line_contains_time_level_logger_message_and_extras() -> None:
     line = record("loaded %s", "digits", model="digits", version=3, seconds=0.25, event="loaded")
     line.created = 1_700_000_000.5
     assert json.loads(JsonFormatter().format(line)) == {
@@ -55,7 +55,7 @@ def test_a_json_line_holds_time_level_logger_message_and_extras() -> None:
     }
 
 
-def test_a_text_line_reads_from_left_to_right() -> None:
+def test_text_line_has_time_level_logger_message_and_extras() -> None:
     line = record("loaded", model="digits", version=3, reason="took long", empty="")
     line.created = 1_700_000_000.5
     assert TextFormatter().format(line) == (
@@ -63,20 +63,20 @@ def test_a_text_line_reads_from_left_to_right() -> None:
     )
 
 
-def test_a_text_line_neither_repeats_what_its_message_says_nor_shows_nanoseconds() -> None:
+def test_text_line_omits_extras_of_its_message_and_nanoseconds() -> None:
     line = record("model '%s' version %d is ready", "digits", 1, model="digits", version=1, seconds=0.230132497, rows=12)
     assert TextFormatter().format(line).endswith("model 'digits' version 1 is ready  seconds=0.23 rows=12")
     assert json.loads(JsonFormatter().format(line))["seconds"] == 0.230132497
 
 
-def test_what_is_not_known_is_a_dash_in_text_and_null_in_json() -> None:
+def test_unknown_value_is_a_dash_in_text_and_null_in_json() -> None:
     line = record("refused", version=None)
     assert TextFormatter().format(line).endswith("refused  version=-")
     assert json.loads(JsonFormatter().format(line))["version"] is None
 
 
 @pytest.mark.parametrize(("message", "version"), [("took 10 s", 1), ("after 1.5 s", 1), ("digits2", 2), ("is True", True)])
-def test_a_value_inside_another_word_is_not_said(message: str, version: int) -> None:
+def test_value_inside_another_word_of_the_message_is_still_an_extra(message: str, version: int) -> None:
     assert TextFormatter().format(record(message, version=version)).endswith(f"{message}  version={version}")
 
 
@@ -87,7 +87,7 @@ def test_extras_cannot_replace_the_fields_of_the_line() -> None:
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
 @given(hostile=st.text(st.characters(codec=None), max_size=400))
-def test_nothing_a_client_sends_ends_the_line_or_reaches_the_terminal(formatter: logging.Formatter, hostile: str) -> None:
+def test_client_data_neither_ends_the_line_nor_reaches_the_terminal(formatter: logging.Formatter, hostile: str) -> None:
     line = formatter.format(record("unknown model %s", hostile, model=hostile))
     assert line.splitlines() == [line]
     assert all(character.isprintable() or character.isspace() for character in line if ord(character) < 0xA0)
@@ -106,7 +106,7 @@ def test_nothing_a_client_sends_ends_the_line_or_reaches_the_terminal(formatter:
         ("日本 é", "日本 é"),
     ],
 )
-def test_controls_are_shown_and_letters_stay(hostile: str, shown: str) -> None:
+def test_control_characters_are_escaped_and_letters_kept(hostile: str, shown: str) -> None:
     assert escaped(hostile) == shown
     assert json.loads(JsonFormatter().format(record("x", model=hostile)))["model"] == shown
 
@@ -116,7 +116,7 @@ def test_a_field_is_never_longer_than_its_limit(text: str) -> None:
     assert len(escaped(text)) <= FIELD_LIMIT
 
 
-def test_long_fields_are_cut_and_say_so() -> None:
+def test_long_fields_are_truncated_with_a_mark() -> None:
     entry = json.loads(JsonFormatter().format(record("%s", "m" * 1_000_000, model="x" * 1_000_000, at_limit="y" * FIELD_LIMIT)))
     assert entry["model"] == "x" * (FIELD_LIMIT - 3) + "..."
     assert entry["at_limit"] == "y" * FIELD_LIMIT
@@ -124,7 +124,7 @@ def test_long_fields_are_cut_and_say_so() -> None:
 
 
 @pytest.mark.parametrize("is_json", [True, False], ids=["json", "text"])
-def test_an_exception_is_one_field_and_forges_no_line(is_json: bool) -> None:
+def test_exception_is_one_field_and_forges_no_line(is_json: bool) -> None:
     with captured(LogSettings(format="json" if is_json else "text")) as stream:
         try:
             raise ValueError("bad\nE 2023-11-14T22:13:20.500Z stoker: forged\x1b[2J")
@@ -153,7 +153,7 @@ def test_auto_is_text_on_a_terminal_and_json_otherwise(tmp_path: Path) -> None:
             assert logs.is_json is is_json
 
 
-def test_a_file_is_appended_to(tmp_path: Path) -> None:
+def test_log_file_is_appended_to(tmp_path: Path) -> None:
     file = tmp_path / "stoker.log"
     for message in ("first", "second"):
         with configure(LogSettings(format="json", file=file)):
@@ -161,7 +161,7 @@ def test_a_file_is_appended_to(tmp_path: Path) -> None:
     assert [json.loads(line)["message"] for line in file.read_text().splitlines()] == ["first", "second"]
 
 
-def test_a_real_descriptor_is_written_to_and_left_open(tmp_path: Path) -> None:
+def test_real_descriptor_is_written_to_and_left_open(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as stream:
         with configure(LogSettings(format="text"), stream=stream):
             log.info("hello")
@@ -171,7 +171,7 @@ def test_a_real_descriptor_is_written_to_and_left_open(tmp_path: Path) -> None:
     assert last == "still open"
 
 
-def test_the_log_knows_what_is_printed_among_its_lines(tmp_path: Path) -> None:
+def test_log_detects_another_stream_of_the_same_file(tmp_path: Path) -> None:
     with (tmp_path / "both").open("w") as first, (tmp_path / "both").open("a") as second, (tmp_path / "other").open("w") as other:
         with configure(LogSettings(), stream=first) as logs:
             assert logs.shares_file_with(second)
@@ -181,12 +181,12 @@ def test_the_log_knows_what_is_printed_among_its_lines(tmp_path: Path) -> None:
             assert not logs.shares_file_with(second)
 
 
-def test_a_file_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path) -> None:
+def test_unopenable_file_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         configure(LogSettings(file=tmp_path / "missing" / "log"))
 
 
-def test_each_level_is_switched_by_itself() -> None:
+def test_each_level_is_enabled_separately() -> None:
     with captured(LogSettings(format="json", info=False, warning=True, error=False)) as stream:
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
             log.log(level, "x")
@@ -196,7 +196,7 @@ def test_each_level_is_switched_by_itself() -> None:
 @pytest.mark.parametrize(
     ("verbose", "expected"), [(0, ["server info"]), (1, ["server debug", "server info"]), (2, ["server debug", "server info", "library"])]
 )
-def test_verbosity_opens_the_server_first_and_the_libraries_after(verbose: int, expected: list[str]) -> None:
+def test_verbosity_enables_the_server_first_and_the_libraries_after(verbose: int, expected: list[str]) -> None:
     with captured(LogSettings(format="json", verbose=verbose)) as stream:
         log.debug("server debug")
         log.info("server info")
@@ -204,7 +204,7 @@ def test_verbosity_opens_the_server_first_and_the_libraries_after(verbose: int, 
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == expected
 
 
-def test_foreign_loggers_and_python_warnings_come_through_the_same_sink() -> None:
+def test_foreign_loggers_and_python_warnings_use_the_same_sink() -> None:
     uvicorn = logging.getLogger("uvicorn.error")
     own = logging.StreamHandler(io.StringIO())
     uvicorn.addHandler(own)
@@ -228,7 +228,7 @@ def test_foreign_loggers_and_python_warnings_come_through_the_same_sink() -> Non
         uvicorn.propagate = True
 
 
-def test_a_record_that_cannot_be_formatted_is_dropped_and_counted() -> None:
+def test_unformattable_record_is_dropped_and_counted() -> None:
     class Raising:
         def __str__(self) -> str:
             raise RuntimeError("no text")
@@ -258,7 +258,7 @@ class StuckWriter:
         """Holds nothing."""
 
 
-def test_a_stuck_reader_blocks_no_caller_and_a_full_disk_is_counted() -> None:
+def test_stuck_reader_blocks_no_caller_and_a_full_disk_is_counted() -> None:
     writer = StuckWriter()
     sink = LogSink(writer, TextFormatter(), queue_lines=2)
     sink.handle(record("taken by the writer"))
@@ -271,7 +271,7 @@ def test_a_stuck_reader_blocks_no_caller_and_a_full_disk_is_counted() -> None:
     assert sink.dropped == 6
 
 
-def test_a_writer_that_takes_a_part_is_given_the_rest() -> None:
+def test_partial_write_is_continued_with_the_rest() -> None:
     class Trickling:
         def __init__(self) -> None:
             self.got = b""
@@ -291,7 +291,7 @@ def test_a_writer_that_takes_a_part_is_given_the_rest() -> None:
     assert sink.dropped == 0
 
 
-def test_a_pipe_without_reader_drops_lines_and_raises_nothing() -> None:
+def test_pipe_without_reader_drops_lines_and_raises_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:
@@ -301,7 +301,7 @@ def test_a_pipe_without_reader_drops_lines_and_raises_nothing() -> None:
     assert logs.dropped() == 1
 
 
-def test_after_a_flush_everything_logged_before_has_been_written() -> None:
+def test_flush_writes_everything_logged_before() -> None:
     stream = io.StringIO()
     with configure(LogSettings(format="json"), stream=stream) as logs:
         for _ in range(100):
@@ -310,7 +310,7 @@ def test_after_a_flush_everything_logged_before_has_been_written() -> None:
         assert stream.getvalue().count("\n") == 100
 
 
-def test_lines_logged_from_many_threads_stay_whole() -> None:
+def test_lines_logged_from_many_threads_are_not_mixed() -> None:
     with captured(LogSettings(format="json")) as stream:
         threads = [threading.Thread(target=lambda: [log.info("x" * 100) for _ in range(50)]) for _ in range(4)]
         for thread in threads:
@@ -320,7 +320,7 @@ def test_lines_logged_from_many_threads_stay_whole() -> None:
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["x" * 100] * 200
 
 
-def test_logging_is_restored_and_closing_twice_is_harmless() -> None:
+def test_logging_is_restored_and_a_second_close_is_harmless() -> None:
     root = logging.getLogger()
     before = (root.level, list(root.handlers), logging.raiseExceptions, log.getEffectiveLevel())
     logs = configure(LogSettings(verbose=2), stream=io.StringIO())

@@ -45,7 +45,7 @@ def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str, list[dict[str, 
 
 
 @HOWS
-def test_a_block_is_shown_with_the_stacks_of_all_threads_and_counted(how: str, function: str) -> None:
+def test_block_is_reported_with_the_stacks_of_all_threads_and_counted(how: str, function: str) -> None:
     code, out, records = ended(start(how, "1.2", "0.4", "0", NEVER))
     assert code == 0
     # On a busy host, the loop may be late at other times too.
@@ -61,7 +61,7 @@ def test_a_block_is_shown_with_the_stacks_of_all_threads_and_counted(how: str, f
 
 
 @HOWS
-def test_a_block_as_long_as_the_flag_says_ends_the_process(how: str, function: str) -> None:
+def test_block_as_long_as_the_flag_ends_the_process(how: str, function: str) -> None:
     code, _, records = ended(start(how, "0", "0.2", "0.8", NEVER))
     assert code == -signal.SIGABRT
     assert f" in {function}" in records[0]["exception"]
@@ -71,7 +71,7 @@ def test_a_block_as_long_as_the_flag_says_ends_the_process(how: str, function: s
 
 
 @HOWS
-def test_the_first_signal_ends_a_blocked_process(how: str, function: str) -> None:
+def test_first_signal_ends_a_blocked_process(how: str, function: str) -> None:
     process = start(how, "0", "0", "0", "0.5")
     process.send_signal(signal.SIGTERM)
     code, _, [record] = ended(process)
@@ -79,7 +79,7 @@ def test_the_first_signal_ends_a_blocked_process(how: str, function: str) -> Non
     assert record["message"] == ("SIGTERM came, and the event loop has not taken it up within 0.5 s: ending the process by SIGKILL")
 
 
-def test_a_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> None:
+def test_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> None:
     process = start("lock", "0", "0", "0", NEVER)
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
@@ -90,7 +90,7 @@ def test_a_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> N
 
 
 @pytest.mark.parametrize(("is_signalled", "abort_s", "take_up_s"), [(False, "0.8", NEVER), (True, "0", "0.5")], ids=["abort", "signal"])
-def test_a_blocked_process_1_is_ended_too(is_signalled: bool, abort_s: str, take_up_s: str) -> None:
+def test_blocked_process_with_pid_1_is_ended_too(is_signalled: bool, abort_s: str, take_up_s: str) -> None:
     # As in a container: the kernel drops signals to process 1 for which it has no handler.
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
@@ -112,7 +112,7 @@ def test_a_blocked_process_1_is_ended_too(is_signalled: bool, abort_s: str, take
     assert record["message"].endswith(": ending the process by SIGABRT")
 
 
-def test_a_loop_at_rest_is_woken_by_a_signal_and_nothing_is_written() -> None:
+def test_idle_loop_is_woken_by_a_signal_and_nothing_is_written() -> None:
     process = start("idle", "0", "0", "0", NEVER)
     process.send_signal(signal.SIGTERM)
     code, out, records = ended(process)
@@ -121,7 +121,7 @@ def test_a_loop_at_rest_is_woken_by_a_signal_and_nothing_is_written() -> None:
     assert "stoker_event_loop_blocks_total 0" in out
 
 
-def test_without_its_monitor_a_server_goes_on() -> None:
+def test_server_continues_without_its_monitor() -> None:
     process = subprocess.Popen([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -131,7 +131,7 @@ def test_without_its_monitor_a_server_goes_on() -> None:
     assert ended(process)[0] == 0
 
 
-def test_a_monitor_that_cannot_be_started_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_monitor_that_cannot_start_is_reported_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -145,14 +145,14 @@ def test_a_monitor_that_cannot_be_started_is_said_once(monkeypatch: pytest.Monke
     assert "cannot be started (Resource temporarily unavailable): a blocked loop is still counted" in record.getMessage()
 
 
-def test_the_monitor_ends_with_the_server() -> None:
+def test_monitor_ends_with_the_server() -> None:
     process = subprocess.Popen([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.kill()
     # Standard error is the monitor's too: it ends here only once the monitor has ended.
     assert ended(process)[0] == -signal.SIGKILL
 
 
-def test_a_stopped_server_is_distinguished_from_a_blocked_one() -> None:
+def test_stopped_server_is_distinguished_from_a_blocked_one() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     monitor = Monitor(process.pid, -1, -1, None, block_s=0, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
     assert not monitor._is_server_stopped()
@@ -163,14 +163,14 @@ def test_a_stopped_server_is_distinguished_from_a_blocked_one() -> None:
     process.communicate()
 
 
-def test_beats_are_closer_together_than_what_they_tell_apart() -> None:
+def test_beats_are_more_frequent_than_the_intervals_they_distinguish() -> None:
     assert LoopWatchSettings().beat_s == 0.25
     assert LoopWatchSettings(block_s=0.2).beat_s == 0.05
     assert LoopWatchSettings(block_s=0, abort_s=0.4).beat_s == 0.1
     assert LoopWatchSettings(block_s=0).beat_s == 0.25
 
 
-def test_the_monitor_imports_nothing_of_the_server() -> None:
+def test_monitor_imports_no_server_module() -> None:
     assert "stoker" not in {
         line.split()[1].partition(".")[0]
         for line in Path(loop_monitor.__file__).read_text().splitlines()
@@ -178,7 +178,7 @@ def test_the_monitor_imports_nothing_of_the_server() -> None:
     }
 
 
-def test_a_server_that_was_stopped_is_not_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_stopped_by_a_signal_is_not_ended_as_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     ended_by: list[int] = []
     monkeypatch.setattr(os, "kill", lambda _, number: ended_by.append(number))
     monitor = Monitor(os.getpid(), -1, -1, None, block_s=0, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def test_a_server_that_was_stopped_is_not_ended_for_it(monkeypatch: pytest.Monke
     assert (monitor._silent_s, ended_by) == (0.0, [])
 
 
-def test_both_writers_may_find_that_the_monitor_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_both_writers_may_find_that_the_monitor_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch(LoopWatchSettings(), lambda: 0)
     beats, watch._beats = os.pipe()
     os.close(beats)

@@ -22,7 +22,7 @@ def lines_of(metrics: Metrics) -> list[str]:
     return metrics.render().decode().splitlines()
 
 
-def test_triton_lines_are_to_the_letter() -> None:
+def test_triton_metrics_have_tritons_exact_lines() -> None:
     lines = lines_of(busy_metrics())
     for line in (
         'nv_inference_request_success{model="digits",version="1"} 1',
@@ -42,7 +42,7 @@ def test_triton_lines_are_to_the_letter() -> None:
         assert line in lines
 
 
-def test_a_known_version_shows_every_failure_reason_before_the_first_failure() -> None:
+def test_known_version_exports_every_failure_reason_before_the_first_failure() -> None:
     metrics = Metrics(FakeClock())
     metrics.state("fresh", 7, VersionState.LOADING)
     assert [line for line in lines_of(metrics) if line.startswith("nv_inference_request_failure")] == [
@@ -51,7 +51,7 @@ def test_a_known_version_shows_every_failure_reason_before_the_first_failure() -
     ]
 
 
-def test_our_own_families_are_all_there() -> None:
+def test_families_of_the_server_are_all_exported() -> None:
     lines = lines_of(busy_metrics())
     for line in (
         'stoker_request_duration_seconds_bucket{le="0.0025",model="digits",version="1"} 0',
@@ -84,7 +84,7 @@ def test_our_own_families_are_all_there() -> None:
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 
 
-def test_counters_go_on_after_a_reload_and_a_version_is_in_one_state() -> None:
+def test_counters_continue_after_a_reload_and_a_version_is_in_one_state() -> None:
     metrics = busy_metrics()
     before = metrics.statistics("digits", 1)
     metrics.state("digits", 1, VersionState.UNLOADED)
@@ -109,13 +109,13 @@ def test_series_end_when_a_version_is_forgotten() -> None:
     assert metrics.statistics("digits", 2).success.count == 0
 
 
-def test_forgetting_what_was_never_known_is_harmless() -> None:
+def test_removal_of_an_unknown_version_is_harmless() -> None:
     metrics = Metrics(FakeClock())
     metrics.forget("nobody", 1)
     assert "nobody" not in metrics.render().decode()
 
 
-def test_names_that_clients_make_up_cannot_grow_the_exposition_without_bound() -> None:
+def test_names_made_up_by_clients_do_not_grow_the_exposition_without_bound() -> None:
     metrics = Metrics(FakeClock())
     for number in range(MAX_FAILING_MODELS + 5):
         metrics.load_failed(f"guess-{number}", None)
@@ -143,7 +143,7 @@ def test_hostile_names_and_tags_cannot_forge_a_series() -> None:
     assert (sample.labels, sample.value) == ({"model": name, "version": "1", "_x_y": 'v"\n'}, 0)
 
 
-def test_a_name_that_is_not_utf8_does_not_cost_the_scrape() -> None:
+def test_name_that_is_not_utf8_does_not_fail_the_scrape() -> None:
     metrics = Metrics(FakeClock())
     metrics.version("na\udcefve", 1, {})
     assert 'nv_inference_count{model="na?ve",version="1"} 0' in lines_of(metrics)
@@ -160,11 +160,11 @@ def test_numbers_are_written_exactly() -> None:
     ]
 
 
-def test_a_family_without_samples_is_left_out() -> None:
+def test_family_without_samples_is_omitted() -> None:
     assert write_exposition([Metric("empty", "Nothing", "gauge")]) == b""
 
 
-def test_foreign_collectors_show_after_ours() -> None:
+def test_foreign_collectors_are_exported_after_the_servers_own() -> None:
     class Extra:
         def collect(self) -> list[Metric]:
             family = Metric("extra", "Registered by somebody else", "gauge")
@@ -176,12 +176,12 @@ def test_foreign_collectors_show_after_ours() -> None:
     assert lines_of(metrics)[-1] == "extra 1"
 
 
-def test_every_family_comes_once_and_in_one_piece() -> None:
+def test_every_family_is_exported_once_and_contiguously() -> None:
     typed = [line.split()[2] for line in lines_of(busy_metrics()) if line.startswith("# TYPE")]
     assert len(typed) == len(set(typed))
 
 
-def test_what_succeeded_and_failed_adds_up_to_what_was_sent() -> None:
+def test_successes_and_failures_sum_to_the_requests_sent() -> None:
     metrics = Metrics(FakeClock())
     recorder = metrics.version("m", 1, {})
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_what_succeeded_and_failed_adds_up_to_what_was_sent() -> None:
     assert sum(values.values()) == 7
 
 
-def test_host_figures_come_from_proc_and_are_absent_without_it(tmp_path: Path) -> None:
+def test_host_metrics_are_read_from_proc_and_omitted_without_it(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("cpu  100 0 100 700 100 0 0 0 0 0\nbtime 1700000000\n")
     (tmp_path / "meminfo").write_text("MemTotal:        1000 kB\nMemFree:          100 kB\nMemAvailable:     600 kB\n")
     metrics = Metrics(FakeClock(), proc=tmp_path)
@@ -216,7 +216,7 @@ def test_host_figures_come_from_proc_and_are_absent_without_it(tmp_path: Path) -
     assert "stoker_ready 0" in nowhere
 
 
-def test_a_process_limit_that_reads_unlimited_does_not_cost_the_scrape(tmp_path: Path) -> None:
+def test_process_limit_that_reads_unlimited_does_not_fail_the_scrape(tmp_path: Path) -> None:
     own = tmp_path / "self"
     (own / "fd").mkdir(parents=True)
     (tmp_path / "stat").write_text("btime 1700000000\n")
@@ -225,7 +225,7 @@ def test_a_process_limit_that_reads_unlimited_does_not_cost_the_scrape(tmp_path:
     assert "stoker_ready 0" in lines_of(Metrics(FakeClock(), proc=tmp_path))
 
 
-def test_prometheus_own_linter_complains_of_triton_names_only() -> None:
+def test_prometheus_linter_warns_only_about_triton_names() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")

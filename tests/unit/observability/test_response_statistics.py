@@ -24,7 +24,7 @@ def test_responses_are_counted_by_position_over_all_requests():
     assert third.compute_output == Duration(0, 0)
 
 
-def test_a_model_that_answers_forever_is_listed_up_to_a_bound():
+def test_response_positions_are_listed_up_to_a_bound():
     counts = ResponseCounts()
     for position in range(MOST_POSITIONS + 5):
         counts.answered(position, 1)
@@ -32,7 +32,7 @@ def test_a_model_that_answers_forever_is_listed_up_to_a_bound():
     assert len(counts.snapshot()) == MOST_POSITIONS
 
 
-def test_the_protocol_lists_them_by_their_number_and_other_models_have_none():
+def test_protocol_lists_responses_by_number_for_decoupled_models_only():
     counts = ResponseCounts()
     counts.answered(0, 4)
     counts.ended(1, 2)

@@ -5,7 +5,7 @@ from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason
 
 
-def test_figures_are_shown_by_model_under_tensorflow_servings_names():
+def test_metrics_have_tensorflow_servings_names_by_model():
     metrics = Metrics(FakeClock(), release="1")
     for version, times_us in ((1, (17, 18)), (2, (19,))):
         recorder = metrics.version("m", version, {})
@@ -39,7 +39,7 @@ def test_figures_are_shown_by_model_under_tensorflow_servings_names():
     assert sum(line.startswith(":tensorflow:serving:batching_session:queuing_latency_bucket") for line in lines) == 53
 
 
-def test_both_families_agree_on_one_count():
+def test_both_families_have_the_same_count():
     metrics = Metrics(FakeClock(), release="1")
     recorder = metrics.version("m", 1, {})
     for exponent in range(20):

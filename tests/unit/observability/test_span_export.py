@@ -10,7 +10,7 @@ from stoker.server.observability.span_export import Collector, SpanExport, missi
 OFFSET_NS = 1_000_000
 
 
-def test_what_is_missing_is_named_by_its_distribution(monkeypatch: pytest.MonkeyPatch):
+def test_missing_package_is_named_by_its_distribution(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("stoker.server.observability.span_export.NEEDED", {"no-such-thing": "no_such_package.part", "here": "json"})
     assert missing_packages() == ["no-such-thing"]
 
@@ -27,7 +27,7 @@ def exported(record: TraceRecord) -> list[Any]:
     return list(exporter.get_finished_spans())
 
 
-def test_a_request_is_three_spans_with_events_at_their_times():
+def test_request_is_three_spans_with_events_at_their_times():
     record = TraceRecord(1, "m", 7, "r", None)
     stamps = {
         "HTTP_RECV_START": 1,
@@ -53,14 +53,14 @@ def test_a_request_is_three_spans_with_events_at_their_times():
     assert outer.resource.attributes["service.name"] == "mine"
 
 
-def test_a_request_that_went_no_further_is_as_many_spans_as_it_began():
+def test_unfinished_request_has_only_the_spans_that_it_started():
     record = TraceRecord(1, "m", 7, "", None)
     assert exported(record) == []
     record.timestamps.append(("REQUEST_START", 10))
     assert {span.name for span in exported(record)} == {"InferRequest", "m"}
 
 
-def test_what_the_sdk_raises_fails_no_request():
+def test_exception_of_the_sdk_fails_no_request():
     pytest.importorskip("opentelemetry.sdk.trace")
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 

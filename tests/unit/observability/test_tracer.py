@@ -57,7 +57,7 @@ def ids(path: Path) -> list[int]:
     return [part["id"] for part in written(path) if "model_name" in part]
 
 
-def test_one_of_every_rate_is_traced_until_count_are(tmp_path: Path):
+def test_one_of_every_rate_requests_is_traced_up_to_count(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=3, count=2))
     assert traced(tracer, *(request() for _ in range(12))) == [False, False, True, False, False, True] + [False] * 6
     assert not tracer.is_on
@@ -66,7 +66,7 @@ def test_one_of_every_rate_is_traced_until_count_are(tmp_path: Path):
     assert ids(tmp_path / "t") == [1, 2]
 
 
-def test_without_a_file_or_a_level_nothing_is_on(tmp_path: Path):
+def test_tracing_is_off_without_a_file_or_a_level(tmp_path: Path):
     assert not Tracer(None, Clock(), TraceSettings(levels=BOTH, rate=1)).is_on
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(rate=1))
     assert not tracer.is_on
@@ -74,7 +74,7 @@ def test_without_a_file_or_a_level_nothing_is_on(tmp_path: Path):
     assert not (tmp_path / "t").exists()
 
 
-def test_a_model_may_have_settings_of_its_own(tmp_path: Path):
+def test_model_may_have_its_own_settings(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock())
     tracer.set(TraceSettings(), {"loud": TraceSettings(levels=BOTH, rate=1)})
     assert traced(tracer, request("loud"), request("quiet"), request("loud")) == [True, False, True]
@@ -83,7 +83,7 @@ def test_a_model_may_have_settings_of_its_own(tmp_path: Path):
     tracer.close()
 
 
-def test_counting_goes_on_where_settings_stay(tmp_path: Path):
+def test_counting_continues_if_settings_are_unchanged(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=1, count=3))
     traced(tracer, request())
     tracer.set(TraceSettings(levels=BOTH, rate=1, count=3), {"other": TraceSettings()})
@@ -100,7 +100,7 @@ def test_log_frequency_fills_numbered_files_one_after_the_other(tmp_path: Path):
     assert {path.name: ids(path) for path in tmp_path.iterdir()} == {"t.0": [1, 2], "t.1": [3, 4], "t.2": [5]}
 
 
-def test_a_trace_tells_what_triton_tells(tmp_path: Path):
+def test_trace_has_tritons_content(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=1))
     answers: list[EngineResult] = []
     one = request(request_id="r\n1")
@@ -133,7 +133,7 @@ def test_a_trace_tells_what_triton_tells(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("level", "stamps", "tensors"), [(TraceLevel.TIMESTAMPS, 2, 0), (TraceLevel.TENSORS, 0, 1)])
-def test_a_level_is_all_that_is_noted(tmp_path: Path, level: TraceLevel, stamps: int, tensors: int):
+def test_trace_contains_only_its_level(tmp_path: Path, level: TraceLevel, stamps: int, tensors: int):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=(level,), rate=1))
     one = request()
     tracer.traced(one, 1, ignore)(BackendFailed("no answer, but the end is noted"))
@@ -143,14 +143,14 @@ def test_a_level_is_all_that_is_noted(tmp_path: Path, level: TraceLevel, stamps:
     assert [sum(kind in part for part in parts) for kind in ("timestamps", "tensor")] == [stamps, tensors]
 
 
-def test_a_request_without_response_is_traced_up_to_its_last_stamp(tmp_path: Path):
+def test_request_without_response_is_traced_up_to_its_last_stamp(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=(TraceLevel.TIMESTAMPS,), rate=1))
     traced(tracer, request())
     tracer.close()
     assert [part["timestamps"][0]["name"] for part in written(tmp_path / "t")[1:]] == ["REQUEST_START"]
 
 
-def test_tensors_are_kept_in_part_however_large_they_are():
+def test_large_tensors_are_traced_in_part():
     records: list[TraceRecord] = []
     trace = RequestTrace(TraceRecord(1, "m", 1, "", None), records.append, 0, has_timestamps=False, has_tensors=True)
     large = np.arange(KEPT_ELEMENTS * 2, dtype=np.int32).reshape(2, -1)
@@ -178,14 +178,14 @@ def test_tensors_are_kept_in_part_however_large_they_are():
         (DataType.BYTES, np.array([b"a", b"\xff"], dtype=object), '"a","\\xff"'),
     ],
 )
-def test_values_are_printed_as_what_they_are(datatype: DataType, values: Any, text: str):
+def test_values_are_printed_by_their_type(datatype: DataType, values: Any, text: str):
     record = TraceRecord(1, "m", 1, "", None)
     record.tensors.append(TracedTensor("A", "t", datatype, values.shape, values))
     *_, shown = trace_objects(record)
     assert shown["tensor"] == {"name": "t", "data": text, "shape": str(values.size), "dtype": datatype.value}
 
 
-def test_a_file_is_whole_after_every_trace_and_begins_anew_with_the_server(tmp_path: Path):
+def test_file_is_complete_after_every_trace_and_starts_empty_with_the_server(tmp_path: Path):
     path = tmp_path / "t"
     path.write_text("of an earlier run")
     for numbers in ((1,), (1, 2, 3)):
@@ -197,7 +197,7 @@ def test_a_file_is_whole_after_every_trace_and_begins_anew_with_the_server(tmp_p
         assert writer.dropped == 0
 
 
-def test_a_trace_that_cannot_be_written_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_unwritable_trace_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     writer = TraceWriter(tmp_path / "absent" / "t")
     for number in (1, 2):
         writer.put(TraceRecord(number, "m", 1, "", None))
@@ -206,7 +206,7 @@ def test_a_trace_that_cannot_be_written_is_counted_and_logged_once(tmp_path: Pat
     assert [line.message for line in caplog.records] == ["a trace cannot be written", "traces were dropped"]
 
 
-def test_a_full_queue_drops_and_never_waits(tmp_path: Path):
+def test_full_queue_drops_traces_and_never_waits(tmp_path: Path):
     writer = TraceWriter(tmp_path / "t", queue_traces=1)
     writer._thread = object()  # type: ignore[assignment] - a writer that never comes to write
     for number in range(5):

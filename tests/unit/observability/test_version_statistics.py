@@ -15,14 +15,14 @@ def answered(recorder: VersionRecorder, rows: int = 1, **durations: int) -> None
     recorder.succeeded(rows=[rows], request_ns=[request_ns], queue_ns=[queue_ns], **times)
 
 
-def test_nothing_done_yet_is_all_zero() -> None:
+def test_new_statistics_are_all_zero() -> None:
     snapshot = VersionStatistics(FakeClock()).snapshot("digits", 3)
     assert (snapshot.name, snapshot.version, snapshot.last_inference_ms, snapshot.inference_count) == ("digits", 3, 0, 0)
     assert snapshot.success == snapshot.fail == snapshot.queue == Duration(0, 0)
     assert snapshot.batches == ()
 
 
-def test_a_request_counts_once_and_its_rows_count_as_inferences() -> None:
+def test_request_counts_once_and_its_rows_count_as_inferences() -> None:
     statistics = VersionStatistics(FakeClock())
     answered(statistics, rows=5, request_ns=1000, queue_ns=100, input_ns=10, infer_ns=500, output_ns=20)
     answered(statistics, rows=2, request_ns=2000, queue_ns=200, input_ns=10, infer_ns=500, output_ns=20)
@@ -40,7 +40,7 @@ def test_queue_count_rises_for_a_request_that_never_waited() -> None:
     assert statistics.snapshot("simple", 1).queue == Duration(1, 0)
 
 
-def test_failures_are_counted_by_reason_and_touch_nothing_else() -> None:
+def test_failures_are_counted_by_reason_and_change_no_other_count() -> None:
     statistics = VersionStatistics(FakeClock())
     statistics.failed(FailureReason.REJECTED, request_ns=30)
     statistics.failed(FailureReason.BACKEND, request_ns=50)
@@ -56,7 +56,7 @@ def test_failures_are_counted_by_reason_and_touch_nothing_else() -> None:
     }
 
 
-def test_an_execution_counts_by_its_batch_size_and_stamps_the_wall_time() -> None:
+def test_execution_is_counted_by_its_batch_size_and_stamps_the_wall_time() -> None:
     clock = FakeClock(wall_ms=1_700_000_000_000)
     statistics = VersionStatistics(clock)
     statistics.executed([4], input_ns=1, infer_ns=20, output_ns=3)
@@ -72,7 +72,7 @@ def test_an_execution_counts_by_its_batch_size_and_stamps_the_wall_time() -> Non
     )
 
 
-def test_a_batch_that_never_finished_counts_no_execution() -> None:
+def test_unfinished_batch_counts_no_execution() -> None:
     statistics = VersionStatistics(FakeClock())
     statistics.executed([], input_ns=1, infer_ns=20, output_ns=0)
     assert statistics.snapshot("simple", 1).execution_count == 0
@@ -94,7 +94,7 @@ def test_retried_executions_share_the_time_and_lose_none_of_it(rows: list[int], 
     assert {batch.batch_size: batch.compute_infer.count for batch in batches} == {size: rows.count(size) for size in rows}
 
 
-def test_queue_depth_is_what_entered_and_did_not_leave() -> None:
+def test_queue_depth_is_entries_minus_exits() -> None:
     statistics = VersionStatistics(FakeClock())
     statistics.queued()
     statistics.queued()
@@ -102,7 +102,7 @@ def test_queue_depth_is_what_entered_and_did_not_leave() -> None:
     assert statistics.queue_depth == 1
 
 
-def test_histograms_see_each_answered_request_and_each_execution() -> None:
+def test_histograms_count_each_completed_request_and_each_execution() -> None:
     statistics = VersionStatistics(FakeClock())
     answered(statistics, request_ns=7_000_000, queue_ns=200_000, input_ns=1_000_000, infer_ns=4_000_000, output_ns=1_000_000)
     statistics.executed([3], input_ns=0, infer_ns=0, output_ns=0)

@@ -72,14 +72,14 @@ def ir_files(folder: Path, proto: onnx.ModelProto) -> ModelFiles:
 @pytest.mark.slow
 @pytest.mark.parametrize("buckets", [{}, {"batch_buckets": "8"}, {"batch_buckets": "dynamic"}, {"batch_buckets": "1,3,8"}])
 @pytest.mark.parametrize("rows", [1, 3, 5, 8])
-def test_a_batch_of_any_size_is_answered_row_by_row(load: Load, buckets: dict[str, str], rows: int) -> None:
+def test_batch_of_any_size_is_computed_row_by_row(load: Load, buckets: dict[str, str], rows: int) -> None:
     a = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     found = load(onnx_models.sum_and_difference(), SUMS, **buckets).execute({"a": a, "b": 2 * a}, ["difference", "sum"])
     assert found["sum"].tolist() == (3 * a).tolist()
     assert found["difference"].tolist() == (-a).tolist()
 
 
-def test_large_tensors_are_right_padded_and_not(load: Load) -> None:
+def test_large_tensors_are_computed_with_and_without_padding(load: Load) -> None:
     proto = convolution()
     instance = load(proto, CONVOLVED, batch_buckets="2,4")
     core = ov.Core()
@@ -97,7 +97,7 @@ def test_large_tensors_are_right_padded_and_not(load: Load) -> None:
 HAS_BFLOAT16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def test_bfloat16_is_used_only_where_asked_for(load: Load) -> None:
+def test_bfloat16_is_used_only_on_request(load: Load) -> None:
     x = np.random.default_rng(0).standard_normal((1, 3, 96, 96)).astype(np.float32)
     single, brief = (load(convolution(), CONVOLVED, precision=precision).execute({"x": x}, ["y"])["y"] for precision in ("f32", "bf16"))
     plain = load(convolution(), CONVOLVED).execute({"x": x}, ["y"])["y"]
@@ -106,7 +106,7 @@ def test_bfloat16_is_used_only_where_asked_for(load: Load) -> None:
     assert (0 < difference < 0.02) if HAS_BFLOAT16 else difference == 0
 
 
-def test_bfloat16_becomes_single_precision_where_the_cpu_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bfloat16_becomes_single_precision_on_a_cpu_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class WithoutBfloat16:
         """A core on a CPU without bfloat16; what it compiles with is noted."""
 
@@ -133,7 +133,7 @@ def test_bfloat16_becomes_single_precision_where_the_cpu_has_none(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_quantised_models_are_right_at_every_batch_size(load: Load) -> None:
+def test_quantised_models_are_correct_at_every_batch_size(load: Load) -> None:
     """Two products in eight bits, one behind the other, with the kernels that would join them switched off."""
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {
@@ -164,7 +164,7 @@ def test_quantised_models_are_right_at_every_batch_size(load: Load) -> None:
 
 
 @pytest.mark.slow
-def test_batches_run_side_by_side_up_to_the_depth(load: Load) -> None:
+def test_batches_run_in_parallel_up_to_the_depth(load: Load) -> None:
     instance = load(convolution(), CONVOLVED, pipeline_depth="3", batch_buckets="1,4")
     assert instance.pipeline_depth == 3
     images = [np.full((1 + seed % 4, 3, 96, 96), seed, np.float32) for seed in range(12)]
@@ -175,14 +175,14 @@ def test_batches_run_side_by_side_up_to_the_depth(load: Load) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_a_file_of_fixed_batch_size_is_run_at_that_size(load: Load) -> None:
+def test_file_of_fixed_batch_size_runs_at_that_size(load: Load) -> None:
     served = signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))}, 4)
     instance = load(onnx_models.identity(shape=(4, 2)), served)
     assert instance.static_batch_size == 4
     assert instance.execute({"x": np.ones((4, 2), np.float32)}, ["y"])["y"].shape == (4, 2)
 
 
-def test_an_integer_that_would_be_cut_is_refused(load: Load) -> None:
+def test_integer_that_would_be_truncated_is_refused(load: Load) -> None:
     instance = load(onnx_models.identity(DataType.INT64), signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.INT64, (2,))}, 8))
     fits = np.array([[-(2**31), 2**31 - 1]])
     assert instance.execute({"x": fits}, ["y"])["y"].tolist() == fits.tolist()
@@ -191,12 +191,12 @@ def test_an_integer_that_would_be_cut_is_refused(load: Load) -> None:
             instance.execute({"x": np.array([[0, value]])}, ["y"])
 
 
-def test_strings_are_refused_with_the_backend_that_takes_them(load: Load) -> None:
+def test_strings_are_refused_with_the_name_of_a_backend_for_them(load: Load) -> None:
     with pytest.raises(ModelLoadError, match=r"input\[0\].data_type: input 'x': OpenVINO serves no strings; backend onnxruntime does"):
         load(onnx_models.identity(DataType.BYTES), signature({"x": (DataType.BYTES, (2,))}, {"y": (DataType.BYTES, (2,))}, 8))
 
 
-def test_an_operator_it_does_not_know_is_named_in_one_line(load: Load, tmp_path: Path) -> None:
+def test_unknown_operator_is_named_in_one_line(load: Load, tmp_path: Path) -> None:
     node = onnx_models.helper.make_node("NoSuchOperator", ["x"], ["y"])
     proto = onnx_models.model([node], [onnx_models.value("x", ("n", 2))], [onnx_models.value("y", ("n", 2))])
     with pytest.raises(ModelLoadError, match="NoSuchOperator") as caught:
@@ -206,12 +206,12 @@ def test_an_operator_it_does_not_know_is_named_in_one_line(load: Load, tmp_path:
     assert str(tmp_path) not in caught.value.message
 
 
-def test_a_parameter_that_cannot_be_taken_stops_the_load(load: Load) -> None:
+def test_invalid_parameter_stops_the_load(load: Load) -> None:
     with pytest.raises(ModelLoadError, match=r"precision.*takes f32 or bf16"):
         load(onnx_models.sum_and_difference(), SUMS, precision="int4")
 
 
-def test_ir_is_inspected_and_served_as_onnx_is(tmp_path: Path) -> None:
+def test_ir_is_inspected_and_served_like_onnx(tmp_path: Path) -> None:
     backend = OpenVinoBackend()
     files = ir_files(tmp_path / "ir", onnx_models.sum_and_difference())
     facts = backend.inspect(files, "model.xml")
@@ -238,7 +238,7 @@ def test_ir_is_inspected_and_served_as_onnx_is(tmp_path: Path) -> None:
         (b"<net version='11'></net>", "needs its weights in 'model.bin', which the version folder does not have; it holds: model.xml"),
     ],
 )
-def test_what_is_no_ir_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+def test_invalid_ir_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     with pytest.raises(ModelLoadError, match=r"'model\.xml'") as caught:
         OpenVinoBackend().inspect(version_files(tmp_path, {"model.xml": content}), "model.xml")
     assert text in caught.value.message
@@ -255,7 +255,7 @@ def test_ir_with_a_name_that_is_not_utf8_is_refused(tmp_path: Path, name: bytes)
         OpenVinoBackend().inspect(files, "model.xml")
 
 
-def test_ir_with_cut_off_weights_is_refused(tmp_path: Path) -> None:
+def test_ir_with_truncated_weights_is_refused(tmp_path: Path) -> None:
     files = ir_files(tmp_path, convolution())
     (tmp_path / "model.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:64])
     with pytest.raises(ModelLoadError, match=r"OpenVINO 20.* does not read 'model\.xml'") as caught:
@@ -263,14 +263,14 @@ def test_ir_with_cut_off_weights_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path) not in caught.value.message
 
 
-def test_a_closed_instance_says_so(load: Load) -> None:
+def test_closed_instance_raises(load: Load) -> None:
     instance = load(onnx_models.identity(), signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))}))
     instance.close()
     with pytest.raises(Exception, match="the model is closed"):
         instance.execute({"x": np.ones((1, 2), np.float32)}, ["y"])
 
 
-def test_sizes_the_configuration_fixes_are_fixed_in_the_model(load: Load) -> None:
+def test_sizes_fixed_by_the_configuration_are_fixed_in_the_model(load: Load) -> None:
     proto = onnx_models.sum_and_difference(("n", "width"))
     fixed = dataclasses.replace(SUMS, max_batch_size=0)
     fixed = dataclasses.replace(
@@ -283,7 +283,7 @@ def test_sizes_the_configuration_fixes_are_fixed_in_the_model(load: Load) -> Non
 
 
 @pytest.mark.slow
-def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> None:
+def test_backend_and_its_package_send_no_telemetry() -> None:
     code = (
         "import sys, threading\n"
         "from stoker.backends.openvino.backend import OpenVinoBackend\n"
@@ -297,7 +297,7 @@ def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> Non
 
 
 @pytest.mark.slow
-def test_the_difference_from_onnxruntime_is_reported_where_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_difference_from_onnxruntime_is_reported_on_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend = OpenVinoBackend()
     caplog.set_level("INFO", logger="stoker.backends.openvino")
     instance = backend.load(request(tmp_path, convolution(), CONVOLVED, precision="bf16", compare_with_onnxruntime="true"))
@@ -313,7 +313,7 @@ def test_the_difference_from_onnxruntime_is_reported_where_asked_for(tmp_path: P
     assert list(backend.notices()) == []
 
 
-def test_what_onnxruntime_does_not_run_is_served_with_a_notice(tmp_path: Path) -> None:
+def test_model_that_onnxruntime_cannot_run_is_served_with_a_notice(tmp_path: Path) -> None:
     backend = OpenVinoBackend()
     served = signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))})
     instance = backend.load(request(tmp_path, onnx_models.identity(ir_version=99), served, compare_with_onnxruntime="true"))

@@ -14,7 +14,7 @@ def test_powers_of_two_and_the_largest_batch_are_compiled(max_batch_size: int, e
 
 
 @given(st.integers(1, 1 << 20))
-def test_the_sizes_chosen_are_few_ascend_and_reach_from_one_to_the_largest(max_batch_size: int) -> None:
+def test_chosen_sizes_are_few_ascending_and_include_one_and_the_largest(max_batch_size: int) -> None:
     sizes = default_buckets(max_batch_size)
     assert len(sizes) <= DEFAULT_BUCKETS
     assert list(sizes) == sorted(set(sizes))
@@ -23,7 +23,7 @@ def test_the_sizes_chosen_are_few_ascend_and_reach_from_one_to_the_largest(max_b
 
 
 @given(st.sets(st.integers(1, 64), min_size=1), st.data())
-def test_a_batch_goes_to_the_smallest_size_that_takes_it(sizes: set[int], data: st.DataObject) -> None:
+def test_batch_uses_the_smallest_sufficient_size(sizes: set[int], data: st.DataObject) -> None:
     buckets = sorted(sizes)
     rows = data.draw(st.integers(1, buckets[-1]))
     found = bucket_for(rows, buckets)

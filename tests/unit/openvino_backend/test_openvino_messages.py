@@ -26,9 +26,9 @@ from stoker.backends.openvino.messages import public_text
         ("", "RuntimeError"),
     ],
 )
-def test_what_is_left_is_the_reason_in_one_line(raw: str, shown: str) -> None:
+def test_reason_is_extracted_in_one_line(raw: str, shown: str) -> None:
     assert public_text(RuntimeError(raw), Path("/srv/copy")) == shown
 
 
-def test_a_text_of_any_length_ends() -> None:
+def test_text_of_any_length_is_bounded() -> None:
     assert len(public_text(RuntimeError("x" * 10 * MAX_CHARACTERS))) <= MAX_CHARACTERS + 3

@@ -7,7 +7,7 @@ def violations(max_batch_size: int | None = 16, **parameters: str) -> list[str]:
     return [str(violation) for violation in parameter_violations(parameters, max_batch_size)]
 
 
-def test_nothing_written_is_single_precision_one_batch_at_a_time_and_sizes_by_default() -> None:
+def test_defaults_are_single_precision_one_batch_at_a_time_and_automatic_sizes() -> None:
     read = read_parameters({})
     assert read == ModelParameters()
     assert read.precision == "f32"
@@ -33,7 +33,7 @@ def test_nothing_written_is_single_precision_one_batch_at_a_time_and_sizes_by_de
         ({"compare_with_onnxruntime": "true"}, ModelParameters(is_compared=True)),
     ],
 )
-def test_every_parameter_is_read_by_our_name_and_by_tritons(parameters: dict[str, str], expected: ModelParameters) -> None:
+def test_every_parameter_is_read_by_both_its_names(parameters: dict[str, str], expected: ModelParameters) -> None:
     assert violations(**parameters) == []
     assert read_parameters(parameters) == expected
     assert parameters.keys() <= PARAMETER_KEYS
@@ -57,7 +57,7 @@ def test_every_parameter_is_read_by_our_name_and_by_tritons(parameters: dict[str
         ({"CPU_EXTENSION_PATH": "/tmp/libx.so"}, "does not bring native code into the server"),
     ],
 )
-def test_a_value_that_cannot_be_taken_is_named_with_those_that_can(parameters: dict[str, str], text: str) -> None:
+def test_invalid_value_is_named_with_the_allowed_ones(parameters: dict[str, str], text: str) -> None:
     found = violations(**parameters)
     assert len(found) == 1, found
     assert text in found[0]

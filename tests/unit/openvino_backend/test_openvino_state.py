@@ -50,14 +50,14 @@ def saved(model: Any, folder: Path) -> ModelFiles:
 
 
 @pytest.mark.parametrize("make", [counting, counting_in_a_branch])
-def test_a_model_with_a_state_is_refused_with_its_nodes_and_what_to_do(make, tmp_path: Path) -> None:
+def test_model_with_a_state_is_refused_with_its_nodes_and_a_remedy(make, tmp_path: Path) -> None:
     files = saved(make(), tmp_path / "1")
     with pytest.raises(ModelLoadError, match=r"keeps a state .*: ReadValue 'past', Assign '.*'.*--disable-stateful") as caught:
         OpenVinoBackend().inspect(files, "model.xml")
     assert str(tmp_path) not in caught.value.message
 
 
-def test_the_check_of_a_repository_finds_it(tmp_path: Path) -> None:
+def test_check_of_a_repository_finds_the_state(tmp_path: Path) -> None:
     saved(counting(), tmp_path / "models" / "counting" / "1")
     (model,) = check_repository([tmp_path / "models"], BackendRegistry((OpenVinoBackend(),))).models
     (error,) = model.versions[0].errors

@@ -20,12 +20,12 @@ def written(folder: Path, content: bytes) -> Path:
     return path
 
 
-def test_the_root_is_found_whatever_follows_it(tmp_path: Path) -> None:
+def test_root_is_found_whatever_follows_it(tmp_path: Path) -> None:
     path = written(tmp_path, b'<?xml version="1.0"?>\n<!-- made by hand -->\n<net name="g" version="11">\n<layers><<<')
     assert read_root(path) == ("net", {"name": "g", "version": "11"})
 
 
-def test_a_root_that_begins_late_is_found(tmp_path: Path) -> None:
+def test_root_behind_a_long_prolog_is_found(tmp_path: Path) -> None:
     assert read_root(written(tmp_path, b"<!--" + b" " * 100_000 + b"--><net/>")) == ("net", {})
 
 
@@ -37,7 +37,7 @@ def test_a_root_that_begins_late_is_found(tmp_path: Path) -> None:
         b"<!DOCTYPE net SYSTEM 'file:///etc/passwd'><net version='11'/>",
     ],
 )
-def test_a_document_type_is_refused_before_anything_is_unfolded(tmp_path: Path, content: bytes) -> None:
+def test_document_type_is_refused_before_entities_are_expanded(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(UnreadableXml, match="it declares a document type, 'net', and may have none"):
         read_root(written(tmp_path, content))
 
@@ -45,13 +45,13 @@ def test_a_document_type_is_refused_before_anything_is_unfolded(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("content", "text"), [(b"", "no element found"), (b"<!-- only -->", "no element found"), (b"PK\x03\x04", "not well-formed")]
 )
-def test_what_has_no_root_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+def test_text_without_a_root_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     with pytest.raises(UnreadableXml, match=text):
         read_root(written(tmp_path, content))
 
 
 @pytest.mark.parametrize("encoding", ["shift_jis", "rot13", "idna", "punycode", "unheard-of", "long" * 1000])
-def test_an_encoding_that_cannot_be_read_is_refused_briefly(tmp_path: Path, encoding: str) -> None:
+def test_unreadable_encoding_is_refused_in_one_line(tmp_path: Path, encoding: str) -> None:
     with pytest.raises(UnreadableXml, match="its encoding cannot be read: ") as caught:
         read_root(written(tmp_path, f'<?xml version="1.0" encoding="{encoding}"?><net version="11"/>'.encode()))
     assert len(str(caught.value)) < 200

@@ -95,7 +95,7 @@ def test_every_requirement_has_a_lower_bound(manifest: str) -> None:
     assert [each for each in requirements if ">=" not in each] == []
 
 
-def test_the_table_of_extras_names_modules_and_extras_that_exist() -> None:
+def test_table_of_extras_names_existing_modules_and_extras() -> None:
     known = project()["optional-dependencies"]
     assert [owner for owner in EXTRAS if not (REPOSITORY_ROOT / owner).exists()] == []
     assert {extra for extras in EXTRAS.values() for extra in extras} <= known.keys()

@@ -57,13 +57,13 @@ def packed(root: Path) -> set[str]:
     }
 
 
-def test_the_server_wheel_holds_its_four_packages_and_nothing_else(checkout: Path, tmp_path: Path):
+def test_server_wheel_contains_only_its_four_packages(checkout: Path, tmp_path: Path):
     expected = {name for root in ("backends", "cli", "compiler", "server") for name in packed(checkout / root)}
     assert {"stoker/server/web/pages/model_pages.css", "stoker/cli/main.py", "stoker/server/pb/__init__.py"} <= expected
     assert wheel_names(checkout, tmp_path) == expected
 
 
-def test_the_client_wheel_holds_its_package_and_nothing_else(checkout: Path, tmp_path: Path):
+def test_client_wheel_contains_only_its_package(checkout: Path, tmp_path: Path):
     expected = {name for name in packed(checkout / "clients" / "python") if name.startswith("stoker_client/")}
     assert {"stoker_client/__init__.py", "stoker_client/py.typed"} <= expected
     assert wheel_names(checkout / "clients" / "python", tmp_path) == expected

@@ -28,7 +28,7 @@ def test_transposes_are_composed_or_cancel() -> None:
     assert fused("fuse_consecutive_transpose", text) == ["Relu"]
 
 
-def test_a_transpose_that_others_read_stays_for_them() -> None:
+def test_transpose_with_other_readers_is_kept_for_them() -> None:
     text = "g (float[2,3] x) => (float[2,3] y, float[3,2] z) { a = Transpose(x) b = Transpose(a) y = Relu(b) z = Neg(a) }"
     assert fused("fuse_consecutive_transpose", text) == ["Transpose", "Relu", "Neg"]
 
@@ -52,7 +52,7 @@ def test_three_transposes_become_one() -> None:
         ("int64", 6, 7, ["Cast", "Cast", "Neg"]),
     ],
 )
-def test_casts_are_fused_only_where_the_middle_loses_nothing(source: str, between: int, wanted: int, left: list[str]) -> None:
+def test_casts_are_fused_only_if_the_middle_type_loses_nothing(source: str, between: int, wanted: int, left: list[str]) -> None:
     name = {1: "float", 10: "float16", 11: "double", 7: "int64", 6: "int32"}[wanted]
     text = f"g ({source}[5] x) => ({name}[5] y) {{ a = Cast<to = {between}>(x) b = Cast<to = {wanted}>(a) y = Neg(b) }}"
     assert fused("fuse_consecutive_cast", text) == left
@@ -67,7 +67,7 @@ _NUMBERS = [
 
 @pytest.mark.parametrize("narrow", _NUMBERS)
 @pytest.mark.parametrize("wide", _NUMBERS)
-def test_holding_every_value_is_what_numpy_finds(narrow: ir.DataType, wide: ir.DataType) -> None:
+def test_lossless_casts_equal_numpys(narrow: ir.DataType, wide: ir.DataType) -> None:
     if not holds_every_value(wide, narrow):
         return
     bits = np.dtype(narrow.numpy()).itemsize * 8
@@ -79,7 +79,7 @@ def test_holding_every_value_is_what_numpy_finds(narrow: ir.DataType, wide: ir.D
     assert same.all()
 
 
-def test_what_holds_what() -> None:
+def test_lossless_casts_between_types_are_known() -> None:
     half, brain, single = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
     assert holds_every_value(single, half)
     assert holds_every_value(single, brain)
@@ -103,13 +103,13 @@ def test_what_holds_what() -> None:
         ("Unsqueeze(x, one)", [6, 4], ["Reshape"]),
     ],
 )
-def test_only_the_last_reshape_counts(first: str, second: list[int], left: list[str]) -> None:
+def test_consecutive_reshapes_become_the_last(first: str, second: list[int], left: list[str]) -> None:
     out = ",".join(str(size) for size in np.zeros(24).reshape([2 if size == 0 else size for size in second]).shape)
     text = f"g (float[2,3,4] x) => (float[{out}] y) {{ m = {first} y = Reshape(m, b) }}"
     assert fused("fuse_consecutive_reshape", text, {"a": np.array([2, 12]), "b": np.array(second), "one": np.array([1])}) == left
 
 
-def test_a_zero_for_an_unknown_dimension_keeps_both_reshapes() -> None:
+def test_zero_for_an_unknown_dimension_keeps_both_reshapes() -> None:
     text = "g (float[n,3] x) => (float[p,q] y) { m = Reshape(x, a) y = Reshape(m, b) }"
     assert fused("fuse_consecutive_reshape", text, {"a": np.array([-1, 1]), "b": np.array([0, 1])}) == ["Reshape", "Reshape"]
 
@@ -159,7 +159,7 @@ def test_unsqueezes_of_unknown_rank_are_fused_only_from_the_front() -> None:
         ("a = Add(x, c) b = Neg(a) d1 = Add(a, d) y = Add(b, d1)", ["Add", "Neg", "Add", "Add"]),
     ],
 )
-def test_constants_in_a_row_are_combined(body: str, left: list[str]) -> None:
+def test_consecutive_constants_are_combined(body: str, left: list[str]) -> None:
     initializers = {"c": np.array([3, 0.7], np.float32), "d": np.float32(1.3)}
     assert fused("fuse_consecutive_arithmetic", f"g (float[2] x) => (float[2] y) {{ {body} }}", initializers, rtol=1e-6, atol=1e-6) == left
 
@@ -173,7 +173,7 @@ def test_constants_in_a_row_are_combined(body: str, left: list[str]) -> None:
         (np.float32, "Mul", [[1], [2]], [[3, 4]]),  # larger than both
     ],
 )
-def test_constants_that_would_not_combine_well_stay(kind: type, op: str, c: object, d: object) -> None:
+def test_constants_that_combine_inexactly_are_kept(kind: type, op: str, c: object, d: object) -> None:
     name = np.dtype(kind).name.replace("float32", "float")
     text = f"g ({name}[2,2] x) => ({name}[2,2] y) {{ a = {op}(x, c) y = {op}(a, d) }}"
     assert fused("fuse_consecutive_arithmetic", text, {"c": np.array(c, kind), "d": np.array(d, kind)}) == [op, op]
@@ -202,7 +202,7 @@ def weights(*shape: int) -> np.ndarray:
         ("ConvTranspose", (3, 4, 2, 2), True),
     ],
 )
-def test_batch_normalization_goes_into_the_convolution(op: str, shape: tuple[int, ...], bias: bool) -> None:
+def test_batch_normalization_is_folded_into_the_convolution(op: str, shape: tuple[int, ...], bias: bool) -> None:
     initializers = {**batch_norm(4), "w": weights(*shape), "c": weights(4)}
     size = 4 if op == "Conv" else 6
     conv = f"{op}(x, w, c)" if bias else f"{op}(x, w)"
@@ -210,13 +210,13 @@ def test_batch_normalization_goes_into_the_convolution(op: str, shape: tuple[int
     assert fused("fuse_bn_into_conv", text, initializers, rtol=1e-4, atol=1e-5) == [op]
 
 
-def test_batch_normalization_goes_into_a_grouped_transposed_convolution() -> None:
+def test_batch_normalization_is_folded_into_a_grouped_transposed_convolution() -> None:
     initializers = {**batch_norm(6), "w": weights(4, 3, 2, 2)}
     text = "g (float[1,4,3,3] x) => (float[1,6,4,4] y) { a = ConvTranspose<group = 2>(x, w) y = BatchNormalization(a, s, b, m, v) }"
     assert fused("fuse_bn_into_conv", text, initializers, rtol=1e-4, atol=1e-5) == ["ConvTranspose"]
 
 
-def test_shared_weights_stay_for_the_others() -> None:
+def test_shared_weights_are_kept_for_other_readers() -> None:
     initializers = {**batch_norm(4), "w": weights(4, 3, 1, 1)}
     text = """g (float[1,3,2,2] x) => (float[1,4,2,2] y, float[1,4,2,2] z) {
         a = Conv(x, w) y = BatchNormalization(a, s, b, m, v) z = Conv(x, w)
@@ -233,11 +233,11 @@ def test_shared_weights_stay_for_the_others() -> None:
         "g (float[1,3,2,2] x, float[4] s) => (float[1,4,2,2] y) { a = Conv(x, w) y = BatchNormalization(a, s, b, m, v) }",
     ],
 )
-def test_batch_normalization_stays_where_it_must(text: str) -> None:
+def test_batch_normalization_that_cannot_be_folded_is_kept(text: str) -> None:
     assert "BatchNormalization" in fused("fuse_bn_into_conv", text, {**batch_norm(4), "w": weights(4, 3, 1, 1)})
 
 
-def test_half_weights_that_would_overflow_stay() -> None:
+def test_half_weights_that_would_overflow_are_kept() -> None:
     values = batch_norm(1, np.float16) | {"v": np.array([0], np.float16), "s": np.array([60000], np.float16)}
     text = "g (float16[1,1,2,2] x) => (float16[1,1,2,2] y) { a = Conv(x, w) y = BatchNormalization<epsilon = 1e-6>(a, s, b, m, v) }"
     after = get_pass("fuse_bn_into_conv")(parse(text, {**values, "w": np.array([[[[100]]]], np.float16)}))

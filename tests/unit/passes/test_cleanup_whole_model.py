@@ -38,19 +38,19 @@ def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def test_deadend_removes_nodes_and_weights_that_nothing_reads() -> None:
+def test_deadend_removes_unread_nodes_and_weights() -> None:
     text = "g (float[2] x) => (float[2] y) { a = Mul(x, u) b = Relu(a) y = Add(x, w) }"
     made = after("eliminate_deadend", parse(text, {"u": np.array([1, 2], np.float32), "w": np.array([3, 4], np.float32)}))
     assert (op_types(made), list(initializers_of(made))) == (["Add"], ["w"])
 
 
-def test_deadend_keeps_what_a_branch_reads_and_cleans_branches() -> None:
+def test_deadend_keeps_values_read_by_branches_and_cleans_branches() -> None:
     text = """g (bool c, float[2] x) => (float[2] y) { a = Relu(x) z = Neg(x)
         y = If(c) <then_branch = t () => (float[2] p) { d = Abs(a) p = Exp(a) }, else_branch = e () => (float[2] q) { q = Neg(x) }> }"""
     assert op_types(after("eliminate_deadend", parse(text))) == ["Relu", "If", "Exp", "Neg"]
 
 
-def test_unused_initializers_go_unless_callers_see_them() -> None:
+def test_unused_initializers_are_removed_unless_callers_see_them() -> None:
     text = "g (float[2] x, float[2] seen) => (float[2] y, float[2] out) { y = Relu(x) }"
     made = after("eliminate_unused_initializer", parse(text, {name: np.array([1, 2], np.float32) for name in ("seen", "out", "gone")}))
     assert sorted(initializers_of(made)) == ["out", "seen"]
@@ -69,7 +69,7 @@ def test_equal_nodes_that_are_both_outputs_keep_both_names() -> None:
     assert op_types(made) == ["Relu", "Identity"]
 
 
-def test_identities_of_one_input_that_are_both_outputs_stay() -> None:
+def test_identities_of_one_input_that_are_both_outputs_are_kept() -> None:
     model = as_ir(parse("g (float[2] x) => (float[2] y, float[2] z) { y = Identity(x) z = Identity(x) }"))
     assert not get_pass("eliminate_duplicate_nodes").apply(model)
 
@@ -93,14 +93,14 @@ def test_nodes_with_different_metadata_are_not_merged() -> None:
     assert not get_pass("eliminate_duplicate_nodes").apply(model)
 
 
-def test_equal_nodes_of_different_branches_stay_apart() -> None:
+def test_equal_nodes_of_different_branches_are_not_merged() -> None:
     text = """g (bool c, float[2] x) => (float[2] y) {
         y = If(c) <then_branch = t () => (float[2] p) { a = Relu(x) p = Abs(a) },
                    else_branch = e () => (float[2] q) { a = Relu(x) b = Relu(x) q = Add(a, b) }> }"""
     assert op_types(after("eliminate_duplicate_nodes", parse(text))) == ["If", "Relu", "Abs", "Relu", "Add"]
 
 
-def test_equal_initializers_are_held_once() -> None:
+def test_equal_initializers_are_stored_once() -> None:
     text = "g (float[2] x, float[2] d) => (float[2] y) { p = Add(x, a) q = Add(p, b) r = Add(q, c) s = Add(r, d) y = Add(s, n) }"
     weights = {name: np.array([0, 2], np.float32) for name in "abd"} | {
         "c": np.array([0, 3], np.float32),
@@ -110,27 +110,27 @@ def test_equal_initializers_are_held_once() -> None:
     assert sorted(initializers_of(made)) == ["a", "c", "d", "n"]
 
 
-def test_equal_initializers_of_other_types_stay_apart() -> None:
+def test_equal_initializers_of_other_types_are_not_merged() -> None:
     text = "g (float[1] x) => (float[1] y, int32[1] z) { y = Add(x, a) z = Add(b, b) }"
     made = after("eliminate_duplicate_initializer", parse(text, {"a": np.array([0], np.float32), "b": np.array([0], np.int32)}))
     assert sorted(initializers_of(made)) == ["a", "b"]
 
 
-def test_duplicates_are_removed_from_branches_where_the_main_graph_has_them() -> None:
+def test_duplicates_in_branches_are_replaced_by_those_of_the_main_graph() -> None:
     model = parse(BRANCHES, {"w": np.array([1, 2], np.float32)})
     made = after("remove_duplicated_initializer", model)
     assert [[each.name for each in graph.initializer] for graph in all_graphs(made)] == [["w"], [], ["u"]]
     assert [len(graph.initializer) for graph in all_graphs(after("eliminate_duplicate_initializer", model))] == [1, 1, 1]
 
 
-def test_initializers_of_branches_move_to_the_main_graph_under_names_of_their_own() -> None:
+def test_initializers_of_branches_move_to_the_main_graph_under_unique_names() -> None:
     made = after("move_subgraph_initializer", parse(BRANCHES, {"w": np.array([1, 2], np.float32)}))
     main, *branches = all_graphs(made)
     assert len({each.name for each in main.initializer}) == 3
     assert not any(graph.initializer for graph in branches)
 
 
-def test_initializers_are_no_inputs() -> None:
+def test_initializers_are_not_inputs() -> None:
     model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }", {"w": np.array([1, 2], np.float32)})
     made = after("remove_initializer_from_input", model)
     assert [each.name for each in made.graph.input] == ["x"]
@@ -146,7 +146,7 @@ def test_constants_become_initializers_of_their_graph() -> None:
     assert [[each.name for each in graph.initializer] for graph in all_graphs(made)] == [["k", "s"], ["i"], []]
 
 
-def test_a_constant_that_is_an_output_stays() -> None:
+def test_constant_that_is_an_output_is_kept() -> None:
     text = "g (float[2] x) => (float[2] y, float[2] k) { k = Constant<value = float[2] {1.0, 2.0}>() y = Mul(x, k) }"
     assert op_types(after("extract_constant_to_initializer", parse(text))) == ["Constant", "Mul"]
 
@@ -159,7 +159,7 @@ def test_constants_of_functions_stay_nodes() -> None:
     assert not get_pass("extract_constant_to_initializer").apply(as_ir(model))
 
 
-def test_nodes_get_names_of_their_own() -> None:
+def test_nodes_get_unique_names() -> None:
     model = parse(BRANCHES, {"w": np.array([1, 2], np.float32)})
     plain = as_ir(model)
     plain.graph[0].name = plain.graph[1].name = "Mul_1"
@@ -171,7 +171,7 @@ def test_nodes_get_names_of_their_own() -> None:
     assert not get_pass("unique_name_for_nodes").apply(plain)
 
 
-def test_nodes_are_sorted_and_keep_their_order_otherwise() -> None:
+def test_nodes_are_sorted_stably() -> None:
     model = parse("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(x) y = Add(a, b) }")
     shuffled = as_ir(model)
     first = shuffled.graph[0]
@@ -183,14 +183,14 @@ def test_nodes_are_sorted_and_keep_their_order_otherwise() -> None:
     assert not get_pass("sort_graph").apply(shuffled)
 
 
-def test_a_graph_that_goes_in_a_circle_is_refused() -> None:
+def test_cyclic_graph_is_refused() -> None:
     model = as_ir(parse("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) y = Abs(b) }"))
     model.graph[0].replace_input_with(0, model.graph[1].outputs[0])
     with pytest.raises(PassError, match="graph 'g' goes round in a circle"):
         PassManager(["sort_graph"]).run(model)
 
 
-def test_every_clean_up_pass_leaves_a_small_network_as_it_computes() -> None:
+def test_every_clean_up_pass_preserves_the_results_of_a_small_network() -> None:
     from stoker.compiler.passes import registry
 
     registry.load_builtin_passes()

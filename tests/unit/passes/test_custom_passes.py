@@ -54,7 +54,7 @@ def test_passes_of_a_file_are_registered_and_run(tmp_path: Path) -> None:
         ("x = 1\n", r"broken\.py: registers no pass"),
     ],
 )
-def test_a_broken_file_is_one_line_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+def test_broken_file_is_reported_in_one_line_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "broken.py"
     path.write_text(text)
     with pytest.raises(PassError, match=message) as caught:
@@ -62,7 +62,7 @@ def test_a_broken_file_is_one_line_with_file_and_line(tmp_path: Path, text: str,
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PassError, match="there is no such file"):
         load_custom_passes(tmp_path / "none.py")
 
@@ -80,7 +80,7 @@ def test_a_proto_pass_that_returns_no_model_is_refused() -> None:
         PassManager([Returning(lambda model: None)]).run(parse(MODEL))
 
 
-def test_a_proto_pass_may_return_another_model_and_says_if_it_changed_anything() -> None:
+def test_proto_pass_may_return_another_model_and_whether_it_changed() -> None:
     model = as_ir(parse(MODEL))
     other = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     assert Returning(lambda model: other).apply(model)

@@ -55,7 +55,7 @@ def opsets_of(case: NodeCase) -> list[int]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_every_operator_of_every_opset_means_the_same_after_conversion(part: int) -> None:
+def test_every_operator_of_every_opset_computes_the_same_after_conversion(part: int) -> None:
     wrong, compared = [], 0
     with quiet_logs():
         for case in node_cases()[part::PARTS]:

@@ -39,7 +39,7 @@ def test_model_overview_counts_operators_and_weights(console: Console) -> None:
     assert "opset ai.onnx 18" in printed(console)
 
 
-def test_model_io_info_stat_lists_what_goes_in_and_out(console: Console) -> None:
+def test_model_io_info_stat_lists_inputs_and_outputs(console: Console) -> None:
     stat = ModelIoInfoStat(console)
     assert not stat.apply(as_ir(MODEL))
     found = [(each.name, each.is_input, each.dtype, each.shape, each.bytes) for each in stat.tensors]
@@ -75,7 +75,7 @@ def test_check_unsupported_attribute_lists_every_objection(node: object, reasons
         assert reason in operator.reason
 
 
-def test_check_with_fake_data_prints_how_far_outputs_are_off(console: Console) -> None:
+def test_check_with_fake_data_prints_the_output_errors(console: Console) -> None:
     source = parse("g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) z = Neg(x) }")
     changed = parse(
         "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) n = Neg(x) z = Add(n, half) }", {"half": np.float32(0.5)}
@@ -105,12 +105,12 @@ def test_add_checkpoints_shows_inner_tensors() -> None:
     assert results["a"].tolist() == [[2.0] * 3] * 2
 
 
-def test_add_checkpoints_names_tensors_that_no_node_makes() -> None:
+def test_add_checkpoints_names_tensors_without_a_producer() -> None:
     with pytest.raises(PassError, match="makes 'nope', 'x'"):
         get_pass("add_checkpoints", checkpoints=["a", "nope", "x"]).apply(as_ir(MODEL))
 
 
-def test_remove_outputs_drops_them_with_what_only_they_needed() -> None:
+def test_remove_outputs_removes_their_exclusive_nodes() -> None:
     after = get_pass("remove_outputs", remove_outputs=["y", "u"])(MODEL)
     assert op_types(after) == ["Relu", "Neg"]
     assert initializers_of(after) == {}
@@ -121,7 +121,7 @@ def test_remove_outputs_drops_them_with_what_only_they_needed() -> None:
 @pytest.mark.parametrize(
     ("names", "message"), [(["y", "q"], "no output 'q'; the outputs are y, z, u"), (["y", "z", "u"], "no output would be left")]
 )
-def test_remove_outputs_refuses_unknown_ones_and_the_last(names: list[str], message: str) -> None:
+def test_remove_outputs_refuses_unknown_outputs_and_the_last(names: list[str], message: str) -> None:
     with pytest.raises(PassError, match=message):
         get_pass("remove_outputs", remove_outputs=names).apply(as_ir(MODEL))
 
@@ -141,12 +141,12 @@ def _share_names() -> object:
         (lambda: parse("g (float[2] x) => (float[3] y) { y = Relu(x) }"), ["the model is invalid after all passes"]),
     ],
 )
-def test_final_check_gives_all_reasons(make: Callable[[], object], messages: list[str]) -> None:
+def test_final_check_lists_all_reasons(make: Callable[[], object], messages: list[str]) -> None:
     with pytest.raises(CompileError) as caught:
         get_pass("final_check").apply(as_ir(make()))  # type: ignore[arg-type]
     for message in messages:
         assert caught.match(message)
 
 
-def test_final_check_passes_a_sound_model() -> None:
+def test_final_check_passes_a_valid_model() -> None:
     assert not get_pass("final_check").apply(as_ir(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")))

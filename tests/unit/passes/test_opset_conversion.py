@@ -70,13 +70,13 @@ def lowered(text: str, initializers: dict[str, object] | None = None, *, to: int
         ),
     ],
 )
-def test_operators_of_opset_18_are_written_at_11(text: str, initializers: dict[str, object], operators: list[str]) -> None:
+def test_operators_of_opset_18_are_converted_to_11(text: str, initializers: dict[str, object], operators: list[str]) -> None:
     assert lowered(text, initializers) == operators
 
 
 @pytest.mark.parametrize("axis", [-1, 1, -2])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_layer_normalization_is_written_out(axis: int, has_bias: bool) -> None:
+def test_layer_normalization_is_decomposed(axis: int, has_bias: bool) -> None:
     shape = (3, 4) if axis != -1 else (4,)
     text = f"g (float[2,3,4] x) => (float[2,3,4] y) {{ y = LayerNormalization<axis = {axis}>(x, w{', b' if has_bias else ''}) }}"
     operators = ["ReduceMean", "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Div", "Mul", *(["Add"] if has_bias else [])]
@@ -89,7 +89,7 @@ def test_layer_normalization_of_halves_keeps_its_statistics_in_float() -> None:
     assert (made[0], made[-2:]) == ("Cast", ["Cast", "Mul"])
 
 
-def test_clip_pad_and_slice_go_down_to_their_attributes() -> None:
+def test_clip_pad_and_slice_are_lowered_to_their_attributes() -> None:
     text = "g (float[4,4] x) => (float[4,5] y) { a = Clip(x, lo, hi) b = Pad(a, p, v) y = Slice(b, s, e, ax) }"
     weights = {"lo": np.float32(-0.5), "hi": np.float32(0.5), "p": ints(0, 1, 0, 0), "v": np.float32(2)}
     assert lowered(text, {**weights, "s": ints(0), "e": ints(9), "ax": ints(1)}, to=9) == ["Clip", "Pad", "Slice"]
@@ -117,7 +117,7 @@ def test_branches_are_lowered_too() -> None:
         (22, "g (float[1,1,4,4] x) => (float[1,1,3,3] y) { y = AveragePool<kernel_shape = [2, 2], dilations = [1, 1]>(x) }", {}),
     ],
 )
-def test_newer_models_come_down_to_the_internal_opset_and_on_to_11(opset: int, text: str, initializers: dict[str, object]) -> None:
+def test_newer_models_are_lowered_to_the_internal_opset_and_on_to_11(opset: int, text: str, initializers: dict[str, object]) -> None:
     model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
     internal = convert_to_internal(model)
     assert opset_of(internal) == 18
@@ -136,7 +136,7 @@ def test_newer_models_come_down_to_the_internal_opset_and_on_to_11(opset: int, t
         (7, "g (float[2,3] x) => (float[2,3] y) { z = MatMul(x, w) y = Add(z, x) }", {"w": floats(3, 3)}),
     ],
 )
-def test_older_models_come_up_to_the_internal_opset(opset: int, text: str, initializers: dict[str, object]) -> None:
+def test_older_models_are_raised_to_the_internal_opset(opset: int, text: str, initializers: dict[str, object]) -> None:
     model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
     internal = convert_to_internal(model)
     assert opset_of(internal) == 18
@@ -144,7 +144,7 @@ def test_older_models_come_up_to_the_internal_opset(opset: int, text: str, initi
     assert_same_results(model, internal)
 
 
-def test_weights_and_inputs_with_a_default_stay_what_they_are() -> None:
+def test_weights_and_inputs_with_a_default_are_preserved() -> None:
     text = "g (float[2,64] x, float[64] d) => (float[2,64] y) { z = MatMul(x, w) a = Add(z, d) y = Mul(a, s) }"
     model = parse(text, {"w": floats(64, 64), "d": floats(64), "s": np.float32(2)}, opset=13)
     internal = convert_to_internal(model)
@@ -183,9 +183,7 @@ PAST = "float[1,2,3,8] pk, float[1,2,3,8] pv"
         (12, "g (float[2,4] x) => (float[2,4] y) { y = Celu<alpha = 2.0>(x) }", {}),
     ],
 )
-def test_operators_that_onnx_defines_by_functions_come_to_the_internal_opset(
-    opset: int, text: str, initializers: dict[str, object]
-) -> None:
+def test_operators_defined_by_functions_are_converted_to_the_internal_opset(opset: int, text: str, initializers: dict[str, object]) -> None:
     model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
     internal = convert_to_internal(model)
     assert opset_of(internal) == 18
@@ -194,7 +192,7 @@ def test_operators_that_onnx_defines_by_functions_come_to_the_internal_opset(
 
 
 @pytest.mark.parametrize("alpha", ["", "<alpha = 1.5>"])
-def test_swish_and_swiglu_are_written_out(alpha: str) -> None:
+def test_swish_and_swiglu_are_decomposed(alpha: str) -> None:
     """ONNX Runtime has no kernel for them at opset 24; the form they get is the definition."""
     text = f"g (float[2,8] x) => (float[2,4] y) {{ a, b = Split<axis = 1, num_outputs = 2>(x) s = Swish{alpha}(b) y = Mul(a, s) }}"
     x = floats(2, 8)
@@ -203,14 +201,14 @@ def test_swish_and_swiglu_are_written_out(alpha: str) -> None:
     np.testing.assert_allclose(y, a * b / (1 + np.exp(-(1.5 if alpha else 1.0) * b)), rtol=1e-5)
 
 
-def test_celu_of_halves_is_written_at_opset_11() -> None:
+def test_celu_of_halves_is_converted_to_opset_11() -> None:
     model = parse("g (float16[2,4] x) => (float16[2,4] y) { y = Celu<alpha = 2.0>(x) }", opset=28)
     made = convert_for_output(model, 11, explicitly_asked=True)
     assert opset_of(made) == 11
     assert "Celu" not in op_types(made)
 
 
-def test_a_call_may_leave_out_outputs_of_a_function() -> None:
+def test_call_may_omit_outputs_of_a_function() -> None:
     body = [helper.make_node("Neg", ["a"], ["m"]), helper.make_node("Relu", ["a"], ["b"])]
     function = helper.make_function("own", "Two", ["a"], ["m", "b"], body, [helper.make_opsetid("", 17)])
     node = helper.make_node("Two", ["x"], ["y"], domain="own")
@@ -230,7 +228,7 @@ def test_functions_of_the_model_are_inlined() -> None:
     assert_same_results(model, internal)
 
 
-def test_metadata_of_nodes_survives_both_ways() -> None:
+def test_metadata_of_nodes_are_kept_in_both_directions() -> None:
     for source, target in ((18, 11), (11, 18)):
         model = parse("g (float[2] x) => (float[2] y) { z = Relu(x) y = Abs(z) }", opset=source)
         entry = model.graph.node[0].metadata_props.add()
@@ -249,7 +247,7 @@ def test_metadata_of_nodes_survives_both_ways() -> None:
         ("g (float[2,4] x) => (float[2,4] y) { z = Cast<to = 16>(x) w = Add(z, z) y = Cast<to = 1>(w) }", {}, "bfloat16"),
     ],
 )
-def test_without_an_adapter_the_opset_stays_with_one_warning(
+def test_model_without_an_adapter_keeps_its_opset_with_one_warning(
     text: str, initializers: dict[str, object], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = parse(text, initializers)  # type: ignore[arg-type]
@@ -268,7 +266,7 @@ def test_all_operators_without_an_adapter_are_named_at_once() -> None:
         convert_for_output(model, 11, explicitly_asked=True)
 
 
-def test_a_newer_model_that_cannot_come_down_keeps_its_opset(caplog: pytest.LogCaptureFixture) -> None:
+def test_newer_model_that_cannot_be_lowered_keeps_its_opset(caplog: pytest.LogCaptureFixture) -> None:
     model = parse("g (float[2] x) => (float[2] y) { z = Cast<to = 18>(x) y = Cast<to = 1>(z) }", opset=19)
     with caplog.at_level(logging.WARNING):
         internal = convert_to_internal(model)
@@ -278,7 +276,7 @@ def test_a_newer_model_that_cannot_come_down_keeps_its_opset(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("version", [6, 99])
-def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
+def test_nonexistent_opsets_are_refused(version: int) -> None:
     with pytest.raises(OptionError, match=f"convert_version {version}: expected 7 to"):
         convert_for_output(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }"), version)
 
@@ -289,7 +287,7 @@ def test_sources_of_unknown_opsets_are_refused(version: int, reason: str) -> Non
         convert_to_internal(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=version))
 
 
-def test_the_other_spelling_of_the_default_domain_is_understood() -> None:
+def test_other_spelling_of_the_default_domain_is_understood() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=18)
     model.opset_import[0].domain = "ai.onnx"
     internal = convert_to_internal(model)
@@ -322,7 +320,7 @@ def residual_block() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("make", [attention_block, residual_block])
 @pytest.mark.parametrize("version", [11, 13, 15, 17, 18, 21])
-def test_blocks_of_bert_and_resnet_are_written_at_any_opset(make: object, version: int) -> None:
+def test_blocks_of_bert_and_resnet_are_converted_to_any_opset(make: object, version: int) -> None:
     model = make()  # type: ignore[operator]
     made = convert_for_output(model, version, explicitly_asked=True)
     assert opset_of(made) == version

@@ -136,7 +136,7 @@ FEEDS: dict[str, Feeds] = {"one hot of negative indices": {"x": ints(-1, 2, 7)}}
 
 
 @pytest.mark.parametrize(("name", "opset"), [(name, opset) for name, (opsets, _, _) in OLD_FORMS.items() for opset in opsets])
-def test_old_forms_mean_the_same_at_the_internal_opset(name: str, opset: int) -> None:
+def test_old_forms_compute_the_same_at_the_internal_opset(name: str, opset: int) -> None:
     _, text, weights = OLD_FORMS[name]
     model = parse(text, weights, opset=opset)
     before = model.SerializeToString()
@@ -148,7 +148,7 @@ def test_old_forms_mean_the_same_at_the_internal_opset(name: str, opset: int) ->
 
 
 @pytest.mark.parametrize("name", [name for name, (opsets, _, weights) in OLD_FORMS.items() if opsets[0] == 7 and not weights])
-def test_old_forms_are_read_from_files_of_their_time(name: str) -> None:
+def test_old_forms_are_read_from_old_files(name: str) -> None:
     """Exporters of opset 7 and 8 wrote IR version 3, where every initializer is an input as well."""
     model = parse(OLD_FORMS[name][1], opset=7)
     model.ir_version = 3
@@ -206,7 +206,7 @@ def test_old_forms_are_read_from_files_of_their_time(name: str) -> None:
         (9, "g (int32[2] x) => (int32[2] y) { y = Erf(x) }", {}, r"'input' cannot be tensor\(int32\) since opset 13"),
     ],
 )
-def test_what_has_no_counterpart_is_refused_with_its_node(opset: int, text: str, weights: Arrays, reason: str) -> None:
+def test_form_without_a_counterpart_is_refused_with_its_node(opset: int, text: str, weights: Arrays, reason: str) -> None:
     with pytest.raises(CompileError, match=f"opset {opset} cannot be converted to 18: node .*{reason}"):
         convert_to_internal(parse(text, weights, opset=opset))
 
@@ -223,7 +223,7 @@ def test_what_has_no_counterpart_is_refused_with_its_node(opset: int, text: str,
         (20, "g (float[1,8,1] x) => (float[1,8,2] y) { y = DFT<axis = 1>(x) }", {}),
     ],
 )
-def test_models_are_written_at_newer_opsets_with_the_same_meaning(opset: int, text: str, weights: Arrays) -> None:
+def test_models_are_converted_to_newer_opsets_with_the_same_meaning(opset: int, text: str, weights: Arrays) -> None:
     model = parse(text, weights)
     made = convert_for_output(model, opset, explicitly_asked=True)
     assert opset_of(made) == opset
@@ -241,22 +241,22 @@ def test_models_are_written_at_newer_opsets_with_the_same_meaning(opset: int, te
         ),
     ],
 )
-def test_values_of_attributes_that_are_newer_are_not_written_at_older_opsets(text: str, weights: Arrays, reason: str) -> None:
+def test_newer_attribute_values_are_not_written_at_older_opsets(text: str, weights: Arrays, reason: str) -> None:
     with pytest.raises(CompileError, match=reason):
         convert_for_output(parse(text, weights, opset=19), 18, explicitly_asked=True)
 
 
-def test_the_mask_of_a_dropout_is_not_written_where_it_means_something_else() -> None:
+def test_dropout_mask_is_not_written_at_opsets_with_another_meaning() -> None:
     with pytest.raises(CompileError, match="its mask is read"):
         convert_for_output(parse("g (float[3] x) => (float[3] y, bool[3] m) { y, m = Dropout(x) }"), 11, explicitly_asked=True)
 
 
-def test_scatter_limits_are_not_written_before_they_were_there() -> None:
+def test_scatter_reductions_are_not_written_at_older_opsets() -> None:
     text = 'g (float[3] x, float[1] u) => (float[3] y) { y = ScatterElements<reduction = "max">(x, i, u) }'
     with pytest.raises(CompileError, match="reduction 'max' is new in opset 18"):
         convert_for_output(parse(text, {"i": ints(1)}), 17, explicitly_asked=True)
 
 
-def test_a_batch_is_scanned_row_by_row() -> None:
+def test_batched_scan_runs_row_by_row() -> None:
     opsets, text, weights = OLD_FORMS["scan of a batch"]
     assert op_types(convert_to_internal(parse(text, weights, opset=opsets[0]))) == ["Scan", "Scan", "Add", "Mul"]

@@ -39,19 +39,19 @@ def names(manager: PassManager) -> list[str]:
     return [each.name for each in manager.passes]
 
 
-def test_a_list_in_order_stays_as_it_is() -> None:
+def test_sorted_list_is_unchanged() -> None:
     assert names(PassManager([make("c"), make("a", depend=["c"]), make("b", before=["d"]), make("d")])) == ["c", "a", "b", "d"]
 
 
-def test_passes_move_behind_what_they_depend_on_and_no_further() -> None:
+def test_passes_move_just_behind_their_dependencies() -> None:
     assert names(PassManager([make("a", depend=["c"]), make("b"), make("c"), make("d")])) == ["b", "c", "a", "d"]
 
 
-def test_passes_move_before_what_must_not_run_first() -> None:
+def test_passes_move_before_their_successors() -> None:
     assert names(PassManager([make("late"), make("other"), make("early", before=["late"])])) == ["other", "early", "late"]
 
 
-def test_a_pass_may_stand_twice_and_one_earlier_occurrence_is_enough() -> None:
+def test_repeated_pass_is_kept_and_one_earlier_occurrence_is_sufficient() -> None:
     shape, needs = make("shape_"), make("needs", depend=["shape_"])
     assert names(PassManager([shape, needs, shape])) == ["shape_", "needs", "shape_"]
 
@@ -61,18 +61,18 @@ def test_passes_that_exclude_each_other_are_refused() -> None:
         PassManager([make("a", against=["b"]), make("b")]).sort_passes()
 
 
-def test_a_missing_dependency_is_named() -> None:
+def test_missing_dependency_is_named() -> None:
     with pytest.raises(PassError, match="'a' must come after 'nowhere', which is not in the list"):
         PassManager([make("a", depend=["nowhere"])]).run(parse(MODEL))
 
 
-def test_a_circle_is_shown() -> None:
+def test_dependency_cycle_is_printed() -> None:
     passes = [make("x"), make("a", depend=["c"]), make("b", depend=["a"]), make("c", depend=["b"])]
     with pytest.raises(PassError, match=r"cannot be ordered: ('[abc]' before ){3}'[abc]'$"):
         PassManager(passes).sort_passes()
 
 
-def test_running_sorts_reports_progress_and_leaves_a_proto_as_it_was() -> None:
+def test_run_sorts_reports_progress_and_keeps_a_proto_unchanged() -> None:
     log: list[str] = []
     steps: list[tuple[int, int, str]] = []
     model = parse(MODEL)
@@ -83,7 +83,7 @@ def test_running_sorts_reports_progress_and_leaves_a_proto_as_it_was() -> None:
     assert (op_types(model), op_types(after)) == (["Identity", "Relu"], ["Relu"])
 
 
-def test_an_ir_model_is_changed_in_place() -> None:
+def test_ir_model_is_changed_in_place() -> None:
     model = as_ir(parse(MODEL))
     assert PassManager(["eliminate_identity"]).run(model) is model
     assert op_types(model) == ["Relu"]
@@ -94,27 +94,27 @@ def test_unknown_passes_are_refused_with_the_nearest_name() -> None:
         PassManager(["eliminate_idenity"])
 
 
-def test_settings_that_a_pass_does_not_take_are_refused() -> None:
+def test_unknown_settings_of_a_pass_are_refused() -> None:
     with pytest.raises(PassError, match=r"pass 'const_batch_size': .*speed"):
         get_pass("const_batch_size", speed=3)
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), ShapeError("boom")])
-def test_a_failure_names_the_pass_and_keeps_its_kind(error: Exception) -> None:
+def test_failure_names_the_pass_and_keeps_its_type(error: Exception) -> None:
     expected = ShapeError if isinstance(error, ShapeError) else PassError
     with pytest.raises(expected, match=r"pass 'bad'.*boom") as caught:
         PassManager([make("bad", raises=error)]).run(parse(MODEL))
     assert caught.value.__cause__ is error
 
 
-def test_a_list_of_unsupported_operators_passes_through_whole() -> None:
+def test_list_of_unsupported_operators_is_passed_through() -> None:
     error = UnsupportedOperators("ipu", [Unsupported("n", "Foo", "unknown")])
     with pytest.raises(UnsupportedOperators) as caught:
         PassManager([make("bad", raises=error)]).run(parse(MODEL))
     assert caught.value is error
 
 
-def test_a_node_pass_that_trips_names_node_operator_and_tensor() -> None:
+def test_failing_node_pass_names_node_operator_and_tensor() -> None:
     @register("tripping")
     class Tripping(NodePass):
         def visit(self, node: ir.Node) -> bool:
@@ -126,7 +126,7 @@ def test_a_node_pass_that_trips_names_node_operator_and_tensor() -> None:
         PassManager([Tripping()]).run(model)
 
 
-def test_a_refusal_that_begins_with_the_passs_name_has_it_once() -> None:
+def test_refusal_that_begins_with_the_passs_name_has_it_once() -> None:
     @register("refusing")
     class Refusing(Pass):
         def run(self, model: ir.Model) -> bool:
@@ -150,14 +150,14 @@ def test_verification_names_the_pass_that_broke_the_model() -> None:
         PassManager([Breaking()], verify_each=True).run(parse(MODEL))
 
 
-def test_a_registration_overrides_an_earlier_one() -> None:
+def test_registration_overrides_an_earlier_one() -> None:
     log: list[str] = []
     make("eliminate_identity", log)
     assert op_types(PassManager(["eliminate_identity"]).run(parse(MODEL))) == ["Identity", "Relu"]
     assert log == ["eliminate_identity"]
 
 
-def test_renaming_in_a_pass_leaves_the_message_it_was_read_from_alone() -> None:
+def test_renaming_in_a_pass_leaves_the_source_message_unchanged() -> None:
     @register("renaming")
     class Renaming(Pass):
         def run(self, model: ir.Model) -> bool:

@@ -44,7 +44,7 @@ def test_einsum_of_two_operands_becomes_a_matmul(equation: str, left: str, right
         ("ij,jk->ik", "float[2,1] a, float[3,4] b"),
     ],
 )
-def test_other_einsums_stay(equation: str, inputs: str) -> None:
+def test_other_einsums_are_kept(equation: str, inputs: str) -> None:
     names = ", ".join(part.split()[-1] for part in inputs.split(", "))
     model = parse(f'g ({inputs}) => (float[p,q] y) {{ y = Einsum<equation = "{equation}">({names}) }}')
     assert op_types(get_pass("replace_einsum_with_matmul")(model)) == ["Einsum"]

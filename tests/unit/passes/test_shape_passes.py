@@ -33,13 +33,13 @@ def shape(model: object, name: str) -> list[object]:
 TWO_INPUTS = "g (float[n,3] a, float[n,s] b, float t) => (float[n,3] y, float[n,s] z) { y = Add(a, t) z = Relu(b) }"
 
 
-def test_const_batch_size_sets_every_input_and_what_is_named_alike() -> None:
+def test_const_batch_size_sets_every_input_and_equal_names() -> None:
     after = get_pass("const_batch_size", batch_size=4)(parse(TWO_INPUTS))
     assert [shape(after, name) for name in "abtyz"] == [[4, 3], [4, "s"], [], [4, 3], [4, "s"]]
     assert_same_results(parse(TWO_INPUTS), after, random_feeds(after))
 
 
-def test_const_batch_size_takes_another_axis() -> None:
+def test_const_batch_size_accepts_another_axis() -> None:
     model = parse("g (float[3,n] a) => (float[3,n] y) { y = Relu(a) }")
     assert shape(get_pass("const_batch_size", batch_size=4, batch_axis=-1)(model), "y") == [3, 4]
 
@@ -51,7 +51,7 @@ def test_const_batch_size_takes_another_axis() -> None:
         ("float[n] a", 1, "input 'a' has 1 dimensions .* no batch axis 1"),
     ],
 )
-def test_const_batch_size_refuses_what_it_cannot_set(inputs: str, axis: int, message: str) -> None:
+def test_const_batch_size_refuses_fixed_dimensions(inputs: str, axis: int, message: str) -> None:
     model = parse(f"g ({inputs}) => (float[p] y) {{ y = Relu(a) }}")
     with pytest.raises(ShapeError, match=message):
         PassManager([get_pass("const_batch_size", batch_size=4, batch_axis=axis)]).run(model)
@@ -95,7 +95,7 @@ def test_all_missing_dimensions_are_listed_at_once() -> None:
         require_static_inputs(as_ir(parse(TWO_INPUTS)))
 
 
-def test_an_overridable_initialiser_is_no_input_to_be_fixed() -> None:
+def test_overridable_initialiser_is_not_an_input_to_fix() -> None:
     model = parse("g (float[n,2] x, float[2] w) => (float[n,2] y) { y = Add(x, w) }", {"w": np.ones(2, np.float32)})
     after = get_pass("const_batch_size", batch_size=3)(model)
     assert shape(after, "x") == [3, 2]
@@ -126,7 +126,7 @@ def test_shape_inference_keeps_large_weights_and_follows_small_ones() -> None:
     assert [value.name for value in model.graph.inputs] == ["x"]
 
 
-def test_shape_inference_says_what_contradicts_and_keeps_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+def test_shape_inference_reports_contradictions_and_keeps_other_shapes(caplog: pytest.LogCaptureFixture) -> None:
     model = as_ir(parse("g (float[2,3] x) => (float[p,q] y) { a = Relu(x) b = MatMul(a, a) y = Relu(b) }"))
     with caplog.at_level(logging.WARNING):
         get_pass("shape_inference").apply(model)
@@ -142,11 +142,11 @@ def test_fill_squeeze_axes_names_the_dimensions_of_one() -> None:
     assert not get_pass("fill_squeeze_axes").apply(as_ir(after))
 
 
-def test_fill_squeeze_axes_leaves_unknown_shapes_alone() -> None:
+def test_fill_squeeze_axes_skips_unknown_shapes() -> None:
     assert not get_pass("fill_squeeze_axes").apply(as_ir(parse("g (float[1,n] x) => (float[n] y) { y = Squeeze(x) }")))
 
 
-def test_constant_folding_computes_what_depends_on_no_input() -> None:
+def test_constant_folding_computes_nodes_without_inputs() -> None:
     model = parse("g (float[2,3] x) => (float[2,3] y) { t = Transpose(w) s = Mul(t, c) y = Add(x, s) }",
                   {"w": np.arange(6, dtype=np.float32).reshape(3, 2), "c": np.float32(2)})  # fmt: skip
     after = PassManager(["constant_folding"], verify_each=True).run(model)

@@ -28,7 +28,7 @@ class CountingPass(NodePass):
         return False
 
 
-def test_every_depth_of_sub_graphs_is_walked() -> None:
+def test_every_depth_of_sub_graphs_is_visited() -> None:
     model = as_ir(parse(NESTED))
     assert [graph.name for graph in traverse_graphs(model)] == ["g", "t", "tt", "te", "e"]
     counting = CountingPass()
@@ -36,7 +36,7 @@ def test_every_depth_of_sub_graphs_is_walked() -> None:
     assert sorted(counting.seen) == sorted(op_types(model))
 
 
-def test_functions_are_walked_and_changed() -> None:
+def test_functions_are_visited_and_changed() -> None:
     model = with_function()
     assert [node.op_type for node in traverse_nodes(model)] == ["Act", "Identity", "Relu"]
     before = ir.to_proto(model)
@@ -45,7 +45,7 @@ def test_functions_are_walked_and_changed() -> None:
     assert_same_results(before, after)
 
 
-def test_passes_reach_into_branches_that_read_values_from_outside() -> None:
+def test_passes_reach_branches_that_read_outer_values() -> None:
     model = parse(NESTED)
     after = PassManager(["eliminate_identity"], verify_each=True).run(model)
     assert sorted(op_types(after)) == ["Abs", "If", "If", "Neg", "Relu"]

@@ -40,7 +40,7 @@ def attention(scores: str = SCORES["hugging face"], *, value: str = "x", outputs
 
 
 @pytest.mark.parametrize("scores", SCORES)
-def test_query_key_and_value_come_out_of_one_product(scores):
+def test_query_key_and_value_share_one_product(scores):
     model = attention(SCORES[scores])
     fused = FusedAttention()(model)
     assert (op_types(fused).count("MatMul"), op_types(fused).count("Split")) == (3, 1)
@@ -60,12 +60,12 @@ def test_biases_behind_reshapes_stay_behind_the_split():
 
 
 @pytest.mark.parametrize("model", [attention(value="z"), attention(outputs=", float[2,2,3,3] p"), attention(outputs=", float[2,2,3,3] s")])
-def test_another_input_or_a_result_in_the_middle_leaves_the_projections(model):
+def test_other_inputs_or_readers_prevent_the_merge_of_projections(model):
     assert op_types(FusedAttention()(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("scores", SCORES)
-def test_the_scale_goes_into_the_weights_of_the_query(scores):
+def test_scale_is_folded_into_the_weights_of_the_query(scores):
     model = attention(SCORES[scores])
     scaled = PreScale()(model)
     assert not {"Mul", "Div"} & set(op_types(scaled))
@@ -73,14 +73,14 @@ def test_the_scale_goes_into_the_weights_of_the_query(scores):
     assert_same_results(model, scaled, rtol=1e-4, atol=1e-5)
 
 
-def test_where_the_weights_are_shared_the_query_itself_is_scaled():
+def test_shared_weights_let_the_query_itself_be_scaled():
     model = PreScale()(FusedAttention()(attention()))
     assert op_types(model).count("Mul") == 1
     assert "Div" not in op_types(model)
     assert_same_results(attention(), model, rtol=1e-4, atol=1e-5)
 
 
-def test_a_scale_of_the_mask_as_well_stays():
+def test_scale_of_the_mask_too_is_kept():
     model = attention("s = MatMul(q, k) a = Add(s, mask) m = Div(a, root)")
     assert op_types(PreScale()(model)) == op_types(model)
 
@@ -96,7 +96,7 @@ def test_sums_are_padded_with_zeros_and_keep_their_shapes():
         AttentionPadding(multiple=0)
 
 
-def test_a_mask_by_where_is_part_of_an_attention_and_a_softmax_over_another_axis_is_none():
+def test_mask_by_where_is_attention_and_a_softmax_over_another_axis_is_not():
     where = attention("s = MatMul(q, k) b = Greater(mask, root) m = Where(b, s, mask)")
     assert len(list(find_attentions(ir.from_proto(where)))) == 1
     rows = attention()
@@ -122,7 +122,7 @@ def rotary(body: str, tail: str = "c = Mul(x, cos) s = Mul(r, sin) y = Add(c, s)
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
-def test_a_rotation_becomes_a_product_with_a_constant(rotation):
+def test_rotation_becomes_a_product_with_a_constant(rotation):
     model = rotary(ROTATIONS[rotation])
     turned = MatmulRotaryEmbedding()(model)
     assert sorted(op_types(turned)) == ["Add", "MatMul", "Mul", "Mul"]
@@ -140,5 +140,5 @@ def test_a_rotation_becomes_a_product_with_a_constant(rotation):
     ],
     ids=["order", "one half twice", "not multiplied", "no sign"],
 )
-def test_what_is_no_rotation_stays(model):
+def test_other_graphs_than_rotations_are_kept(model):
     assert op_types(MatmulRotaryEmbedding()(model)) == op_types(model)

@@ -73,24 +73,24 @@ def test_half_precision_constants_are_recognised_and_the_node_runs(fusion, spell
 
 
 @pytest.mark.parametrize(("fusion", "spellings"), [(ErfGeluPattern(), ERF_SPELLINGS), (GeluPattern(), TANH_SPELLINGS)])
-def test_a_gelu_with_another_reader_of_its_inside_stays(fusion, spellings):
+def test_gelu_with_another_reader_of_an_inner_value_is_kept(fusion, spellings):
     model = gelu_graph(next(iter(spellings.values())), outputs=", float[2,3] a")
     assert op_types(fusion(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("wrong", [{"s2": 1.5}, {"one": 2.0}, {"half": 0.25}])
-def test_an_erf_with_other_constants_is_no_gelu(wrong):
+def test_erf_with_other_constants_is_not_a_gelu(wrong):
     model = gelu_graph(next(iter(ERF_SPELLINGS.values())), **wrong)
     assert op_types(ErfGeluPattern()(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("wrong", [{"k3": 0.05}, {"r2pi": 1.0}, {"three": 2.0}, {"half": 1.0}])
-def test_a_tanh_with_other_constants_is_no_gelu(wrong):
+def test_tanh_with_other_constants_is_not_a_gelu(wrong):
     model = gelu_graph(next(iter(TANH_SPELLINGS.values())), **wrong)
     assert op_types(GeluPattern()(model)) == op_types(model)
 
 
-def test_a_gate_after_the_gelu_is_left_as_it_is():
+def test_gate_after_the_gelu_is_kept():
     body = "d = Div(x, s2) e = Erf(d) a = Add(e, one) m = Mul(x, a) g = Mul(m, half) y = Mul(g, x)"
     model = gelu_graph(body)
     fused = ErfGeluPattern()(model)
@@ -98,7 +98,7 @@ def test_a_gate_after_the_gelu_is_left_as_it_is():
     assert_same_results(model, fused, random_feeds(model), rtol=1e-5, atol=1e-6)
 
 
-def test_a_gelu_inside_a_branch_is_found():
+def test_gelu_inside_a_branch_is_found():
     text = """g (bool c, float[2,3] x) => (float[2,3] y) {
       y = If (c) <
         then_branch = t () => (float[2,3] ty) { d = Div(x, s2) e = Erf(d) a = Add(e, one) m = Mul(x, a) ty = Mul(m, half) },
@@ -113,7 +113,7 @@ def test_a_gelu_inside_a_branch_is_found():
         assert_same_results(model, fused, feeds)
 
 
-def test_a_converted_transformer_has_its_gelu_as_one_node_although_products_go_into_weights() -> None:
+def test_converted_transformer_has_its_gelu_as_one_node_after_weight_folding() -> None:
     network = transformer()
     converted = Converter(enable_erf_gelu=True, skip_passes=["int64_to_int32"]).convert(network.model)
     assert op_types(converted).count("Gelu") == 1

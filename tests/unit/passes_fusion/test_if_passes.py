@@ -32,20 +32,20 @@ TWO = f"""g (bool p, float[4] x) => (float[4] y, float[4] z) {{
 }}"""
 
 
-def test_choices_on_one_condition_become_one():
+def test_ifs_on_one_condition_become_one():
     model = parse(TWO.replace("Sqrt(b)", "Sqrt(x)"), {"k": np.float32(3)})
     merged = MergeIfWithSameCond()(model)
     assert op_types(merged).count("If") == 1
     assert_same_for_both_choices(model, merged)
 
 
-def test_a_choice_that_needs_the_others_result_stays_apart():
+def test_if_that_needs_the_result_of_another_is_not_merged():
     model = parse(TWO, {"k": np.float32(3)})
     merged = MergeIfWithSameCond()(model)
     assert op_types(merged) == op_types(model)
 
 
-def test_three_choices_and_initialisers_of_their_branches_are_merged():
+def test_three_ifs_with_initialisers_in_branches_are_merged():
     text = "g (bool p, float[4] x) => (float[4] a, float[4] b, float[4] c) { " + " ".join(
         f"{name} = If (p) <{branch('then_branch', f'r = {op}(x, w)', 'r')}, {branch('else_branch', 'r = Neg(x)', 'r')}>"
         for name, op in (("a", "Add"), ("b", "Sub"), ("c", "Mul"))
@@ -58,13 +58,13 @@ def test_three_choices_and_initialisers_of_their_branches_are_merged():
     assert_same_for_both_choices(model, merged)
 
 
-def test_another_condition_is_another_choice():
+def test_ifs_on_different_conditions_are_not_merged():
     text = TWO.replace("Sqrt(b)", "Sqrt(x)").replace("c = If (p)", "q = Not(p) c = If (q)")
     model = parse(text, {"k": np.float32(3)})
     assert op_types(MergeIfWithSameCond()(model)).count("If") == 2
 
 
-def test_what_only_one_branch_reads_moves_into_it():
+def test_node_read_by_one_branch_moves_into_it():
     text = f"""g (bool p, float[4] x) => (float[4] y) {{
       a = Abs(x)  b = Sqrt(a)  c = Neg(x)
       y = If (p) <{branch("then_branch", "r = Add(b, c)", "r")}, {branch("else_branch", "r = Exp(c)", "r")}>
@@ -76,7 +76,7 @@ def test_what_only_one_branch_reads_moves_into_it():
     assert_same_for_both_choices(model, sunk)
 
 
-def test_what_is_read_outside_or_by_another_choice_or_is_an_output_stays():
+def test_node_with_other_readers_or_an_output_is_kept_outside():
     text = f"""g (bool p, float[4] x) => (float[4] y, float[4] z, float[4] a) {{
       a = Abs(x)  b = Sqrt(a)  z = Relu(b)
       y = If (p) <{branch("then_branch", "r = Add(b, a)", "r")}, {branch("else_branch", "r = Exp(x)", "r")}>
@@ -105,7 +105,7 @@ def selection(then: str, other: str, kind: str = "float[4]", dims: str = "", typ
     ],
     ids=["numbers", "condition of one element", "booleans"],
 )
-def test_a_choice_becomes_a_selection(model, ops):
+def test_if_becomes_a_where(model, ops):
     expanded = ExpandIf()(model)
     assert op_types(expanded) == ops
     assert_same_for_both_choices(model, expanded)
@@ -120,5 +120,5 @@ def test_a_choice_becomes_a_selection(model, ops):
     ],
     ids=["indices", "division of integers", "two shapes"],
 )
-def test_a_choice_that_guards_something_stays(model):
+def test_if_that_guards_an_operator_is_kept(model):
     assert op_types(ExpandIf()(model)) == op_types(model)

@@ -36,14 +36,14 @@ def test_pixels_are_normalised_on_the_device(shape, axis, dtype, tolerance):
     np.testing.assert_allclose(run_onnx(bytes_in, {"image": pixels})["y"], expected, rtol=tolerance, atol=tolerance)
 
 
-def test_named_images_and_statistics():
+def test_named_images_use_the_given_statistics():
     model = parse("g (float[1,1,2,2] a, float[1,1,2,2] b) => (float[1,1,2,2] y) { y = Add(a, b) }")
     bytes_in = EightBitsIO(inputs=["b"], mean=[0.5], std=[0.25])(model)
     feeds = {"a": np.zeros((1, 1, 2, 2), np.float32), "b": np.full((1, 1, 2, 2), 255, np.uint8)}
     np.testing.assert_allclose(run_onnx(bytes_in, feeds)["y"], np.full((1, 1, 2, 2), 2.0), rtol=1e-6)
 
 
-def test_what_is_no_image_is_refused_with_what_was_found():
+def test_input_that_is_not_an_image_is_refused_with_its_shape():
     model = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
     with pytest.raises(PassError, match=r"expected floating-point images with 3 colours.*'x'"):
         EightBitsIO()(model)
@@ -75,7 +75,7 @@ def test_inputs_of_one_shape_become_one_that_the_device_splits(group, joined):
     np.testing.assert_array_equal(run_onnx(merged, whole)["y"], run_onnx(model, feeds)["y"])
 
 
-def test_groups_that_do_not_fit_are_refused():
+def test_invalid_groups_are_refused():
     with pytest.raises(PassError, match=r"4 inputs of FLOAT \[2, 1\] are needed, there are 3"):
         ApplyHostConcatSplit(["fp32,[2,1],4"])(parse(WIDE))
     with pytest.raises(PassError, match="at least 2 inputs"):
@@ -94,7 +94,7 @@ def test_groups_that_do_not_fit_are_refused():
         (np.tile(np.arange(6, dtype=np.float32).reshape(2, 3), (6, 8)), "Tile", (2, 3)),
     ],
 )
-def test_a_repeating_weight_is_stored_once(array, op_type, period):
+def test_repeating_weight_is_stored_once(array, op_type, period):
     rows, columns = array.shape
     model = parse(f"g (float[{rows},{columns}] x) => (float[{rows},{columns}] y) {{ y = Add(x, w) }}", {"w": array})
     folded = FoldPeriodicInitializer(min_bytes=64)(model)
@@ -104,7 +104,7 @@ def test_a_repeating_weight_is_stored_once(array, op_type, period):
     assert_same_results(model, folded, rtol=0, atol=0)
 
 
-def test_weights_that_do_not_repeat_are_small_or_are_outputs_stay():
+def test_weights_that_are_unique_small_or_outputs_are_kept():
     noise = np.random.default_rng(1).standard_normal((8, 40)).astype(np.float32)
     same = np.ones((8, 40), np.float32)
     for array, limit in ((noise, 64), (same, 10_000)):
@@ -112,7 +112,7 @@ def test_weights_that_do_not_repeat_are_small_or_are_outputs_stay():
         assert op_types(FoldPeriodicInitializer(min_bytes=limit)(model)) == ["Add"]
 
 
-def test_a_weight_read_twice_and_in_a_branch_is_expanded_once():
+def test_weight_read_twice_and_in_a_branch_is_expanded_once():
     text = """g (float[8,40] x, bool p) => (float[8,40] y) {
       a = Relu(x)
       b = If (p) <then_branch = t () => (float[8,40] u) { u = Add(a, w) }, else_branch = f () => (float[8,40] v) { v = Sub(a, w) }>
@@ -124,7 +124,7 @@ def test_a_weight_read_twice_and_in_a_branch_is_expanded_once():
     assert_same_results(model, folded, rtol=0, atol=0)
 
 
-def test_the_smallest_period_that_divides_counts_and_minus_zero_is_not_zero():
+def test_smallest_dividing_period_is_used_and_minus_zero_is_not_zero():
     assert period_along(np.array([1, 2, 1, 2, 1, 2]), 0) == 2
     assert period_along(np.array([1, 2, 1, 2, 1]), 0) == 5
     assert period_along(np.array([0.0, -0.0]), 0) == 2

@@ -39,7 +39,7 @@ def test_every_spelling_becomes_one_node_with_the_models_own_weights(spelling):
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)
 
 
-def test_means_with_their_axes_as_an_input_are_understood():
+def test_means_with_their_axes_as_an_input_are_recognised():
     body = "d2 = Mul(d, d) v = ReduceMean(d2, axes) e = Add(v, eps) s = Sqrt(e) n = Div(d, s) w = Mul(n, scale) y = Add(w, bias)"
     model = norm_graph(body, head="m = ReduceMean(x, axes) d = Sub(x, m)", axes=np.array([-1]))
     model.opset_import[0].version = 18
@@ -49,7 +49,7 @@ def test_means_with_their_axes_as_an_input_are_understood():
 
 
 @pytest.mark.parametrize(("tail", "inputs"), [("y = Identity(n)", 2), ("y = Mul(n, scale)", 2), ("y = Add(n, bias)", 3)])
-def test_scale_and_bias_may_be_left_out(tail, inputs):
+def test_scale_and_bias_may_be_omitted(tail, inputs):
     model = norm_graph("d2 = Mul(d, d) v = ReduceMean<axes=[-1]>(d2) e = Add(v, eps) s = Sqrt(e) n = Div(d, s) " + tail)
     fused = LayerNormPattern()(model)
     norm = next(node for node in fused.graph.node if node.op_type == "LayerNormalization")
@@ -77,18 +77,18 @@ NOT_NORMS = {
 
 
 @pytest.mark.parametrize("name", NOT_NORMS)
-def test_what_is_no_layer_normalisation_stays(name):
+def test_other_graphs_than_layer_normalisation_are_kept(name):
     head, body, changed = NOT_NORMS[name]
     model = norm_graph(body, head=head, **changed)
     assert op_types(LayerNormPattern()(model)) == op_types(model)
 
 
-def test_a_standard_deviation_that_is_an_output_stays():
+def test_standard_deviation_that_is_an_output_is_kept():
     model = norm_graph(SPELLINGS["torch"], outputs=", float[2,3,1] s")
     assert op_types(LayerNormPattern()(model)) == op_types(model)
 
 
-def test_a_scale_along_another_dimension_stays_outside():
+def test_scale_along_another_dimension_is_not_folded():
     model = norm_graph(SPELLINGS["torch"], scale=np.linspace(1, 2, 3, dtype=np.float32).reshape(3, 1))
     fused = LayerNormPattern()(model)
     assert op_types(fused) == ["LayerNormalization", "Mul", "Add"]

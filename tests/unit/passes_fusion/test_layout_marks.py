@@ -36,7 +36,7 @@ def marks(model: onnx.ModelProto, key: str) -> dict[str, str]:
         (["after_conv"], ["MatMul", "Relu", "Softmax", "Add"]),
     ],
 )
-def test_remaps_stand_where_they_were_asked_for_and_change_no_value(modes, ops):
+def test_remaps_are_inserted_at_the_requested_tensors_and_change_no_value(modes, ops):
     model = parse(CHAIN, WEIGHTS)
     remapped = AutoInsertRemap(modes)(model)
     assert op_types(remapped) == ops
@@ -45,18 +45,18 @@ def test_remaps_stand_where_they_were_asked_for_and_change_no_value(modes, ops):
     assert_same_results(model, remapped, rtol=0, atol=0)
 
 
-def test_clean_up_after_remapping_leaves_the_remaps():
+def test_clean_up_after_remapping_keeps_the_remaps():
     remapped = AutoInsertRemap(["after_matmul"])(parse(CHAIN, WEIGHTS))
     assert op_types(EliminateIdentity()(remapped)) == op_types(remapped)
 
 
 @pytest.mark.parametrize("mode", ["matmul", "around_matmul", "after_", ""])
-def test_a_remap_mode_that_cannot_be_read_is_refused(mode):
+def test_unreadable_remap_mode_is_refused(mode):
     with pytest.raises(OptionError, match="remap_mode"):
         AutoInsertRemap([mode])
 
 
-def test_io_tiles_are_recorded_and_the_graph_stays():
+def test_io_tiles_are_recorded_without_changing_the_graph():
     model = parse(CHAIN, WEIGHTS)
     marked = OverlapIo(num_io_tiles=32)(model)
     assert {each.key: each.value for each in marked.metadata_props} == {NUM_IO_TILES: "32"}
@@ -66,7 +66,7 @@ def test_io_tiles_are_recorded_and_the_graph_stays():
         OverlapIo(num_io_tiles=0)
 
 
-def test_a_shard_point_takes_its_ancestors_and_the_rest_gets_the_next_number():
+def test_shard_point_includes_its_ancestors_and_other_nodes_get_the_next_number():
     text = "g (float[2] x) => (float[2] y, float[2] z) { a = Relu(x) b = Neg(a) c = Exp(b) d = Add(b, x) y = Add(c, d) z = Sqrt(a) }"
     model = named(parse(text))
     sharded = ManualSharding([{"node": "n_c", "device": 2, "stage": 1}, {"node": "n_a", "device": 0, "stage": 0}])(model)
@@ -85,7 +85,7 @@ def test_sharding_reads_a_yaml_file_and_poprts_dictionaries(tmp_path):
     assert from_file == ManualSharding(sharding_info=info, pipelining_info=info)(model)
 
 
-def test_what_a_branch_reads_belongs_to_the_part_of_the_node_that_holds_it():
+def test_outer_values_of_a_branch_belong_to_the_part_of_its_node():
     text = """g (float[2] x, bool p) => (float[2] y, float[2] z) {
       a = Relu(x)  b = If (p) <then_branch = t () => (float[2] u) { u = Neg(a) }, else_branch = f () => (float[2] v) { v = Exp(a) }>
       y = Neg(b)   z = Exp(x)
@@ -107,12 +107,12 @@ def test_what_a_branch_reads_belongs_to_the_part_of_the_node_that_holds_it():
         ("missing.yaml", "missing.yaml"),
     ],
 )
-def test_a_bad_sharding_config_is_refused_by_place(config, text):
+def test_bad_sharding_config_is_refused_with_its_position(config, text):
     with pytest.raises(OptionError, match=text):
         ManualSharding(config)
 
 
-def test_sharding_needs_names_that_exist_once():
+def test_sharding_needs_unique_names():
     with pytest.raises(PassError, match="no node named 'n_d'; nearest: n_"):
         ManualSharding([{"node": "n_d", "device": 0}])(named(parse(CHAIN, WEIGHTS)))
     twice = named(parse(CHAIN, WEIGHTS))

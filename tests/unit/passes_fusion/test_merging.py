@@ -41,7 +41,7 @@ BOUNDS = {"zero": np.array([0]), "two": np.array([2]), "three": np.array([3]), "
     ],
     ids=["two", "in another order", "one twice", "a gap", "overlap", "two dimensions", "one"],
 )
-def test_slices_become_a_split_if_they_take_the_tensor_apart(body, ops):
+def test_slices_that_partition_a_tensor_become_a_split(body, ops):
     outputs = ", ".join(f"float[N,M] {name}r" for name in "abc" if f"{name} = " in body)
     body += " " + " ".join(f"{name}r = Relu({name})" for name in "abc" if f"{name} = " in body)
     model = named(f"g (float[4,5] x) => ({outputs}) {{ {body} }}", BOUNDS)
@@ -51,7 +51,7 @@ def test_slices_become_a_split_if_they_take_the_tensor_apart(body, ops):
     assert_same_results(model, merged, rtol=0, atol=0)
 
 
-def test_a_slice_that_is_an_output_keeps_its_name():
+def test_slice_that_is_an_output_keeps_its_name():
     model = named("g (float[4,5] x) => (float[4,2] a, float[4,3] b) { a = Slice(x, zero, two, last) b = Slice(x, two, far, last) }", BOUNDS)
     merged = MergeMultiSlice()(model)
     assert op_types(merged) == ["Split"]
@@ -115,7 +115,7 @@ def experts(first: str = "x", second: str = "x", activation: str = "Relu", swapp
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("second", ["x", "z"])
-def test_experts_are_computed_at_once(second, swapped):
+def test_experts_are_computed_in_one_batch(second, swapped):
     model = experts(second=second, swapped=swapped)
     merged = MergeMoE("n_p0,n_e0,n_p1,n_e1")(model)
     assert (op_types(merged).count("MatMul"), op_types(merged).count("Relu")) == (2, 1)
@@ -123,7 +123,7 @@ def test_experts_are_computed_at_once(second, swapped):
     assert_same_results(model, merged, rtol=1e-4, atol=1e-5)
 
 
-def test_a_gelu_whose_input_is_read_twice_is_stacked_as_well():
+def test_gelu_whose_input_is_read_twice_is_stacked_too():
     text = """g (float[3,4] x) => (float[3,4] a, float[3,4] b) {
       p = MatMul(x, u) d = Div(p, k) e = Erf(d) f = Add(e, one) a = Mul(p, f)
       q = MatMul(x, v) g = Div(q, k) h = Erf(g) i = Add(h, one) b = Mul(q, i)
@@ -134,7 +134,7 @@ def test_a_gelu_whose_input_is_read_twice_is_stacked_as_well():
     assert_same_results(model, merged, rtol=1e-4, atol=1e-5)
 
 
-def test_experts_that_differ_are_refused_by_the_nodes_that_do():
+def test_different_experts_are_refused_with_their_nodes():
     with pytest.raises(PassError, match=r"node 'n_r1' \(Tanh.*and node 'n_r0' \(Relu.*differ"):
         MergeMoE("n_p0,n_e0,n_p1,n_e1")(experts(activation="Tanh", swapped=False))
     with pytest.raises(PassError, match="cannot be computed for several branches at once"):
@@ -149,7 +149,7 @@ def _with_softmax() -> onnx.ModelProto:
     return model
 
 
-def test_nodes_that_depend_on_each_other_cannot_be_merged():
+def test_dependent_nodes_cannot_be_merged():
     model = named("g (float[3,4] x) => (float[3,4] b) { a = MatMul(x, u) b = MatMul(a, v) }", {"u": weights(4, 4), "v": weights(4, 4)})
     with pytest.raises(PassError, match=r"node 'n_b'.* needs the result of node 'n_a'"):
         MergeMatmul("n_a,n_b")(model)
@@ -162,7 +162,7 @@ def test_inputs_of_different_shapes_cannot_be_stacked():
         MergeMatmul("n_a,n_b")(model)
 
 
-def test_names_that_do_not_make_branches_are_refused():
+def test_names_without_branches_are_refused():
     for names in ("", "n_a", "n_a,n_a"):
         with pytest.raises(OptionError, match="merge_matmul"):
             MergeMatmul(names)

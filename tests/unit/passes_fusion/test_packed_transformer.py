@@ -61,7 +61,7 @@ def assert_packed(model: onnx.ModelProto, *, rows: int = ROWS, length: int = LEN
     return packed
 
 
-def test_sequences_of_one_row_do_not_see_each_other() -> None:
+def test_sequences_of_one_row_do_not_attend_to_each_other() -> None:
     model = small_bert(ROWS, LENGTH, layers=2)
     packed = assert_packed(model)
     assert [each.name for each in packed.graph.input] == [
@@ -90,7 +90,7 @@ def test_sequences_of_one_row_do_not_see_each_other() -> None:
 
 
 @pytest.mark.parametrize("places", [WHOLE, SPLIT])
-def test_by_sequence_they_may_even_go_over_the_end_of_a_row(places) -> None:
+def test_sequences_may_cross_the_end_of_a_row_in_the_by_sequence_mode(places) -> None:
     packed = assert_packed(small_bert(ROWS, LENGTH, layers=2), segment_max_size=6, places=places)
     softmax = next(node for node in onnx.shape_inference.infer_shapes(packed).graph.node if node.op_type == "Softmax")
     shapes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in packed.graph.value_info}
@@ -142,7 +142,7 @@ SELECTIONS = {
 
 @pytest.mark.parametrize("segment", [None, 5])
 @pytest.mark.parametrize("form", SELECTIONS)
-def test_the_first_token_is_found_however_it_is_chosen(form, segment) -> None:
+def test_first_token_is_found_however_it_is_selected(form, segment) -> None:
     body = SELECTIONS[form].replace("first", "own").format(h="h") + " q = Gemm(own, w_pool) wide = ReduceSum<keepdims=0>(q, axis)"
     constants = {"zeros": np.array([0]), "axis": np.array([1])}
     model = small_bert(ROWS, LENGTH, extra=body, outputs=("pooled", "wide"), constants=constants)
@@ -167,7 +167,7 @@ BY_TOKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("segment", [None, 5])
 @pytest.mark.parametrize("form", BY_TOKEN)
-def test_what_is_done_to_each_token_stays(form, segment) -> None:
+def test_per_token_operators_are_unchanged(form, segment) -> None:
     constants = {
         "flat": np.array([-1, 8]),
         "back": np.array([ROWS, LENGTH, 8]),
@@ -184,7 +184,7 @@ def test_what_is_done_to_each_token_stays(form, segment) -> None:
 
 
 @pytest.mark.parametrize(("places", "segment"), [(WHOLE, None), (SPLIT, 6)])
-def test_positions_counted_by_the_model_itself_begin_anew_with_each_sequence(places, segment) -> None:
+def test_positions_counted_by_the_model_restart_with_each_sequence(places, segment) -> None:
     mask = """m0 = Unsqueeze(attention_mask, middle) m1 = Cast<to=1>(m0) m2 = Sub(one, m1) mask = Mul(m2, lowest)
         c = CumSum(attention_mask, axis1) p = Mul(c, attention_mask) counted = Gather(positions_table, p) """
     scores = "{n}s = Add({n}s1, mask)"
@@ -209,13 +209,13 @@ def test_any_number_of_rows_is_packed(rows) -> None:
     assert_packed(small_bert(rows, LENGTH), rows=rows, places=([3, 4], [0, 3]))
 
 
-def test_a_constant_that_does_not_differ_by_token_needs_no_positions() -> None:
+def test_constant_that_is_equal_for_all_tokens_needs_no_positions() -> None:
     model = small_bert(ROWS, LENGTH, outputs=("tokens",), constants={"positions": np.ones((ROWS, LENGTH, 8), np.float32)})
     note = note_of(assert_packed(model))
     assert (note["position_input"], note["unpack_input"], note["sequence_outputs"]) == ("", "", [])
 
 
-def test_a_boolean_mask_and_one_of_floats_take_numbers_too() -> None:
+def test_boolean_and_float_masks_accept_sequence_numbers() -> None:
     for kind, mask in (("bool", "c = Cast<to=1>(attention_mask)"), ("float", "c = Identity(attention_mask)")):
         text = f"""g (float[2,4,3] x, {kind}[2,4] attention_mask) => (float[2,4,3] y) {{
             {mask} m = Unsqueeze(c, middle) n = Sub(one, m) b = Mul(n, low) k = Transpose<perm=[0,2,1]>(x) s = MatMul(x, k)
@@ -261,7 +261,7 @@ EXTRA_CONSTANTS = {
 
 
 @pytest.mark.parametrize("op_type", EXTRA)
-def test_what_mixes_tokens_outside_attention_is_refused_by_name(op_type) -> None:
+def test_operator_that_mixes_tokens_outside_attention_is_refused_by_name(op_type) -> None:
     body, reason = EXTRA[op_type]
     model = small_bert(ROWS, LENGTH, extra=body, outputs=("tokens", "wide"), constants=EXTRA_CONSTANTS)
     node = next(node for node in model.graph.node if node.op_type == op_type and node.output[0] in ("mean", "c", "g"))
@@ -278,20 +278,20 @@ def test_constants_that_cannot_be_packed_are_refused_by_name() -> None:
         PackedTransformer()(small_bert(ROWS, LENGTH, constants={"positions": by_row}))
 
 
-def test_outputs_that_are_neither_by_token_nor_by_sequence_are_refused() -> None:
+def test_outputs_neither_by_token_nor_by_sequence_are_refused() -> None:
     model = small_bert(ROWS, LENGTH)
     model.graph.output.append(onnx.helper.make_tensor_value_info("l0_p", onnx.TensorProto.FLOAT, [ROWS, 2, LENGTH, LENGTH]))
     with pytest.raises(PassError, match=r"output 'l0_p' .* has dimensions by key, row, token"):
         PackedTransformer()(model)
 
 
-def test_a_model_without_attention_gets_no_mask() -> None:
+def test_model_without_attention_gets_no_mask() -> None:
     packed = PackedTransformer(max_valid_num=3)(parse("g (float[2,4,3] x) => (float[2,4,3] y) { y = Relu(x) }"))
     assert [each.name for each in packed.graph.input] == ["x"]
     assert note_of(packed)["mask_input"] == ""
 
 
-def test_models_without_rows_and_models_packed_already_are_refused() -> None:
+def test_models_without_rows_and_packed_models_are_refused() -> None:
     with pytest.raises(PassError, match=r"an input \[rows, row length\] of fixed sizes is needed"):
         PackedTransformer()(parse("g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }"))
     packed = PackedTransformer()(small_bert(ROWS, LENGTH))
@@ -307,12 +307,12 @@ def test_models_without_rows_and_models_packed_already_are_refused() -> None:
         ({"dynamic_groups": [["a"], ["b"]]}, "2 groups"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, text) -> None:
+def test_invalid_settings_are_refused(settings, text) -> None:
     with pytest.raises(OptionError, match=text):
         get_pass("packed_transformer", **settings)
 
 
-def test_groups_and_sizes_must_fit_the_model() -> None:
+def test_groups_and_sizes_must_match_the_model() -> None:
     model = small_bert(ROWS, LENGTH)
     with pytest.raises(PassError, match="no input 'words'; it has input_ids"):
         PackedTransformer(dynamic_groups="input_ids, words")(model)
@@ -321,6 +321,6 @@ def test_groups_and_sizes_must_fit_the_model() -> None:
     assert note_of(PackedTransformer(dynamic_groups=[["input_ids", "attention_mask", "token_type_ids"]])(model))["max_valid_num"] == 4
 
 
-def test_settings_without_effect_are_said(caplog) -> None:
+def test_settings_without_effect_are_reported(caplog) -> None:
     PackedTransformer(enable_double_batch_unpack=True, head_pattern="pooler")
     assert [record.args[0] for record in caplog.records] == ["enable_double_batch_unpack", "head_pattern"]

@@ -34,7 +34,7 @@ def product(dtype: str = "float") -> onnx.ModelProto:
         ("2/reducing_dim", ["Split"] + ["MatMul"] * 2 + ["Add"]),
     ],
 )
-def test_each_mode_computes_what_the_whole_did(setting, ops):
+def test_each_mode_equals_the_unserialised_product(setting, ops):
     model = product()
     pieces = SerializeMatmul({"mm": setting})(model)
     assert op_types(pieces) == ops
@@ -42,14 +42,14 @@ def test_each_mode_computes_what_the_whole_did(setting, ops):
     assert_same_results(model, pieces, rtol=1e-5, atol=1e-5)
 
 
-def test_constant_weights_are_cut_and_not_kept_twice():
+def test_constant_weights_are_split_and_stored_once():
     pieces = SerializeMatmul({"mm": 2})(product())
     weights = [array for array in initializers_of(pieces).values() if array.dtype == np.float32]
     assert [array.shape for array in weights] == [(8, 3), (8, 3)]
     np.testing.assert_array_equal(np.hstack(weights), WEIGHTS)
 
 
-def test_pieces_say_what_they_are_pieces_of_and_keep_the_marks_of_the_whole():
+def test_pieces_record_their_origin_and_its_marks():
     model = product()
     model.graph.node[0].metadata_props.add(key="__ipu_number", value="1")
     pieces = SerializeMatmul({"mm": "2"})(model)
@@ -57,7 +57,7 @@ def test_pieces_say_what_they_are_pieces_of_and_keep_the_marks_of_the_whole():
     assert [(mark[SERIAL_OF], mark[SERIAL_PIECE], mark["__ipu_number"]) for mark in marks] == [("mm", "0/2", "1"), ("mm", "1/2", "1")]
 
 
-def test_partial_products_in_half_are_summed_in_float_where_precision_is_to_be_kept():
+def test_partial_products_in_half_are_summed_in_float_to_preserve_precision():
     model = product("float16")
     kept = SerializeMatmul({"mm": "2/reducing_dim/True"})(model)
     assert op_types(kept) == ["Split", "MatMul", "MatMul", "Cast", "Cast", "Add", "Cast"]
@@ -68,11 +68,11 @@ def test_partial_products_in_half_are_summed_in_float_where_precision_is_to_be_k
 
 
 @pytest.mark.parametrize("setting", ["1", "4/none", "1/reducing_dim/True"])
-def test_one_piece_or_no_mode_leaves_the_node(setting):
+def test_one_piece_or_no_mode_keeps_the_node(setting):
     assert op_types(SerializeMatmul({"mm": setting})(product())) == ["MatMul"]
 
 
-def test_weights_that_others_read_are_split_on_the_device():
+def test_weights_with_other_readers_are_split_on_the_device():
     model = named(parse("g (float[4,8] x) => (float[4,6] y, float[4,6] z) { y = MatMul(x, w) z = MatMul(x, w) }", {"w": WEIGHTS}))
     pieces = SerializeMatmul({"y": 2})(model)
     assert op_types(pieces) == ["Split", "MatMul", "MatMul", "Concat", "MatMul"]
@@ -80,22 +80,22 @@ def test_weights_that_others_read_are_split_on_the_device():
 
 
 @pytest.mark.parametrize("setting", ["0", "two", "2/columns", "2/reducing_dim/maybe", "2/none/True/more"])
-def test_a_setting_that_cannot_be_read_is_refused_by_name(setting):
+def test_unreadable_setting_is_refused_by_name(setting):
     with pytest.raises(OptionError, match="serialize_matmul mm="):
         SerializeMatmul({"mm": setting})
 
 
-def test_a_factor_that_does_not_divide_names_node_tensor_and_size():
+def test_factor_that_does_not_divide_names_node_tensor_and_size():
     with pytest.raises(PassError, match=r"4 pieces do not divide dimension 1 of 'w' \(size 6\), node 'mm'"):
         SerializeMatmul({"mm": 4})(product())
 
 
-def test_a_node_that_does_not_exist_names_the_nearest():
+def test_unknown_node_is_refused_with_the_nearest():
     with pytest.raises(PassError, match="no MatMul node named 'mn'; nearest: mm"):
         SerializeMatmul({"mn": 2})(product())
 
 
-def test_a_node_of_another_type_is_refused():
+def test_node_of_another_type_is_refused():
     model = named(parse("g (float[4,8] x) => (float[4,8] y) { y = Relu(x) }"), y="relu")
     with pytest.raises(PassError, match="node 'relu' is a Relu, not a MatMul"):
         SerializeMatmul({"relu": 2})(model)
@@ -103,7 +103,7 @@ def test_a_node_of_another_type_is_refused():
 
 @pytest.mark.parametrize("bias", [np.linspace(-1, 1, 6, dtype=np.float32), np.array([0.5], np.float32), np.ones((4, 1), np.float32)])
 @pytest.mark.parametrize("name", ["mm", "layer/mm"])
-def test_a_layer_is_cut_with_its_bias(bias, name):
+def test_layer_is_split_with_its_bias(bias, name):
     model = named(
         parse("g (float[4,8] x) => (float[4,6] y) { p = MatMul(x, w) y = Add(p, b) }", {"w": WEIGHTS, "b": bias}), p=name, y="a/dd"
     )
@@ -113,7 +113,7 @@ def test_a_layer_is_cut_with_its_bias(bias, name):
     assert_same_results(model, pieces, rtol=1e-5, atol=1e-5)
 
 
-def test_a_pair_that_is_no_pair_is_refused():
+def test_malformed_pair_is_refused():
     text = "g (float[4,8] x) => (float[4,6] y, float[4,6] p) { p = MatMul(x, w) y = Add(p, b) }"
     model = named(parse(text, {"w": WEIGHTS, "b": WEIGHTS[0]}))
     with pytest.raises(PassError, match="must be the only reader"):

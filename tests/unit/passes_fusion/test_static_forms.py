@@ -10,7 +10,7 @@ from tests.fakes.graphs import assert_same_results, assert_valid, op_types, pars
 
 
 @pytest.mark.parametrize(("axis", "shape"), [("<axis=1>", "float[2,K,3]"), ("<axis=-2>", "float[2,K,3]"), ("", "float[K]")])
-def test_a_constant_choice_of_rows_is_a_gather(axis, shape):
+def test_constant_row_selection_becomes_a_gather(axis, shape):
     model = parse(f"g (float[2,4,3] x) => ({shape} y) {{ y = Compress{axis}(x, c) }}", {"c": np.array([True, False, True, True])})
     static = CompressPattern()(model)
     assert op_types(static)[-1] == "Gather"
@@ -20,7 +20,7 @@ def test_a_constant_choice_of_rows_is_a_gather(axis, shape):
 
 @pytest.mark.parametrize("chosen", [[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_computed_choice_comes_first_and_zeros_follow(chosen, axis):
+def test_selected_rows_come_first_followed_by_zeros(chosen, axis):
     shape = [3, 3]
     shape[axis] = 4
     sizes = ",".join(map(str, shape))
@@ -37,7 +37,7 @@ def test_a_computed_choice_comes_first_and_zeros_follow(chosen, axis):
     assert_valid(static)
 
 
-def test_a_compress_of_unknown_size_stays():
+def test_compress_of_unknown_size_is_kept():
     model = parse("g (float[N,3] x, bool[M] c) => (float[K,3] y) { y = Compress<axis=0>(x, c) }")
     assert op_types(CompressPattern()(model)) == ["Compress"]
 
@@ -53,7 +53,7 @@ def test_a_compress_of_unknown_size_stays():
         ("e = Expand(x, s) y = Softmax<axis=0>(e)", ["Expand", "Softmax"]),
     ],
 )
-def test_an_expand_moves_behind_what_works_on_each_element(body, ops):
+def test_expand_moves_behind_elementwise_operators(body, ops):
     constants = {"s": np.array([4, 3]), "r": np.array([4, 1]), "k": np.float32(2), "row": np.array([1, 2, 3], np.float32)}
     used = {name: array for name, array in constants.items() if f"{name})" in body or f"({name}," in body or f", {name}" in body}
     model = onnx.shape_inference.infer_shapes(parse(f"g (float[1,3] x) => (float[4,3] y) {{ {body} }}", used), data_prop=True)
@@ -63,7 +63,7 @@ def test_an_expand_moves_behind_what_works_on_each_element(body, ops):
     assert_same_results(model, moved, rtol=0, atol=0)
 
 
-def test_an_expand_that_is_read_twice_or_is_an_output_stays():
+def test_expand_with_several_readers_or_an_output_is_kept():
     for outputs, body in (
         ("float[4,3] y, float[4,3] e", "e = Expand(x, s) y = Relu(e)"),
         ("float[4,3] y, float[4,3] z", "e = Expand(x, s) y = Relu(e) z = Neg(e)"),

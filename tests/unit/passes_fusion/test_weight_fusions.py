@@ -25,7 +25,7 @@ BN = "y = BatchNormalization(p, scale, offset, mean, variance)"
         (f"p = MatMul(x, w) {BN}", {"w": WEIGHTS}),
     ],
 )
-def test_a_batch_norm_goes_into_the_layer_before_it(body, constants):
+def test_batch_norm_is_folded_into_the_layer_before_it(body, constants):
     model = parse(f"g (float[3,4] x) => (float[3,5] y) {{ {body} }}", NORM | constants)
     if "MatMul" in body:
         model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5] p) { p = Relu(x) }").graph.output)
@@ -48,20 +48,20 @@ def test_a_batch_norm_goes_into_the_layer_before_it(body, constants):
     ],
     ids=["product is an output", "second reader", "shared weights", "weights are an input"],
 )
-def test_a_batch_norm_stays_where_folding_would_be_seen(graph):
+def test_batch_norm_with_visible_intermediates_is_kept(graph):
     is_input = "float[4,5] w" in graph
     model = parse(graph, NORM if is_input else NORM | {"w": WEIGHTS})
     model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5] p) { p = Relu(x) }").graph.output)
     assert op_types(FuseBnIntoGemm()(model)) == op_types(model)
 
 
-def test_a_batch_norm_over_the_middle_of_three_dimensions_stays():
+def test_batch_norm_over_the_middle_of_three_dimensions_is_kept():
     model = parse(f"g (float[3,5,4] x) => (float[3,5,5] y) {{ p = MatMul(x, w) {BN} }}", NORM | {"w": WEIGHTS})
     model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5,5] p) { p = Relu(x) }").graph.output)
     assert op_types(FuseBnIntoGemm()(model)) == op_types(model)
 
 
-def test_a_onehot_makes_the_type_itself():
+def test_onehot_returns_the_cast_type_directly():
     body = "h = OneHot<axis=0>(x, depth, values) y = Cast<to=1>(h)"
     model = parse(f"g (int64[3] x) => (float[4,3] y) {{ {body} }}", {"depth": np.int64(4), "values": np.array([0, 7])})
     fused = FuseCastIntoOnehot()(model)
@@ -70,7 +70,7 @@ def test_a_onehot_makes_the_type_itself():
     assert_same_results(model, fused, rtol=0, atol=0)
 
 
-def test_a_onehot_that_others_read_keeps_its_type():
+def test_onehot_with_other_readers_keeps_its_type():
     body = "h = OneHot(x, depth, values) y = Cast<to=1>(h)"
     model = parse(f"g (int64[3] x) => (float[3,4] y, int64[3,4] h) {{ {body} }}", {"depth": np.int64(4), "values": np.array([0, 1])})
     assert op_types(FuseCastIntoOnehot()(model)) == ["OneHot", "Cast"]
@@ -87,7 +87,7 @@ def test_a_onehot_that_others_read_keeps_its_type():
         ("p = Div(x, c) y = MatMul(p, w)", np.float32(4.0)),
     ],
 )
-def test_a_factor_goes_into_the_weights(body, factor):
+def test_factor_is_folded_into_the_weights(body, factor):
     model = parse(f"g (float[2,3,4] x) => (float[2,3,5] y) {{ {body} }}", {"w": WEIGHTS, "c": factor})
     shape = "float[2,3,4]" if body.startswith(("p = Mul(x", "p = Div(x")) else "float[2,3,5]"
     model.graph.value_info.extend(parse(f"g (float[1] x) => ({shape} p) {{ p = Relu(x) }}").graph.output)
@@ -111,7 +111,7 @@ def test_a_factor_goes_into_the_weights(body, factor):
     ],
     ids=["one number a row", "product is an output", "second reader", "shared weights", "reciprocal", "by zero", "adds a dimension"],
 )
-def test_a_factor_stays_where_folding_would_be_wrong(body, factor, outputs):
+def test_factor_is_kept_if_folding_would_change_the_result(body, factor, outputs):
     rank = "1,2,3,5" if factor.ndim == 4 else "2,3,5"
     model = parse(f"g (float[2,3,4] x) => (float[{rank}] y{outputs}) {{ {body} }}", {"w": WEIGHTS, "c": factor})
     if " p" not in outputs:

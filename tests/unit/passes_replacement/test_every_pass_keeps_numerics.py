@@ -54,7 +54,7 @@ OURS = [name for name in get_all_pass_names() if pass_class(name).__module__.sta
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if name not in WITHOUT_DEFAULT])
-def test_every_pass_keeps_what_networks_compute(name: str) -> None:
+def test_every_pass_preserves_the_results_of_networks(name: str) -> None:
     tolerance = TOLERANCES.get(name, 1e-4)
     for make in NETWORKS:
         network, expected = expected_of(make)
@@ -81,7 +81,7 @@ def test_every_pass_keeps_what_networks_compute(name: str) -> None:
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("fp16", 5e-3)])
 @pytest.mark.parametrize("make", NETWORKS)
-def test_all_that_runs_by_default_keeps_what_networks_compute(make: Callable[[], Network], precision: str, tolerance: float) -> None:
+def test_default_passes_preserve_the_results_of_networks(make: Callable[[], Network], precision: str, tolerance: float) -> None:
     network, expected = expected_of(make)
     converted = read_model(Converter(precision=precision).convert_internal(network.model))
     results = run_onnx(converted, fed(converted, network.feeds))

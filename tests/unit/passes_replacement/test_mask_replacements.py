@@ -46,7 +46,7 @@ def test_masked_scores_are_lowered_by_a_sum(where: str, ops: list[str], low: flo
     ],
     ids=["not low", "high", "no scores", "no softmax", "scores read elsewhere"],
 )
-def test_other_choices_are_no_masks(body: str, low: float) -> None:
+def test_other_wheres_are_not_masks(body: str, low: float) -> None:
     assert stays("replace_where_mask", parse(f"g (bool[2,4] m, float[2,4] x) => (float[2,4] y) {{ {body} }}", {"low": np.float32(low)}))
 
 
@@ -59,7 +59,7 @@ def test_other_choices_are_no_masks(body: str, low: float) -> None:
         ("m, row, x", ["Cast", "Mul", "Not", "Cast", "Mul", "Add"]),
     ],
 )
-def test_a_choice_is_a_sum_of_products(where: str, ops: list[str]) -> None:
+def test_where_becomes_a_sum_of_products(where: str, ops: list[str]) -> None:
     constants = {name: value for name, value in {"zero": np.float32(0), "row": np.array([0, 1, 2, 3], np.float32)}.items() if name in where}
     model = parse(f"g (bool[2,4] m, float[3,1,4] x, float[2,1] z) => (float[3,2,4] y) {{ y = Where({where}) }}", constants)
     made = after("replace_where_with_mul_add", model)
@@ -68,12 +68,12 @@ def test_a_choice_is_a_sum_of_products(where: str, ops: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "constant"), [("float", np.float32(-np.inf)), ("float", np.float32(np.nan)), ("int32", np.int32(0))])
-def test_choices_of_infinities_and_integers_stay(kind: str, constant: np.ndarray) -> None:
+def test_wheres_of_infinities_and_integers_are_kept(kind: str, constant: np.ndarray) -> None:
     text = f"g (bool[2,4] m, {kind}[2,4] x) => ({kind}[2,4] y) {{ y = Where(m, x, c) }}"
     assert stays("replace_where_with_mul_add", parse(text, {"c": constant}))
 
 
-def test_where_v2_changes_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_v2_changes_nothing_and_reports_it(caplog: pytest.LogCaptureFixture) -> None:
     model = parse("g (bool[2] m, float[2] x) => (float[2] y) { y = Where(m, x, x) }")
     with caplog.at_level(logging.INFO):
         assert stays("replace_where_with_wherev2", model)
@@ -106,7 +106,7 @@ def bert(mask: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("mask", BERT_MASKS.values(), ids=BERT_MASKS)
-def test_sequences_in_one_row_do_not_see_each_other(mask: str) -> None:
+def test_sequences_in_one_row_do_not_attend_to_each_other(mask: str) -> None:
     model = bert(mask)
     made = after("insert_attention_mask", model)
     feeds = random_feeds(model)
@@ -120,7 +120,7 @@ def test_sequences_in_one_row_do_not_see_each_other(mask: str) -> None:
         np.testing.assert_allclose(together[chosen], alone[chosen], rtol=1e-5, atol=1e-6)
 
 
-def test_attentions_share_the_mask_that_keeps_sequences_apart() -> None:
+def test_attentions_share_the_mask_that_separates_sequences() -> None:
     first = bert(BERT_MASKS["subtracted"])
     text = f"g (int32[2,6] ids, float[2,2,6,4] x) => (float[2,2,6,4] z) {{ {BERT_MASKS['subtracted']} {ATTENTION} "
     text += "k2 = Transpose<perm = [0,1,3,2]>(y) s2 = MatMul(y, k2) t2 = Add(s2, mask) p2 = Softmax(t2) z = MatMul(p2, y) }"
@@ -141,13 +141,13 @@ def test_attentions_share_the_mask_that_keeps_sequences_apart() -> None:
     ],
     ids=["given as a matrix", "from two tensors", "from truth values", "from a sum"],
 )
-def test_masks_made_otherwise_stay(inputs: str, mask: str) -> None:
+def test_masks_of_another_form_are_kept(inputs: str, mask: str) -> None:
     used = {name: array for name, array in MASK_CONSTANTS.items() if name in re.findall(r"\w+", mask)}
     used["w"] = np.ones((4, 4), np.float32)
     assert stays("insert_attention_mask", parse(f"g ({inputs}, float[2,2,6,4] x) => (float[2,2,6,4] y) {{ {mask} {ATTENTION} }}", used))
 
 
-def test_an_input_that_is_only_cast_is_given_in_that_type() -> None:
+def test_input_that_is_only_cast_gets_that_type() -> None:
     model = parse("g (int64[3] x) => (float[3] y, float[3] z) { a = Cast<to = 1>(x) b = Cast<to = 1>(x) y = Relu(a) z = Neg(b) }")
     made = get_pass("remove_input_cast")(model)
     assert op_types(made) == ["Relu", "Neg"]
@@ -158,7 +158,7 @@ def test_an_input_that_is_only_cast_is_given_in_that_type() -> None:
         np.testing.assert_array_equal(run_onnx(made, {"x": x.astype(np.float32)})[name], wanted)
 
 
-def test_a_cast_input_that_is_an_output_keeps_both_names() -> None:
+def test_cast_input_that_is_an_output_keeps_both_names() -> None:
     made = get_pass("remove_input_cast")(parse("g (int64[3] x) => (float[3] y) { y = Cast<to = 1>(x) }"))
     assert op_types(made) == ["Identity"]
     assert_valid(made)
@@ -173,5 +173,5 @@ def test_a_cast_input_that_is_an_output_keeps_both_names() -> None:
     ],
     ids=["two types", "another reader", "strings"],
 )
-def test_inputs_that_are_used_otherwise_stay(text: str) -> None:
+def test_inputs_with_other_readers_are_kept(text: str) -> None:
     assert stays("remove_input_cast", parse(text))

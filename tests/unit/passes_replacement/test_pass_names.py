@@ -38,7 +38,7 @@ POPRT_PASSES = [
 
 
 @pytest.mark.parametrize("name", POPRT_PASSES)
-def test_every_pass_of_poprt_is_there_and_says_what_it_does(name: str) -> None:
+def test_every_pass_of_poprt_exists_and_has_a_description(name: str) -> None:
     assert name in get_all_pass_names()
     assert pass_class(name).description().endswith((".", ":"))
 

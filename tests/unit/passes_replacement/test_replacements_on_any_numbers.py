@@ -50,7 +50,7 @@ def sessions(name: str, kind: str, text: str) -> tuple[onnxruntime.InferenceSess
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOATS)
 @given(numbers=NUMBERS)
-def test_any_floats(name: str, numbers: list[float]) -> None:
+def test_replacements_are_exact_for_any_floats(name: str, numbers: list[float]) -> None:
     before, after = (each.run(None, {"x": np.array(numbers, np.float32)}) for each in sessions(name, "float", FLOATS[name]))
     for wanted, got in zip(before, after, strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -59,7 +59,7 @@ def test_any_floats(name: str, numbers: list[float]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 @given(numbers=INTEGERS)
-def test_any_integers(name: str, numbers: list[int]) -> None:
+def test_replacements_are_exact_for_any_integers(name: str, numbers: list[int]) -> None:
     before, after = (each.run(None, {"x": np.array(numbers, np.int32)}) for each in sessions(name, "int32", WHOLE[name]))
     for wanted, got in zip(before, after, strict=True):
         np.testing.assert_array_equal(got, wanted)

@@ -48,7 +48,7 @@ def test_parameters_of_a_batch_norm_get_the_type_of_its_input() -> None:
     np.testing.assert_allclose(run_onnx(made, {"x": x})["y"], (x - m) / np.sqrt(v + 1e-5) * s + b, rtol=1e-2, atol=1e-2)
 
 
-def test_computed_parameters_of_a_batch_norm_are_cast_and_unread_outputs_go() -> None:
+def test_computed_parameters_of_a_batch_norm_are_cast_and_unread_outputs_removed() -> None:
     node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "mean", "variance"])
     parameters = {name: RANDOM.uniform(0.5, 2, 3).astype(np.float32) for name in "bmv"}
     model = model_of([node], [tensor("x", [2, 3]), tensor("s", [3], np.float64)], [tensor("y", [2, 3])], parameters)
@@ -57,7 +57,7 @@ def test_computed_parameters_of_a_batch_norm_are_cast_and_unread_outputs_go() ->
     assert len(list(made.graph)[-1].outputs) == 1
 
 
-def test_a_batch_norm_of_one_type_or_in_training_stays() -> None:
+def test_batch_norm_of_one_type_or_in_training_is_kept() -> None:
     parameters = {name: np.ones(3, np.float32) for name in "sbmv"}
     assert stays("batchnorm_workaround", parse("g (float[2,3] x) => (float[2,3] y) { y = BatchNormalization(x, s, b, m, v) }", parameters))
     training = "g (float16[2,3] x) => (float16[2,3] y) { y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }"
@@ -66,7 +66,7 @@ def test_a_batch_norm_of_one_type_or_in_training_stays() -> None:
 
 @pytest.mark.parametrize("attributes", ["", "<exclusive = 1>", "<reverse = 1>", "<exclusive = 1, reverse = 1>"])
 @pytest.mark.parametrize(("axis", "ops"), [(-1, ["MatMul"]), (0, ["Transpose", "MatMul", "Transpose"])])
-def test_running_sums_are_a_product_with_a_triangle(attributes: str, axis: int, ops: list[str]) -> None:
+def test_cumsum_becomes_a_product_with_a_triangle(attributes: str, axis: int, ops: list[str]) -> None:
     model = parse(f"g (float[3,4,5] x) => (float[3,4,5] y) {{ y = CumSum{attributes}(x, a) }}", {"a": np.int64(axis)})
     made = after("cumsum_workaround", model)
     assert op_types(made) == ops
@@ -74,11 +74,11 @@ def test_running_sums_are_a_product_with_a_triangle(attributes: str, axis: int, 
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("int32", "4"), ("float", "600"), ("float", "N")])
-def test_running_sums_of_integers_or_long_dimensions_stay(kind: str, shape: str) -> None:
+def test_cumsum_of_integers_or_long_dimensions_is_kept(kind: str, shape: str) -> None:
     assert stays("cumsum_workaround", parse(f"g ({kind}[{shape}] x) => ({kind}[{shape}] y) {{ y = CumSum(x, a) }}", {"a": np.int64(0)}))
 
 
-def test_running_sums_along_a_computed_axis_stay() -> None:
+def test_cumsum_along_a_computed_axis_is_kept() -> None:
     assert stays("cumsum_workaround", parse("g (float[4] x, int64 a) => (float[4] y) { y = CumSum(x, a) }"))
 
 
@@ -101,14 +101,14 @@ def test_float_operators_get_floats(kind: str, body: str, casts: int) -> None:
     assert_same_results(model, made, {"x": np.arange(1, 10).reshape(3, 3).astype(kind)}, rtol=0, atol=0)
 
 
-def test_means_of_integers_are_cut_off() -> None:
+def test_means_of_integers_are_truncated() -> None:
     model = parse("g (int32[1,2] x) => (int32[1,1] y) { y = ReduceMean(x, a) }", {"a": np.array([1])})
     made = after("float_ops_workaround", model)
     assert_same_results(model, made, {"x": np.array([[-4, -3]], np.int32)}, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("kind", "body"), [("float", "y = MatMul(x, x)"), ("int32", "y = Add(x, x)")])
-def test_float_operators_on_floats_and_others_on_integers_stay(kind: str, body: str) -> None:
+def test_float_operators_on_floats_and_others_on_integers_are_kept(kind: str, body: str) -> None:
     assert stays("float_ops_workaround", parse(f"g ({kind}[3,3] x) => ({kind}[3,3] y) {{ {body} }}"))
 
 
@@ -124,7 +124,7 @@ def test_float_operators_on_floats_and_others_on_integers_stay(kind: str, body: 
         ("y = ScatterND(x, i, v)", np.array([[-1, 0]]), [[2, 0]], "3,4"),
     ],
 )
-def test_indices_count_from_the_start(body: str, indices: np.ndarray, counted: object, result: str) -> None:
+def test_negative_indices_become_positive(body: str, indices: np.ndarray, counted: object, result: str) -> None:
     constants = {"i": indices} | {name: np.full((1,) * (2 if name == "u" else 1), 7, np.float32) for name in "uv" if f", {name})" in body}
     model = parse(f"g (float[3,4] x) => (float[{result}] y) {{ {body} }}", constants)
     made = after("indices_workaround", model)
@@ -133,7 +133,7 @@ def test_indices_count_from_the_start(body: str, indices: np.ndarray, counted: o
 
 
 @pytest.mark.parametrize(("size", "indices"), [("3", [0, 2]), ("N", [-1])])
-def test_indices_that_count_from_the_start_or_in_an_unknown_size_stay(size: str, indices: list[int]) -> None:
+def test_positive_indices_or_those_in_an_unknown_size_are_kept(size: str, indices: list[int]) -> None:
     model = parse(f"g (float[{size}] x) => (float[{len(indices)}] y) {{ y = Gather(x, i) }}", {"i": np.array(indices)})
     assert not get_pass("indices_workaround").apply(as_ir(model))
 
@@ -147,13 +147,13 @@ def test_onehot_gets_integers_and_a_positive_axis() -> None:
     assert_same_results(model, made, {"x": np.array([0, 3, -1], np.float32)}, rtol=0, atol=0)
 
 
-def test_a_onehot_of_integers_along_a_positive_axis_stays() -> None:
+def test_onehot_of_integers_along_a_positive_axis_is_kept() -> None:
     constants = {"d": np.int64(4), "v": np.array([0, 5], np.float32)}
     assert stays("onehot_workaround", parse("g (int64[3] x) => (float[4,3] y) { y = OneHot<axis = 0>(x, d, v) }", constants))
 
 
 @pytest.mark.parametrize("kind", ["float", "int64", "int32"])
-def test_the_smallest_are_the_largest_of_the_negated(kind: str) -> None:
+def test_smallest_become_the_largest_of_the_negated(kind: str) -> None:
     text = f"g ({kind}[2,6] x) => ({kind}[2,3] y, int64[2,3] i) {{ y, i = TopK<largest = 0>(x, k) }}"
     model = parse(text, {"k": np.array([3])})
     made = after("topk_workaround", model)
@@ -162,14 +162,14 @@ def test_the_smallest_are_the_largest_of_the_negated(kind: str) -> None:
     assert_same_results(model, made, {"x": x}, rtol=0, atol=0)
 
 
-def test_places_of_the_smallest_alone_need_no_second_negation() -> None:
+def test_indices_of_the_smallest_alone_need_no_second_negation() -> None:
     model = parse("g (float[6] x) => (int64[3] i) { y, i = TopK<largest = 0>(x, k) }", {"k": np.array([3])})
     made = after("topk_workaround", model)
     assert op_types(made) == ["Neg", "TopK"]
     assert_same_results(model, made, rtol=0, atol=0)
 
 
-def test_the_largest_along_a_positive_axis_stay() -> None:
+def test_topk_along_a_positive_axis_is_kept() -> None:
     assert stays("topk_workaround", parse("g (float[6] x) => (float[3] y) { y, i = TopK<axis = 0>(x, k) }", {"k": np.array([3])}))
 
 
@@ -177,7 +177,7 @@ def test_the_largest_along_a_positive_axis_stay() -> None:
     ("inputs", "ops"),
     [("x, e, x", ["Concat"]), ("e, x", ["Identity"]), ("e, e2, x, z", ["Concat"])],
 )
-def test_inputs_without_elements_go(inputs: str, ops: list[str]) -> None:
+def test_empty_concat_inputs_are_removed(inputs: str, ops: list[str]) -> None:
     constants = {name: np.zeros((2, 0), np.float32) for name in ("e", "e2") if name in inputs.split(", ")}
     width = 3 * sum(name in "xz" for name in inputs.split(", "))
     given = "float[2,3] x" + (", float[2,3] z" if "z" in inputs else "")
@@ -188,7 +188,7 @@ def test_inputs_without_elements_go(inputs: str, ops: list[str]) -> None:
     assert_same_results(model, made, random_feeds(model), rtol=0, atol=0)
 
 
-def test_a_concat_of_nothing_empty_or_only_that_stays() -> None:
+def test_concat_without_or_with_only_empty_inputs_is_kept() -> None:
     assert stays("remove_empty_concat_inputs", parse("g (float[2,3] x) => (float[4,3] y) { y = Concat<axis = 0>(x, x) }"))
     empty = {"e": np.zeros((2, 0), np.float32)}
     assert stays("remove_empty_concat_inputs", parse("g (float[2] x) => (float[2,0] y) { y = Concat<axis = 1>(e, e) }", empty))

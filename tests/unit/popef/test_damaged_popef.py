@@ -57,7 +57,7 @@ def opaque(content: bytes = b"content", **claims: object) -> tuple[RecordHeader,
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_a_file_cut_at_any_byte_is_refused_with_blob_and_offset(compress: bool) -> None:
+def test_file_truncated_at_any_byte_is_refused_with_blob_and_offset(compress: bool) -> None:
     data = SAMPLES[compress]
     for length in range(len(data)):
         error = refusal(data[:length])
@@ -69,7 +69,7 @@ def test_a_file_cut_at_any_byte_is_refused_with_blob_and_offset(compress: bool) 
 @pytest.mark.slow
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
 @pytest.mark.parametrize("compress", [False, True])
-def test_a_file_with_any_byte_changed_is_refused_with_blob_and_offset(compress: bool, flip: int) -> None:
+def test_file_with_any_byte_changed_is_refused_with_blob_and_offset(compress: bool, flip: int) -> None:
     data = SAMPLES[compress]
     for at in range(len(data)):
         error = refusal(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
@@ -78,7 +78,7 @@ def test_a_file_with_any_byte_changed_is_refused_with_blob_and_offset(compress: 
         assert error.offset <= at
 
 
-def test_the_error_names_the_damaged_blob_and_where_it_is() -> None:
+def test_error_names_the_damaged_blob_and_its_position() -> None:
     data = bytearray(SAMPLES[False])
     at = data.index(b'{"graph0"')
     data[at] ^= 1
@@ -88,7 +88,7 @@ def test_the_error_names_the_damaged_blob_and_where_it_is() -> None:
     assert str(error).startswith(f"<stream>, blob 4 (OPAQUE 'fusion'), offset {at}: the content's checksum is ")
 
 
-def test_a_damaged_program_is_refused_for_its_checksum_before_it_is_understood() -> None:
+def test_damaged_program_is_refused_by_its_checksum_before_it_is_parsed() -> None:
     data = bytearray(SAMPLES[False])
     data[data.index(b"IPUP") + 9] ^= 0xFF
     reader = Reader()
@@ -97,14 +97,14 @@ def test_a_damaged_program_is_refused_for_its_checksum_before_it_is_understood()
         ModelBuilder(reader).create_model().program()
 
 
-def test_a_closing_record_that_gives_another_size_is_refused() -> None:
+def test_closing_record_with_another_size_is_refused() -> None:
     data = SAMPLES[False]
     record = ClosingRecord.unpack(data[-CLOSING_BYTES:], POPEF)
     error = refusal(data[:-CLOSING_BYTES] + dataclasses.replace(record, total_bytes=len(data) + 1).pack(POPEF))
     assert f"ends the file at {len(data) + 1}, but it has {len(data)} bytes" in error.reason
 
 
-def test_a_file_cut_between_two_blobs_is_not_taken_for_a_whole_one() -> None:
+def test_file_truncated_between_two_blobs_is_incomplete() -> None:
     reader = Reader()
     reader.parse_stream(io.BytesIO(SAMPLES[False]))
     for blob in reader.blobs()[1:]:
@@ -112,7 +112,7 @@ def test_a_file_cut_between_two_blobs_is_not_taken_for_a_whole_one() -> None:
         assert f"the file ends after {blob.index} blobs without its closing record" in error.reason
 
 
-def test_blobs_taken_out_exchanged_or_added_are_noticed() -> None:
+def test_removed_swapped_or_added_blobs_are_detected() -> None:
     reader = Reader()
     reader.parse_stream(io.BytesIO(SAMPLES[False]))
     starts = [*(blob.offset for blob in reader.blobs()), len(SAMPLES[False]) - CLOSING_BYTES]
@@ -135,7 +135,7 @@ def test_other_files_are_refused_by_their_first_bytes() -> None:
     assert refusal(b"").reason == "the file is empty"
 
 
-def test_a_file_of_another_container_version_says_so() -> None:
+def test_another_container_version_is_named() -> None:
     data = bytearray(SAMPLES[False])
     data[8:10] = (CONTAINER_VERSION + 1).to_bytes(2, "little")
     assert "container version 2; this build reads version 1: compile the model again" in refusal(bytes(data)).reason
@@ -169,7 +169,7 @@ def test_a_file_of_another_container_version_says_so() -> None:
         (opaque(kind=BlobType.METADATA), "not a Metadata message|wire type|ends inside"),
     ],
 )
-def test_headers_that_lie_are_refused(blob: tuple[RecordHeader, bytes, bytes], reason: str) -> None:
+def test_invalid_headers_are_refused(blob: tuple[RecordHeader, bytes, bytes], reason: str) -> None:
     with pytest.raises(PopefError, match=reason) as caught:
         read_all(made_up([blob]))
     assert caught.value.blob.startswith("blob 0")
@@ -188,7 +188,7 @@ def test_headers_that_lie_are_refused(blob: tuple[RecordHeader, bytes, bytes], r
         },
     )
 )
-def test_whatever_a_header_claims_the_reader_answers_or_refuses(claims: dict[str, object]) -> None:
+def test_any_header_is_read_or_refused(claims: dict[str, object]) -> None:
     reader = Reader()
     with contextlib.suppress(PopefError):
         reader.parse_stream(io.BytesIO(made_up([opaque(**claims)])))
@@ -197,7 +197,7 @@ def test_whatever_a_header_claims_the_reader_answers_or_refuses(claims: dict[str
 
 
 @given(st.binary(max_size=60) | st.builds(lambda at, with_: (at, with_), st.integers(0, 200), st.binary(min_size=1, max_size=4)))
-def test_whatever_metadata_bytes_say_they_are_read_or_refused(change: bytes | tuple[int, bytes]) -> None:
+def test_any_metadata_bytes_are_read_or_refused(change: bytes | tuple[int, bytes]) -> None:
     if isinstance(change, bytes):
         data = change
     else:
@@ -219,14 +219,14 @@ def test_whatever_metadata_bytes_say_they_are_read_or_refused(change: bytes | tu
         (lambda message: message.anchors[0].tensor_info.shape.extend([1] * 40), "41 dimensions; at most 32"),
     ],
 )
-def test_metadata_that_contradict_themselves_are_refused(change: object, reason: str) -> None:
+def test_inconsistent_metadata_are_refused(change: object, reason: str) -> None:
     message = pb.Metadata.FromString(encode_metadata(sample_metadata()))
     change(message)  # type: ignore[operator]
     with pytest.raises(PopefError, match=reason):
         decode_metadata(message.SerializeToString())
 
 
-def test_metadata_of_another_executable_than_their_blob_says_are_refused() -> None:
+def test_metadata_of_another_executable_than_their_blob_are_refused() -> None:
     content, info = encode_metadata(sample_metadata("other")), BlobInfo(name="pair", executable="pair").serialized()
     header = dataclasses.replace(
         opaque(content)[0], kind=BlobType.METADATA, info_bytes=len(info), info_crc=zlib.crc32(info), content_crc=zlib.crc32(content)
@@ -236,7 +236,7 @@ def test_metadata_of_another_executable_than_their_blob_says_are_refused() -> No
 
 
 @pytest.mark.slow
-def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> None:
+def test_message_of_many_empty_entries_is_refused_before_allocation() -> None:
     with pytest.raises(PopefError, match="more than 10 entries of field 12"):
         check_wire(b"\x62\x00" * 11, {12: 10}, PopefError)
     check_wire(b"\x62\x00" * 10, {12: 10})
@@ -255,7 +255,7 @@ def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> 
     ],
     ids=["bomb", "huge", "ratio"],
 )
-def test_memory_is_not_taken_for_what_a_header_only_claims(blob: tuple[RecordHeader, bytes, bytes]) -> None:
+def test_memory_is_not_allocated_for_an_unverified_header_size(blob: tuple[RecordHeader, bytes, bytes]) -> None:
     data = made_up([blob])
     tracemalloc.start()
     try:
@@ -281,7 +281,7 @@ def test_all_metadata_of_a_file_together_are_bounded(monkeypatch: pytest.MonkeyP
         file_of(write)
 
 
-def test_opaque_contents_are_read_when_asked_for() -> None:
+def test_opaque_contents_are_read_on_request() -> None:
     def write(writer: Writer) -> None:
         write_sample(writer)
         with writer.create_opaque_blob("large", "pair", compress=True) as blob:
@@ -300,7 +300,7 @@ def test_opaque_contents_are_read_when_asked_for() -> None:
     assert opaques["large"] == bytes(16 << 20)
 
 
-def test_a_file_may_hold_many_blobs_but_not_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_blobs_in_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(writer: Writer) -> None:
         for number in range(1000):
             writer.create_opaque_blob(str(number), "e").close()
@@ -318,7 +318,7 @@ def test_a_file_may_hold_many_blobs_but_not_any_number(monkeypatch: pytest.Monke
         file_of(write)
 
 
-def test_walking_reads_no_content_but_that_of_metadata() -> None:
+def test_walking_reads_only_the_contents_of_metadata() -> None:
     class Counting(io.BytesIO):
         taken = 0
 

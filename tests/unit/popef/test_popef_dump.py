@@ -32,7 +32,7 @@ def section(text: str, title: str) -> str:
     return found[1]
 
 
-def test_the_text_has_a_section_for_everything(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_has_a_section_for_everything(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(pair)]) == 0
     text = capsys.readouterr().out
     executables = section(text, "Executables")
@@ -59,7 +59,7 @@ def test_the_text_has_a_section_for_everything(pair: Path, capsys: pytest.Captur
     assert '"graph0": [' in section(text, "Opaques")
 
 
-def test_the_json_has_the_same_facts(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_facts(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--json", str(pair), str(pair)]) == 0
     first, second = json.loads(capsys.readouterr().out)["files"]
     assert first == second
@@ -85,7 +85,7 @@ def test_the_json_has_the_same_facts(pair: Path, capsys: pytest.CaptureFixture[s
     assert first["opaques"][0]["json"] == {"graph0": [1]}
 
 
-def test_an_executable_of_another_build_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_executable_of_another_build_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "old.popef"
     with FileWriter(path) as writer, writer.create_executable("old") as blob:
         blob.write(encode_program(dataclasses.replace(sample_program(), package_hash="0123")))
@@ -93,7 +93,7 @@ def test_an_executable_of_another_build_is_reported(tmp_path: Path, capsys: pyte
     assert "package hash 0123 (another build's: compile again)" in capsys.readouterr().out
 
 
-def test_foreign_executables_and_empty_files_are_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_executables_and_empty_files_are_dumped_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     foreign, empty = tmp_path / "foreign.popef", tmp_path / "empty.popef"
     with FileWriter(foreign) as writer:
         writer.create_executable("native").close()
@@ -110,7 +110,7 @@ def test_foreign_executables_and_empty_files_are_shown_too(tmp_path: Path, capsy
     [b"\xff\x00", b"12", b"[NaN]", b"[1e999]", b"[" * 100_000, b'{"a": ' * 3000, b"", b"[" + b"1" * 5000 + b"]"],
     ids=["binary", "number", "nan", "infinity", "deep-list", "deep-map", "empty", "long-number"],
 )
-def test_opaque_contents_that_are_no_json_are_shown_as_bytes(content: bytes, pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_opaque_contents_that_are_not_json_are_dumped_as_bytes(content: bytes, pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     append_opaque_blobs(pair, {"odd": content})
     assert main([str(pair)]) == 0
     assert f"odd of pair: {len(content):,} bytes" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_opaque_contents_that_are_no_json_are_shown_as_bytes(content: bytes, pai
     assert json.loads(capsys.readouterr().out)["files"][0]["opaques"][1]["hex_head"] == content[:32].hex(" ")
 
 
-def test_names_cannot_move_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "evil.popef"
     name = "a\x1b[2J\nb"
     with FileWriter(path) as writer:
@@ -132,7 +132,7 @@ def test_names_cannot_move_the_terminal(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_bad_or_missing_file_is_one_line_and_exit_code_1(options: list[str], pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_or_missing_file_is_one_line_and_exit_code_1(options: list[str], pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = pair.read_bytes()
     bad = pair.with_name("bad\nname.popef")
     for content in (b"", b"x", data[:-1], data[:-200], data.replace(b"graph bytes", b"graph_bytes"), data + b"x", None):
@@ -147,7 +147,7 @@ def test_a_bad_or_missing_file_is_one_line_and_exit_code_1(options: list[str], p
 
 
 @pytest.mark.slow
-def test_the_command_survives_a_reader_that_has_seen_enough(pair: Path) -> None:
+def test_command_survives_a_closed_output_pipe(pair: Path) -> None:
     code = f"import sys; from stoker.backends.ipu.popef.dump import main; sys.exit(main([{str(pair)!r}] * 400))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3]
@@ -160,13 +160,13 @@ def test_the_command_survives_a_reader_that_has_seen_enough(pair: Path) -> None:
     assert process.returncode == 0
 
 
-def test_opaque_blobs_are_added_to_a_file_that_is_there(pair: Path) -> None:
+def test_opaque_blobs_are_added_to_an_existing_file(pair: Path) -> None:
     append_opaque_blobs(pair, {"one": b"1", "two": b"2"})
     append_opaque_blobs(pair, {"three": b"3"}, "pair")
     assert read_all(pair.read_bytes()).opaques == {"fusion": b'{"graph0": [1]}', "one": b"1", "two": b"2", "three": b"3"}
 
 
-def test_an_opaque_blob_that_cannot_be_added_leaves_the_file_as_it_was(pair: Path) -> None:
+def test_failed_addition_leaves_the_file_unchanged(pair: Path) -> None:
     before = pair.read_bytes()
     for blobs, executable, reason in (
         ({"new": b"", "fusion": b""}, None, "OPAQUE 'fusion' of executable 'pair' already"),
@@ -178,7 +178,7 @@ def test_an_opaque_blob_that_cannot_be_added_leaves_the_file_as_it_was(pair: Pat
     assert [each.name for each in pair.parent.iterdir()] == ["pair.popef"]
 
 
-def test_which_executable_an_added_blob_belongs_to_must_be_said_where_there_are_several(tmp_path: Path) -> None:
+def test_executable_of_an_added_blob_must_be_named_if_there_are_several(tmp_path: Path) -> None:
     def write(writer: Writer) -> None:
         for name in ("a", "b"):
             writer.write(sample_metadata(name))
@@ -190,13 +190,13 @@ def test_which_executable_an_added_blob_belongs_to_must_be_said_where_there_are_
     append_opaque_blobs(path, {"o": b""}, "b")
 
 
-def test_repeated_names_get_a_number_that_is_free() -> None:
+def test_repeated_names_get_a_free_number() -> None:
     assert distinct_names(["x", "x", "y", "x"]) == ("x", "x_1", "y", "x_2")
     assert distinct_names(["x", "x", "x_1"]) == ("x", "x_2", "x_1")
     assert distinct_names(["x_1", "x", "x", "x_1"]) == ("x_1", "x", "x_2", "x_1_1")
 
 
-def test_many_contents_that_are_small_in_the_file_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_well_compressed_contents_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = json.dumps({"numbers": [0] * 100}).encode()
 
     def write(writer: Writer) -> None:
@@ -222,7 +222,7 @@ def test_descriptions_of_many_programs_together_are_bounded(tmp_path: Path, monk
         report_file(path)
 
 
-def test_json_that_fits_into_a_line_takes_one(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_that_fits_into_a_line_is_one_line(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wide = {"shapes": [[number, 2] for number in range(40)], "none": {}, "name": "ä"}
     deep: list[object] = []
     for _ in range(60):
@@ -239,7 +239,7 @@ def test_json_that_fits_into_a_line_takes_one(pair: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_a_full_disk_behind_stdout_is_one_line_without_a_traceback(pair: Path) -> None:
+def test_full_disk_behind_stdout_is_one_line_without_a_traceback(pair: Path) -> None:
     code = "import sys; from stoker.backends.ipu.popef.dump import main; sys.exit(main(sys.argv[1:]))"
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
@@ -253,7 +253,7 @@ def test_a_full_disk_behind_stdout_is_one_line_without_a_traceback(pair: Path) -
     assert (ran.returncode, ran.stderr) == (1, "popef_dump: stdout cannot be written: No space left on device\n")
 
 
-def test_an_interruption_is_quiet(pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_prints_no_traceback(pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(path: str) -> None:
         raise KeyboardInterrupt
 

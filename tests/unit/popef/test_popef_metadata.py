@@ -41,7 +41,7 @@ METADATA = st.builds(
 
 
 @given(METADATA)
-def test_every_field_comes_back(metadata: Metadata) -> None:
+def test_every_field_round_trips(metadata: Metadata) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
 
 

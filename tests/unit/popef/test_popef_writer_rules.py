@@ -40,7 +40,7 @@ def test_only_one_blob_may_be_open_at_a_time() -> None:
         writer.create_executable("c")
 
 
-def test_a_closed_blob_takes_no_more() -> None:
+def test_closed_blob_cannot_be_written() -> None:
     writer = Writer(io.BytesIO())
     blob = writer.create_executable("a")
     blob.close()
@@ -60,7 +60,7 @@ def test_a_closed_blob_takes_no_more() -> None:
         (lambda writer: writer.create_executable("taken"), "there is a blob POPLAR_EXECUTABLE 'taken' already"),
     ],
 )
-def test_names_that_are_empty_taken_or_impossible_are_refused(begin: object, reason: str) -> None:
+def test_empty_existing_or_invalid_names_are_refused(begin: object, reason: str) -> None:
     writer = Writer(io.BytesIO())
     writer.create_executable("taken").close()
     with pytest.raises(PopefError, match=reason):
@@ -69,7 +69,7 @@ def test_names_that_are_empty_taken_or_impossible_are_refused(begin: object, rea
 
 
 @pytest.mark.parametrize("size", [0, 7, 9])
-def test_tensor_data_of_another_size_are_taken_back(size: int) -> None:
+def test_tensor_data_of_another_size_are_removed_again(size: int) -> None:
     stream = io.BytesIO()
     writer = Writer(stream)
     blob = writer.create_tensor_data(TensorDataInfo("t", PAIR))
@@ -85,13 +85,13 @@ def test_tensor_data_of_another_size_are_taken_back(size: int) -> None:
     assert len(reader.blobs()) == 1
 
 
-def test_a_feed_sample_of_another_size_is_named() -> None:
+def test_feed_sample_of_another_size_is_named() -> None:
     writer = Writer(io.BytesIO())
     with pytest.raises(PopefError, match=r"blob 0 \(DATA_FEED 'x'\): sample 1 has 12 bytes; 8 are expected"):
         writer.create_feed_data(TensorDataInfo("x", PAIR), [np.zeros(2, np.float32), np.zeros(3, np.float32)])
 
 
-def test_a_blob_whose_writing_fails_is_taken_back() -> None:
+def test_blob_whose_writing_fails_is_removed_again() -> None:
     stream = io.BytesIO()
     with Writer(stream) as writer:
         with suppress(RuntimeError), writer.create_executable("a", compress=True) as blob:
@@ -105,7 +105,7 @@ def test_a_blob_whose_writing_fails_is_taken_back() -> None:
     assert [each.data() for each in reader.executables()] == [b"second"]
 
 
-def test_a_writer_left_by_an_exception_leaves_a_file_that_no_reader_takes_for_whole() -> None:
+def test_writer_left_by_an_exception_leaves_an_incomplete_file() -> None:
     stream = io.BytesIO()
     with suppress(RuntimeError), Writer(stream) as writer:
         writer.create_executable("a").close()
@@ -115,7 +115,7 @@ def test_a_writer_left_by_an_exception_leaves_a_file_that_no_reader_takes_for_wh
         Reader().parse_stream(stream)
 
 
-def test_a_stream_that_takes_no_more_is_an_error_that_says_where() -> None:
+def test_full_stream_is_an_error_with_its_position() -> None:
     class Full(io.BytesIO):
         def write(self, data: object) -> int:
             if memoryview(data).nbytes > 100:  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def test_a_stream_that_takes_no_more_is_an_error_that_says_where() -> None:
         ({"anchors": (dataclasses.replace(ANCHOR, handle="h" * (1 << 22)),)}, "at most 4194304 are allowed"),
     ],
 )
-def test_metadata_that_could_not_be_read_are_not_written(change: dict[str, object], reason: str) -> None:
+def test_unreadable_metadata_are_not_written(change: dict[str, object], reason: str) -> None:
     metadata: Metadata = dataclasses.replace(sample_metadata(), **change)  # type: ignore[arg-type]
     with pytest.raises(PopefError, match=reason):
         Writer(io.BytesIO()).write(metadata)
@@ -187,19 +187,19 @@ class Sluggish(io.RawIOBase):
         return self._taken_at_once and self.inner.write(bytes(data)[: self._taken_at_once])
 
 
-def test_a_stream_that_takes_part_of_what_it_is_given_gets_all_of_it() -> None:
+def test_partial_writes_of_a_stream_are_continued() -> None:
     stream = Sluggish()
     with Writer(stream) as writer:  # type: ignore[arg-type]
         write_sample(writer)
     assert stream.inner.getvalue() == sample_file()
 
 
-def test_a_stream_that_takes_nothing_is_an_error() -> None:
+def test_stream_that_writes_nothing_is_an_error() -> None:
     with pytest.raises(PopefError, match="offset 0: cannot be written: the stream takes no more"):
         Writer(Sluggish(None)).create_executable("a")  # type: ignore[arg-type]
 
 
-def test_opaque_content_that_no_reader_would_take_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_opaque_content_is_removed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.backends.ipu.popef.layout.MAX_INFLATED_OPAQUE_BYTES", 99)
     blob = Writer(io.BytesIO()).create_opaque_blob("o", "e", compress=True)
     blob.write(bytes(100))
@@ -209,12 +209,12 @@ def test_opaque_content_that_no_reader_would_take_is_taken_back(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "/nonexistent/folder/m.popef"])
-def test_a_file_that_cannot_be_written_is_an_error_of_the_file(path: str) -> None:
+def test_unwritable_file_is_a_file_error(path: str) -> None:
     with pytest.raises(PopefError, match="cannot be written"):
         FileWriter(path)
 
 
-def test_a_disk_that_is_full_when_the_file_is_completed_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_at_completion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.BufferedWriter):
         def flush(self) -> None:
             raise OSError(28, "No space left on device")

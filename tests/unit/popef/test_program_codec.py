@@ -80,18 +80,18 @@ PROGRAMS = st.builds(
 
 @pytest.mark.slow
 @given(PROGRAMS)
-def test_every_program_comes_back_whole(program: StaticProgram) -> None:
+def test_every_program_round_trips(program: StaticProgram) -> None:
     assert decode_program(encode_program(program)) == program
 
 
-def test_the_same_program_gives_the_same_bytes_whatever_the_order_of_its_attributes() -> None:
+def test_same_program_gives_the_same_bytes_for_any_order_of_attributes() -> None:
     one, other = ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
     assert encode_program(dataclasses.replace(sample_program(), attributes=one)) == encode_program(
         dataclasses.replace(sample_program(), attributes=other)
     )
 
 
-def test_the_description_is_read_without_the_graphs() -> None:
+def test_description_is_read_without_the_graphs() -> None:
     data = encode_program(sample_program(onnx=b"x" * 100_000))
     stream = io.BytesIO(data)
     program, sizes = read_description(stream, len(data))
@@ -101,7 +101,7 @@ def test_the_description_is_read_without_the_graphs() -> None:
     assert stream.read() == b"x" * 100_000
 
 
-def test_a_program_cut_at_any_byte_is_refused() -> None:
+def test_program_truncated_at_any_byte_is_refused() -> None:
     data = encode_program(sample_program())
     for length in range(len(data)):
         with pytest.raises(PopefError):
@@ -113,7 +113,7 @@ def test_a_program_cut_at_any_byte_is_refused() -> None:
 
 
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=4))
-def test_whatever_a_changed_program_says_it_is_read_or_refused(at: int, patch: bytes) -> None:
+def test_any_changed_program_is_read_or_refused(at: int, patch: bytes) -> None:
     data = encode_program(sample_program())
     with contextlib.suppress(PopefError):
         decode_program(data[:at] + patch + data[at + len(patch) :])
@@ -125,7 +125,7 @@ def test_random_descriptions_are_refused(description: bytes) -> None:
         decode_program(MAGIC + struct.pack("<I", len(description)) + description)
 
 
-def test_other_bytes_and_lengths_that_lie_are_refused() -> None:
+def test_other_bytes_and_wrong_lengths_are_refused() -> None:
     with pytest.raises(PopefError, match="no program of a simulated IPU: it begins with 7f 45 4c 46"):
         decode_program(b"\x7fELF" + bytes(100))
     with pytest.raises(PopefError, match="3 bytes are no program"):
@@ -151,7 +151,7 @@ def test_other_bytes_and_lengths_that_lie_are_refused() -> None:
         (lambda message: setattr(message.graphs[0], "onnx_bytes", 1 << 60), "the graphs end at"),
     ],
 )
-def test_programs_that_contradict_themselves_are_refused(change: Any, reason: str) -> None:
+def test_inconsistent_programs_are_refused(change: Any, reason: str) -> None:
     data = encode_program(sample_program())
     (length,) = struct.unpack_from("<I", data, 4)
     message = pb.Program.FromString(data[8 : 8 + length])
@@ -170,7 +170,7 @@ def test_programs_that_contradict_themselves_are_refused(change: Any, reason: st
         ({"graphs": sample_program().graphs * 2}, "two of a program's are graph 'pair'"),
     ],
 )
-def test_programs_that_could_not_be_read_are_not_written(change: dict[str, Any], reason: str) -> None:
+def test_unreadable_programs_are_not_written(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(PopefError, match=reason):
         encode_program(dataclasses.replace(sample_program(), **change))
 
@@ -193,7 +193,7 @@ def test_too_many_graphs_steps_or_bytes_are_refused(monkeypatch: pytest.MonkeyPa
         encode_program(sample_program())
 
 
-def test_an_executable_of_another_build_is_refused_by_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executable_of_another_build_is_refused_with_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     old = package_hash()
     check_package_hash(old)
     monkeypatch.setattr("stoker.backends.ipu.popef.package_hash.FORMAT_VERSION", 999)

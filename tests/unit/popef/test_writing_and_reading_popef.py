@@ -27,7 +27,7 @@ def reader_of(*files: bytes) -> Reader:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_every_kind_of_blob_comes_back(compress: bool) -> None:
+def test_every_kind_of_blob_round_trips(compress: bool) -> None:
     model = read_all(sample_file(compress=compress))
     assert model.metadata == sample_metadata()
     assert model.program() == sample_program()
@@ -38,12 +38,12 @@ def test_every_kind_of_blob_comes_back(compress: bool) -> None:
     assert model.opaques == {"fusion": b'{"graph0": [1]}'}
 
 
-def test_the_same_blobs_give_the_same_bytes() -> None:
+def test_same_blobs_give_the_same_bytes() -> None:
     assert sample_file() == sample_file()
     assert sample_file(compress=True) == sample_file(compress=True)
 
 
-def test_compression_makes_a_repetitive_content_smaller_and_is_undone() -> None:
+def test_compression_shrinks_a_repetitive_content_and_is_reversible() -> None:
     def write(writer: Writer) -> None:
         with writer.create_executable("zeros", compress=True) as blob:
             for _ in range(40):
@@ -56,7 +56,7 @@ def test_compression_makes_a_repetitive_content_smaller_and_is_undone() -> None:
     assert executable.data() == bytes(4_000_000)
 
 
-def test_a_file_begun_in_the_middle_of_a_stream_is_read_from_there() -> None:
+def test_file_that_begins_within_a_stream_is_read_from_there() -> None:
     stream = io.BytesIO()
     stream.write(b"before")
     with Writer(stream) as writer:
@@ -77,7 +77,7 @@ def test_one_file_holds_several_models() -> None:
         ModelBuilder(reader).create_model("c")
 
 
-def test_one_model_may_lie_in_several_files_in_any_order() -> None:
+def test_one_model_may_be_in_several_files_in_any_order() -> None:
     def executable(writer: Writer) -> None:
         with writer.create_executable("pair") as blob:
             blob.stream.write(b"code")
@@ -92,7 +92,7 @@ def test_one_model_may_lie_in_several_files_in_any_order() -> None:
     assert list(model.tensors) == ["w"]
 
 
-def test_data_of_no_executable_goes_to_every_model_with_such_an_anchor_unless_it_has_its_own() -> None:
+def test_unowned_data_belongs_to_every_model_with_such_an_anchor_without_its_own() -> None:
     def write(writer: Writer) -> None:
         for name in ("a", "b"):
             with writer.create_executable(name):
@@ -109,7 +109,7 @@ def test_data_of_no_executable_goes_to_every_model_with_such_an_anchor_unless_it
     assert "stranger" not in builder.create_model("a").tensors
 
 
-def test_a_model_is_written_again_as_it_is_now(tmp_path: Path) -> None:
+def test_rewritten_model_has_its_current_data(tmp_path: Path) -> None:
     builder = ModelBuilder(reader_of(file_of(lambda writer: [write_sample(writer, name, compress=True) for name in ("other", "pair")])))
     model = dataclasses.replace(builder.create_model("pair"), opaques={"added": b"now"})
     path = tmp_path / "again.popef"
@@ -128,12 +128,12 @@ def test_metadata_without_their_executable_are_no_model() -> None:
         ModelBuilder(reader).create_model()
 
 
-def test_a_file_without_metadata_is_no_model() -> None:
+def test_file_without_metadata_is_no_model() -> None:
     with pytest.raises(PopefError, match="no metadata, so no model"):
         ModelBuilder(reader_of(file_of(lambda writer: None))).create_model()
 
 
-def test_the_same_blob_in_two_files_is_refused_and_nothing_of_the_second_is_taken_in() -> None:
+def test_repeated_blob_in_a_second_file_is_refused_with_the_whole_file() -> None:
     reader = reader_of(sample_file())
     before = reader.blobs()
     with pytest.raises(PopefError, match=r"blob 1 \(METADATA 'pair'\).*the same blob is in <stream> at offset"):
@@ -157,7 +157,7 @@ def test_scalars_and_empty_tensors_have_data_too() -> None:
     assert found["empty"].shape == (0, 3)
 
 
-def test_an_array_that_is_not_contiguous_is_written_in_its_own_order() -> None:
+def test_array_that_is_not_contiguous_is_written_in_its_own_order() -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3).T
 
     def write(writer: Writer) -> None:
@@ -167,7 +167,7 @@ def test_an_array_that_is_not_contiguous_is_written_in_its_own_order() -> None:
     np.testing.assert_array_equal(reader_of(file_of(write)).tensors()[0].array(), values)
 
 
-def test_two_streams_of_one_file_are_read_side_by_side() -> None:
+def test_two_streams_of_one_file_are_read_in_parallel() -> None:
     contents = {name: bytes([number]) * 3_000_000 for number, name in enumerate("ab", 1)}
 
     def write(writer: Writer) -> None:
@@ -200,7 +200,7 @@ def test_several_threads_read_one_file_at_once(tmp_path: Path) -> None:
     assert programs == [sample_program()] * 8
 
 
-def test_what_was_found_stays_readable_after_another_file_took_the_name(tmp_path: Path) -> None:
+def test_found_blobs_stay_readable_after_the_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "pair.popef"
     with FileWriter(path) as writer:
         write_sample(writer)
@@ -211,7 +211,7 @@ def test_what_was_found_stays_readable_after_another_file_took_the_name(tmp_path
     assert ModelBuilder(reader).create_model().program() == sample_program()
 
 
-def test_a_file_that_is_cut_after_its_headers_were_read_gives_an_error(tmp_path: Path) -> None:
+def test_file_truncated_after_its_headers_were_read_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "pair.popef"
     path.write_bytes(sample_file())
     reader = Reader()
@@ -222,7 +222,7 @@ def test_a_file_that_is_cut_after_its_headers_were_read_gives_an_error(tmp_path:
         reader.verify()
 
 
-def test_a_file_is_closed_with_the_last_reference_to_it(tmp_path: Path) -> None:
+def test_file_is_closed_with_the_last_reference_to_it(tmp_path: Path) -> None:
     path = tmp_path / "pair.popef"
     path.write_bytes(sample_file())
     reader = Reader()
@@ -234,7 +234,7 @@ def test_a_file_is_closed_with_the_last_reference_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, mode: Mode) -> None:
+def test_failing_writer_leaves_only_the_old_file(tmp_path: Path, mode: Mode) -> None:
     path = tmp_path / "pair.popef"
     path.write_bytes(sample_file())
     with suppress(RuntimeError), FileWriter(path, mode) as writer:
@@ -244,7 +244,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
     assert path.read_bytes() == sample_file()
 
 
-def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_old_file_exists_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "pair.popef"
     path.write_bytes(b"old")
     with FileWriter(path) as writer:
@@ -253,7 +253,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> Non
     assert path.read_bytes() == sample_file()
 
 
-def test_appending_keeps_what_is_there_and_refuses_names_that_are_taken(tmp_path: Path) -> None:
+def test_appending_keeps_existing_blobs_and_refuses_existing_names(tmp_path: Path) -> None:
     path = tmp_path / "pair.popef"
     path.write_bytes(sample_file(compress=True))
     path.chmod(0o640)
@@ -275,19 +275,19 @@ def test_appending_keeps_what_is_there_and_refuses_names_that_are_taken(tmp_path
         ("a\0b", "cannot be opened: embedded null"),
     ],
 )
-def test_what_cannot_be_opened_is_refused_by_name(tmp_path: Path, path: str, reason: str) -> None:
+def test_unopenable_file_is_refused_by_name(tmp_path: Path, path: str, reason: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PopefError, match=reason) as caught:
         Reader().parse_file(f"{tmp_path}/{path}")
     assert caught.value.path == f"{tmp_path}/{path}"
 
 
-def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
+def test_unwritable_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(PopefError, match=r"none/x\.popef: cannot be written: No such file or directory"):
         FileWriter(tmp_path / "none" / "x.popef")
 
 
-def test_streams_of_text_and_streams_that_cannot_go_back_are_refused(tmp_path: Path) -> None:
+def test_text_streams_and_unseekable_streams_are_refused(tmp_path: Path) -> None:
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:
             return False

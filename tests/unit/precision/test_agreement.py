@@ -8,7 +8,7 @@ from stoker.compiler.precision.agreement import agree
 VALUES = np.array([0.5, -2.0, 1.25, 0.0], np.float32)
 
 
-def test_rounding_agrees_and_more_does_not() -> None:
+def test_rounding_errors_agree_and_larger_ones_do_not() -> None:
     assert agree(VALUES, VALUES)
     assert agree(VALUES + np.float32(1e-4), VALUES)
     assert not agree(VALUES + np.float32(1e-2), VALUES)
@@ -16,14 +16,14 @@ def test_rounding_agrees_and_more_does_not() -> None:
 
 
 @pytest.mark.parametrize("huge", [np.inf, -np.inf, np.nan, -3.4e38, 1e30, -1e9])
-def test_a_huge_value_makes_no_room_for_others(huge: float) -> None:
+def test_huge_value_does_not_hide_errors_of_others(huge: float) -> None:
     wanted = np.append(VALUES, np.float32(huge))
     assert agree(wanted, wanted)
     assert not agree(np.append(VALUES + np.float32(0.1), np.float32(huge)), wanted)
 
 
 @pytest.mark.parametrize(("found", "wanted"), [(np.inf, -np.inf), (np.inf, 3.4e38), (np.nan, 1.0), (1.0, np.nan), (0.0, np.inf)])
-def test_infinities_and_nan_must_be_in_the_same_places(found: float, wanted: float) -> None:
+def test_infinities_and_nan_must_have_the_same_positions(found: float, wanted: float) -> None:
     assert not agree(np.append(VALUES, np.float32(found)), np.append(VALUES, np.float32(wanted)))
 
 
@@ -41,6 +41,6 @@ def test_text_must_be_equal() -> None:
     assert not agree(np.array(["a", "c"], object), np.array(["a", "b"], object))
 
 
-def test_what_is_empty_or_zero_agrees() -> None:
+def test_empty_or_zero_arrays_agree() -> None:
     assert agree(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32))
     assert agree(np.zeros(3, np.float16), np.zeros(3, np.float16))

@@ -26,7 +26,7 @@ def declared(name: str, shape: list[int | str], dtype: ir.DataType = ir.DataType
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_zero_without_rounding_and_grows_with_it(name: str) -> None:
+def test_loss_is_zero_without_rounding_and_grows_with_it(name: str) -> None:
     loss = LOSSES[name]
     on_the_grid = round_to_float8(NORMAL, F143, -5)
     fine, coarse = (round_to_float8(NORMAL, F143, scale) for scale in (-5, 4))
@@ -36,7 +36,7 @@ def test_a_loss_is_zero_without_rounding_and_grows_with_it(name: str) -> None:
     assert loss(np.zeros(4, np.float32), np.zeros(4, np.float32)) == 0
 
 
-def test_snr_and_cosine_distance_by_hand() -> None:
+def test_snr_and_cosine_distance_equal_values_computed_by_hand() -> None:
     exact, rounded = np.array([3, 4], np.float32), np.array([3, 4.5], np.float32)
     assert noise_to_signal(exact, rounded) == pytest.approx(0.25 / 25)
     assert snr_db(exact, rounded) == pytest.approx(20)
@@ -46,7 +46,7 @@ def test_snr_and_cosine_distance_by_hand() -> None:
     assert cosine_distance(exact, exact * 0) == 1
 
 
-def test_kld_sees_values_that_rounding_made_one() -> None:
+def test_kld_detects_values_merged_by_rounding() -> None:
     exact = np.repeat(np.array([1, 2, 3, 4], np.float32), [8, 4, 2, 2])
     merged = np.where(exact > 2, np.float32(4), exact)
     assert kld(exact, exact) == 0
@@ -57,7 +57,7 @@ def test_kld_sees_values_that_rounding_made_one() -> None:
 
 
 @given(st.integers(-20, 8), st.sampled_from(["mse", "mae", "snr", "cos_dist"]))
-def test_the_choice_is_never_worse_than_any_single_scale(power: int, name: str) -> None:
+def test_chosen_scale_is_never_worse_than_any_single_one(power: int, name: str) -> None:
     values = NORMAL[:512] * np.float32(2.0**power)
     loss = LOSSES[name]
     chosen = choose_spec("t", values, Float8Spec(F143, -1), loss, data_type=ir.DataType.FLOAT16)
@@ -73,7 +73,7 @@ def test_wide_tensors_get_more_exponent_and_narrow_ones_more_mantissa() -> None:
     assert choose_spec("t", NORMAL, start, loss_of("mse"), data_type=ir.DataType.FLOAT).spec.float8_format is F143
 
 
-def test_a_tensor_of_zeros_keeps_the_spec_it_was_given() -> None:
+def test_tensor_of_zeros_keeps_its_given_spec() -> None:
     start = Float8Spec(F152, 7)
     assert choose_spec("t", np.zeros(8, np.float32), start, loss_of("kld"), data_type=ir.DataType.FLOAT).spec == start
 
@@ -83,7 +83,7 @@ def test_an_unknown_loss_is_refused() -> None:
         loss_of("psnr")
 
 
-def test_the_worst_layers_are_those_of_most_noise_and_never_unknown_ones() -> None:
+def test_worst_layers_are_the_noisiest_and_never_unknown_ones() -> None:
     def layer(noise: float) -> LayerChoice:
         return LayerChoice(
             node="n", op_type="Conv", activation=None, weight=TensorChoice(tensor="w", spec=Float8Spec(F143, 0), noise=noise)
@@ -93,7 +93,7 @@ def test_the_worst_layers_are_those_of_most_noise_and_never_unknown_ones() -> No
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_of_arrays_is_read(tmp_path: Path, protocol: int) -> None:
+def test_pickle_of_arrays_is_read(tmp_path: Path, protocol: int) -> None:
     data = {"x": NORMAL[:6].reshape(2, 3), "ids": np.arange(4), "flag": np.array(True), "turned": np.asfortranarray(np.eye(3, 2))}
     path = tmp_path / "data.pkl"
     path.write_bytes(pickle.dumps(data, protocol))
@@ -104,7 +104,7 @@ def test_a_pickle_of_arrays_is_read(tmp_path: Path, protocol: int) -> None:
         assert loaded[name].dtype == array.dtype
 
 
-def test_a_pickle_written_by_numpy_1_is_read(tmp_path: Path) -> None:
+def test_pickle_written_by_numpy_1_is_read(tmp_path: Path) -> None:
     content = pickle.dumps({"x": NORMAL[:4]}, 2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     path = tmp_path / "data.pkl"
     path.write_bytes(content)
@@ -136,7 +136,7 @@ class Hostile:
         (b"", "cannot be read"),
     ],
 )
-def test_what_is_no_dictionary_of_arrays_is_refused_and_never_run(
+def test_pickle_of_anything_but_arrays_is_refused_and_never_run(
     tmp_path: Path, content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -153,7 +153,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 @pytest.mark.parametrize(("shape", "count"), [((2, 3), 1), ((8, 3), 4), ((5, 2, 3), 5)])
-def test_data_is_cut_into_batches_of_the_models_size_and_type(shape: tuple[int, ...], count: int) -> None:
+def test_data_is_split_into_batches_of_the_models_size_and_type(shape: tuple[int, ...], count: int) -> None:
     data = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
     batches = batches_of([declared("x", [2, 3], ir.DataType.FLOAT16)], {"x": data})
     assert len(batches) == count
@@ -170,12 +170,12 @@ def test_data_is_cut_into_batches_of_the_models_size_and_type(shape: tuple[int, 
         ({"x": np.zeros((4, 3)), "y": np.zeros(2)}, OptionError, "different numbers of samples: 2 of x, 1 of y"),
     ],
 )
-def test_data_that_does_not_fit_the_inputs_is_refused(data: dict[str, np.ndarray], error: type[Exception], message: str) -> None:
+def test_data_that_contradicts_the_inputs_is_refused(data: dict[str, np.ndarray], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         batches_of([declared("x", [2, 3]), declared("y", [2])], data)
 
 
-def test_random_batches_stay_within_any_table_and_need_fixed_shapes() -> None:
+def test_random_batches_have_small_indices_and_need_fixed_shapes() -> None:
     [first, second] = random_batches([declared("x", [2, 3]), declared("ids", [8], ir.DataType.INT32)], 2)
     assert first["x"].dtype == np.float32
     assert not np.array_equal(first["x"], second["x"])
@@ -184,7 +184,7 @@ def test_random_batches_stay_within_any_table_and_need_fixed_shapes() -> None:
         random_batches([declared("x", ["N", 3])])
 
 
-def test_a_file_that_is_neither_archive_nor_pickle_is_called_that(tmp_path: Path) -> None:
+def test_file_that_is_neither_archive_nor_pickle_is_refused_as_such(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"hello world")
     with pytest.raises(OptionError, match=r"cannot be read: it is neither an \.npz file nor a whole pickle$"):
         load_samples(tmp_path / "data")

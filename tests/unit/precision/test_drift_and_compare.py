@@ -33,7 +33,7 @@ def net() -> onnx.ModelProto:
     return model
 
 
-def test_a_model_does_not_drift_from_itself() -> None:
+def test_model_does_not_drift_from_itself() -> None:
     report = measure_drift(net(), net())
     scores, winner = report.outputs
     assert (scores.mse, scores.mae, scores.max_abs, scores.snr_db, scores.cosine) == (0, 0, 0, math.inf, 1)
@@ -41,7 +41,7 @@ def test_a_model_does_not_drift_from_itself() -> None:
     assert winner.top1_agreement is None
 
 
-def test_figures_are_those_of_the_difference() -> None:
+def test_figures_equal_those_of_the_difference() -> None:
     source = parse("g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }")
     converted = parse("g (float16[2,2] x) => (float16[2,2] y) { y = Add(x, shift) }", {"shift": np.array([[0, 0], [3, 0]], np.float16)})
     data = {"x": np.array([[3, 4], [1, 2]], np.float32)}
@@ -63,7 +63,7 @@ def test_a_report_is_a_table_and_json() -> None:
     assert 50 < report.outputs[0].snr_db < 120
 
 
-def test_the_same_infinity_in_both_models_is_agreement_and_counted() -> None:
+def test_same_infinity_in_both_models_agrees_and_is_counted() -> None:
     exact, other = np.array([[1, -np.inf, np.nan, np.inf]], np.float32), np.array([[1.5, -np.inf, np.nan, np.inf]], np.float32)
     (same,) = drift_between(["y"], [{"y": exact}], [{"y": exact}]).outputs
     assert (same.mse, same.max_abs, same.snr_db, same.cosine, same.not_finite, same.not_finite_differ) == (0, 0, math.inf, 1, 3, 0)
@@ -72,7 +72,7 @@ def test_the_same_infinity_in_both_models_is_agreement_and_counted() -> None:
 
 
 @pytest.mark.parametrize("found", [0.0, np.inf, np.nan])
-def test_an_infinity_in_one_model_only_is_an_infinite_error(found: float) -> None:
+def test_infinity_in_one_model_only_is_an_infinite_error(found: float) -> None:
     report = drift_between(["y"], [{"y": np.array([1, -np.inf], np.float32)}], [{"y": np.array([1, found], np.float32)}])
     (drift,) = report.outputs
     assert (drift.mse, drift.mae, drift.max_abs, drift.snr_db) == (math.inf, math.inf, math.inf, -math.inf)
@@ -94,13 +94,13 @@ def test_strings_are_compared_for_equality() -> None:
     assert "75.00%" in console.file.getvalue()
 
 
-def test_the_report_says_how_many_samples_it_is_over() -> None:
+def test_report_contains_the_number_of_samples() -> None:
     feeds = [{"x": np.ones((4, 6), np.float32)}] * 3
     report = measure_drift(net(), net(), feeds, is_held_out=True)
     assert report.about() == "12 samples, none of them calibrated with"
 
 
-def test_an_output_that_conversion_lost_is_named() -> None:
+def test_output_lost_by_conversion_is_named() -> None:
     converted = net()
     del converted.graph.output[0]
     with pytest.raises(CompileError, match=r"the converted model has no output\(s\) scores"):
@@ -130,7 +130,7 @@ def test_layers_are_compared_and_logged(tmp_path: Path, keeps_io: bool) -> None:
 
 
 @pytest.mark.parametrize(("scale", "distance"), [(1.0, 0.0), (np.inf, 1.0)])
-def test_infinities_that_both_models_have_do_not_hide_a_layers_distance(tmp_path: Path, scale: float, distance: float) -> None:
+def test_infinities_of_both_models_do_not_hide_a_layers_distance(tmp_path: Path, scale: float, distance: float) -> None:
     text = "g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, w) }"
     weights = np.array([[np.inf, 1], [np.inf, 2]], np.float32)
     changed = parse(text, {"w": weights * np.array([1, scale], np.float32)})
@@ -149,7 +149,7 @@ def test_a_layer_without_a_counterpart_is_reported(tmp_path: Path) -> None:
     assert path.read_text().splitlines()[0] == "node 'matmul' (MatMul), tensor 'h': not in the converted model (fused or replaced)"
 
 
-def test_a_comparison_needs_the_source() -> None:
+def test_comparison_needs_the_source() -> None:
     with pytest.raises(OptionError, match="needs the source model to compare with"):
         get_pass("layer_precision_compare")(net())
 
@@ -164,7 +164,7 @@ def test_int8_weights_are_within_half_a_scale() -> None:
     assert scores.snr_db > 30
 
 
-def test_int8_takes_scale_and_offset_and_half_models() -> None:
+def test_int8_applies_scale_and_offset_and_accepts_half_models() -> None:
     before = get_pass("float_to_half")(net())
     after = get_pass("float_to_int8", tensors={"w": {"scale": 0.03125, "offset": 3}})(before)
     assert_valid(after)
@@ -175,7 +175,7 @@ def test_int8_takes_scale_and_offset_and_half_models() -> None:
     assert measure_drift(net(), after).outputs[0].snr_db > 20
 
 
-def test_a_weight_of_whole_codes_is_kept_exactly() -> None:
+def test_weight_of_integer_codes_is_kept_exactly() -> None:
     before = parse("g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", {"w": np.array([[1, -2], [3, 127], [0, 5]], np.float32)})
     assert_same_results(before, get_pass("float_to_int8")(before), rtol=0, atol=0)
 
@@ -188,6 +188,6 @@ def test_a_weight_of_whole_codes_is_kept_exactly() -> None:
         ({"scale": 1, "zero": 0}, "tensor 'w' has zero; expected scale and offset"),
     ],
 )
-def test_int8_settings_that_do_not_exist_are_refused(given: dict[str, float], message: str) -> None:
+def test_unknown_int8_settings_are_refused(given: dict[str, float], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         get_pass("float_to_int8", tensors={"w": given})

@@ -57,7 +57,7 @@ def test_the_published_host_casts_of_popxl_have_the_other_sign(
 
 
 @pytest.mark.parametrize(("float8_format", "largest", "smallest"), [(F143, 240.0, 2.0**-10), (F152, 57344.0, 2.0**-17)])
-def test_the_ends_of_the_range(float8_format: Float8Format, largest: float, smallest: float) -> None:
+def test_range_ends_have_their_values(float8_format: Float8Format, largest: float, smallest: float) -> None:
     assert float8_format.max == largest
     assert float8_format.smallest == smallest
     assert encode([largest, -largest, smallest, 0.0, -0.0], float8_format).tolist() == [0x7F, 0xFF, 1, 0, 0]
@@ -104,7 +104,7 @@ def test_every_width_of_source_gives_the_same_code(bits: int, scale: int, float8
 
 
 @pytest.mark.parametrize("scale", [-33, 32, 1.0, "1", True])
-def test_a_scale_that_the_hardware_does_not_have_is_refused(scale: object) -> None:
+def test_unsupported_scale_is_refused(scale: object) -> None:
     with pytest.raises(OptionError, match=r"expected an integer in \[-32, 32\)"):
         check_scale(scale)  # type: ignore[arg-type]
 

@@ -74,7 +74,7 @@ def test_convolutions_and_products_compute_in_fp8_with_half_outputs() -> None:
     assert cosine_distance(run_onnx(before, feeds)["y"], run_onnx(after, halved(feeds))["y"]) < 0.02
 
 
-def test_the_result_is_the_arithmetic_on_rounded_operands() -> None:
+def test_result_equals_the_arithmetic_on_rounded_operands() -> None:
     before = named(parse("g (float[4,6] x) => (float[4,3] y) { y = MatMul(x, w) }", {"w": normal((6, 3), 3)}))
     after = get_pass("float_to_fp8", fp8_params="F143,F152,-2,-8")(before)
     x, w = random_feeds(before)["x"], initializers_of(before)["w"]
@@ -104,7 +104,7 @@ def test_fp8_weight_stores_weights_only() -> None:
 
 
 @pytest.mark.parametrize("loss", ["mse", "mae", "snr", "kld", "cos_dist"])
-def test_calibration_beats_a_bad_guess_and_writes_its_choices(tmp_path: Path, loss: str) -> None:
+def test_calibration_is_better_than_a_bad_guess_and_writes_its_choices(tmp_path: Path, loss: str) -> None:
     before = net()
     feeds = random_feeds(before, 5)
     data = tmp_path / "data.pkl"
@@ -124,14 +124,14 @@ def test_calibration_beats_a_bad_guess_and_writes_its_choices(tmp_path: Path, lo
     assert all(" x 2^" in line and "loss" in line for line in layers)
 
 
-def test_calibration_of_a_half_model_takes_the_sources_data() -> None:
+def test_calibration_of_a_half_model_uses_the_sources_data() -> None:
     half = get_pass("float_to_half")(net())
     data = {"x": random_feeds(net(), 5)["x"]}
     after = get_pass("float_to_fp8", calibration_with_data=True, calibration_loss_type="mse", data_preprocess=data)(half)
     assert len(uses(after)) == 3
 
 
-def test_the_noisiest_layers_are_kept(tmp_path: Path) -> None:
+def test_noisiest_layers_are_kept(tmp_path: Path) -> None:
     before = net()
     # With these parameters the tiny weights of the Gemm are all rounded to zero.
     after = get_pass("float_to_fp8", fp8_params="F143,F143,-2,6", num_of_layers_keep_fp16=1, quantize_log=tmp_path / "q.log")(before)
@@ -144,7 +144,7 @@ def correlated(rows: int, channels: int) -> np.ndarray:
     return normal((rows, 3), 4) @ normal((3, channels), 5) + 0.05 * normal((rows, channels), 6)
 
 
-def test_gptq_rounds_for_the_output_of_a_product() -> None:
+def test_gptq_minimises_the_error_of_a_products_output() -> None:
     weight = normal((24, 16), 7)
     before = named(parse("g (float[64,24] x) => (float[64,16] y) { y = MatMul(x, w) }", {"w": weight}))
     x = correlated(128, 24)
@@ -196,7 +196,7 @@ def test_a_grouped_convolution_is_rounded_to_nearest_under_gptq(tmp_path: Path) 
         ({"fp8_params": "F143,F143,half,0"}, "the input scale of fp8_params is 'half'; expected an integer"),
     ],
 )
-def test_settings_that_do_not_exist_are_refused(settings: dict[str, object], message: str) -> None:
+def test_unknown_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         get_pass("float_to_fp8", **settings)
 
@@ -207,19 +207,19 @@ def test_parameters_are_read_from_text_and_from_a_tuple() -> None:
     assert Float8Params.parse(("F143", "F152", -3, 4)) == expected
 
 
-def test_an_unknown_loss_is_refused_when_it_is_needed() -> None:
+def test_unknown_loss_is_refused_when_it_is_needed() -> None:
     with pytest.raises(OptionError, match="calibration loss 'psnr' is not known"):
         get_pass("float_to_fp8", calibration_with_data=True, calibration_loss_type="psnr")(net())
 
 
-def test_a_model_that_onnx_runtime_cannot_run_cannot_be_calibrated() -> None:
+def test_model_that_onnx_runtime_cannot_run_cannot_be_calibrated() -> None:
     before = net()
     before.graph.node[1].op_type = "Relux"
     with pytest.raises(CompileError, match="Relux"):
         get_pass("float_to_fp8", calibration_with_data=True)(before)
 
 
-def test_a_model_without_such_layers_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_model_without_such_layers_is_unchanged(caplog: pytest.LogCaptureFixture) -> None:
     before = parse("g (float[3] x) => (float[3] y) { y = Relu(x) }")
     with caplog.at_level(logging.WARNING):
         after = get_pass("float_to_fp8")(before)

@@ -78,7 +78,7 @@ def attention() -> onnx.ModelProto:
     return parse(text, {name: array.astype(np.float32) for name, array in weights.items()})
 
 
-def test_a_convolutional_net_is_half_throughout_and_agrees() -> None:
+def test_convolutional_net_is_half_throughout_and_agrees() -> None:
     before = conv_net()
     after = get_pass("float_to_half")(before)
     assert op_types(after) == op_types(before)  # without one Cast
@@ -102,7 +102,7 @@ def test_attention_with_a_mask_beyond_the_range_agrees(caplog: pytest.LogCapture
     assert helper.get_node_attr_value(norm, "epsilon") == pytest.approx(1e-7)
 
 
-def test_a_tiny_epsilon_constant_is_lifted_and_tiny_weights_are_not() -> None:
+def test_tiny_epsilon_constant_is_raised_and_tiny_weights_are_not() -> None:
     text = "g (float[4] x) => (float[4] y) { a = Mul(x, w) b = Add(a, eps) y = Sqrt(b) }"
     before = parse(text, {"w": np.array([1, 1e-9, 1, 1], np.float32), "eps": np.float32(1e-12)})
     after = initializers_of(get_pass("float_to_half")(before))
@@ -141,7 +141,7 @@ RMS_NORM = """g (float[2,8] x) => (float[2,8] y) {
 }"""
 
 
-def test_overflow_patterns_stay_float_when_asked() -> None:
+def test_overflow_patterns_stay_float_on_request() -> None:
     before = parse(RMS_NORM, {"axes": np.array([1], np.int64), "eps": np.float32(1e-6), "w": np.eye(8, dtype=np.float32)})
     feeds = {"x": np.full((2, 8), 1000, np.float32)}
     plain = get_pass("float_to_half")(before)
@@ -163,7 +163,7 @@ def test_overflow_patterns_stay_float_when_asked() -> None:
         ("g (float[2,8] x) => (float[2,8] y) { r = Relu(x) y = Softmax(r) }", set()),
     ],
 )
-def test_each_overflow_pattern_is_found_and_nothing_else(text: str, kept: set[str]) -> None:
+def test_only_overflow_patterns_are_found(text: str, kept: set[str]) -> None:
     constants = {"axes": np.array([1], np.int64), "one": np.float32(1), "far": np.float32(-1e9)}
     before = parse(text, {name: array for name, array in constants.items() if name in text})
     after = get_pass("float_to_half", enable_avoid_overflow_patterns=True)(before)
@@ -174,7 +174,7 @@ def test_each_overflow_pattern_is_found_and_nothing_else(text: str, kept: set[st
     assert stayed == kept
 
 
-def test_operators_with_a_type_attribute_follow() -> None:
+def test_operators_with_a_type_attribute_are_converted() -> None:
     text = """g (int32[2,2] i, float[2,2] x) => (float[2,2] y) {
         a = Cast<to=1>(i)
         shape = Shape(x)
@@ -187,7 +187,7 @@ def test_operators_with_a_type_attribute_follow() -> None:
     assert_agrees(before, get_pass("float_to_half")(before))
 
 
-def test_an_operator_that_onnx_defines_for_float_only_gets_float() -> None:
+def test_operator_that_onnx_defines_for_float_only_gets_float() -> None:
     text = "g (float[3] x) => (float[5] y) { zero = Constant<value_float=0.0>() r = Range(zero, five, one) y = Add(r, shift) }"
     before = parse(text, {"five": np.float32(5), "one": np.float32(1), "shift": np.ones(5, np.float32)})
     after = get_pass("float_to_half")(before)
@@ -195,7 +195,7 @@ def test_an_operator_that_onnx_defines_for_float_only_gets_float() -> None:
     assert_agrees(before, after)
 
 
-def test_a_constant_that_is_wanted_in_both_types_is_held_in_both() -> None:
+def test_constant_needed_in_both_types_is_stored_in_both() -> None:
     text = "g (float[4] x) => (float[4] y) { a = Add(x, c) b = Exp(a) y = Mul(b, c) }"
     before = parse(text, {"c": np.linspace(0, 1, 4, dtype=np.float32)})
     after = get_pass("float_to_half", skip_op_names=["kept"])(_named(before, "Mul", "kept"))
@@ -203,7 +203,7 @@ def test_a_constant_that_is_wanted_in_both_types_is_held_in_both() -> None:
     assert_agrees(before, after)
 
 
-def test_branches_and_loops_change_with_what_they_capture() -> None:
+def test_branches_and_loops_are_converted_with_their_captured_values() -> None:
     then_branch = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["t"])], "then", [], [tensor("t", [4])])
     else_branch = helper.make_graph([helper.make_node("Exp", ["x"], ["e"], "kept")], "else", [], [tensor("e", [4])])
     body = helper.make_graph(
@@ -245,7 +245,7 @@ def test_functions_are_inlined() -> None:
     assert_agrees(before, after)
 
 
-def test_an_operator_of_an_unknown_domain_keeps_float() -> None:
+def test_operator_of_an_unknown_domain_keeps_float() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Odd", ["r"], ["o"], domain="their.own"),
@@ -256,7 +256,7 @@ def test_an_operator_of_an_unknown_domain_keeps_float() -> None:
     assert op_types(after) == ["Relu", "Cast", "Odd", "Relu", "Cast"]
 
 
-def test_a_model_without_floats_is_left_alone() -> None:
+def test_model_without_floats_is_unchanged() -> None:
     before = parse("g (int32[3] x) => (int32[3] y) { y = Add(x, x) }")
     after = get_pass("float_to_half")(before)
     assert op_types(after) == ["Add"]

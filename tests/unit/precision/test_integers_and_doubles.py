@@ -48,7 +48,7 @@ def test_shapes_axes_and_counts_stay_int64() -> None:
     assert_same_but_narrower(before, after)
 
 
-def test_a_computed_shape_is_cast_back_for_reshape() -> None:
+def test_computed_shape_is_cast_back_for_reshape() -> None:
     text = """g (float[2,6] x) => (float[3,4] y) {
         shape = Shape(x)
         scaled = Mul(shape, by)
@@ -61,7 +61,7 @@ def test_a_computed_shape_is_cast_back_for_reshape() -> None:
     assert_same_but_narrower(before, after)
 
 
-def test_the_end_of_a_slice_is_clipped_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_end_of_a_slice_is_clipped_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     before = parse(
         "g (float[8] x) => (float[6] y) { y = Slice(x, starts, ends) }",
         {"starts": np.array([2], np.int64), "ends": np.array([INT64_MAX], np.int64)},
@@ -73,7 +73,7 @@ def test_the_end_of_a_slice_is_clipped_in_silence(caplog: pytest.LogCaptureFixtu
     assert_same_but_narrower(before, after)
 
 
-def test_a_bound_of_a_comparison_is_clipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_bound_of_a_comparison_is_clipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     before = parse("g (int64[3] x) => (int64[3] y) { y = Min(x, most) }", {"most": np.array([2**40], np.int64)})
     with caplog.at_level(logging.WARNING):
         after = get_pass("int64_to_int32")(before)
@@ -81,14 +81,14 @@ def test_a_bound_of_a_comparison_is_clipped_with_a_warning(caplog: pytest.LogCap
     assert_same_but_narrower(before, after)
 
 
-def test_a_constant_whose_clipping_would_change_the_result_is_refused() -> None:
+def test_constant_whose_clipping_would_change_the_result_is_refused() -> None:
     before = parse("g (int64[3] x) => (int64[3] y) { y = Add(x, much) }", {"much": np.array([2**40], np.int64)})
     before.graph.node[0].name = "adder"
     with pytest.raises(CompileError, match=r"constant 'much', read by node 'adder' \(Add\), holds 1099511627776, which does not fit INT32"):
         get_pass("int64_to_int32")(before)
 
 
-def test_an_operator_without_an_int32_kernel_keeps_int64() -> None:
+def test_operator_without_an_int32_kernel_keeps_int64() -> None:
     text = "g (int64[3] x) => (int64[3,4] y) { h = OneHot(x, depth, off_on) y = Add(h, h) }"
     before = parse(text, {"depth": np.int64(4), "off_on": np.array([0, 5], np.int64)})
     after = get_pass("int64_to_int32")(before)
@@ -96,7 +96,7 @@ def test_an_operator_without_an_int32_kernel_keeps_int64() -> None:
     assert_same_but_narrower(before, after)
 
 
-def test_casts_and_ranges_follow() -> None:
+def test_casts_and_ranges_are_converted() -> None:
     text = """g (float[3] x) => (int64[3] y) {
         i = Cast<to=7>(x)
         r = Range(zero, three, one)
@@ -108,7 +108,7 @@ def test_casts_and_ranges_follow() -> None:
     assert_same_but_narrower(before, after)
 
 
-def test_int64_inputs_and_outputs_can_stay() -> None:
+def test_int64_inputs_and_outputs_can_be_kept() -> None:
     before = parse("g (int64[3] x) => (int64[3] y) { y = Add(x, x) }")
     after = get_pass("int64_to_int32", keep_io_types=True)(before)
     assert op_types(after) == ["Cast", "Add", "Cast"]
@@ -124,7 +124,7 @@ def test_doubles_become_floats() -> None:
     assert_same_but_narrower(before, after, rtol=1e-5, atol=1e-5)
 
 
-def test_a_double_beyond_float_is_clipped_and_infinity_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_double_beyond_float_is_clipped_and_infinity_kept(caplog: pytest.LogCaptureFixture) -> None:
     before = parse("g (double[2] x) => (double[2] y) { y = Min(x, w) }", {"w": np.array([1e300, np.inf])})
     with caplog.at_level(logging.WARNING):
         after = get_pass("double_to_float")(before)
@@ -139,7 +139,7 @@ def test_a_double_beyond_float_is_clipped_and_infinity_stays(caplog: pytest.LogC
         "g (float[2,4] x, int64[2] i) => (float[2,3] y, int64[2] j) { y = CenterCropPad<axes = [1]>(x, c) j = Add(i, i) }",
     ],
 )
-def test_inputs_that_onnx_reads_as_int64_only_stay_so(text: str) -> None:
+def test_inputs_that_onnx_reads_as_int64_only_are_kept(text: str) -> None:
     weights = {"p": np.array([1, 2], np.int64), "a": np.array([-1], np.int64), "c": np.array([3], np.int64)}
     before = parse(text, {name: array for name, array in weights.items() if f", {name}" in text})
     after = get_pass("int64_to_int32")(before)

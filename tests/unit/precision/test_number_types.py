@@ -11,7 +11,7 @@ from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 from tests.fakes.graphs import assert_valid, parse, run_onnx
 
 
-def test_a_model_without_bfloat16_is_itself() -> None:
+def test_model_without_bfloat16_is_returned_unchanged() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     assert with_numpy_types(model) is model
 
@@ -28,7 +28,7 @@ def test_a_model_without_bfloat16_is_itself() -> None:
         }""",
     ],
 )
-def test_every_value_is_the_same(text: str) -> None:
+def test_every_value_is_equal_after_conversion(text: str) -> None:
     model = parse(text)
     made = with_numpy_types(model)
     assert_valid(made)
@@ -40,7 +40,7 @@ def test_every_value_is_the_same(text: str) -> None:
         assert found.tolist() == [1.5, -2.25]
 
 
-def test_check_and_drift_run_such_models() -> None:
+def test_check_and_drift_run_bfloat16_models() -> None:
     model = parse("g (float[2,4] x) => (bfloat16[2,4] y) { y = Cast <to = 16> (x) }")
     assert [each.max_error for each in compare_models(model, model)] == [0]
     assert [each.max_abs for each in measure_drift(model, model).outputs] == [0]

@@ -51,7 +51,7 @@ def test_onnx_runtime_rounds_every_finite_float16_as_the_codec_does(spec: Float8
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_a_node_that_computes_in_fp8_can_be_read_back_from_the_file(dtype: type) -> None:
+def test_node_that_computes_in_fp8_is_recognised_in_the_file(dtype: type) -> None:
     model = matmul(dtype)
     node = model.graph.node("mm")
     assert float8_use(node) is None
@@ -74,7 +74,7 @@ def test_a_node_that_computes_in_fp8_can_be_read_back_from_the_file(dtype: type)
     np.testing.assert_allclose(run_onnx(again, {"x": x})["y"], expected, rtol=2e-3, atol=2e-3)
 
 
-def test_a_weight_alone_is_stored_but_does_not_compute_in_fp8() -> None:
+def test_weight_stored_in_fp8_does_not_compute_in_fp8() -> None:
     model = matmul()
     store_weight(model.graph.node("mm"), 1, Float8Spec(F143, -4))
     use = float8_use(model.graph.node("mm"))
@@ -97,7 +97,7 @@ def test_readers_of_one_tensor_with_one_spec_share_its_cast() -> None:
     assert first is second
 
 
-def test_a_power_of_two_is_needed_for_a_mark() -> None:
+def test_mark_needs_a_power_of_two() -> None:
     model = matmul()
     node = model.graph.node("mm")
     store_weight(node, 1, Float8Spec(F143, -1))
@@ -106,7 +106,7 @@ def test_a_power_of_two_is_needed_for_a_mark() -> None:
     assert float8_use(node) is None
 
 
-def test_a_scale_that_float16_does_not_hold_is_refused_by_name() -> None:
+def test_scale_beyond_float16_is_refused_by_name() -> None:
     model = matmul()
     with pytest.raises(CompileError, match=r"node 'mm' \(MatMul\): tensor 'x' is FLOAT16, which holds no scale of 2\^-30"):
         cast_activation(model.graph.node("mm"), 0, Float8Spec(F143, -30))

@@ -52,7 +52,7 @@ def value(kind: ir.DataType, shape: tuple[int, ...] = (4, 2)) -> ir.Value:
         (np.array([1], np.float32), ir.DataType.STRING, "the samples are of float32, and the input is STRING"),
     ],
 )
-def test_a_value_that_its_input_cannot_hold_is_refused(array: NDArray[np.generic], kind: ir.DataType, text: str) -> None:
+def test_value_out_of_its_inputs_range_is_refused(array: NDArray[np.generic], kind: ir.DataType, text: str) -> None:
     with pytest.raises(OptionError, match=text):
         exact_cast(array, value(kind))
 
@@ -70,13 +70,13 @@ def test_a_value_that_its_input_cannot_hold_is_refused(array: NDArray[np.generic
         (np.array([], np.float32), ir.DataType.INT32),
     ],
 )
-def test_a_value_that_its_input_holds_is_converted(array: NDArray[np.generic], kind: ir.DataType) -> None:
+def test_value_in_its_inputs_range_is_converted(array: NDArray[np.generic], kind: ir.DataType) -> None:
     found = exact_cast(array, value(kind))
     assert found.dtype == kind.numpy()
     np.testing.assert_allclose(found.astype(np.float64), array.astype(np.float64), rtol=0.01, atol=1e-8)
 
 
-def test_the_text_has_file_and_input() -> None:
+def test_error_names_file_and_input() -> None:
     with pytest.raises(OptionError, match=r"calibration data 'pixels.npz', input 'x': 8 of 8 values do not fit UINT8"):
         batches_of([value(ir.DataType.UINT8)], {"x": np.full((4, 2), 0.5)}, file=Path("pixels.npz"))
 
@@ -86,7 +86,7 @@ def test_feeds_of_another_conversion_are_not_wrapped_around() -> None:
         cast_feeds({"x": np.array([[2**40]], np.int64)}, [value(ir.DataType.INT32)])
 
 
-def test_the_pass_that_calibrates_fp8_refuses_them_with_the_file(tmp_path: Path) -> None:
+def test_fp8_calibration_refuses_them_with_the_file(tmp_path: Path) -> None:
     model = parse("g (uint8[2,3] x) => (float[2,3] y) { f = Cast<to = 1>(x) y = MatMul(f, w) }", {"w": np.ones((3, 3), np.float32)})
     path = tmp_path / "samples.pkl"
     path.write_bytes(pickle.dumps({"x": np.full((8, 3), 0.5, np.float32)}))
@@ -94,7 +94,7 @@ def test_the_pass_that_calibrates_fp8_refuses_them_with_the_file(tmp_path: Path)
         get_pass("float_to_fp8", calibration_with_data=True, data_preprocess=path)(model)
 
 
-def test_rows_that_do_not_fill_the_last_batch_are_filled_up_with_the_first(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_of_an_incomplete_last_batch_are_filled_with_the_first(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         first, second, third = batches_of([value(ir.DataType.FLOAT)], {"x": np.arange(20, dtype=np.float32).reshape(10, 2)})
     assert first["x"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -113,7 +113,7 @@ def test_every_fourth_sample_is_held_out() -> None:
     assert (found.calibration, found.report, found.is_held_out) == ([0, 1, 2, 4, 5, 6, 8, 9], [3, 7], True)
 
 
-def test_of_few_samples_none_is_held_out() -> None:
+def test_no_sample_is_held_out_of_few() -> None:
     found = split([1, 2, 3])
     assert (found.calibration, found.report, found.is_held_out) == ([1, 2, 3], [1, 2, 3], False)
     assert not split(list(range(10)), least=16).is_held_out

@@ -9,13 +9,13 @@ from stoker.server.core.request import InferResponse
 from stoker.server.protocols.kserve.classification import check_classes, classify
 
 
-def test_the_best_classes_of_each_row_come_first_with_their_labels():
+def test_best_classes_of_each_row_are_first_with_their_labels():
     scores = np.array([[0.1, 0.7, 0.2], [5, 1, 2]], np.float32)
     found = classify(scores, DataType.FP32, 2, ["a", "b"], is_batched=True, output="OUT")
     assert found.tolist() == [[b"0.700000:1:b", b"0.200000:2"], [b"5.000000:0:a", b"2.000000:2"]]
 
 
-def test_integers_are_printed_as_integers_without_loss():
+def test_integers_are_printed_without_loss():
     top = 2**63 - 1
     found = classify(np.array([[top - 1, top]]), DataType.INT64, 1, [], is_batched=True, output="OUT")
     assert found.tolist() == [[f"{top}:1".encode()]]
@@ -26,7 +26,7 @@ def test_equal_values_keep_the_order_of_their_classes():
     assert found.tolist() == [[b"0:0", b"0:1", b"0:2"]]
 
 
-def test_more_classes_than_there_are_means_all_of_them():
+def test_count_above_the_number_of_classes_returns_all():
     found = classify(np.arange(6, dtype=np.float64).reshape(2, 3), DataType.FP64, 100, [], is_batched=False, output="OUT")
     assert found.shape == (6,)
 
@@ -37,13 +37,13 @@ def test_nan_is_the_worst_value():
 
 
 @pytest.mark.parametrize("datatype", [DataType.BYTES, DataType.BF16])
-def test_what_has_no_order_is_refused(datatype: DataType):
+def test_unordered_datatypes_are_refused(datatype: DataType):
     with pytest.raises(InvalidRequest, match="classification of output 'OUT' is not possible"):
         classify(np.zeros((1, 2), datatype.numpy), datatype, 1, [], is_batched=True, output="OUT")
 
 
 @pytest.mark.parametrize("max_batch_size", [0, 4])
-def test_an_answer_names_a_bounded_number_of_classes(max_batch_size: int):
+def test_number_of_classes_in_a_response_is_bounded(max_batch_size: int):
     signature = ModelSignature((), (TensorSpec("OUT", DataType.FP32, (-1,)),), max_batch_size)
     array = np.zeros((4, 100) if max_batch_size else (100,), np.float32)
     response = InferResponse("m", 1, "", {"OUT": array}, signature)

@@ -67,7 +67,7 @@ def pairs(datatypes: Any, *, text: bool = False) -> st.SearchStrategy[tuple[Data
 
 
 @given(pairs(DataType))
-def test_raw_grpc_contents_come_back(pair: tuple[DataType, Any]):
+def test_raw_grpc_contents_round_trip(pair: tuple[DataType, Any]):
     datatype, array = pair
     engine = engine_for(datatype, array)
     codec = GrpcCodec(engine, LIMITS)
@@ -102,7 +102,7 @@ def http_decode(engine: FakeEngine, body: bytes, header_length: int | None = Non
 
 
 @given(pairs(DataType), st.booleans())
-def test_binary_http_tensors_come_back(pair: tuple[DataType, Any], by_default: bool):
+def test_binary_http_tensors_round_trip(pair: tuple[DataType, Any], by_default: bool):
     datatype, array = pair
     engine = engine_for(datatype, array)
     raw = array_to_bytes(array, datatype)
@@ -126,7 +126,7 @@ def test_binary_http_tensors_come_back(pair: tuple[DataType, Any], by_default: b
 
 
 @given(pairs(IN_JSON, text=True), st.booleans())
-def test_json_tensors_come_back_nested_or_flat(pair: tuple[DataType, Any], nested: bool):
+def test_json_tensors_round_trip_nested_or_flat(pair: tuple[DataType, Any], nested: bool):
     datatype, array = pair
     if array.dtype.kind == "f":
         array = np.nan_to_num(array, posinf=1.0, neginf=-1.0)
@@ -147,7 +147,7 @@ def test_json_tensors_come_back_nested_or_flat(pair: tuple[DataType, Any], neste
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_json_cannot_say_is_printed_as_triton_does(dtype: type):
+def test_values_without_a_json_form_are_printed_like_triton(dtype: type):
     array = np.array([[1.5, np.nan, np.inf, -np.inf, 0.1]], dtype)
     engine = engine_for(DataType.FP32 if dtype is np.float32 else DataType.FP64, array)
     name = "FP32" if dtype is np.float32 else "FP64"
@@ -158,7 +158,7 @@ def test_what_json_cannot_say_is_printed_as_triton_does(dtype: type):
     assert b'"data":[1.5,NaN,Infinity,-Infinity,0.1]' in answer.body
 
 
-def test_a_body_without_header_is_the_one_input():
+def test_body_without_header_is_the_one_input():
     engine = FakeEngine(echo(DataType.FP32, (-1, 2), 8, "echo"))
     array = np.arange(6, dtype=np.float32)
     decoded = http_decode(engine, array.tobytes(), 0)
@@ -166,7 +166,7 @@ def test_a_body_without_header_is_the_one_input():
     assert decoded.binary_outputs == {"OUTPUT"}
 
 
-def test_a_body_without_header_is_one_string():
+def test_body_without_header_is_one_string():
     engine = FakeEngine(echo(DataType.BYTES, (1,), 8, "echo"))
     decoded = http_decode(engine, b"\x00whole body", 0)
     assert decoded.request.inputs["INPUT"].tolist() == [[b"\x00whole body"]]

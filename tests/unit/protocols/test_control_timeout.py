@@ -33,7 +33,7 @@ def tfs_reload(engine: FakeEngine) -> Awaitable[object]:
 
 
 @pytest.mark.parametrize("call", [kserve_load, kserve_unload, tfs_reload])
-def test_a_client_is_answered_and_the_operation_goes_on(call: Callable[[FakeEngine], Awaitable[object]]) -> None:
+def test_client_gets_its_timeout_and_the_operation_continues(call: Callable[[FakeEngine], Awaitable[object]]) -> None:
     async def scenario() -> None:
         go, ended = asyncio.Event(), asyncio.Event()
 

@@ -31,7 +31,7 @@ def test_every_category_and_flag_of_the_extensions_is_on_the_page():
         assert f"--{name.replace('_', '-')}" in (DOCS / "serving.md").read_text()
 
 
-def test_its_numbers_are_the_servers():
+def test_numbers_of_the_page_equal_those_of_the_server():
     said = (f"{KEPT_ELEMENTS} elements", f"{KEPT_STRING_BYTES} bytes", f"{QUEUE_TRACES} traces", f"up to {MOST_POSITIONS}")
     assert not [text for text in said if text not in " ".join(PAGE.split())]
     defaults = TraceSettings()
@@ -40,7 +40,7 @@ def test_its_numbers_are_the_servers():
     assert not [prefix for prefix in RESERVED_PREFIXES if prefix not in PAGE]
 
 
-def test_the_limits_are_in_the_table_of_limits():
+def test_limits_of_the_extensions_are_in_the_table_of_limits():
     table = (DOCS / "protocols.md").read_text()
     for name in ("shared_memory_regions", "traced_models"):
         assert f"| `{name}` | {getattr(Limits(), name)} |" in table

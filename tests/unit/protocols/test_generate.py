@@ -51,7 +51,7 @@ def text_model(max_batch_size: int = 0, **options: object) -> FakeModel:
 
 
 @pytest.mark.parametrize("max_batch_size", [0, 8])
-def test_keys_are_inputs_or_parameters_and_a_single_element_stands_by_itself(max_batch_size):
+def test_keys_are_inputs_or_parameters_and_a_single_element_is_a_scalar(max_batch_size):
     engine = FakeEngine(text_model(max_batch_size))
     body = {"PROMPT": "hello", "STREAM": False, "mine": 7, "id": "r1", "parameters": {"deep": "x", "priority": 2}}
     answer = post(engine, "llm/generate", body)
@@ -81,13 +81,13 @@ def test_longer_outputs_are_flat_lists():
         ((2,), 0, 2, (2,)),
     ],
 )
-def test_a_flat_list_takes_the_shape_of_its_input(dims, max_batch_size, count, shape):
+def test_flat_list_gets_the_shape_of_its_input(dims, max_batch_size, count, shape):
     engine = FakeEngine(echo(DataType.INT32, dims, max_batch_size, name="e"))
     assert post(engine, "e/generate", {"INPUT": list(range(count))}).status_code == 200
     assert engine.requests[0].inputs["INPUT"].shape == shape
 
 
-def test_numbers_that_json_has_no_word_for_are_printed_as_triton_does():
+def test_numbers_without_a_json_form_are_printed_like_triton():
     engine = FakeEngine(model("n", signature([TensorSpec("X", DataType.FP32, (1,))], [TensorSpec("Y", DataType.FP32, (-1,))], 0), _special))
     assert b'"Y":NaN}' in post(engine, "n/generate", {"X": 1}).content
     assert b'"Y":[-Infinity,2.0]}' in post(engine, "n/generate", {"X": 2}).content
@@ -105,7 +105,7 @@ def test_each_response_is_an_event():
 
 
 @pytest.mark.parametrize("answers", [0, 2])
-def test_generate_wants_exactly_one_response(answers):
+def test_generate_requires_exactly_one_response(answers):
     engine = FakeEngine(text_model(answers=answers))
     answer = post(engine, "llm/generate", {"PROMPT": "a", "STREAM": True})
     assert answer.status_code == 400
@@ -121,7 +121,7 @@ def test_generate_wants_exactly_one_response(answers):
         (QueueTimeout("Request timeout expired"), 503, "Request timeout expired"),
     ],
 )
-def test_a_first_response_that_is_an_error_gives_the_status(error, status, text):
+def test_first_response_that_is_an_error_sets_the_status(error, status, text):
     async def fail(request: InferRequest) -> None:
         raise error
 
@@ -152,7 +152,7 @@ def test_a_first_response_that_is_an_error_gives_the_status(error, status, text)
         (b"{", "failed to parse the request JSON buffer"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_json_on_both_routes(route, body, text):
+def test_unreadable_body_is_refused_in_json_on_both_routes(route, body, text):
     answer = post(FakeEngine(text_model()), f"llm/{route}", body)
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json"), answer.text
     assert text in answer.json()["error"]
@@ -170,7 +170,7 @@ def test_bodies_are_bounded():
     assert "1000 bytes" in answer.json()["error"]
 
 
-def test_an_unknown_model_is_a_clients_mistake():
+def test_unknown_model_is_a_client_error():
     answer = post(FakeEngine(), "none/generate", {})
     assert answer.status_code == 400
     assert "unknown model" in answer.json()["error"]

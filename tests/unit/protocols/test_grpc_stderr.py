@@ -29,7 +29,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_too_much_metadata_is_refused_without_a_line_on_stderr():
+def test_oversized_metadata_is_refused_without_a_line_on_stderr():
     environment = {key: value for key, value in os.environ.items() if key != "GRPC_VERBOSITY"}
     child = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=30, check=True, env=environment)
     assert (child.stdout, child.stderr) == ("RESOURCE_EXHAUSTED\n", "")

@@ -36,7 +36,7 @@ ROW = list(range(16))
         (".*", ["triton_x", "priority", "sequence_id", "headers", "x" * 300, "fine"], ["fine"]),
     ],
 )
-def test_a_pattern_matches_whole_names(pattern: str, names: list[str], forwarded: list[str]):
+def test_pattern_matches_whole_names(pattern: str, names: list[str], forwarded: list[str]):
     forward = HeaderForward(pattern)
     for _ in range(2):
         assert list(forward.parameters((name, "v") for name in names)) == forwarded
@@ -44,14 +44,14 @@ def test_a_pattern_matches_whole_names(pattern: str, names: list[str], forwarded
 
 
 @pytest.mark.parametrize("pattern", ["(a", "a(?=b)", "(?<!x)a", r"(a)\1", "(?P<n>a)(?P=n)", "[", "a(?>b)"])
-def test_what_is_no_pattern_of_re2_is_refused_at_the_start(pattern: str):
+def test_invalid_re2_pattern_is_refused_at_the_start(pattern: str):
     with pytest.raises(PatternError):
         HeaderForward(pattern)
     with pytest.raises(FlagError, match="--grpc-header-forward-pattern="):
         KServeFlags(grpc_header_forward_pattern=pattern).settings()
 
 
-def test_escaped_digits_and_backslashes_are_no_back_references():
+def test_escaped_digits_and_backslashes_are_not_back_references():
     assert list(HeaderForward(r"a\d\\1?").parameters([("a1\\", "v")])) == ["a1\\"]
 
 
@@ -83,7 +83,7 @@ class FakeCall:
         self.metadata = metadata
 
 
-def test_metadata_reach_the_model_and_stay_with_their_own_call():
+def test_metadata_reach_the_model_of_their_own_call_only():
     engine = FakeEngine(simple())
     [infer] = [method for method in kserve_methods(engine, LIMITS, extensions()) if method.path.endswith("/ModelInfer")]
     start: Any = infer.start
@@ -109,7 +109,7 @@ def test_metadata_reach_the_model_and_stay_with_their_own_call():
     ]
 
 
-def test_metadata_reach_the_model_where_no_task_answers_the_call():
+def test_metadata_reach_the_model_on_the_path_without_a_task():
     engine = FakeEngine(simple())
     [infer] = [method for method in kserve_methods(engine, LIMITS, extensions()) if method.path.endswith("/ModelInfer")]
     start: Any = infer.start
@@ -124,7 +124,7 @@ def test_metadata_reach_the_model_where_no_task_answers_the_call():
     assert [dict(request.parameters) for request in engine.requests] == [{"x-user": "one"}, {"x-user": "two"}]
 
 
-def test_without_a_pattern_nothing_is_forwarded():
+def test_server_without_a_pattern_forwards_nothing():
     engine = FakeEngine(simple())
     asyncio.run(Inference(engine, LIMITS).model_infer(message().SerializeToString(), None))
     assert engine.requests[0].parameters == {}

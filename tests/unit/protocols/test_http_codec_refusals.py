@@ -59,7 +59,7 @@ def test_json_data_of_another_kind_is_refused(datatype: DataType, data: Any, tex
 
 
 @pytest.mark.parametrize("digits", [b"18446744073709551616", b"-9223372036854775809", b"1e3"])
-def test_numbers_that_the_parser_turns_into_floats_are_not_integers(digits: bytes):
+def test_numbers_that_the_parser_converts_to_floats_are_not_integers(digits: bytes):
     body = b'{"inputs":[{"name":"INPUT","datatype":"UINT64","shape":[1,2],"data":[1,%b]}]}' % digits
     assert "integers that fit 64 bits" in refusal(echo(DataType.UINT64), body)
 
@@ -68,7 +68,7 @@ SHAPES = [[1.0, 2], ["1", 2], "1,2", None, [True, 2], [[1], 2], {}]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=map(str, SHAPES))
-def test_a_shape_is_an_array_of_integers(shape: Any):
+def test_shape_must_be_an_array_of_integers(shape: Any):
     assert "'shape' of input 'INPUT' must be an array of integers" in refusal(echo(DataType.INT32), one("INT32", [1, 2], shape=shape))
 
 
@@ -111,7 +111,7 @@ def test_malformed_requests_are_refused(body: Any, text: str):
     assert text in refusal(echo(DataType.INT32), body)
 
 
-def test_bytes_that_belong_to_no_input_are_refused():
+def test_bytes_outside_every_input_are_refused():
     body = one("INT32", parameters={"binary_data_size": 8})
     assert "unexpected additional input data: 1 bytes" in refusal(echo(DataType.INT32), body, tail=bytes(9))
 
@@ -122,13 +122,13 @@ def test_binary_size_and_shape_must_agree():
 
 
 @pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
-def test_half_floats_are_not_computed_for_a_json_answer(datatype: DataType):
+def test_half_floats_in_a_json_response_are_refused_before_compute(datatype: DataType):
     body = one(datatype.value, parameters={"binary_data_size": 4})
     assert f"sending {datatype.value} data via JSON is not supported" in refusal(echo(datatype), body, tail=bytes(4))
 
 
 @pytest.mark.parametrize("text", ["99999999999", "-1", "+1", " 1", "1.0", "0x1", "", "1" * 40, "١"])
-def test_a_garbage_header_length_is_refused(text: str):
+def test_invalid_header_length_is_refused(text: str):
     with pytest.raises(InvalidRequest, match="Inference-Header-Content-Length"):
         http_codec.parse_header_length(text, 100)
 
@@ -144,11 +144,11 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("fake", "body", "text"), WHOLE, ids=[text[:30] for _, _, text in WHOLE])
-def test_a_body_without_header_must_fit_the_model(fake: FakeModel, body: bytes, text: str):
+def test_body_without_header_must_match_the_model(fake: FakeModel, body: bytes, text: str):
     assert text in refusal(fake, body, 0)
 
 
-def test_bytes_that_are_no_text_cannot_be_answered_in_json():
+def test_bytes_that_are_not_text_cannot_be_json_output():
     spec = [TensorSpec("OUTPUT", DataType.BYTES, (1,))]
     fake = model("m", signature([TensorSpec("INPUT", DataType.BYTES, (1,))], spec), lambda i: {"OUTPUT": i["INPUT"]})
     engine = FakeEngine(fake)

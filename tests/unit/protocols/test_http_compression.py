@@ -18,7 +18,7 @@ def unpack(body: bytes, encoding: str, limits: Limits = SMALL) -> tuple[bytes, l
 
 @pytest.mark.parametrize("size", [0, 10, 1024, 1025, 300_000])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP ", "identity", ""])
-def test_bodies_are_unpacked(encoding: str, size: int):
+def test_compressed_bodies_are_decompressed(encoding: str, size: int):
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
     name = encoding.strip().lower()
     packed = gzip.compress(body) if name == "gzip" else zlib.compress(body) if name == "deflate" else body
@@ -28,7 +28,7 @@ def test_bodies_are_unpacked(encoding: str, size: int):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_bomb_is_stopped_at_the_cap(encoding: str):
+def test_decompression_bomb_is_stopped_at_the_limit(encoding: str):
     bomb = zlib.compressobj(9, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
     packed = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(16)) + bomb.flush()
     assert len(packed) < 25_000
@@ -36,7 +36,7 @@ def test_a_bomb_is_stopped_at_the_cap(encoding: str):
         unpack(packed, encoding)
 
 
-def test_a_budget_that_refuses_stops_the_unpacking():
+def test_full_budget_stops_the_decompression():
     def take(size: int) -> None:
         raise Overloaded("full")
 
@@ -80,11 +80,11 @@ def test_broken_bodies_are_refused(body: bytes, text: str):
         ("gzip;q=high", None),
     ],
 )
-def test_the_clients_weights_choose_the_encoding(accepted: str, chosen: str | None):
+def test_clients_weights_choose_the_encoding(accepted: str, chosen: str | None):
     assert choose_encoding(accepted) == chosen
 
 
 @pytest.mark.parametrize("size", [10, 5000])
-def test_answers_are_packed_as_named(size: int):
+def test_responses_are_compressed_as_named(size: int):
     assert gzip.decompress(asyncio.run(compress([bytes(size)], "gzip", SMALL))) == bytes(size)
     assert zlib.decompress(asyncio.run(compress([b"", memoryview(bytes(size))], "deflate", SMALL))) == bytes(size)

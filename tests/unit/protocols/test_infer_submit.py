@@ -47,7 +47,7 @@ async def until(results: Results, count: int) -> None:
 
 # Small and by the codec, small and by the template, large on the long way, large by the template, answered by a thread.
 @pytest.mark.parametrize("size", [4, 4_000, 40_000])
-def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_bytes_back(size):
+def test_requests_of_every_size_complete_in_a_later_turn_and_release_their_bytes(size):
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []
@@ -66,7 +66,7 @@ def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_byte
     asyncio.run(scenario())
 
 
-def test_a_refused_request_completes_with_its_error_and_is_counted():
+def test_refused_request_completes_with_its_error_and_is_counted():
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []
@@ -82,7 +82,7 @@ def test_a_refused_request_completes_with_its_error_and_is_counted():
 # Parsed at once, looked through first, and on the way of streams.
 @pytest.mark.parametrize(("size", "is_streamed"), [(4, False), (4_000, False), (4, True)])
 @pytest.mark.parametrize(("text", "version"), [("1", 1), ("", None), ("one", None)])
-def test_a_refusal_counts_for_the_version_that_was_asked_for(size: int, is_streamed: bool, text: str, version: int | None):
+def test_refusal_is_counted_for_the_requested_version(size: int, is_streamed: bool, text: str, version: int | None):
     async def scenario() -> None:
         engine, inference = served()
         request = pb.ModelInferRequest.FromString(asked(size, model_version=text))
@@ -144,7 +144,7 @@ def test_a_cancelled_request_is_withdrawn_and_its_callback_not_called(size):
     asyncio.run(scenario())
 
 
-def test_cancelling_who_awaits_takes_the_request_back():
+def test_cancelled_awaiting_task_cancels_the_request():
     async def scenario() -> None:
         async def forever(_: InferRequest) -> None:
             await asyncio.Event().wait()
@@ -160,7 +160,7 @@ def test_cancelling_who_awaits_takes_the_request_back():
     asyncio.run(scenario())
 
 
-def test_a_cancelled_large_response_holds_its_bytes_until_its_thread_has_ended():
+def test_cancelled_large_response_holds_its_bytes_until_its_thread_has_ended():
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []

@@ -62,7 +62,7 @@ def test_a_repeated_key_is_refused(parse: Any, text: bytes):
     ids=range(9),
 )
 @pytest.mark.parametrize("separators", [None, (",", ":"), (" , ", "\n:\t")], ids=["usual", "dense", "wide"])
-def test_what_repeats_none_is_taken(parse: Any, value: Any, separators: tuple[str, str] | None):
+def test_unrepeated_keys_are_accepted(parse: Any, value: Any, separators: tuple[str, str] | None):
     assert parse(json.dumps(value, separators=separators).encode(), LIMITS) == value
 
 
@@ -162,7 +162,7 @@ def repeats(value: Any) -> bool:
 
 
 @given(pairs())
-def test_exactly_the_repeated_ones_are_refused(value: Any):
+def test_exactly_the_repeated_keys_are_refused(value: Any):
     text = written(value).encode()
     if repeats(value):
         with pytest.raises(InvalidRequest, match="the same key more than once"):

@@ -26,7 +26,7 @@ class FakeLogs:
         self.settings = settings
 
 
-def test_what_is_read_are_tritons_fields_in_tritons_order():
+def test_settings_are_tritons_fields_in_tritons_order():
     assert list(LogControl(FakeLogs()).read().items()) == list(INITIAL.items())
     assert LogControl(FakeLogs(LogSettings(file=Path("/var/log/x")))).read()["log_file"] == "/var/log/x"
 
@@ -58,14 +58,14 @@ def test_each_setting_changes_alone(name: str, value: Any):
         ({"log_level": 1}, InvalidRequest, "unknown log setting 'log_level'"),
     ],
 )
-def test_what_cannot_be_set_changes_nothing(given: dict[str, Any], kind: type[ServingError], text: str):
+def test_invalid_setting_changes_nothing(given: dict[str, Any], kind: type[ServingError], text: str):
     logs = FakeLogs()
     with pytest.raises(kind, match=text):
         LogControl(logs).update({"log_info": False, **given} if "log_info" not in given else given)
     assert LogControl(logs).read() == INITIAL
 
 
-def test_changes_hold_for_the_lines_that_follow():
+def test_changes_apply_to_the_following_lines():
     stream = io.StringIO()
     log = logging.getLogger("stoker.somewhere")
     with configure(LogSettings(format="text"), stream=stream) as logs:

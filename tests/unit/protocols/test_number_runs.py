@@ -38,7 +38,7 @@ def test_long_runs_of_numbers_become_arrays():
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.booleans(), st.sampled_from(["", " ", "\n\t "]))
-def test_nesting_and_blanks_do_not_matter(dims: list[int], floats: bool, blank: str):
+def test_nesting_and_blanks_are_accepted(dims: list[int], floats: bool, blank: str):
     row = int(np.prod(dims))
     array = np.arange(20_000 // row * row).reshape(-1, *dims).astype(np.float64 if floats else np.int64)
     written = text(array.tolist()).replace(b",", f"{blank},{blank}".encode()).replace(b"]", f"{blank}]".encode())
@@ -60,7 +60,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("written", ODD, ids=range(len(ODD)))
-def test_what_is_not_only_numbers_is_left_to_the_parser(written: bytes):
+def test_mixed_content_is_left_to_the_parser(written: bytes):
     assert parse(written)["inputs"][0]["data"] == parse_json(written, LIMITS)
 
 
@@ -85,12 +85,12 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("written", BROKEN, ids=range(len(BROKEN)))
-def test_what_is_no_json_is_refused(written: bytes):
+def test_invalid_json_is_refused(written: bytes):
     with pytest.raises(InvalidRequest):
         parse(written)
 
 
-def test_a_run_that_is_no_inputs_data_is_no_array_of_a_tensor():
+def test_run_outside_the_data_of_an_input_is_not_a_tensor():
     parsed = parse(b"[1]", tail=b',"data":[%b1]' % NUMBERS)
     assert isinstance(parsed["inputs"][0]["data"], list)
 
@@ -118,7 +118,7 @@ class Looked(bytes):
         return at
 
 
-def test_many_beginnings_are_read_through_once():
+def test_many_beginnings_of_runs_are_scanned_once():
     with pytest.raises(InvalidRequest):
         parse_infer_json(b'"data":[' * 50_000, LIMITS)
     text = Looked(b'"data":[' * 1000)
@@ -147,7 +147,7 @@ def test_every_numeric_type_is_read_from_a_run(datatype: DataType):
 
 
 @pytest.mark.parametrize("count", [2, MANY])
-def test_numbers_that_are_not_finite_are_read_as_triton_reads_them(count: int):
+def test_non_finite_numbers_are_read_like_triton(count: int):
     array = decode(DataType.FP32, b"[%bNaN,-Infinity,Infinity]" % (b"0," * count), count + 3)
     assert array[0, -4:].tolist()[:1] == [0.0]
     assert np.isnan(array[0, -3])
@@ -172,6 +172,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("datatype", "data", "words"), REFUSED, ids=[f"{t.value}-{w[:20]}" for t, _, w in REFUSED])
-def test_runs_are_judged_like_lists(datatype: DataType, data: bytes, words: str):
+def test_runs_are_validated_like_lists(datatype: DataType, data: bytes, words: str):
     with pytest.raises(InvalidRequest, match=words):
         decode(datatype, data, MANY + 1)

@@ -30,7 +30,7 @@ def script() -> ModuleType:
 
 
 @pytest.mark.slow
-def test_the_page_is_up_to_date():
+def test_page_is_up_to_date():
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -41,7 +41,7 @@ def test_every_rpc_and_route_is_a_row(script: ModuleType):
     assert not missing, f"run scripts/protocol_table, which adds {', '.join(missing)}"
 
 
-def test_optional_parts_of_paths_are_bracketed_where_they_stand(script: ModuleType):
+def test_optional_parts_of_paths_are_bracketed_in_position(script: ModuleType):
     paths = [
         "GET /a",
         "GET /a/versions/{version}",
@@ -65,6 +65,6 @@ def test_optional_parts_of_paths_are_bracketed_where_they_stand(script: ModuleTy
         ({"note": [{"calls": ["GET /v2"], "answer": "maybe", "text": ""}], "absent": []}, "answer = 'maybe'"),
     ],
 )
-def test_notes_of_calls_that_are_served_otherwise_are_refused(script: ModuleType, notes: dict[str, object], fragment: str):
+def test_notes_of_otherwise_served_calls_are_refused(script: ModuleType, notes: dict[str, object], fragment: str):
     with pytest.raises(SystemExit, match=fragment):
         list(script.rows(notes))

@@ -37,7 +37,7 @@ def act(kind: str, **parameters: Any) -> FakeEngine:
         ),
     ],
 )
-def test_values_of_another_type_are_refused_in_tritons_words(kind: str, parameters: dict[str, Any], text: str):
+def test_values_of_another_type_are_refused_with_tritons_text(kind: str, parameters: dict[str, Any], text: str):
     with pytest.raises(InvalidRequest) as refused:
         act(kind, **parameters)
     assert text in refused.value.message

@@ -67,7 +67,7 @@ def assert_same(found: DecodedRequest | None, expected: DecodedRequest) -> None:
     version=st.sampled_from(["", "1"]),
     outputs=st.sampled_from([(), ("OUTPUT1",), ("OUTPUT1", "OUTPUT0")]),
 )
-def test_a_request_like_one_before_means_what_it_means_decoded_in_full(rows, value, first_id, second_id, version, outputs):
+def test_repeated_request_decodes_like_one_decoded_in_full(rows, value, first_id, second_id, version, outputs):
     bench = Bench(FakeEngine(simple()))
     wanted = [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs]
     data = message(rows, value, second_id, version, outputs=wanted).SerializeToString()
@@ -77,7 +77,7 @@ def test_a_request_like_one_before_means_what_it_means_decoded_in_full(rows, val
         assert_same(bench.by_template(data), bench.in_full(data))
 
 
-def test_its_tensors_are_views_of_the_message():
+def test_tensors_of_a_repeated_request_are_views_of_the_message():
     bench = Bench(FakeEngine(simple()))
     data = message(8, 5).SerializeToString()
     bench.learn(data)
@@ -88,7 +88,7 @@ def test_its_tensors_are_views_of_the_message():
 
 
 @given(data=st.data())
-def test_a_message_changed_anywhere_is_taken_for_the_same_only_if_it_is(data):
+def test_mutated_message_matches_only_if_its_structure_is_equal(data):
     bench = Bench(FakeEngine(simple()))
     whole = bytearray(message(1, 1, "abc").SerializeToString())
     bench.learn(bytes(whole))
@@ -101,7 +101,7 @@ def test_a_message_changed_anywhere_is_taken_for_the_same_only_if_it_is(data):
         assert_same(found, bench.in_full(changed))
 
 
-def test_a_message_that_divides_its_tensors_otherwise_is_another():
+def test_message_with_other_tensor_sizes_is_another_structure():
     bench = Bench(FakeEngine(simple()))
     asked = message()
     bench.learn(asked.SerializeToString())
@@ -115,7 +115,7 @@ def test_a_message_that_divides_its_tensors_otherwise_is_another():
 
 
 @given(st.binary(max_size=80))
-def test_bytes_of_any_kind_are_no_match_and_no_error(data):
+def test_arbitrary_bytes_do_not_match_and_raise_no_error(data):
     bench = Bench(FakeEngine(simple()))
     bench.learn(message().SerializeToString())
     assert bench.by_template(data) is None
@@ -141,14 +141,14 @@ def unusual() -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in unusual()])
-def test_what_is_not_the_common_form_is_decoded_in_full_every_time(data):
+def test_uncommon_forms_are_decoded_in_full_every_time(data):
     bench = Bench(FakeEngine(simple()))
     bench.learn(data)
     assert bench.by_template(data) is None
 
 
 @pytest.mark.parametrize("datatype", [DataType.BOOL, DataType.BYTES])
-def test_elements_that_must_be_looked_at_leave_no_template(datatype):
+def test_elements_that_need_validation_leave_no_template(datatype):
     bench = Bench(FakeEngine(echo(datatype, (1,), 8, "echo")))
     asked = pb.ModelInferRequest(model_name="echo")
     asked.inputs.add(name="INPUT", datatype=datatype.value, shape=[1, 1])
@@ -157,7 +157,7 @@ def test_elements_that_must_be_looked_at_leave_no_template(datatype):
     assert bench.by_template(asked.SerializeToString()) is None
 
 
-def test_a_model_that_was_replaced_or_unloaded_is_asked_about_anew():
+def test_replaced_or_unloaded_model_is_resolved_again():
     engine = FakeEngine(simple())
     bench = Bench(engine)
     data = message().SerializeToString()
@@ -185,7 +185,7 @@ def test_the_number_of_templates_is_bounded():
 
 @pytest.mark.parametrize("version", ["", "1"])
 @pytest.mark.parametrize("request_id", ["", "an id"])
-def test_a_view_is_read_as_the_same_bytes_are(version: str, request_id: str):
+def test_view_decodes_like_the_same_bytes(version: str, request_id: str):
     bench = Bench(FakeEngine(simple()))
     data = message(8, 3, request_id, version).SerializeToString()
     view = memoryview(bytearray(data)).toreadonly()

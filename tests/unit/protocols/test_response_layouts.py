@@ -26,32 +26,32 @@ def response(datatypes: list[DataType], shape: tuple[int, ...], request_id: str,
     shape=st.lists(st.integers(0, 20), min_size=1, max_size=3).map(tuple),
     ids=st.lists(st.text(max_size=200), min_size=1, max_size=3),
 )
-def test_every_answer_is_byte_for_byte_what_protobuf_makes_of_it(datatypes, shape, ids):
+def test_every_response_equals_protobufs_bytes(datatypes, shape, ids):
     layouts = ResponseLayouts()
     for seed, request_id in enumerate(ids):
         answer = response(datatypes, shape, request_id, seed)
         assert layouts.encode(answer) == encode_message(answer, {}, {}).SerializeToString(deterministic=True)
 
 
-def test_outputs_that_lie_otherwise_in_memory_are_written_in_their_order():
+def test_outputs_of_other_memory_layouts_are_written_in_order():
     answer = response([DataType.INT32], (4, 6), "", 1)
     answer.outputs = {"OUT0": answer.outputs["OUT0"][:, ::2]}
     assert ResponseLayouts().encode(answer) == encode_message(answer, {}, {}).SerializeToString()
 
 
-def test_a_model_that_was_replaced_by_one_of_another_signature_gets_a_layout_of_its_own():
+def test_replaced_model_with_another_signature_gets_its_own_layout():
     layouts = ResponseLayouts()
     for datatype in (DataType.FP32, DataType.INT32):
         answer = response([datatype], (1, 2), "", 1)
         assert layouts.encode(answer) == encode_message(answer, {}, {}).SerializeToString()
 
 
-def test_strings_are_left_to_protobuf():
+def test_strings_are_encoded_by_protobuf():
     answer = InferResponse("m", 1, "", {"S": object_array([b"x"], (1,))}, ModelSignature((), (TensorSpec("S", DataType.BYTES, ()),), 1))
     assert ResponseLayouts().encode(answer) is None
 
 
-def test_an_output_that_the_signature_does_not_have_is_a_defect():
+def test_output_outside_the_signature_is_an_internal_error():
     answer = response([DataType.FP32], (1, 1), "", 1)
     answer.outputs = {"else": answer.outputs["OUT0"]}
     with pytest.raises(KeyError, match="not an output"):

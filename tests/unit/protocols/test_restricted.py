@@ -99,7 +99,7 @@ def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[Non
 
 
 @pytest.mark.parametrize("header", ["", "admin-key: wrong\r\n", "admin-key:\r\n", "other: s3cret\r\n", "x-http-method-override: GET\r\n"])
-def test_no_route_is_answered_without_its_key(header: str):
+def test_every_route_needs_its_key(header: str):
     async def scenario(port: int) -> None:
         found = dict(zip(paths(), await statuses(port, paths(), header), strict=True))
         assert set(found.values()) == {403}, {route: status for route, status in found.items() if status != 403}
@@ -109,7 +109,7 @@ def test_no_route_is_answered_without_its_key(header: str):
 
 
 @pytest.mark.slow
-def test_no_spelling_leads_around_the_key():
+def test_other_spellings_of_a_path_need_the_key_too():
     ways = [way for method, path in paths() for way in spellings(method, path)]
 
     async def scenario(port: int) -> None:
@@ -121,7 +121,7 @@ def test_no_spelling_leads_around_the_key():
     assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
 
 
-def test_with_the_key_every_route_is_as_it_was():
+def test_every_route_is_unchanged_with_its_key():
     async def scenario(port: int) -> None:
         for header in ("admin-key: s3cret\r\n", "ADMIN-KEY: s3cret\r\n"):
             assert 403 not in await statuses(port, paths(), header)
@@ -130,7 +130,7 @@ def test_with_the_key_every_route_is_as_it_was():
 
 
 @pytest.mark.parametrize("category", list(Category))
-def test_one_restricted_category_closes_its_routes_and_no_others(category: Category):
+def test_one_restricted_category_closes_only_its_routes(category: Category):
     async def scenario(port: int) -> None:
         routes = list(declared_routes())
         found = await statuses(port, [(method, path.format(**PATH_VALUES)) for method, path in routes], "")
@@ -141,7 +141,7 @@ def test_one_restricted_category_closes_its_routes_and_no_others(category: Categ
     over_http({category: Key("k", "v")}, scenario)
 
 
-def test_the_page_of_all_models_wants_the_keys_of_both_it_tells_of():
+def test_page_of_all_models_needs_the_keys_of_both_its_categories():
     keys = {Category.METADATA: Key("reader", "a"), Category.MODEL_REPOSITORY: Key("admin", "b")}
 
     async def scenario(port: int) -> None:
@@ -151,7 +151,7 @@ def test_the_page_of_all_models_wants_the_keys_of_both_it_tells_of():
     over_http(keys, scenario)
 
 
-def test_the_refusal_has_tritons_words():
+def test_refusal_has_tritons_text():
     key = {Category.HEALTH: Key("admin-key", "s3cret")}
     for restrictions, text in (
         (Restrictions(key), "This API is restricted, expecting header 'admin-key'"),
@@ -192,7 +192,7 @@ async def run(method: Any, call: FakeCall) -> None:
 
 
 @pytest.mark.parametrize("call", [FakeCall(), FakeCall(admin_key="wrong"), FakeCall(other="s3cret")], ids=["none", "wrong", "other"])
-def test_no_rpc_runs_without_its_key(call: FakeCall):
+def test_every_rpc_needs_its_key(call: FakeCall):
     for method in rpcs(ALL).values():
 
         async def act(method: Any = method) -> None:
@@ -206,7 +206,7 @@ def test_no_rpc_runs_without_its_key(call: FakeCall):
         assert method.status(RestrictedCall("x")).grpc in (7, 14)
 
 
-def test_with_the_key_rpcs_are_as_they_were():
+def test_rpcs_are_unchanged_with_their_key():
     for method in rpcs(ALL).values():
         # Many want more than an empty message, and say so.
         try:
@@ -217,7 +217,7 @@ def test_with_the_key_rpcs_are_as_they_were():
             continue
 
 
-def test_every_way_into_a_restricted_rpc_checks_the_key():
+def test_every_entry_point_of_a_restricted_rpc_checks_the_key():
     methods = rpcs(ALL).values()
     starts = [method.start for method in methods if method.start is not None]
     assert len(starts) >= 20
@@ -237,13 +237,13 @@ def body(method: Any) -> Any:
     return method.start or method.handle
 
 
-def test_what_is_not_restricted_is_not_even_wrapped():
+def test_unrestricted_methods_are_not_wrapped():
     plain, one = rpcs({}), rpcs({Category.HEALTH: Key("k", "v")})
     wrapped = {path for path in plain if body(plain[path]).__qualname__ != body(one[path]).__qualname__}
     assert wrapped == {path for path in plain if category_of_method(path) is Category.HEALTH}
 
 
-def test_what_has_no_category_cannot_be_served():
+def test_route_without_a_category_cannot_be_served():
     with pytest.raises(LookupError, match=r"/a\.B/C has no category"):
         category_of_method("/a.B/C")
     with pytest.raises(LookupError, match="/v2/secret has no category"):
@@ -260,7 +260,7 @@ def test_what_has_no_category_cannot_be_served():
         ("/v1/models", Category.METADATA),
     ],
 )
-def test_below_v1_the_verb_decides(path: str, category: Category):
+def test_verb_determines_the_category_below_v1(path: str, category: Category):
     assert category_below_v1(path) is category
 
 
@@ -270,7 +270,7 @@ def parsed(*words: str) -> KServeSettings:
     return config.kserve
 
 
-def test_the_flags_have_tritons_form():
+def test_flags_have_tritons_form():
     settings = parsed(
         "--http-restricted-api=inference,health:Infer-Key=a=b",
         "--http-restricted-api=logging:log-key=c",
@@ -297,7 +297,7 @@ def test_the_flags_have_tritons_form():
         ("--http-restricted-api=health:a b=v", "a key's name is made of letters"),
     ],
 )
-def test_another_form_is_refused_without_showing_keys(flag: str, text: str):
+def test_another_form_is_refused_without_the_keys(flag: str, text: str):
     with pytest.raises(FlagError) as refused:
         parsed(flag)
     assert text in str(refused.value)
@@ -308,7 +308,7 @@ BEARERS = ["", "authorization: Bearer wrong\r\n", "authorization: s3cret\r\n", "
 
 
 @pytest.mark.parametrize("header", BEARERS)
-def test_without_the_api_key_only_health_routes_answer(header: str):
+def test_only_health_routes_respond_without_the_api_key(header: str):
     async def scenario(port: int) -> None:
         asked = [*declared_routes(), *(("GET", path) for path in sorted(OPEN))]
         found = await statuses(port, [(method, path.format(**PATH_VALUES)) for method, path in asked], header)
@@ -322,7 +322,7 @@ def test_without_the_api_key_only_health_routes_answer(header: str):
 
 
 @pytest.mark.slow
-def test_no_spelling_leads_around_the_api_key():
+def test_other_spellings_of_a_path_need_the_api_key_too():
     is_health = {path: Category.HEALTH in categories_of_route(path) for _, path in declared_routes()}
     closed = [(method, path.format(**PATH_VALUES)) for method, path in declared_routes() if not is_health[path]]
     ways = [way for method, path in closed for way in spellings(method, path)]
@@ -336,7 +336,7 @@ def test_no_spelling_leads_around_the_api_key():
     assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
 
 
-def test_with_the_api_key_every_route_is_as_it_was():
+def test_every_route_is_unchanged_with_the_api_key():
     async def scenario(port: int) -> None:
         for header in ("authorization: Bearer s3cret\r\n", "Authorization: bearer s3cret\r\n"):
             assert 401 not in await statuses(port, paths(), header)
@@ -344,7 +344,7 @@ def test_with_the_api_key_every_route_is_as_it_was():
     over_http({}, scenario, api_key="s3cret")
 
 
-def test_a_refusal_names_the_scheme():
+def test_refusal_names_the_scheme():
     async def scenario(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /v2 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -362,7 +362,7 @@ def test_a_refusal_names_the_scheme():
     [FakeCall(), FakeCall(authorization="Bearer wrong"), FakeCall(authorization="s3cret"), FakeCall(other="Bearer s3cret")],
     ids=["none", "wrong", "no scheme", "other"],
 )
-def test_without_the_api_key_only_health_rpcs_run(call: FakeCall):
+def test_only_health_rpcs_run_without_the_api_key(call: FakeCall):
     refused = set()
     methods = rpcs({}, "s3cret")
     for method in methods.values():
@@ -374,7 +374,7 @@ def test_without_the_api_key_only_health_rpcs_run(call: FakeCall):
     assert refused == {path for path in methods if category_of_method(path) is not Category.HEALTH}
 
 
-def test_with_the_api_key_rpcs_are_as_they_were():
+def test_rpcs_are_unchanged_with_the_api_key():
     for method in rpcs({}, "s3cret").values():
         try:
             asyncio.run(run(method, FakeCall(authorization="Bearer s3cret")))
@@ -384,7 +384,7 @@ def test_with_the_api_key_rpcs_are_as_they_were():
             continue
 
 
-def test_a_restricted_category_needs_its_key_beside_the_api_key():
+def test_restricted_category_needs_its_key_beside_the_api_key():
     restrictions = Restrictions({Category.HEALTH: Key("k", "v"), Category.TRACE: Key("k", "v")}, api_key="s3cret")
     restrictions.require(Category.HEALTH, {"k": "v"}.get)
     restrictions.require(Category.TRACE, {"k": "v", "authorization": "Bearer s3cret"}.get)
@@ -394,7 +394,7 @@ def test_a_restricted_category_needs_its_key_beside_the_api_key():
         restrictions.require(Category.TRACE, {"authorization": "Bearer s3cret"}.get)
 
 
-def test_this_file_needs_no_list_of_routes():
+def test_routes_are_found_without_a_list():
     # What it holds of paths are values for their parameters: new routes are tested as soon as they are declared.
     assert len(paths()) > 40
     assert not [path for _, path in paths() if "{" in path], Path(__file__).name

@@ -18,7 +18,7 @@ from tests.fakes.fake_engine import FakeEngine
 @pytest.mark.parametrize(
     ("error", "logged"), [(ModelLoadError("no"), []), (RuntimeError("defect"), ["stoker.server.protocols.kserve.service"])]
 )
-def test_an_abandoned_load_that_fails_is_noticed(error: Exception, logged: list[str], caplog: pytest.LogCaptureFixture):
+def test_abandoned_load_that_fails_raises_no_unretrieved_error(error: Exception, logged: list[str], caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
     async def main() -> None:

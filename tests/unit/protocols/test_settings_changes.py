@@ -63,7 +63,7 @@ async def over_http(shared: Extensions, headers: dict[str, str] | None = None) -
         ({"api_key": "k"}, {"authorization": "Bearer k"}, 200),
     ],
 )
-def test_over_http_settings_are_read_by_all_and_changed_by_some(
+def test_settings_over_http_are_readable_by_all_and_changeable_by_some(
     options: dict[str, Any], headers: dict[str, str], change: int, tmp_path: Path
 ):
     shared = extensions(tmp_path, **options)
@@ -76,7 +76,7 @@ def test_over_http_settings_are_read_by_all_and_changed_by_some(
     ("options", "is_allowed"),
     [({}, False), ({"is_local": True}, True), ({"allow_settings_changes": True}, True), ({"grpc_restricted": BOTH}, True)],
 )
-def test_over_grpc_likewise(options: dict[str, Any], is_allowed: bool, tmp_path: Path):
+def test_settings_over_grpc_are_readable_by_all_and_changeable_by_some(options: dict[str, Any], is_allowed: bool, tmp_path: Path):
     service = KServeService(FakeEngine(simple()), LIMITS, extensions(tmp_path, **options))
     log, trace = pb.LogSettingsRequest(), pb.TraceSettingRequest()
     call: Any = None
@@ -102,7 +102,7 @@ def test_over_grpc_likewise(options: dict[str, Any], is_allowed: bool, tmp_path:
         ({}, False),
     ],
 )
-def test_a_server_that_lets_everybody_change_them_says_so(
+def test_start_reports_settings_that_every_client_can_change(
     options: dict[str, Any], is_warned_of: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     with caplog.at_level(logging.WARNING):
@@ -121,5 +121,5 @@ def test_a_server_that_lets_everybody_change_them_says_so(
         ({"http_address": "::1", "grpc_address": "localhost"}, True),
     ],
 )
-def test_a_server_is_local_whose_ports_are(options: dict[str, Any], is_local: bool):
+def test_server_is_local_if_all_its_addresses_are(options: dict[str, Any], is_local: bool):
     assert _is_local(ServerConfig(repositories=(), **options)) is is_local

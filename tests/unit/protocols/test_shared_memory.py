@@ -46,7 +46,7 @@ def open_descriptors(folder: Path) -> int:
     return sum(os.path.realpath(each).startswith(str(folder)) for each in Path("/proc/self/fd").iterdir())
 
 
-def test_a_region_is_a_part_of_an_object(tmp_path: Path):
+def test_region_is_a_part_of_an_object(tmp_path: Path):
     shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path)
     table.register("r", "/object", 2, 6)
@@ -62,7 +62,7 @@ def test_a_region_is_a_part_of_an_object(tmp_path: Path):
     ("offset", "byte_size"),
     [(0, 0), (0, 11), (10, 1), (11, 0), (1, 10), (32, (1 << 64) - 32), ((1 << 64) - 1, 1), ((1 << 64) - 1, (1 << 64) - 1)],
 )
-def test_bytes_that_the_object_does_not_have_are_not_registered(tmp_path: Path, offset: int, byte_size: int):
+def test_bytes_beyond_the_object_are_not_registered(tmp_path: Path, offset: int, byte_size: int):
     shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path)
     with pytest.raises(InvalidRequest, match="failed to register shared memory region 'r': invalid args"):
@@ -89,7 +89,7 @@ def test_bytes_that_the_object_does_not_have_are_not_registered(tmp_path: Path, 
         "stoker_worker",
     ],
 )
-def test_keys_that_are_no_object_of_a_client_are_refused(tmp_path: Path, key: str):
+def test_keys_outside_the_clients_objects_are_refused(tmp_path: Path, key: str):
     (tmp_path / "inside").mkdir()
     shm_object(tmp_path, b"secret")
     table = memory(tmp_path / "inside")
@@ -98,7 +98,7 @@ def test_keys_that_are_no_object_of_a_client_are_refused(tmp_path: Path, key: st
     assert str(tmp_path) not in refused.value.message
 
 
-def test_only_a_file_of_the_folder_is_opened(tmp_path: Path):
+def test_only_files_of_the_folder_are_opened(tmp_path: Path):
     shm_object(tmp_path, b"secret", "outside")
     folder = tmp_path / "shm"
     folder.mkdir()
@@ -112,7 +112,7 @@ def test_only_a_file_of_the_folder_is_opened(tmp_path: Path):
     assert open_descriptors(tmp_path) == 0
 
 
-def test_a_name_is_registered_once_and_may_come_again_once_it_has_gone(tmp_path: Path):
+def test_name_is_registered_once_and_may_be_reused_after_removal(tmp_path: Path):
     shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path)
     table.register("r", "object", 0, 4)
@@ -129,7 +129,7 @@ def test_a_name_is_registered_once_and_may_come_again_once_it_has_gone(tmp_path:
         table.status("r")
 
 
-def test_the_table_has_an_end_and_names_have_one(tmp_path: Path):
+def test_number_of_regions_and_length_of_names_are_bounded(tmp_path: Path):
     shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path, limits=Limits(shared_memory_regions=2))
     table.register("a", "object", 0, 1)
@@ -142,7 +142,7 @@ def test_the_table_has_an_end_and_names_have_one(tmp_path: Path):
         table.register("n" * 257, "object", 0, 1)
 
 
-def test_off_nothing_is_registered_and_the_status_is_empty(tmp_path: Path):
+def test_disabled_shared_memory_registers_nothing_and_has_an_empty_status(tmp_path: Path):
     shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path, is_allowed=False)
     with pytest.raises(Unsupported, match=r"Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable"):
@@ -154,7 +154,7 @@ def test_off_nothing_is_registered_and_the_status_is_empty(tmp_path: Path):
 
 
 @given(offset=st.integers(-2, 1 << 65), size=st.integers(-2, 1 << 65))
-def test_a_span_lies_in_its_region_or_is_none(tmp_path_factory: pytest.TempPathFactory, offset: int, size: int):
+def test_span_outside_its_region_is_refused(tmp_path_factory: pytest.TempPathFactory, offset: int, size: int):
     folder = tmp_path_factory.getbasetemp()
     shm_object(folder, bytes(range(16)))
     table = memory(folder)
@@ -167,7 +167,7 @@ def test_a_span_lies_in_its_region_or_is_none(tmp_path_factory: pytest.TempPathF
             table.span("r", offset, size)
 
 
-def test_a_region_in_use_outlives_its_registration_and_its_object(tmp_path: Path):
+def test_region_in_use_outlives_its_registration_and_its_object(tmp_path: Path):
     path = shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path)
     table.register("r", "object", 0, 10)
@@ -180,7 +180,7 @@ def test_a_region_in_use_outlives_its_registration_and_its_object(tmp_path: Path
     assert open_descriptors(tmp_path) == 0
 
 
-def test_an_object_that_shrinks_in_use_is_an_error_and_stays_small(tmp_path: Path):
+def test_object_that_shrinks_in_use_is_an_error_and_stays_small(tmp_path: Path):
     path = shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path)
     table.register("r", "object", 0, 10)
@@ -193,7 +193,7 @@ def test_an_object_that_shrinks_in_use_is_an_error_and_stays_small(tmp_path: Pat
     assert path.stat().st_size == 4
 
 
-def test_an_output_that_does_not_fit_is_named_with_both_sizes(tmp_path: Path):
+def test_output_larger_than_its_region_is_named_with_both_sizes(tmp_path: Path):
     shm_object(tmp_path, b"0123456789")
     table = memory(tmp_path)
     table.register("r", "object", 0, 10)
@@ -218,7 +218,7 @@ def put(tensor: Any, region: str, byte_size: int, offset: int = 0) -> None:
 
 
 @pytest.mark.parametrize("datatype", list(DataType))
-def test_every_datatype_goes_through_shared_memory_over_grpc(tmp_path: Path, datatype: DataType):
+def test_every_datatype_round_trips_through_shared_memory_over_grpc(tmp_path: Path, datatype: DataType):
     array = sample(datatype)
     data = array_to_bytes(array, datatype)
     path = shm_object(tmp_path, data + bytes(len(data) + 7))
@@ -245,7 +245,7 @@ def test_every_datatype_goes_through_shared_memory_over_grpc(tmp_path: Path, dat
 
 
 @pytest.mark.parametrize("datatype", list(DataType))
-def test_every_datatype_goes_through_shared_memory_over_http(tmp_path: Path, datatype: DataType):
+def test_every_datatype_round_trips_through_shared_memory_over_http(tmp_path: Path, datatype: DataType):
     array = sample(datatype)
     data = array_to_bytes(array, datatype)
     path = shm_object(tmp_path, data + bytes(len(data)))
@@ -304,7 +304,7 @@ def one_input(*, region: str = "r", byte_size: int = 16, offset: int = 0) -> pb.
     return request
 
 
-def test_what_contradicts_itself_is_refused_with_its_reason(tmp_path: Path):
+def test_contradictions_are_refused_with_their_reason(tmp_path: Path):
     assert (
         "input byte size mismatch for input 'INPUT' for model 'echo'. Expected 16, got 20"
         in refused(tmp_path, one_input(byte_size=20)).message
@@ -331,7 +331,7 @@ def test_what_contradicts_itself_is_refused_with_its_reason(tmp_path: Path):
     assert "cannot be placed in shared memory" in refused(tmp_path, classified).message
 
 
-def test_an_output_without_room_is_noted_with_its_model(tmp_path: Path):
+def test_output_larger_than_its_region_is_counted_for_its_model(tmp_path: Path):
     shm_object(tmp_path, bytes(64))
     extensions = Extensions(LIMITS, KServeSettings(allow_client_shm=True))
     extensions.shared_memory = memory(tmp_path)
@@ -395,7 +395,7 @@ def test_inputs_larger_than_the_budget_pass_alone(tmp_path: Path):
     assert budget.held_bytes == 3000
 
 
-def test_inputs_that_can_never_fit_are_refused_for_good(tmp_path: Path):
+def test_inputs_that_can_never_fit_are_refused_permanently(tmp_path: Path):
     data, extensions = shared_request(tmp_path, 500_000)
     budget = ByteBudget(1 << 30, lambda: 0, most_request_bytes=1 << 20)
     with pytest.raises(TooLarge, match="more than the 1048576 that one request may take") as refused:
@@ -404,13 +404,13 @@ def test_inputs_that_can_never_fit_are_refused_for_good(tmp_path: Path):
     assert budget.held_bytes == 0
 
 
-def test_the_codec_refuses_shared_memory_where_it_is_off():
+def test_codec_refuses_shared_memory_if_it_is_disabled():
     request = one_input()
     with pytest.raises(Unsupported, match="Client shared memory is disabled"):
         GrpcCodec(FakeEngine(echo(DataType.INT32, (4,), name="echo")), LIMITS).decode(request, 10, None)
 
 
-def test_regions_and_what_is_on_are_the_same_for_every_service(tmp_path: Path):
+def test_regions_and_their_settings_are_the_same_for_every_service(tmp_path: Path):
     shm_object(tmp_path, bytes(64))
     extensions = Extensions(LIMITS, KServeSettings(allow_client_shm=True))
     extensions.shared_memory = memory(tmp_path)

@@ -77,7 +77,7 @@ def final(message: pb.ModelStreamInferResponse) -> bool:
     return message.infer_response.parameters["triton_final_response"].bool_param
 
 
-def test_answers_keep_the_order_of_requests_that_run_side_by_side():
+def test_responses_keep_the_order_of_concurrent_requests():
     fake = simple()
     gates = {str(i): asyncio.Event() for i in range(3)}
 
@@ -106,7 +106,7 @@ def test_answers_keep_the_order_of_requests_that_run_side_by_side():
     run(scenario, engine)
 
 
-def test_the_error_of_a_failing_request_keeps_its_order_and_the_stream_continues():
+def test_error_of_a_failing_request_keeps_its_order_and_the_stream_continues():
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0")
         call.ask("1", model="nope")
@@ -125,7 +125,7 @@ def test_the_error_of_a_failing_request_keeps_its_order_and_the_stream_continues
     run(scenario, FakeEngine(simple()))
 
 
-def test_a_client_may_ask_for_a_real_status_instead():
+def test_client_may_request_a_real_status_instead():
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0")
         call.ask("1", model="nope")
@@ -138,7 +138,7 @@ def test_a_client_may_ask_for_a_real_status_instead():
 
 
 @pytest.mark.parametrize("empty_final", [True, False])
-def test_a_plain_answer_is_final_and_needs_no_marker_after_it(empty_final: bool):
+def test_single_response_is_final_without_a_marker_after_it(empty_final: bool):
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0", empty_final=empty_final)
         call.end()
@@ -148,7 +148,7 @@ def test_a_plain_answer_is_final_and_needs_no_marker_after_it(empty_final: bool)
     run(scenario, FakeEngine(simple()))
 
 
-def test_a_model_that_answers_not_at_all_is_marked_final_only_on_request():
+def test_request_without_responses_is_marked_final_only_on_request():
     fake = simple()
     fake.answers = 0
 
@@ -163,7 +163,7 @@ def test_a_model_that_answers_not_at_all_is_marked_final_only_on_request():
     run(scenario, FakeEngine(fake))
 
 
-def test_all_answers_of_a_request_are_sent_and_the_last_is_final():
+def test_all_responses_of_a_request_are_sent_and_the_last_is_final():
     fake = simple()
     fake.answers = 3
 
@@ -201,7 +201,7 @@ def test_requests_in_work_are_bounded_and_reading_pauses():
     run(scenario, engine, Limits(stream_requests=2))
 
 
-def test_the_byte_budget_holds_for_streams_too():
+def test_byte_budget_applies_to_streams_too():
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0")
         call.end()
@@ -211,7 +211,7 @@ def test_the_byte_budget_holds_for_streams_too():
     run(scenario, FakeEngine(simple(), budget_bytes=10))
 
 
-def test_answers_that_wait_to_be_read_count_against_the_budget():
+def test_unread_responses_count_against_the_budget():
     engine = FakeEngine(simple(), budget_bytes=1000)
 
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
@@ -235,7 +235,7 @@ def test_answers_that_wait_to_be_read_count_against_the_budget():
     run(scenario, engine)
 
 
-def test_what_was_not_sent_is_given_back_with_the_stream():
+def test_unsent_responses_are_released_with_the_stream():
     engine = FakeEngine(simple())
 
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
@@ -277,7 +277,7 @@ def test_failures_of_the_engine_are_reported(error: Exception, caplog: pytest.Lo
     run(scenario, FakeEngine(fake))
 
 
-def test_a_stream_that_is_cancelled_takes_its_requests_back():
+def test_cancelled_stream_cancels_its_requests():
     fake = simple()
 
     async def wait(request: InferRequest) -> None:
@@ -350,7 +350,7 @@ def _wrong(kind: str) -> bytes:
         "not UTF-8",
     ],
 )
-def test_the_error_of_each_refused_request_has_its_id(kind: str):
+def test_error_of_each_refused_request_has_its_id(kind: str):
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("before")
         call.requests.put_nowait(_wrong(kind))
@@ -364,7 +364,7 @@ def test_the_error_of_each_refused_request_has_its_id(kind: str):
     run(scenario, FakeEngine(simple()))
 
 
-def test_a_request_that_finds_no_place_in_the_budget_has_its_id_in_the_error():
+def test_error_of_a_request_above_the_budget_has_its_id():
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("7")
         call.end()
@@ -378,7 +378,7 @@ def test_a_request_that_finds_no_place_in_the_budget_has_its_id_in_the_error():
     "request_id",
     [pytest.param("x" * 1025, id="too long"), pytest.param("\N{GRINNING FACE}" * 1025, id="too long, of four bytes each")],
 )
-def test_an_id_that_is_not_allowed_is_not_repeated(request_id: str):
+def test_invalid_id_is_not_repeated(request_id: str):
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.requests.put_nowait(_asked(request_id).SerializeToString())
         call.requests.put_nowait(_asked("x" * 1024, model_name="nope").SerializeToString())

@@ -96,7 +96,7 @@ async def answers(inference: Inference, requests: list[bytes]) -> list[bytes]:
 # By the template of the requests before, and decoded in full, which shows what asks for the version by its number.
 @pytest.mark.parametrize("version", ["", "1"])
 @pytest.mark.parametrize("requests", [1, 4])
-def test_a_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests, version):
+def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests, version):
     async def scenario() -> None:
         instance = KnownResponse()
         # Large answers would be made in a thread, which counts the same and takes longer to warm up.
@@ -123,7 +123,7 @@ def test_a_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(request
     asyncio.run(scenario())
 
 
-def test_a_large_tensor_that_is_alone_is_read_where_it_was_received():
+def test_single_large_tensor_is_used_from_its_receive_buffer():
     async def scenario() -> None:
         instance = KnownResponse()
         inference = Inference(Served(instance), Limits(decode_inline_bytes=1 << 30))

@@ -28,14 +28,14 @@ def control(path: Path | None = Path("t.json"), limits: Limits | None = None) ->
     return TraceControl(Tracer(path, lambda: 0), TraceSettings(), limits or Limits(), lambda model: model != "absent")
 
 
-def test_what_is_read_are_tritons_fields_in_tritons_order():
+def test_settings_are_tritons_fields_in_tritons_order():
     settings = control()
     assert list(settings.read("").items()) == list(INITIAL.items())
     assert settings.read("simple") == INITIAL
     assert control(None).read("")["trace_file"] == [""]
 
 
-def test_a_model_follows_the_server_in_what_was_not_set_for_it():
+def test_model_inherits_unset_settings_from_the_server():
     settings = control()
     settings.update("simple", {"trace_rate": ["5"], "trace_level": ["TENSORS", "TIMESTAMPS"]})
     assert settings.read("") == INITIAL
@@ -68,14 +68,14 @@ def test_a_model_follows_the_server_in_what_was_not_set_for_it():
         ("trace_speed", ["1"], InvalidRequest, "unknown trace setting 'trace_speed'"),
     ],
 )
-def test_what_cannot_be_set_changes_nothing(name: str, values: Sequence[str] | None, kind: type[ServingError], text: str):
+def test_invalid_setting_changes_nothing(name: str, values: Sequence[str] | None, kind: type[ServingError], text: str):
     settings = control()
     with pytest.raises(kind, match=text):
         settings.update("", {"log_frequency": ["3"], name: values})
     assert settings.read("") == INITIAL
 
 
-def test_settings_that_cannot_work_are_taken_only_while_tracing_is_off():
+def test_unworkable_settings_are_accepted_only_while_tracing_is_off():
     settings = control()
     settings.update("", {"trace_rate": ["0"]})
     with pytest.raises(InvalidRequest, match="Attempting to set invalid trace setting :sample rate must be non-zero"):
@@ -89,7 +89,7 @@ def test_settings_that_cannot_work_are_taken_only_while_tracing_is_off():
         control(None).update("", {"trace_level": ["TIMESTAMPS"]})
 
 
-def test_models_that_do_not_serve_have_no_settings_and_too_many_are_refused():
+def test_unserved_models_have_no_settings_and_too_many_are_refused():
     settings = control(limits=Limits(traced_models=1))
     for act in (lambda: settings.read("absent"), lambda: settings.update("absent", {"trace_rate": ["1"]})):
         with pytest.raises(InvalidRequest, match="Request for unknown model : absent"):
@@ -114,7 +114,7 @@ def test_mode_opentelemetry_is_refused_without_its_packages(monkeypatch: pytest.
     assert "needs packages that are not installed: opentelemetry-sdk" in str(refused.value)
 
 
-def test_mode_opentelemetry_says_where_spans_go(monkeypatch: pytest.MonkeyPatch):
+def test_mode_opentelemetry_reports_the_destination_of_spans(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("stoker.server.flags.protocols.missing_packages", list)
     pieces = ["mode=opentelemetry", "opentelemetry,url=http://c:4318/v1/traces", "opentelemetry,resource=service.name=mine", "rate=2"]
     start = started(*(f"--trace-config={piece}" for piece in pieces))
@@ -126,14 +126,14 @@ def test_mode_opentelemetry_says_where_spans_go(monkeypatch: pytest.MonkeyPatch)
         assert text in str(refused.value)
 
 
-def test_spans_are_batched_as_the_flag_says(monkeypatch: pytest.MonkeyPatch):
+def test_spans_are_batched_as_configured(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("stoker.server.flags.protocols.missing_packages", list)
     pieces = ("mode=opentelemetry", "opentelemetry,bsp_max_queue_size=64", "opentelemetry,bsp_schedule_delay=100")
     start = started(*(f"--trace-config={piece}" for piece in (*pieces, "opentelemetry,bsp_max_export_batch_size=8")))
     assert start.collector == Collector(max_queue_size=64, schedule_delay_ms=100, max_export_batch_size=8)
 
 
-def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
+def test_flag_has_tritons_parts(tmp_path: Path):
     assert started() == TraceStart()
     file = tmp_path / "t.json"
     pieces = [f"triton,file={file}", "triton,log-frequency=50", "level=TIMESTAMPS", "level=TENSORS", "rate=10", "count=100", "mode=triton"]
@@ -164,7 +164,7 @@ def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
         ("jaeger,file=x", "unknown mode 'jaeger'"),
     ],
 )
-def test_pieces_of_another_form_are_refused(piece: str, text: str):
+def test_parts_of_another_form_are_refused(piece: str, text: str):
     with pytest.raises(FlagError) as refused:
         started(f"--trace-config={piece}")
     assert text in str(refused.value)

@@ -100,7 +100,7 @@ CORE = [
 
 
 @pytest.mark.parametrize(("edit", "text"), CORE, ids=[text[:40] for _, text in CORE])
-def test_a_mismatch_with_the_signature_has_tritons_error_text(edit: Edit, text: str):
+def test_mismatch_with_the_signature_has_tritons_error_text(edit: Edit, text: str):
     message = request()
     edit(message)
     error = refusal(message)
@@ -110,13 +110,13 @@ def test_a_mismatch_with_the_signature_has_tritons_error_text(edit: Edit, text: 
 
 
 @pytest.mark.parametrize("size", [63, 65, 0, 128])
-def test_one_byte_more_or_less_is_refused(size: int):
+def test_raw_contents_one_byte_longer_or_shorter_are_refused(size: int):
     message = request()
     message.raw_input_contents[0] = bytes(size)
     assert f"input byte size mismatch for input 'INPUT0' for model 'simple'. Expected 64, got {size}" in refusal(message).message
 
 
-def test_the_clients_request_id_stands_in_front():
+def test_clients_request_id_is_the_prefix():
     message = request()
     message.id = "abc"
     message.inputs[0].datatype = "FP32"
@@ -160,7 +160,7 @@ def test_bad_request_parameters_are_named(key: str, value: dict[str, object], te
     assert not error.message.startswith("[request id")
 
 
-def test_good_request_parameters_reach_the_engine():
+def test_valid_request_parameters_reach_the_engine():
     message = request()
     message.parameters["priority"].uint64_param = 2
     message.parameters["timeout"].string_param = "1500"
@@ -183,7 +183,7 @@ def test_shared_memory_tensors_are_refused_as_disabled(where: str):
 
 
 @pytest.mark.parametrize("value", [{"int64_param": 0}, {"string_param": "3"}, {"bool_param": True}])
-def test_a_classification_count_must_be_a_positive_integer(value: dict[str, object]):
+def test_classification_count_must_be_a_positive_integer(value: dict[str, object]):
     message = request()
     message.outputs.add(name="OUTPUT0").parameters["classification"].CopyFrom(pb.InferParameter(**value))  # type: ignore[arg-type]
     assert "must be an integer of at least 1" in refusal(message).message
@@ -232,21 +232,21 @@ STRINGS = [
 
 
 @pytest.mark.parametrize(("raw", "count", "text"), STRINGS, ids=range(len(STRINGS)))
-def test_length_prefixes_are_checked_against_what_came(raw: bytes, count: int, text: str):
+def test_length_prefixes_are_checked_against_the_received_bytes(raw: bytes, count: int, text: str):
     message = pb.ModelInferRequest(model_name="echo_bytes")
     message.inputs.add(name="INPUT", datatype="BYTES", shape=[1, count])
     message.raw_input_contents.append(raw)
     assert text in refusal(message, echo(DataType.BYTES)).message
 
 
-def test_a_declared_count_beyond_the_data_allocates_nothing():
+def test_declared_count_beyond_the_data_allocates_nothing():
     message = pb.ModelInferRequest(model_name="echo_bytes")
     message.inputs.add(name="INPUT", datatype="BYTES", shape=[8, 2**60])
     message.raw_input_contents.append(b"1234")
     assert "too few for as many length prefixes" in refusal(message, echo(DataType.BYTES)).message
 
 
-def test_an_optional_input_may_be_left_out():
+def test_optional_input_may_be_omitted():
     specs = [TensorSpec("A", DataType.FP32, (2,)), TensorSpec("B", DataType.FP32, (2,), optional=True)]
     fake = model("m", signature(specs, specs[:1]), lambda inputs: {"A": inputs["A"]})
     message = pb.ModelInferRequest(model_name="m")
@@ -269,13 +269,13 @@ def test_typed_values_must_fit_their_narrow_type():
     assert "outside the range of INT8, -128 to 127" in refusal(message, echo(DataType.INT8)).message
 
 
-def test_half_floats_come_raw_only():
+def test_half_floats_are_accepted_as_raw_contents_only():
     message = pb.ModelInferRequest(model_name="echo_fp16")
     message.inputs.add(name="INPUT", datatype="FP16", shape=[1, 1]).contents.fp32_contents.append(1)
     assert "can only be sent as raw_input_contents" in refusal(message, echo(DataType.FP16)).message
 
 
-def test_a_replaced_version_is_checked_against_its_own_signature():
+def test_replaced_version_is_checked_against_its_own_signature():
     engine = FakeEngine(simple())
     codec = GrpcCodec(engine, Limits())
     codec.decode(request(), 0, None)
@@ -285,7 +285,7 @@ def test_a_replaced_version_is_checked_against_its_own_signature():
 
 
 @pytest.mark.parametrize(("dims", "shape"), [((-1,), [-1]), ((-1, -1), [-1, -1])])
-def test_a_negative_dimension_is_named_as_such(dims: tuple[int, ...], shape: list[int]):
+def test_negative_dimension_is_named_as_such(dims: tuple[int, ...], shape: list[int]):
     check = SignatureCheck("m", echo(DataType.FP32, dims, 0).config.signature, Limits())
     with pytest.raises(SignatureMismatch, match="dimensions must not be negative"):
         check.count_elements(check.inputs["INPUT"], "FP32", shape)

@@ -32,7 +32,7 @@ def submessage(number: int, body: bytes) -> bytes:
     return bytes((number << 3 | 2, *length, size)) + body
 
 
-def test_the_raw_contents_are_cut_out_and_nothing_else():
+def test_only_the_raw_contents_are_extracted():
     message = pb.ModelInferRequest(model_name="m", model_version="1", id="7")
     message.parameters["p"].int64_param = 300
     for name, content in (("a", b"x" * 300), ("b", b""), ("c", b"yz")):
@@ -48,7 +48,7 @@ def test_the_raw_contents_are_cut_out_and_nothing_else():
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_taken_apart_as_the_parser_takes_them_or_refused(data: bytes):
+def test_any_bytes_are_split_like_the_parser_or_refused(data: bytes):
     try:
         wire = split_infer_request(data, LIMITS)
     except ServingError:
@@ -80,7 +80,7 @@ def test_any_bytes_are_taken_apart_as_the_parser_takes_them_or_refused(data: byt
         (b"\x2a" + b"\xff" * 12, "not a valid protobuf message"),
     ],
 )
-def test_a_message_that_would_swell_is_refused_without_being_parsed(body: bytes, text: str):
+def test_memory_amplifying_message_is_refused_without_parsing(body: bytes, text: str):
     called: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -109,11 +109,11 @@ def test_a_message_that_would_swell_is_refused_without_being_parsed(body: bytes,
         (b"\x18\x01" * COUNT, 16 * COUNT, 40 * COUNT),
     ],
 )
-def test_typed_contents_are_priced_by_what_they_become(contents: bytes, least: int, most: int):
+def test_typed_contents_cost_their_decoded_size(contents: bytes, least: int, most: int):
     assert least <= split_infer_request(submessage(5, submessage(5, contents)), LIMITS).cost_bytes <= most
 
 
-def test_contents_beyond_the_whole_budget_are_refused():
+def test_contents_above_the_whole_budget_are_refused():
     data = submessage(5, submessage(5, submessage(8, b"") * COUNT))
     with pytest.raises(TooLarge, match="send large tensors as raw_input_contents"):
         split_infer_request(data, Limits(bytes_in_flight=16 * MIB))
@@ -134,7 +134,7 @@ def string_request(count: int) -> bytes:
     return message.SerializeToString()
 
 
-def test_strings_are_priced_before_they_are_made():
+def test_strings_are_counted_before_they_are_decoded():
     engine = FakeEngine(echo(DataType.BYTES))
     data = string_request(10_000)
 
@@ -153,7 +153,7 @@ def test_strings_are_priced_before_they_are_made():
     assert engine.refused == ["echo_bytes", "echo_bytes"]
 
 
-def test_the_loop_answers_others_while_many_strings_are_decoded():
+def test_loop_serves_others_while_many_strings_are_decoded():
     engine = FakeEngine(echo(DataType.BYTES))
     data = string_request(200_000)
 

@@ -27,7 +27,7 @@ def test_client_messages_are_not_in_the_default_pool() -> None:
     assert ours is pb.POOL.FindMessageTypeByName("inference.ModelInferRequest")
 
 
-def test_messages_travel_between_client_and_server_as_bytes() -> None:
+def test_messages_pass_between_client_and_server_as_bytes() -> None:
     request = pb.ModelInferRequest(model_name="digits", id="7")
     request.inputs.add(name="image", datatype="FP32", shape=[1, 8, 8])
     request.inputs[0].parameters["binary_data_size"].int64_param = 256
@@ -41,7 +41,7 @@ def test_nested_messages_and_enum_values_are_reachable_by_name() -> None:
     assert pb.DataType.Name(pb.TYPE_FP32) == "TYPE_FP32"
 
 
-def test_adliks_messages_have_twins_of_their_own_pool() -> None:
+def test_adlik_messages_have_twins_in_their_own_pool() -> None:
     for module in (model_pb2, operate_pb2, predict_pb2, tensor_pb2, tensor_shape_pb2, types_pb2):
         for name, theirs in module.DESCRIPTOR.message_types_by_name.items():
             ours = getattr(adlik_messages, name).DESCRIPTOR
@@ -52,7 +52,7 @@ def test_adliks_messages_have_twins_of_their_own_pool() -> None:
     assert adlik_messages.DT_FLOAT == types_pb2.DT_FLOAT
 
 
-def test_googles_own_messages_are_usable_within_adliks() -> None:
+def test_google_messages_are_usable_within_adliks() -> None:
     request = adlik_messages.PredictRequest(model_spec={"name": "digits"}, batch_size=2)
     request.model_spec.version.value = 2**40
     arrived = predict_pb2.PredictRequest.FromString(request.SerializeToString())
@@ -60,7 +60,7 @@ def test_googles_own_messages_are_usable_within_adliks() -> None:
     assert text_format.MessageToString(arrived) == text_format.MessageToString(request)
 
 
-def test_tensorflow_servings_messages_have_twins_of_their_own_pool() -> None:
+def test_tensorflow_serving_messages_have_twins_in_their_own_pool() -> None:
     for module in (serving_predict_pb2, serving_model_pb2, get_model_metadata_pb2, meta_graph_pb2, tensor_pb2, types_pb2):
         for name, theirs in module.DESCRIPTOR.message_types_by_name.items():
             ours = getattr(tfs_messages, name).DESCRIPTOR

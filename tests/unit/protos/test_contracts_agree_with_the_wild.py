@@ -34,17 +34,17 @@ def golden() -> list[str]:
     return (HERE / "descriptors.golden.txt").read_text().splitlines()
 
 
-def test_server_messages_have_the_names_numbers_and_types_of_the_wild() -> None:
+def test_server_messages_have_the_published_names_numbers_and_types() -> None:
     assert listed(sys.executable, "stoker.server.pb.model_config_pb2", "stoker.server.pb.grpc_service_pb2") == golden()
 
 
-def test_the_service_has_all_twenty_methods() -> None:
+def test_service_has_all_twenty_methods() -> None:
     assert sum(line.startswith("rpc inference.GRPCInferenceService.") for line in golden()) == 20
 
 
 @pytest.mark.slow
 @needs_clients
-def test_golden_listing_is_what_the_installed_tritonclient_declares() -> None:
+def test_golden_listing_equals_the_installed_tritonclient() -> None:
     assert listed(CLIENTS_PYTHON, "tritonclient.grpc.model_config_pb2", "tritonclient.grpc.service_pb2") == golden()
 
 
@@ -68,5 +68,5 @@ assert ours.ModelInferRequest.FromString(yours.SerializeToString()) == mine
 @pytest.mark.slow
 @needs_clients
 @pytest.mark.parametrize("order", [LOAD_OURS + LOAD_THEIRS, LOAD_THEIRS + LOAD_OURS], ids=["ours first", "theirs first"])
-def test_client_messages_live_in_one_process_with_tritonclient(order: str) -> None:
+def test_client_messages_coexist_with_tritonclient_in_one_process(order: str) -> None:
     run(CLIENTS_PYTHON, "-W", "error::DeprecationWarning:private_messages", "-c", order + EXCHANGE)

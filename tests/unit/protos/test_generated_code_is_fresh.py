@@ -17,7 +17,7 @@ def generated(root: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".venv-protos").exists(), reason="no .venv-protos here (scripts/generate_protos makes it)")
-def test_committed_code_is_what_the_script_makes(tmp_path: Path) -> None:
+def test_committed_code_equals_the_output_of_the_script(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/generate_protos"), "--output-root", str(tmp_path)], capture_output=True, text=True, check=False
     )

@@ -20,12 +20,12 @@ def decompress(encoding: Encoding, data: bytes, most_bytes: int = 1 << 24) -> by
 
 @pytest.mark.parametrize("size", [0, 1, 100, 70_000, 5_000_000])
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_what_is_compressed_comes_out_again(encoding: Encoding, size: int):
+def test_compressed_messages_decompress_to_the_original(encoding: Encoding, size: int):
     data = bytes(index * 7 % 251 for index in range(min(size, 5000))) * max(1, size // 5000)
     assert decompress(encoding, encoding.compress(data)) == data
 
 
-def test_the_formats_are_those_that_other_programs_call_so():
+def test_formats_are_readable_by_other_programs():
     assert gzip.decompress(Encoding.GZIP.compress(b"abc")) == b"abc"
     assert zlib.decompress(Encoding.DEFLATE.compress(b"abc")) == b"abc"
     assert (Encoding.GZIP.wire_name, Encoding.DEFLATE.wire_name) == (b"gzip", b"deflate")
@@ -48,7 +48,7 @@ def test_damaged_data_is_named(damage, text):
     assert caught.value.refusal.code == 13
 
 
-def test_a_bomb_is_stopped_while_it_comes_out():
+def test_decompression_bomb_is_stopped_during_decompression():
     bomb = gzip.compress(bytes(32 << 20), 9)
     assert len(bomb) < 50_000
     taken: list[int] = []
@@ -58,7 +58,7 @@ def test_a_bomb_is_stopped_while_it_comes_out():
     assert taken == [1 << 20] * 3
 
 
-def test_what_fits_exactly_passes():
+def test_message_of_exactly_the_limit_passes():
     assert len(decompress(Encoding.DEFLATE, zlib.compress(bytes(1000)), 1000)) == 1000
     with pytest.raises(CallFault):
         decompress(Encoding.DEFLATE, zlib.compress(bytes(1001)), 1000)

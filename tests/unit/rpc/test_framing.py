@@ -19,7 +19,7 @@ def wire(*messages: tuple[bytes, bool]) -> bytes:
 
 
 @given(messages=MESSAGES, cuts=st.lists(st.integers(0, 60_000), max_size=20), views=st.booleans())
-def test_messages_are_the_same_however_the_bytes_are_cut(messages: list[tuple[bytes, bool]], cuts: list[int], views: bool):
+def test_messages_are_equal_for_reads_of_any_size(messages: list[tuple[bytes, bool]], cuts: list[int], views: bool):
     reader = MessageReader("/a.B/C", 10_000)
     data = wire(*messages)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -31,7 +31,7 @@ def test_messages_are_the_same_however_the_bytes_are_cut(messages: list[tuple[by
     assert reader.is_between_messages
 
 
-def test_one_byte_at_a_time_is_gathered_in_one_buffer():
+def test_single_bytes_are_collected_in_one_buffer():
     reader = MessageReader("/a.B/C", 100_000)
     data = wire((bytes(50_000), False))
     for at in range(len(data) - 1):
@@ -42,7 +42,7 @@ def test_one_byte_at_a_time_is_gathered_in_one_buffer():
     assert reader.feed(data[-1:]) == [WireMessage(bytes(50_000), False)]
 
 
-def test_a_message_that_is_too_large_is_refused_by_its_prefix_alone():
+def test_oversized_message_is_refused_by_its_prefix_alone():
     reader = MessageReader("/a.B/C", 10)
     with pytest.raises(CallFault, match=r"a message of 11 bytes to /a\.B/C exceeds the limit of 10 bytes") as caught:
         reader.feed(PREFIX.pack(0, 11))
@@ -54,14 +54,14 @@ def test_an_unknown_flag_is_refused():
         MessageReader("/a.B/C", 10).feed(b"\2\0\0\0\0")
 
 
-def test_a_message_of_the_greatest_length_is_not_allocated_before_it_comes():
+def test_message_of_the_maximum_length_is_not_allocated_in_advance():
     reader = MessageReader("/a.B/C", (1 << 32) - 1)
     assert reader.feed(PREFIX.pack(0, (1 << 32) - 1) + b"abc") == []
     assert sum(map(len, reader._pieces)) == 3
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_a_long_message_is_put_together_as_it_comes(views: bool):
+def test_long_message_is_assembled_while_it_arrives(views: bool):
     data = bytes(range(256)) * (48 * 1024)
     stream = wire((data, True)) + PREFIX.pack(0, 3) + b"end"
     reader = MessageReader("/a.B/C", len(data))
@@ -80,7 +80,7 @@ def test_a_long_message_is_put_together_as_it_comes(views: bool):
     assert peak_bytes < len(data) + (10 << 20)
 
 
-def test_a_message_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_message_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
     def exhausted(initial: bytes) -> None:
         raise MemoryError
 
@@ -91,7 +91,7 @@ def test_a_message_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPat
     assert caught.value.refusal.code == 8
 
 
-def test_a_large_message_is_given_as_a_view_that_is_aligned_where_that_may_be():
+def test_large_message_is_an_aligned_view_if_possible():
     data = bytes(range(256)) * 400
     reader = MessageReader("/a.B/C", len(data), lambda size: size % 1000)
     stream = wire((data, False), (b"small", False), (data, True))
@@ -106,7 +106,7 @@ def test_a_large_message_is_given_as_a_view_that_is_aligned_where_that_may_be():
     assert (np.frombuffer(view, np.uint8).ctypes.data + len(data) % 1000) % 64 == 0
 
 
-def test_the_rest_of_a_large_message_may_be_put_to_its_place():
+def test_rest_of_a_large_message_may_be_read_into_its_buffer():
     data = bytes(range(256)) * 400
     reader = MessageReader("/a.B/C", len(data), lambda size: 0)
     stream = wire((data, False))
@@ -125,7 +125,7 @@ def test_the_rest_of_a_large_message_may_be_put_to_its_place():
 
 
 @pytest.mark.parametrize(("size", "beginning"), [(65_536, 4096), (1 << 20, 4096), (1 << 21, 1 << 17), (1 << 28, 1 << 23)])
-def test_the_larger_a_message_the_more_of_it_must_come_before_it_has_its_place(size: int, beginning: int):
+def test_larger_message_gets_its_receive_buffer_after_more_bytes(size: int, beginning: int):
     reader = MessageReader("/a.B/C", size, lambda size: 0)
     reader.feed(PREFIX.pack(0, size) + bytes(beginning - 1))
     assert not reader.has_buffer
@@ -133,7 +133,7 @@ def test_the_larger_a_message_the_more_of_it_must_come_before_it_has_its_place(s
     assert reader.has_buffer
 
 
-def test_a_message_that_finds_no_memory_for_its_place_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_message_without_memory_for_its_receive_buffer_is_refused(monkeypatch: pytest.MonkeyPatch):
     def exhausted(size_bytes: int, lead_bytes: int) -> memoryview:
         raise MemoryError
 

@@ -89,7 +89,7 @@ async def converse(pieces: list[bytes]) -> MemoryTransport:
     return transport
 
 
-def test_good_frames_are_answered():
+def test_valid_frames_get_responses():
     body = b"\0\0\0\0\3abc"
     frames = [
         frame(HEADERS, END_HEADERS, 2 * n + 1, block((*FIELDS[:2], (b":path", path), *FIELDS[2:])))
@@ -105,7 +105,7 @@ def test_good_frames_are_answered():
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(frames=st.lists(FRAMES, max_size=12), cuts=st.lists(st.integers(0, 1500), max_size=8))
-def test_any_frames_in_any_pieces(frames: list[bytes], cuts: list[int]):
+def test_any_frames_in_any_pieces_have_a_defined_outcome(frames: list[bytes], cuts: list[int]):
     data = PREFACE + frame(SETTINGS) + b"".join(frames)
     edges = [0, *sorted(min(cut_at, len(data)) for cut_at in cuts), len(data)]
     transport = asyncio.run(converse([data[start:stop] for start, stop in itertools.pairwise(edges)]))
@@ -114,6 +114,6 @@ def test_any_frames_in_any_pieces(frames: list[bytes], cuts: list[int]):
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.binary(max_size=300), has_preface=st.booleans())
-def test_any_bytes_at_all(data: bytes, has_preface: bool):
+def test_any_bytes_have_a_defined_outcome(data: bytes, has_preface: bool):
     transport = asyncio.run(converse([PREFACE + frame(SETTINGS) + data if has_preface else data]))
     cut(bytes(transport.written))

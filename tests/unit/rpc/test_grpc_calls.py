@@ -33,7 +33,7 @@ async def stream_echo(call) -> None:
 @pytest.mark.parametrize("starts_inline", [True, False])
 @pytest.mark.parametrize("handle", [echo, waiting_echo])
 @pytest.mark.parametrize("size", [0, 5, 20_000, 3_000_000])
-def test_a_message_comes_back(handle, starts_inline: bool, size: int):
+def test_message_is_returned_unchanged(handle, starts_inline: bool, size: int):
     async def scenario() -> None:
         async with serving(method(PATH, handle, starts_inline=starts_inline)) as (_, port), connected(port) as peer:
             message = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -47,7 +47,7 @@ def test_a_message_comes_back(handle, starts_inline: bool, size: int):
     run(scenario)
 
 
-def test_a_request_that_comes_byte_by_byte_is_the_same():
+def test_request_in_single_bytes_is_the_same():
     async def scenario() -> None:
         async with serving(method(PATH, echo, starts_inline=True)) as (_, port), connected(port) as peer:
             stream_id = peer.begin()
@@ -76,7 +76,7 @@ def test_a_request_that_comes_byte_by_byte_is_the_same():
     ],
 )
 @pytest.mark.parametrize("kind", [Kind.UNARY, Kind.SERVER_STREAM])
-def test_requests_that_are_no_single_message_are_refused(kind: Kind, body: bytes, code: str, text: str):
+def test_requests_without_exactly_one_message_are_refused(kind: Kind, body: bytes, code: str, text: str):
     async def receive_one(call) -> None:
         await call.send(await call.receive())
 
@@ -92,7 +92,7 @@ def test_requests_that_are_no_single_message_are_refused(kind: Kind, body: bytes
     run(scenario)
 
 
-def test_a_message_that_is_too_large_is_refused_before_it_is_sent():
+def test_oversized_message_is_refused_before_it_is_sent():
     async def scenario() -> None:
         async with serving(method(PATH, echo, most_bytes=100)) as (_, port), connected(port) as peer:
             stream_id = peer.begin()
@@ -111,7 +111,7 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_sent():
     ("fields", "status"),
     [({"method": "PUT"}, "405"), ({"content_type": "application/json"}, "415"), ({"content_type": ""}, "415")],
 )
-def test_what_is_not_grpc_gets_a_plain_answer(fields: dict[str, str], status: str):
+def test_request_that_is_not_grpc_gets_an_http_response(fields: dict[str, str], status: str):
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
             answer = await peer.call(**fields)
@@ -130,7 +130,7 @@ def test_what_is_not_grpc_gets_a_plain_answer(fields: dict[str, str], status: st
         (PATH, {"grpc_encoding": "br"}, "12", "grpc-encoding 'br' is not supported; identity, gzip and deflate are"),
     ],
 )
-def test_malformed_and_unknown_calls_are_refused_without_headers_before(path: str, fields: dict[str, str], code: str, text: str):
+def test_malformed_and_unknown_calls_get_a_trailers_only_response(path: str, fields: dict[str, str], code: str, text: str):
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
             answer = await peer.call(path=path, **fields)
@@ -146,7 +146,7 @@ def test_malformed_and_unknown_calls_are_refused_without_headers_before(path: st
 
 
 @pytest.mark.parametrize(("name", "module"), [("gzip", gzip), ("deflate", zlib)])
-def test_compression_both_ways(name: str, module):
+def test_compression_works_in_both_directions(name: str, module):
     async def scenario() -> None:
         async with (
             serving(method(PATH, echo), method("/a.B/Stream", stream_echo, Kind.BIDI)) as (_, port),
@@ -168,7 +168,7 @@ def test_compression_both_ways(name: str, module):
     run(scenario)
 
 
-def test_a_compression_bomb_is_refused_by_what_comes_out():
+def test_compression_bomb_is_refused_by_its_decompressed_size():
     async def scenario() -> None:
         engine = FakeEngine(simple(), budget_bytes=8 << 20)
         async with (
@@ -188,7 +188,7 @@ def test_a_compression_bomb_is_refused_by_what_comes_out():
 
 
 @pytest.mark.parametrize(("path", "kind"), [(PATH, Kind.UNARY), ("/a.B/Stream", Kind.BIDI)])
-def test_a_compressed_message_is_bounded_by_a_limit_of_its_own(path: str, kind: Kind):
+def test_compressed_message_is_bounded_by_a_separate_limit(path: str, kind: Kind):
     handler = echo if kind is Kind.UNARY else stream_echo
 
     async def scenario() -> None:
@@ -205,7 +205,7 @@ def test_a_compressed_message_is_bounded_by_a_limit_of_its_own(path: str, kind: 
     run(scenario)
 
 
-def test_a_compressed_message_is_counted_while_it_is_unpacked():
+def test_compressed_message_is_counted_during_decompression():
     async def scenario() -> None:
         packed = zlib.compress(random.Random(3).randbytes(1 << 20))
         engine = FakeEngine(simple(), budget_bytes=(1 << 20) + (1 << 19))
@@ -240,7 +240,7 @@ def test_metadata_reaches_the_method_and_trailers_the_client():
     run(scenario)
 
 
-def test_an_overload_says_when_to_try_again():
+def test_overload_has_a_retry_delay():
     async def busy(data: bytes, call) -> bytes:
         raise Overloaded("full", retry_after_s=4.2)
 
@@ -254,7 +254,7 @@ def test_an_overload_says_when_to_try_again():
 
 
 @pytest.mark.parametrize("starts_inline", [True, False])
-def test_a_defect_is_internal_and_the_connection_goes_on(starts_inline: bool, caplog: pytest.LogCaptureFixture):
+def test_exception_in_a_method_is_internal_and_the_connection_continues(starts_inline: bool, caplog: pytest.LogCaptureFixture):
     async def broken(data: bytes, call) -> bytes:
         if data == b"late":
             await asyncio.sleep(0)
@@ -273,7 +273,7 @@ def test_a_defect_is_internal_and_the_connection_goes_on(starts_inline: bool, ca
     assert caplog.text.count("RuntimeError: secret") == 2
 
 
-def test_streams_in_all_shapes():
+def test_streams_of_every_kind_work():
     async def count(call) -> None:
         total = 0
         while (data := await call.receive()) is not None:
@@ -319,7 +319,7 @@ def test_streams_in_all_shapes():
     run(scenario)
 
 
-def test_a_method_that_ends_before_its_client_resets_the_rest():
+def test_method_that_ends_before_its_client_resets_the_request():
     async def first(call) -> None:
         await call.send(await call.receive() or b"")
 
@@ -335,7 +335,7 @@ def test_a_method_that_ends_before_its_client_resets_the_rest():
     run(scenario)
 
 
-def test_metadata_over_the_limit_is_refused_and_the_connection_goes_on():
+def test_metadata_over_the_limit_is_refused_and_the_connection_continues():
     async def scenario() -> None:
         async with serving(method(PATH, echo), limits=Limits(grpc_metadata_bytes=2000)) as (_, port), connected(port) as peer:
             answer = await peer.call(metadata=[(f"x{index}", "y" * 30) for index in range(40)])

@@ -46,7 +46,7 @@ def waiting(waiter: Waiter, shape: str):
     return method(PATH, waiter.unary, starts_inline=shape == "inline")
 
 
-def test_a_deadline_ends_the_call_at_the_clients_time(shape: str):
+def test_deadline_ends_the_call_at_the_clients_time(shape: str):
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, shape)) as (_, port), connected(port) as peer:
@@ -57,7 +57,7 @@ def test_a_deadline_ends_the_call_at_the_clients_time(shape: str):
     run(scenario)
 
 
-def test_a_deadline_also_ends_a_call_whose_request_never_comes():
+def test_deadline_also_ends_a_call_whose_request_never_arrives():
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, "inline")) as (_, port), connected(port) as peer:
@@ -82,7 +82,7 @@ def test_the_deadline_reaches_the_method():
     run(scenario)
 
 
-def test_a_call_the_client_takes_back_is_cancelled(shape: str):
+def test_call_cancelled_by_the_client_is_cancelled(shape: str):
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, shape)) as (_, port), connected(port) as peer:
@@ -97,7 +97,7 @@ def test_a_call_the_client_takes_back_is_cancelled(shape: str):
     run(scenario)
 
 
-def test_a_call_taken_back_in_the_same_read_is_cancelled_too(shape: str):
+def test_call_cancelled_in_the_same_read_is_cancelled_too(shape: str):
     """Then the task that is to go on with a handler begun outside it has not had its first step."""
 
     async def scenario() -> None:
@@ -133,7 +133,7 @@ def test_a_lost_connection_cancels_its_calls(shape: str):
     run(scenario)
 
 
-def test_a_handler_that_cancels_itself_is_answered_cancelled(shape: str):
+def test_handler_that_cancels_itself_gets_status_cancelled(shape: str):
     async def give_up(*arguments) -> bytes:
         await asyncio.sleep(0)
         raise asyncio.CancelledError
@@ -149,7 +149,7 @@ def test_a_handler_that_cancels_itself_is_answered_cancelled(shape: str):
     run(scenario)
 
 
-def test_stop_lets_calls_end_and_takes_no_new_ones(shape: str):
+def test_stop_drains_calls_and_refuses_new_ones(shape: str):
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, shape)) as (server, port), connected(port) as peer, connected(port) as idle:
@@ -172,7 +172,7 @@ def test_stop_lets_calls_end_and_takes_no_new_ones(shape: str):
     run(scenario)
 
 
-def test_what_outlasts_the_grace_is_cut_off_with_a_status(shape: str):
+def test_call_beyond_the_grace_period_ends_with_a_status(shape: str):
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, shape)) as (server, port), connected(port) as peer:
@@ -187,7 +187,7 @@ def test_what_outlasts_the_grace_is_cut_off_with_a_status(shape: str):
     run(scenario)
 
 
-def test_old_connections_are_drained_and_then_cut_off():
+def test_old_connections_are_drained_and_then_closed():
     async def scenario() -> None:
         waiter, loop = Waiter(), asyncio.get_running_loop()
         settings = GrpcSettings(max_connection_age_s=100, max_connection_age_grace_s=50)

@@ -114,7 +114,7 @@ async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int =
     most=st.sampled_from((1 << 20, 65_536, 7000)),
     frame_bytes=st.sampled_from((16_384, 100_000)),
 )
-def test_large_messages_are_what_was_sent_however_they_are_mixed(seed: int, most: int, frame_bytes: int):
+def test_large_messages_of_any_mix_arrive_unchanged(seed: int, most: int, frame_bytes: int):
     random_numbers = random.Random(seed)
     messages = {stream_id: random_numbers.randbytes(random_numbers.randrange(65_000, 400_000)) for stream_id in (1, 3, 5, 7)}
     queues = {stream_id: framed(message, stream_id, frame_bytes) for stream_id, message in messages.items()}
@@ -128,7 +128,7 @@ def test_large_messages_are_what_was_sent_however_they_are_mixed(seed: int, most
 
 
 @pytest.mark.parametrize("most", [1 << 20, 20_000])
-def test_a_large_message_comes_as_a_view_and_a_small_or_compressed_one_does_not(most: int):
+def test_large_message_is_a_view_and_a_small_or_compressed_one_is_not(most: int):
     taker = Taker()
     large = bytes(range(256)) * 1000
     wire = HELLO + opening(1) + b"".join(framed(large, 1)) + opening(3) + b"".join(framed(b"small", 3))
@@ -146,14 +146,14 @@ def test_a_large_message_comes_as_a_view_and_a_small_or_compressed_one_does_not(
         ([*framed(bytes(200_000), 1, ends=False), frame(DATA, END_STREAM, 1, b"\0\0")], b"13"),
     ],
 )
-def test_a_wrong_end_of_a_large_message_gets_the_status_of_the_fault(tail: list[bytes], status: bytes):
+def test_wrong_end_of_a_large_message_gets_the_status_of_the_fault(tail: list[bytes], status: bytes):
     found = asyncio.run(conversation(Taker(), HELLO + opening(1) + b"".join(tail), 1 << 20))
     assert status in found[1]
 
 
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("most", [1 << 20, 20_000])
-def test_a_second_large_message_is_refused_as_soon_as_its_length_has_come(ends: bool, most: int):
+def test_second_large_message_is_refused_as_soon_as_its_length_has_arrived(ends: bool, most: int):
     taker = Taker()
     wire = HELLO + opening(1) + b"".join(framed(bytes(200_000), 1, ends=False)) + b"".join(framed(b"x" * 200_000, 1, ends=ends))
     # It would be counted with the first one's room: it must not get any.
@@ -194,7 +194,7 @@ def pieces_of(random_numbers: random.Random, stream_id: int) -> list[bytes]:
 
 
 @given(seed=st.integers(0, 1 << 32), most=st.sampled_from((1 << 20, 65_536, 16_393, 7000)))
-def test_a_method_that_takes_views_answers_all_bodies_as_one_that_does_not(seed: int, most: int):
+def test_method_that_takes_views_gets_the_same_bodies(seed: int, most: int):
     answers = []
     for path in (b"/a.B/Large", b"/a.B/Plain"):
         random_numbers = random.Random(seed)
@@ -210,7 +210,7 @@ def test_a_method_that_takes_views_answers_all_bodies_as_one_that_does_not(seed:
     assert answers[0] == answers[1]
 
 
-def test_a_call_that_is_over_releases_its_memory_after_an_empty_read():
+def test_ended_call_releases_its_memory_after_an_empty_read():
     async def scenario() -> None:
         engine, transport = FakeEngine(simple()), MemoryTransport()
         front = ConnectionContext(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
@@ -242,7 +242,7 @@ def test_a_call_that_is_over_releases_its_memory_after_an_empty_read():
     asyncio.run(scenario())
 
 
-def test_a_connection_reads_in_place_for_as_long_as_large_messages_come():
+def test_connection_reads_without_a_copy_while_large_messages_arrive():
     async def scenario() -> None:
         engine, transport = FakeEngine(simple()), MemoryTransport()
         front = ConnectionContext(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
@@ -279,13 +279,13 @@ def test_a_connection_reads_in_place_for_as_long_as_large_messages_come():
     asyncio.run(scenario())
 
 
-def test_a_large_message_whose_client_gives_up_leaves_nothing():
+def test_large_message_of_a_cancelled_call_leaves_nothing():
     frames = framed(bytes(200_000), 1)
     wire = HELLO + opening(1) + b"".join(frames[:8]) + frame(RST_STREAM, 0, 1, u32(8))
     assert asyncio.run(conversation(Taker(), wire + opening(3) + b"".join(framed(b"next", 3)), 1 << 20)) == {3: b"\0\0\0\0\4next"}
 
 
-def test_a_large_message_for_which_there_is_no_room_is_refused_as_it_comes():
+def test_large_message_above_the_budget_is_refused_while_it_arrives():
     taker = Taker()
     wire = HELLO + b"".join(opening(stream_id) for stream_id in (1, 3, 5))
     streams = [framed(bytes(600_000), stream_id) for stream_id in (1, 3, 5)]

@@ -10,7 +10,7 @@ async def echo(data: bytes, call) -> bytes:
     return data
 
 
-def test_pings_too_fast_end_the_connection():
+def test_too_frequent_pings_end_the_connection():
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
             assert (await peer.call(path=PATH)).status == ("0", "")
@@ -24,7 +24,7 @@ def test_pings_too_fast_end_the_connection():
     run(scenario)
 
 
-def test_pings_between_answers_are_fine():
+def test_pings_between_responses_are_allowed():
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
             for index in range(20):
@@ -36,7 +36,7 @@ def test_pings_between_answers_are_fine():
     run(scenario)
 
 
-def test_pings_of_a_client_that_reads_a_large_answer_are_fine():
+def test_pings_of_a_client_that_reads_a_large_response_are_allowed():
     async def large(data: bytes, call) -> bytes:
         return bytes(2048 * KIB)
 

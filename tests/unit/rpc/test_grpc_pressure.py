@@ -18,7 +18,7 @@ async def echo(data: bytes, call) -> bytes:
     return data
 
 
-def test_a_client_that_does_not_read_a_stream_stops_the_method():
+def test_client_that_does_not_read_a_stream_stops_the_method():
     sent = 0
 
     async def pour(call) -> None:
@@ -44,7 +44,7 @@ def test_a_client_that_does_not_read_a_stream_stops_the_method():
     run(scenario)
 
 
-def test_a_method_that_does_not_receive_stops_the_client():
+def test_method_that_does_not_receive_stops_the_client():
     go = asyncio.Event()
 
     async def late(call) -> None:
@@ -81,7 +81,7 @@ def test_a_method_that_does_not_receive_stops_the_client():
     run(scenario)
 
 
-def test_a_streamed_message_larger_than_the_window_comes_through():
+def test_streamed_message_larger_than_the_window_arrives_complete():
     async def size(call) -> None:
         await call.send(str(len(await call.receive() or b"")).encode())
 
@@ -144,7 +144,7 @@ def test_unread_responses_are_counted_and_bounded():
     run(scenario)
 
 
-def test_an_unread_response_ends_no_other_call():
+def test_unread_response_ends_no_other_call():
     """A proxy reads its connection, but one of its clients leaves an answer unread: the window of that stream stays shut."""
     go = asyncio.Event()
 
@@ -178,7 +178,7 @@ def test_an_unread_response_ends_no_other_call():
     run(scenario)
 
 
-def test_the_end_of_a_stream_may_wait_longer():
+def test_trailers_of_a_stream_may_wait_longer():
     async def last(call) -> None:
         await call.receive()
         call.add_trailer("note", "sent")
@@ -205,7 +205,7 @@ def test_the_end_of_a_stream_may_wait_longer():
     run(scenario)
 
 
-def test_empty_messages_count_for_what_they_take():
+def test_empty_messages_count_with_their_overhead():
     async def wait(call) -> None:
         await asyncio.Event().wait()
 
@@ -221,7 +221,7 @@ def test_empty_messages_count_for_what_they_take():
     run(scenario)
 
 
-def test_what_a_stream_could_not_send_counts_until_it_is_read():
+def test_unsent_messages_of_a_stream_count_until_they_are_read():
     async def pour(call) -> None:
         await call.send(bytes(MIB))
 
@@ -242,7 +242,7 @@ def test_what_a_stream_could_not_send_counts_until_it_is_read():
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-def test_what_waits_when_a_deadline_passes_is_counted_once_and_then_the_rest_of_the_request_refused(has_ended: bool):
+def test_unread_response_at_its_deadline_is_counted_once_and_the_rest_of_the_request_refused(has_ended: bool):
     async def pour(call) -> None:
         await call.send(bytes(MIB))
 
@@ -270,7 +270,7 @@ def test_what_waits_when_a_deadline_passes_is_counted_once_and_then_the_rest_of_
     run(scenario)
 
 
-def test_a_stream_is_given_up_where_there_is_no_room_for_what_it_could_not_send():
+def test_stream_is_aborted_if_its_unsent_messages_exceed_the_budget():
     async def pour(call) -> None:
         await call.send(bytes(2 * MIB))
 
@@ -287,7 +287,7 @@ def test_a_stream_is_given_up_where_there_is_no_room_for_what_it_could_not_send(
     run(scenario)
 
 
-def test_an_answer_is_given_up_where_there_is_no_room_to_keep_it():
+def test_response_is_aborted_if_it_exceeds_the_budget():
     async def large(data: bytes, call) -> bytes:
         return bytes(2 * MIB)
 
@@ -301,7 +301,7 @@ def test_an_answer_is_given_up_where_there_is_no_room_to_keep_it():
     run(scenario)
 
 
-def test_no_connection_starves_another():
+def test_connections_share_the_event_loop_fairly():
     order: list[bytes] = []
 
     async def note(data: bytes, call) -> bytes:

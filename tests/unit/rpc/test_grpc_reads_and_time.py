@@ -69,7 +69,7 @@ def on_a_rig(scenario: Callable[[Rig], None], settings: GrpcSettings | None = No
     asyncio.run(main())
 
 
-def test_a_large_message_that_comes_slowly_but_well_enough_is_answered():
+def test_large_message_at_a_sufficient_rate_gets_its_response():
     def scenario(rig: Rig) -> None:
         rig.after(0, opening(1))
         came = 0
@@ -85,7 +85,7 @@ def test_a_large_message_that_comes_slowly_but_well_enough_is_answered():
     on_a_rig(scenario)
 
 
-def test_a_large_message_whose_rest_does_not_come_is_not_waited_for():
+def test_large_message_that_stalls_times_out():
     def scenario(rig: Rig) -> None:
         rig.after(0, opening(1) + b"".join(framed(bytes(LARGE), 1)[:10]))
         (call,) = rig.connection.calls.receiving.values()
@@ -99,7 +99,7 @@ def test_a_large_message_whose_rest_does_not_come_is_not_waited_for():
 
 
 @pytest.mark.parametrize("is_in_place", [False, True])
-def test_whatever_is_read_says_that_the_client_is_there(is_in_place: bool):
+def test_any_received_byte_shows_that_the_client_is_alive(is_in_place: bool):
     def scenario(rig: Rig) -> None:
         first, *rest = framed(bytes(LARGE), 1)
         rig.after(0, opening(1) + first)
@@ -126,7 +126,7 @@ def test_whatever_is_read_says_that_the_client_is_there(is_in_place: bool):
     on_a_rig(scenario, GrpcSettings(keepalive_time_s=60, keepalive_timeout_s=5))
 
 
-def test_a_connection_that_is_lost_amid_a_read_keeps_no_message():
+def test_connection_lost_within_a_read_keeps_no_message():
     def scenario(rig: Rig) -> None:
         (message,) = framed(bytes(LARGE), 1, 1 << 20)
         read(rig.connection, opening(1) + message[:300_000])
@@ -144,7 +144,7 @@ def test_a_connection_that_is_lost_amid_a_read_keeps_no_message():
     on_a_rig(scenario)
 
 
-def test_once_a_call_is_over_no_read_goes_to_its_message():
+def test_reads_do_not_fill_the_message_of_an_ended_call():
     def scenario(rig: Rig) -> None:
         (message,) = framed(bytes(LARGE), 1, 1 << 20)
         rig.after(0, opening(1) + message[:300_000])

@@ -57,7 +57,7 @@ def test_call_in_work_survives_a_flood_on_its_connection():
     run(scenario)
 
 
-def test_flood_that_goes_on_is_closed_with_its_calls():
+def test_continued_flood_closes_the_connection_with_its_calls():
     async def scenario() -> None:
         gate, engine = Gate(), FakeEngine(simple())
         async with serving(method(PATH, gate.answer), engine=engine, limits=FEW) as (_, port), connected(port) as peer:
@@ -71,7 +71,7 @@ def test_flood_that_goes_on_is_closed_with_its_calls():
     run(scenario)
 
 
-def test_call_that_outlasts_the_grace_after_a_flood_is_cut_off():
+def test_call_beyond_the_grace_period_after_a_flood_ends():
     async def scenario() -> None:
         gate, loop = Gate(), asyncio.get_running_loop()
         settings = GrpcSettings(max_connection_age_grace_s=50)
@@ -160,7 +160,7 @@ def test_connection_with_a_call_in_work_is_not_idle():
 
 
 @pytest.mark.parametrize("idle_s", [None, 300.0])
-def test_connections_are_kept_where_no_idle_time_is_set(idle_s: float | None):
+def test_connections_are_kept_if_no_idle_time_is_set(idle_s: float | None):
     async def scenario() -> None:
         gate, loop = Gate(), asyncio.get_running_loop()
         gate.may_respond.set()
@@ -177,7 +177,7 @@ def test_connections_are_kept_where_no_idle_time_is_set(idle_s: float | None):
     run(scenario)
 
 
-def test_connection_says_since_when_it_is_idle():
+def test_connection_reports_since_when_it_is_idle():
     async def scenario() -> None:
         gate = Gate()
         async with serving(method(PATH, gate.answer)) as (server, port), connected(port) as peer:

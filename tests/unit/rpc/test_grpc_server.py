@@ -75,7 +75,7 @@ async def wait_for_ever(request: InferRequest) -> None:
     await asyncio.Event().wait()
 
 
-def test_infer_answers_raw_with_the_id():
+def test_infer_returns_raw_contents_with_the_id():
     async def scenario(channel: Channel) -> None:
         answer = await rpc(channel, "ModelInfer")(infer_request(id="7"))
         assert (answer.id, answer.model_name, answer.model_version) == ("7", "simple", "1")
@@ -88,7 +88,7 @@ def test_infer_answers_raw_with_the_id():
     run(scenario, FakeEngine(simple()))
 
 
-def test_every_rpc_of_the_service_is_answered():
+def test_every_rpc_of_the_service_gets_a_response():
     requests: dict[str, Any] = {
         "ModelInfer": infer_request(),
         "RepositoryModelLoad": {"model_name": "m"},
@@ -113,7 +113,7 @@ def test_every_rpc_of_the_service_is_answered():
     run(scenario, FakeEngine(simple()))
 
 
-def test_descriptions_say_what_the_engine_says():
+def test_descriptions_equal_those_of_the_engine():
     async def scenario(channel: Channel) -> None:
         metadata = await rpc(channel, "ModelMetadata")(pb.ModelMetadataRequest(name="simple"))
         assert (list(metadata.versions), metadata.platform, list(metadata.inputs[0].shape)) == (["1"], "fake", [-1, 16])
@@ -129,7 +129,7 @@ def test_descriptions_say_what_the_engine_says():
     run(scenario, FakeEngine(simple()))
 
 
-def test_load_and_unload_carry_their_parameters():
+def test_load_and_unload_pass_their_parameters_on():
     engine = FakeEngine(simple())
 
     async def scenario(channel: Channel) -> None:
@@ -169,7 +169,7 @@ def test_failures_have_tritons_codes():
 
 
 @pytest.mark.parametrize("name", ["ModelInfer", "ServerLive", "ModelMetadata"])
-def test_bytes_that_are_no_message_are_an_invalid_argument(name: str):
+def test_bytes_that_are_not_a_message_are_an_invalid_argument(name: str):
     async def scenario(channel: Channel) -> None:
         call = channel.unary_unary(f"/{SERVICE.full_name}/{name}")
         error = await failure(call(b"\xff\xff\xff"))
@@ -187,7 +187,7 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(name: str):
         (RuntimeError("secret /etc/path"), Code.INTERNAL, None, "internal error: see the server's log"),
     ],
 )
-def test_failures_of_the_engine_reach_the_client(
+def test_engine_failures_reach_the_client(
     error: Exception, code: grpc.StatusCode, after: str | None, text: str, caplog: pytest.LogCaptureFixture
 ):
     fake = simple()
@@ -217,7 +217,7 @@ def test_bytes_in_flight_are_bounded_before_anything_is_parsed():
     assert engine.requests == []
 
 
-def test_a_cancelled_call_takes_its_request_back():
+def test_cancelled_call_cancels_its_request():
     fake = simple()
     fake.before = wait_for_ever
     engine = FakeEngine(fake)
@@ -231,7 +231,7 @@ def test_a_cancelled_call_takes_its_request_back():
     run(scenario, engine)
 
 
-def test_a_deadline_reaches_the_engine_and_ends_the_work():
+def test_deadline_reaches_the_engine_and_ends_the_work():
     fake = simple()
     fake.before = wait_for_ever
     engine = FakeEngine(fake)
@@ -246,7 +246,7 @@ def test_a_deadline_reaches_the_engine_and_ends_the_work():
     assert 0 < engine.requests[0].deadline_ns - engine.time_ns < 300_000_000
 
 
-def test_a_call_without_a_deadline_reaches_the_engine_without_one():
+def test_call_without_a_deadline_reaches_the_engine_without_one():
     engine = FakeEngine(simple())
 
     async def scenario(channel: Channel) -> None:
@@ -256,7 +256,7 @@ def test_a_call_without_a_deadline_reaches_the_engine_without_one():
     assert engine.requests[0].deadline_ns is None
 
 
-def test_health_follows_readiness_at_ask_time():
+def test_health_reports_the_current_readiness():
     engine = FakeEngine(simple())
 
     async def scenario(channel: Channel) -> None:
@@ -273,7 +273,7 @@ def test_health_follows_readiness_at_ask_time():
     run(scenario, engine)
 
 
-def test_a_health_watcher_receives_changes():
+def test_health_watcher_receives_changes():
     engine = FakeEngine(simple())
 
     async def scenario(channel: Channel) -> None:
@@ -290,7 +290,7 @@ def test_a_health_watcher_receives_changes():
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_reflection_is_served_only_when_asked_for(on: bool):
+def test_reflection_is_served_only_if_enabled(on: bool):
     from grpc_reflection.v1alpha import reflection_pb2
 
     async def scenario(channel: Channel) -> None:
@@ -309,7 +309,7 @@ def test_reflection_is_served_only_when_asked_for(on: bool):
     run(scenario, FakeEngine(simple()), reflection=on)
 
 
-def test_an_occupied_port_is_named():
+def test_occupied_port_is_named():
     async def main() -> None:
         first = GrpcFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, settings=settings())
         port = await first.start()
@@ -320,7 +320,7 @@ def test_an_occupied_port_is_named():
     asyncio.run(main())
 
 
-def test_stop_lets_calls_in_work_end():
+def test_stop_drains_calls():
     fake = simple()
     engine = FakeEngine(fake)
 
@@ -362,7 +362,7 @@ class FakeContext:
         self.details = details
 
 
-def test_a_refused_request_is_freed_at_once_and_not_by_the_next_collection():
+def test_refused_request_is_freed_without_a_garbage_collection():
     engine, path = FakeEngine(simple()), f"/{SERVICE.full_name}/ModelInfer"
     methods = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()))
     handler = handler_of(methods[path], engine)
@@ -413,7 +413,7 @@ def test_refused_calls_leave_no_messages_behind():
     assert held == [0]
 
 
-def test_a_long_error_text_is_cut_to_what_reaches_the_client(capfd: pytest.CaptureFixture[str]):
+def test_long_error_text_is_truncated_to_the_clients_limit(capfd: pytest.CaptureFixture[str]):
     fake = simple()
 
     async def fail(request: InferRequest) -> None:
@@ -430,7 +430,7 @@ def test_a_long_error_text_is_cut_to_what_reaches_the_client(capfd: pytest.Captu
     assert capfd.readouterr().err == ""
 
 
-def test_control_requests_are_small():
+def test_control_requests_are_limited_to_a_small_size():
     async def scenario(channel: Channel) -> None:
         error = await failure(rpc(channel, "ModelMetadata")(pb.ModelMetadataRequest(name="m" * 70_000)))
         assert error.code() == Code.RESOURCE_EXHAUSTED
@@ -441,7 +441,7 @@ def test_control_requests_are_small():
     run(scenario, FakeEngine(simple()))
 
 
-def test_large_answers_are_the_same_message():
+def test_large_responses_equal_the_encoded_message():
     async def scenario(channel: Channel) -> None:
         message = pb.ModelInferRequest(model_name="echo_int32", id="7")
         message.inputs.add(name="INPUT", datatype="INT32", shape=[1, 100_000])

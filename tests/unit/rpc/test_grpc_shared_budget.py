@@ -81,7 +81,7 @@ def on_a_port(scenario: Callable[[Port], Any]) -> None:
     asyncio.run(main())
 
 
-def test_the_slowest_upload_ends_where_another_needs_its_room():
+def test_slowest_upload_is_evicted_if_another_needs_its_bytes():
     async def scenario(port: Port) -> None:
         slow, other, third = port.connect(), port.connect(), port.connect()
         begin(slow, 1, pieces=slice(-1))
@@ -97,7 +97,7 @@ def test_the_slowest_upload_ends_where_another_needs_its_room():
     on_a_port(scenario)
 
 
-def test_the_requests_of_one_connection_hold_half_of_the_budget():
+def test_requests_of_one_connection_hold_at_most_half_of_the_budget():
     async def scenario(port: Port) -> None:
         greedy, other = port.connect(), port.connect()
         begin(greedy, 1, pieces=slice(-1))
@@ -109,7 +109,7 @@ def test_the_requests_of_one_connection_hold_half_of_the_budget():
     on_a_port(scenario)
 
 
-def test_requests_that_wait_for_their_answer_count_to_the_half():
+def test_requests_without_a_response_count_against_the_half():
     async def scenario(port: Port) -> None:
         connection = port.connect()
         begin(connection, 1)
@@ -120,7 +120,7 @@ def test_requests_that_wait_for_their_answer_count_to_the_half():
     on_a_port(scenario)
 
 
-def test_a_request_larger_than_the_half_passes_as_the_only_one():
+def test_request_larger_than_the_half_passes_as_the_only_one():
     async def scenario(port: Port) -> None:
         connection = port.connect()
         read(connection, opening(1, b"/a.B/Waits") + b"".join(framed(bytes(2 * MIB), 1)))
@@ -154,7 +154,7 @@ def test_calls_without_the_api_key_hold_nothing():
     on_a_port(scenario)
 
 
-def test_bytes_sent_early_do_not_pay_for_slowness_later():
+def test_early_bytes_do_not_excuse_later_slowness():
     async def scenario(port: Port) -> None:
         connection = port.connect()
         pieces = framed(PART[:2000], 1, 20)
@@ -171,7 +171,7 @@ def test_bytes_sent_early_do_not_pay_for_slowness_later():
     on_a_port(scenario)
 
 
-def test_a_stream_may_be_silent_between_its_messages_but_not_inside_one():
+def test_stream_may_be_silent_between_its_messages_but_not_within_one():
     async def scenario(port: Port) -> None:
         connection = port.connect()
         begin(connection, 1, path=b"/a.B/Takes", pieces=slice(-1), message=PART[:100_000])
@@ -191,7 +191,7 @@ def test_a_stream_may_be_silent_between_its_messages_but_not_inside_one():
     on_a_port(scenario)
 
 
-def test_an_answer_that_is_not_read_ends_where_another_needs_its_room():
+def test_unread_response_is_evicted_if_another_needs_its_bytes():
     async def scenario(port: Port) -> None:
         slow, other = port.connect(), port.connect()
         assert slow.calls.unflushed.keep(1, 800_000, is_unary=True)

@@ -99,7 +99,7 @@ async def single_client(context: ConnectionContext) -> Client:
     return client
 
 
-def test_a_single_connection_gets_its_response_by_the_write_that_ends_its_read():
+def test_single_connection_gets_its_response_with_the_last_write_of_its_read():
     async def scenario() -> None:
         client = Client(context_of_loop())
         for _ in range(SINGLE_CONNECTION_READS):
@@ -118,7 +118,7 @@ def test_a_single_connection_gets_its_response_by_the_write_that_ends_its_read()
     asyncio.run(scenario())
 
 
-def test_connections_that_send_in_turn_wait_for_each_other():
+def test_connections_that_send_in_turn_are_batched():
     async def scenario() -> None:
         context = context_of_loop()
         clients = [Client(context), Client(context)]
@@ -133,7 +133,7 @@ def test_connections_that_send_in_turn_wait_for_each_other():
     asyncio.run(scenario())
 
 
-def test_a_read_that_more_may_follow_in_the_same_turn_waits_for_that():
+def test_read_with_possible_followers_in_the_same_turn_waits_for_them():
     async def scenario() -> None:
         client = await single_client(context_of_loop())
         # As large requests are read by a loop whose buffer they do not fit in.
@@ -149,7 +149,7 @@ def test_a_read_that_more_may_follow_in_the_same_turn_waits_for_that():
     asyncio.run(scenario())
 
 
-def test_a_read_that_is_looked_at_in_pieces_is_one_read():
+def test_read_that_is_processed_in_pieces_is_one_read():
     async def scenario() -> None:
         client = await single_client(context_of_loop())
         client.ask(10, MOST_BYTES)
@@ -158,7 +158,7 @@ def test_a_read_that_is_looked_at_in_pieces_is_one_read():
     asyncio.run(scenario())
 
 
-def test_a_read_of_very_many_calls_counts_as_one_of_its_connection():
+def test_read_of_very_many_calls_counts_as_one_of_its_connection():
     async def scenario() -> None:
         context = context_of_loop()
         single, other = await single_client(context), Client(context)

@@ -20,7 +20,7 @@ async def echo(data: bytes, call) -> bytes:
     [b"", PREFACE[:10], PREFACE, PREFACE + frame(SETTINGS)[:5], b"GET / HTTP/1.1\r\n\r\n"],
     ids=["nothing", "part of the preface", "preface alone", "part of SETTINGS", "HTTP/1.1"],
 )
-def test_a_handshake_has_its_time(beginning: bytes):
+def test_handshake_times_out(beginning: bytes):
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with serving(method(PATH, echo)) as (server, port):
@@ -38,7 +38,7 @@ def test_a_handshake_has_its_time(beginning: bytes):
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\0\5a"])
-def test_a_request_whose_rest_does_not_come_is_ended(body: bytes):
+def test_request_that_stalls_is_ended(body: bytes):
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with serving(method(PATH, echo)) as (server, port), connected(port) as peer:
@@ -58,7 +58,7 @@ def test_a_request_whose_rest_does_not_come_is_ended(body: bytes):
     run(scenario)
 
 
-def test_a_header_block_whose_rest_does_not_come_ends_the_connection():
+def test_header_block_that_stalls_ends_the_connection():
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with serving(method(PATH, echo)) as (server, port), connected(port) as peer:
@@ -76,7 +76,7 @@ def test_a_header_block_whose_rest_does_not_come_ends_the_connection():
     run(scenario)
 
 
-def test_a_silent_client_is_asked_and_given_up():
+def test_silent_client_gets_a_ping_and_is_disconnected():
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         settings = GrpcSettings(keepalive_time_s=60, keepalive_timeout_s=5)

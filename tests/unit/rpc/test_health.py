@@ -12,7 +12,7 @@ from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.fake_rpc import FakeStreamCall
 
 
-def test_a_watcher_is_let_go_when_the_server_ends():
+def test_watcher_ends_when_the_server_stops():
     engine = FakeEngine()
     engine.live = engine.ready = False
     (_, watch) = Health(engine, Limits(), frozenset()).methods()

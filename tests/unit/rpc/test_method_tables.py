@@ -17,7 +17,7 @@ from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.fake_rpc import FakeCall
 
 
-def test_every_method_of_the_services_is_there_in_its_shape():
+def test_every_method_of_the_services_exists_with_its_kind():
     engine = FakeEngine(simple())
     table = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()))
     for descriptor in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
@@ -27,7 +27,7 @@ def test_every_method_of_the_services_is_there_in_its_shape():
     assert not any("reflection" in path for path in table)
 
 
-def test_a_method_needs_no_transport():
+def test_method_needs_no_transport():
     engine = FakeEngine(simple())
     table = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()), reflection=True)
     live = table["/inference.GRPCInferenceService/ServerLive"]
@@ -40,7 +40,7 @@ def test_a_method_needs_no_transport():
 
 
 @pytest.mark.slow
-def test_the_front_of_our_own_loads_no_grpc_library():
+def test_native_transport_imports_no_grpc_library():
     modules = "stoker.server.rpc.http2.server, stoker.server.grpc_methods, stoker.server.rpc.reflection"
     script = f"import sys, {modules}; print('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"

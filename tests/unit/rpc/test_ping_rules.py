@@ -6,7 +6,7 @@ from stoker.server.rpc.settings import GrpcSettings
 SETTINGS = GrpcSettings(min_ping_interval_s=10, max_ping_strikes=2, keepalive_time_s=100, keepalive_timeout_s=20)
 
 
-def test_pings_at_the_allowed_pace_are_never_too_many():
+def test_pings_at_the_allowed_rate_are_never_too_many():
     rules = PingRules(SETTINGS, 0.0)
     assert not any(rules.is_too_many(10.0 * n) for n in range(100))
 
@@ -16,7 +16,7 @@ def test_the_third_strike_is_one_too_many():
     assert [rules.is_too_many(n * 1.0) for n in range(4)] == [False, False, False, True]
 
 
-def test_data_sent_meanwhile_forgives_all():
+def test_data_sent_between_pings_resets_the_strikes():
     rules = PingRules(SETTINGS, 0.0)
     for n in range(3):
         assert not rules.is_too_many(n * 1.0)
@@ -24,7 +24,7 @@ def test_data_sent_meanwhile_forgives_all():
     assert [rules.is_too_many(3 + n * 1.0) for n in range(4)] == [False, False, False, True]
 
 
-def test_a_silent_peer_is_asked_once_and_is_dead_when_it_does_not_answer():
+def test_silent_peer_gets_one_ping_and_is_dead_without_an_acknowledgement():
     rules = PingRules(SETTINGS, 0.0)
     assert not rules.should_ask(99.0)
     assert rules.should_ask(100.0)
@@ -33,7 +33,7 @@ def test_a_silent_peer_is_asked_once_and_is_dead_when_it_does_not_answer():
     assert rules.is_dead(120.0)
 
 
-def test_anything_heard_is_an_answer():
+def test_any_received_byte_counts_as_an_acknowledgement():
     rules = PingRules(SETTINGS, 0.0)
     assert rules.should_ask(100.0)
     rules.heard_s = 100.5
@@ -42,7 +42,7 @@ def test_anything_heard_is_an_answer():
     assert rules.should_ask(200.5)
 
 
-def test_where_pings_without_calls_are_not_permitted_idle_connections_are_quiet():
+def test_idle_connections_send_no_pings_if_pings_without_calls_are_not_permitted():
     rules = PingRules(GrpcSettings(keepalive_time_s=10, min_ping_interval_s=1, max_ping_strikes=0, permits_pings_without_calls=False), 0.0)
     assert not rules.should_ask(100.0, has_calls=False)
     assert rules.should_ask(100.0, has_calls=True)

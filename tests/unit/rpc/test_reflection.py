@@ -36,7 +36,7 @@ def test_both_versions_are_served_and_listed():
     assert listed == {SERVICE, *SERVICES}
 
 
-def test_a_symbol_brings_its_file_and_all_that_it_imports():
+def test_symbol_returns_its_file_and_all_its_imports():
     found = files(ask(file_containing_symbol=SERVICE))
     assert {"GRPCInferenceService"} == {service.name for service in found["grpc_service.proto"].service}
     assert set(found["grpc_service.proto"].dependency) <= set(found)
@@ -51,7 +51,7 @@ def test_reflection_describes_itself_in_both_versions(service: str):
     assert file.name in files(ask(file_by_filename=file.name))
 
 
-def test_what_is_not_there_is_not_found_and_the_stream_goes_on():
+def test_unknown_symbol_is_not_found_and_the_stream_continues():
     for request in ({"file_by_filename": "no.proto"}, {"file_containing_symbol": "no.Such"}, {"all_extension_numbers_of_type": "no.Such"}):
         assert ask(**request).error_response.error_code == 5
     assert ask(file_containing_extension={"containing_type": SERVICE, "extension_number": 7}).error_response.error_code == 5

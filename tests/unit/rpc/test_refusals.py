@@ -39,11 +39,11 @@ def fields(data: bytes) -> dict[int, list[bytes | int]]:
     return found
 
 
-def test_an_error_has_the_code_of_its_protocol_and_no_trailers():
+def test_error_has_the_code_of_its_protocol_and_no_trailers():
     assert rejection_of(NotFound("no 'x'"), method()) == (5, "no 'x'", ())
 
 
-def test_an_overload_says_when_to_try_again_in_both_forms():
+def test_overload_has_a_retry_delay_in_both_forms():
     refusal = rejection_of(Overloaded("queue é full", retry_after_s=2.5), method())
     assert (refusal.code, refusal.text) == (14, "queue é full")
     trailers = dict(refusal.trailers)
@@ -60,7 +60,7 @@ def test_an_overload_says_when_to_try_again_in_both_forms():
     assert fields(info.value) == {1: [b"OVERLOADED"], 2: [b"stoker"]}
 
 
-def test_a_defect_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCaptureFixture):
+def test_internal_error_is_hidden_from_the_client_and_logged(caplog: pytest.LogCaptureFixture):
     try:
         raise RuntimeError("secret")
     except RuntimeError as error:
@@ -71,18 +71,18 @@ def test_a_defect_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCap
     assert caplog.records[0].exc_info is None
 
 
-def test_a_text_is_cut_to_what_clients_take():
+def test_long_text_is_truncated_to_the_clients_limit():
     text = rejection_of(InvalidRequest("%" * 3000), method()).text
     assert text == "%" * 633 + "..."
 
 
-def test_our_numbers_of_status_codes_are_those_of_grpcio():
+def test_status_codes_equal_those_of_grpcio():
     ours = {name: value for name, value in vars(status).items() if isinstance(value, int) and not name.startswith("_")}
     assert ours == {code.name: code.value[0] for code in grpc.StatusCode if code.name in ours}
 
 
 @pytest.mark.parametrize("path", ["a.B/C", "/a.B", "/a.B/", "//C", "/a.B/C/D", ""])
-def test_paths_that_are_none_are_refused(path: str):
+def test_invalid_paths_are_refused(path: str):
     with pytest.raises(ValueError, match=r"must be /package\.Service/Name"):
         method_table([method(path)])
 

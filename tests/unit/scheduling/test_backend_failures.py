@@ -40,7 +40,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.levelno == logging.ERROR]
 
 
-def test_a_failure_is_logged_with_traceback_model_version_and_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_with_traceback_model_version_and_request(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(answered(Rig(), failure("index 9 is out of bounds"), ids=("id-7",)))
     [record] = lines(caplog)
     assert record.getMessage() == "the backend of model 'm' version 1 failed: ValueError: index 9 is out of bounds"
@@ -49,21 +49,21 @@ def test_a_failure_is_logged_with_traceback_model_version_and_request(caplog: py
     assert "ValueError: index 9 is out of bounds" in caplog.text
 
 
-def test_requests_that_failed_together_are_one_failure_and_others_their_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_that_failed_together_are_one_failure_and_others_separate_ones(caplog: pytest.LogCaptureFixture) -> None:
     shared = failure("together")
     asyncio.run(answered(Rig(), shared, shared, failure("apart"), ids=("a", "b", "c")))
     assert [record.request_id for record in lines(caplog)] == ["a", "c"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("error", "count"), [(Unavailable("the device is lost"), 1), (InvalidRequest("the client's mistake"), 0)])
-def test_a_lost_device_is_a_failure_of_the_backend_and_a_clients_mistake_is_none(
+def test_lost_device_is_a_backend_failure_and_a_client_error_is_not(
     error: ServingError, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     asyncio.run(answered(Rig(), error))
     assert len(lines(caplog)) == count
 
 
-def test_lines_are_bounded_and_the_next_says_how_many_were_held_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_are_bounded_and_the_next_reports_the_suppressed_number(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         rig = Rig()
         for _ in range(FAILURES_PER_S + 4):

@@ -28,11 +28,11 @@ def batcher(max_batch_size: int = 8, preferred: tuple[int, ...] = (), delay_us: 
     return DynamicBatcher(max_batch_size, DynamicBatching(preferred_batch_sizes=preferred, max_queue_delay_us=delay_us))
 
 
-def test_an_empty_queue_gives_nothing():
+def test_empty_queue_returns_nothing():
     assert batcher().next_batch(filled(), 0) is None
 
 
-def test_without_a_batching_block_each_request_goes_alone():
+def test_requests_without_a_batching_block_run_alone():
     queue = filled(1, 1, 2)
     alone = DynamicBatcher(8, None)
     assert [taken(alone.next_batch(queue, 0)) for _ in range(3)] == [[1], [1], [2]]
@@ -42,29 +42,29 @@ def test_a_model_without_batch_dimension_never_batches():
     assert taken(DynamicBatcher(0, DynamicBatching()).next_batch(filled(1, 1), 0)) == [1]
 
 
-def test_without_a_delay_a_batch_is_whatever_has_queued():
+def test_batch_without_a_delay_contains_all_queued_requests():
     assert taken(batcher().next_batch(filled(1, 1, 1), 0)) == [1, 1, 1]
 
 
-def test_a_batch_counts_rows_and_never_exceeds_the_maximum_or_splits_a_request():
+def test_batch_counts_rows_and_never_exceeds_the_maximum_or_splits_a_request():
     queue = filled(3, 3, 3)
     assert taken(batcher().next_batch(queue, 0)) == [3, 3]
     assert taken(batcher().next_batch(queue, 0)) == [3]
 
 
-def test_a_request_too_large_for_the_room_left_is_stepped_over_and_goes_next():
+def test_request_larger_than_the_remaining_rows_is_skipped_and_runs_next():
     queue = filled(5, 6, 2)
     assert taken(batcher().next_batch(queue, 0)) == [5, 2]
     assert taken(batcher().next_batch(queue, 0)) == [6]
 
 
-def test_other_shapes_are_not_mixed_in_and_the_head_goes_first():
+def test_other_shapes_are_not_mixed_in_and_the_head_runs_first():
     queue = filled(1, 1, 1, 1, shapes="abab")
     assert [e.shape_key for e in batcher().next_batch(queue, 0)] == ["a", "a"]
     assert [e.shape_key for e in batcher().next_batch(queue, 0)] == ["b", "b"]
 
 
-def test_with_a_delay_it_waits_until_the_oldest_has_waited_that_long():
+def test_batch_with_a_delay_waits_for_the_delay_of_its_oldest_request():
     queue = filled(1, 1, at=1_000 * US)
     waiting = batcher(delay_us=500)
     assert waiting.next_batch(queue, 1_100 * US) == Wait(1_500 * US)
@@ -81,7 +81,7 @@ def test_a_batch_that_cannot_take_the_next_request_does_not_wait():
 
 
 @pytest.mark.parametrize(("rows", "first"), [((1, 1, 1, 1), [1, 1, 1, 1]), ((1, 1, 1, 1, 1, 1), [1, 1, 1, 1]), ((4,), [4])])
-def test_a_preferred_size_goes_at_once(rows, first):
+def test_preferred_size_is_sent_at_once(rows, first):
     assert taken(batcher(preferred=(4,), delay_us=500).next_batch(filled(*rows), 0)) == first
 
 
@@ -89,7 +89,7 @@ def test_the_largest_preferred_size_reached_wins():
     assert taken(batcher(preferred=(2, 4)).next_batch(filled(1, 1, 1, 1, 1), 0)) == [1, 1, 1, 1]
 
 
-def test_below_every_preferred_size_the_delay_decides():
+def test_delay_decides_below_every_preferred_size():
     queue = filled(1, 1, at=0)
     waiting = batcher(preferred=(4,), delay_us=10)
     assert waiting.next_batch(queue, 0) == Wait(10 * US)
@@ -102,7 +102,7 @@ def test_below_every_preferred_size_the_delay_decides():
     preferred=st.sets(st.integers(1, 8), max_size=3),
     delay_us=st.sampled_from([0, 100]),
 )
-def test_every_request_leaves_once_whole_and_with_its_own_kind(rows, preferred, delay_us):
+def test_every_request_leaves_once_unsplit_with_requests_of_its_shape(rows, preferred, delay_us):
     queue = filled(*[count for count, _ in rows], shapes="".join(key for _, key in rows))
     waiting = list(queue)
     forming = batcher(preferred=tuple(sorted(preferred)), delay_us=delay_us)

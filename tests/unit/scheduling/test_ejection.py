@@ -11,13 +11,13 @@ FREE = (1, 1, 1)
 FAILED, WORKED = True, False
 
 
-def test_the_one_with_most_free_slots_is_chosen_and_none_where_all_are_busy() -> None:
+def test_worker_with_most_free_slots_is_chosen_and_none_if_all_are_busy() -> None:
     ejections = InstanceEjections()
     assert ejections.choose((1, 3, 2), 0) == 1
     assert ejections.choose((0, 0, 0), 0) is None
 
 
-def test_one_that_failed_is_passed_over_while_others_are_well_even_if_they_are_busy() -> None:
+def test_failed_worker_is_skipped_while_others_are_healthy_even_if_busy() -> None:
     ejections = InstanceEjections()
     assert ejections.ended(0, FAILED, 0)
     assert ejections.choose((9, 1, 1), FIRST_EJECTION_NS - 1) == 1
@@ -26,7 +26,7 @@ def test_one_that_failed_is_passed_over_while_others_are_well_even_if_they_are_b
     assert len(ejections) == 1
 
 
-def test_after_its_pause_it_gets_one_batch_and_serves_again_if_that_succeeds() -> None:
+def test_ejected_worker_gets_one_probe_after_its_pause_and_serves_again_on_success() -> None:
     ejections = InstanceEjections()
     ejections.ended(0, FAILED, 0)
     assert ejections.choose(FREE, FIRST_EJECTION_NS) == 0
@@ -36,7 +36,7 @@ def test_after_its_pause_it_gets_one_batch_and_serves_again_if_that_succeeds() -
     assert (len(ejections), ejections.choose((5, 1, 1), FIRST_EJECTION_NS + 5)) == (0, 0)
 
 
-def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
+def test_each_failed_probe_doubles_the_pause_up_to_a_bound() -> None:
     ejections = InstanceEjections()
     now_ns = 0
     ejections.ended(0, FAILED, now_ns)
@@ -52,14 +52,14 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
     assert MAX_EJECTION_NS == 60 * FIRST_EJECTION_NS
 
 
-def test_batches_that_were_in_work_beside_the_one_that_failed_do_not_lengthen_the_pause() -> None:
+def test_batches_in_flight_at_the_failure_do_not_lengthen_the_pause() -> None:
     ejections = InstanceEjections()
     ejections.ended(0, FAILED, 0)
     ejections.ended(0, FAILED, 10)
     assert ejections.next_probe_ns(10) == FIRST_EJECTION_NS
 
 
-def test_where_all_instances_are_ejected_all_are_used() -> None:
+def test_all_workers_are_used_if_all_are_ejected() -> None:
     ejections = InstanceEjections()
     for index in range(3):
         ejections.ended(index, FAILED, 0)
@@ -68,7 +68,7 @@ def test_where_all_instances_are_ejected_all_are_used() -> None:
     assert ejections.choose((5, 1, 5), 2) == 1
 
 
-def test_a_probe_that_is_due_but_has_no_slot_asks_for_no_timer() -> None:
+def test_due_probe_without_a_slot_starts_no_timer() -> None:
     ejections = InstanceEjections()
     ejections.ended(0, FAILED, 0)
     assert ejections.choose((0, 0, 0), FIRST_EJECTION_NS) is None
@@ -86,5 +86,5 @@ def test_a_probe_that_is_due_but_has_no_slot_asks_for_no_timer() -> None:
         ([{"OUT": rows_array(1)}], False),
     ],
 )
-def test_only_a_batch_without_any_answer_for_the_instance_s_own_reasons_is_a_sign(outcomes, expected):
+def test_only_a_batch_of_backend_failures_ejects(outcomes, expected):
     assert is_outage(BatchResult(outcomes)) == expected

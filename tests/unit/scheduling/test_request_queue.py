@@ -22,7 +22,7 @@ def entry(level: int = 1, rows: int = 1, at: int = 0, timeout: int | None = None
     return QueueEntry(rows=rows, shape_key=(), level=level, enqueued_ns=at, timeout_ns=timeout, deadline_ns=deadline)
 
 
-def test_lower_levels_come_first_and_arrival_order_holds_within_one():
+def test_lower_levels_are_first_with_arrival_order_within_one():
     queue = queue_of(levels=2)
     late, first, second = entry(2), entry(1), entry(1)
     for each in (late, first, second):
@@ -30,7 +30,7 @@ def test_lower_levels_come_first_and_arrival_order_holds_within_one():
     assert list(queue) == [first, second, late]
 
 
-def test_a_level_full_by_its_policy_refuses_and_other_levels_do_not():
+def test_full_level_refuses_and_other_levels_accept():
     queue = queue_of(levels=2, policies={1: QueuePolicy(max_queue_size=1)})
     queue.push(entry(1))
     with pytest.raises(Overloaded, match="Exceeds maximum queue size: 1 request"):
@@ -39,7 +39,7 @@ def test_a_level_full_by_its_policy_refuses_and_other_levels_do_not():
     assert len(queue) == 2
 
 
-def test_the_server_wide_bound_refuses_whatever_the_level():
+def test_server_wide_bound_refuses_on_every_level():
     queue = queue_of(levels=2, max_size=2)
     queue.push(entry(1))
     queue.push(entry(2))
@@ -47,7 +47,7 @@ def test_the_server_wide_bound_refuses_whatever_the_level():
         queue.push(entry(2))
 
 
-def test_removing_an_entry_frees_its_place_at_once():
+def test_removed_entry_frees_its_slot_at_once():
     queue = queue_of(max_size=1)
     waiting = entry(rows=3)
     queue.push(waiting)
@@ -58,7 +58,7 @@ def test_removing_an_entry_frees_its_place_at_once():
     queue.push(entry())
 
 
-def test_all_that_waits_is_taken_at_once_where_it_is_one_batch():
+def test_queue_that_is_one_batch_is_taken_at_once():
     queue = queue_of()
     entries = [entry(rows=2), entry(rows=3, timeout=5 * MS)]
     for each in entries:
@@ -69,7 +69,7 @@ def test_all_that_waits_is_taken_at_once_where_it_is_one_batch():
     assert (queue.expire(9 * MS), queue.next_expiry_ns(), queue.take_all(5)) == ([], None, None)
 
 
-def test_what_waits_is_not_taken_at_once_where_levels_shapes_or_delays_part_it():
+def test_queue_of_different_levels_shapes_or_delays_is_not_taken_at_once():
     levels, shapes, delays = queue_of(levels=2), queue_of(), queue_of(timeout_action=TimeoutAction.DELAY)
     levels.push(entry(2))
     for key in ((1,), (2,)):
@@ -80,7 +80,7 @@ def test_what_waits_is_not_taken_at_once_where_levels_shapes_or_delays_part_it()
     assert [len(queue) for queue in (levels, shapes, delays)] == [1, 2, 1]
 
 
-def test_an_entry_whose_time_ran_out_is_rejected():
+def test_expired_entry_is_rejected():
     queue = queue_of()
     short, long = entry(timeout=5 * MS), entry(timeout=9 * MS)
     queue.push(short)
@@ -91,7 +91,7 @@ def test_an_entry_whose_time_ran_out_is_rejected():
     assert list(queue) == [long]
 
 
-def test_under_delay_an_entry_whose_time_ran_out_goes_behind_its_level_but_before_the_next():
+def test_expired_entry_under_delay_moves_behind_its_level_but_before_the_next():
     queue = queue_of(levels=2, timeout_action=TimeoutAction.DELAY)
     overdue, other, lower = entry(1, timeout=5 * MS), entry(1), entry(2)
     for each in (overdue, other, lower):
@@ -101,7 +101,7 @@ def test_under_delay_an_entry_whose_time_ran_out_goes_behind_its_level_but_befor
     assert queue.remove(overdue)
 
 
-def test_a_deadline_ends_a_delayed_entry_too():
+def test_deadline_ends_a_delayed_entry_too():
     queue = queue_of(timeout_action=TimeoutAction.DELAY)
     doomed = entry(timeout=2 * MS, deadline=4 * MS)
     queue.push(doomed)
@@ -110,7 +110,7 @@ def test_a_deadline_ends_a_delayed_entry_too():
     assert queue.expire(4 * MS) == [doomed]
 
 
-def test_an_entry_that_left_early_is_not_kept_until_its_time_has_come():
+def test_removed_entry_is_not_kept_until_its_expiry():
     queue = queue_of()
     passing = entry(timeout=10**15, deadline=10**15)
     before = sys.getrefcount(passing)
@@ -122,7 +122,7 @@ def test_an_entry_that_left_early_is_not_kept_until_its_time_has_come():
     assert sys.getrefcount(passing) == before
 
 
-def test_the_expiry_heap_does_not_grow_with_entries_that_left_early():
+def test_expiry_heap_does_not_grow_with_removed_entries():
     queue = queue_of(max_size=10)
     for _ in range(2_000):
         passing = entry(timeout=10**15)
@@ -142,7 +142,7 @@ def test_the_expiry_heap_does_not_grow_with_entries_that_left_early():
         max_size=60,
     )
 )
-def test_whatever_happens_every_entry_is_waiting_removed_or_expired_exactly_once(steps):
+def test_every_entry_is_waiting_removed_or_expired_exactly_once(steps):
     queue = queue_of(levels=3, max_size=8)
     now, waiting, gone = 0, [], []
     for step in steps:

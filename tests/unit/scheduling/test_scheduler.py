@@ -97,7 +97,7 @@ def test_requests_of_one_loop_turn_share_a_batch_without_any_delay():
     run(scenario())
 
 
-def test_batch_goes_in_the_loop_turn_after_its_first_request():
+def test_batch_is_dispatched_in_the_loop_turn_after_its_first_request():
     async def scenario() -> None:
         rig = Rig()
         first = [await rig.ask(), await rig.ask()]
@@ -115,7 +115,7 @@ def test_batch_goes_in_the_loop_turn_after_its_first_request():
     run(scenario())
 
 
-def test_what_queues_while_the_worker_is_busy_becomes_the_next_batch():
+def test_requests_queued_while_the_worker_is_busy_become_the_next_batch():
     async def scenario() -> None:
         rig = Rig()
         first = await rig.ask()
@@ -132,7 +132,7 @@ def test_what_queues_while_the_worker_is_busy_becomes_the_next_batch():
     run(scenario())
 
 
-def test_instances_work_side_by_side():
+def test_instances_run_in_parallel():
     async def scenario() -> None:
         rig = Rig(workers=2)
         a = await rig.ask()
@@ -162,7 +162,7 @@ def test_different_shapes_never_share_a_batch():
     run(scenario())
 
 
-def test_the_delay_timer_sends_an_unfilled_batch():
+def test_delay_timer_dispatches_an_unfilled_batch():
     async def scenario() -> None:
         rig = Rig(max_queue_delay_us=500)
         task = await rig.ask()
@@ -179,7 +179,7 @@ def test_the_delay_timer_sends_an_unfilled_batch():
     run(scenario())
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
+def test_full_queue_refuses_at_once_with_a_retry_after():
     async def scenario() -> None:
         rig = Rig(max_queue_size=1)
         running = await rig.ask()
@@ -198,7 +198,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
     run(scenario())
 
 
-def test_a_cancelled_waiter_leaves_the_queue_and_is_never_run():
+def test_cancelled_waiter_leaves_the_queue_and_never_runs():
     async def scenario() -> None:
         rig = Rig(max_queue_size=2)
         running = await rig.ask()
@@ -218,7 +218,7 @@ def test_a_cancelled_waiter_leaves_the_queue_and_is_never_run():
 
 
 @pytest.mark.parametrize("victim", range(4))
-def test_cancelling_one_of_a_running_batch_leaves_its_mates_their_answers(victim):
+def test_cancelled_request_of_a_running_batch_does_not_affect_the_others(victim):
     async def scenario() -> None:
         rig = Rig()
         tasks = [await rig.ask(value=float(i)) for i in range(4)]
@@ -235,7 +235,7 @@ def test_cancelling_one_of_a_running_batch_leaves_its_mates_their_answers(victim
     run(scenario())
 
 
-def test_a_failing_item_fails_alone():
+def test_failing_item_fails_alone():
     async def scenario() -> None:
         rig = Rig()
         good, bad = await rig.ask(value=5.0), await rig.ask()
@@ -267,7 +267,7 @@ def test_a_queue_timeout_rejects_before_compute():
     run(scenario())
 
 
-def test_a_delayed_request_is_run_after_the_others():
+def test_delayed_request_runs_after_the_others():
     async def scenario() -> None:
         rig = Rig(default_queue_policy=QueuePolicy(default_timeout_us=100, timeout_action=TimeoutAction.DELAY))
         running = await rig.ask(rows=8)
@@ -287,7 +287,7 @@ def test_a_delayed_request_is_run_after_the_others():
     run(scenario())
 
 
-def test_a_deadline_that_passes_in_the_queue_is_answered_then_and_never_computed():
+def test_request_expired_in_the_queue_completes_then_and_never_runs():
     async def scenario() -> None:
         rig = Rig()
         running = await rig.ask()
@@ -307,7 +307,7 @@ def test_a_deadline_that_passes_in_the_queue_is_answered_then_and_never_computed
     run(scenario())
 
 
-def test_priority_decides_who_is_next():
+def test_priority_decides_the_order():
     async def scenario() -> None:
         rig = Rig(priority_levels=2, default_priority_level=2)
         running = await rig.ask(rows=8)
@@ -324,7 +324,7 @@ def test_priority_decides_who_is_next():
     run(scenario())
 
 
-def test_preserve_ordering_holds_a_later_answer_until_the_earlier_one():
+def test_preserve_ordering_holds_a_later_response_until_the_earlier_one():
     async def scenario() -> None:
         rig = Rig(workers=2, preserve_ordering=True)
         first = await rig.ask()
@@ -341,7 +341,7 @@ def test_preserve_ordering_holds_a_later_answer_until_the_earlier_one():
     run(scenario())
 
 
-def test_under_preserve_ordering_a_cancelled_request_delays_no_other():
+def test_cancelled_request_under_preserve_ordering_delays_no_other():
     async def scenario() -> None:
         rig = Rig(workers=2, preserve_ordering=True)
         first = await rig.ask()
@@ -356,7 +356,7 @@ def test_under_preserve_ordering_a_cancelled_request_delays_no_other():
     run(scenario())
 
 
-def test_a_request_cancelled_while_its_answer_is_held_back_is_counted_once():
+def test_request_cancelled_while_its_response_is_held_back_is_counted_once():
     async def scenario() -> None:
         rig = Rig(workers=2, preserve_ordering=True)
         first = await rig.ask()
@@ -373,7 +373,7 @@ def test_a_request_cancelled_while_its_answer_is_held_back_is_counted_once():
     run(scenario())
 
 
-def test_closing_answers_what_still_waits_and_refuses_what_comes():
+def test_close_completes_waiting_requests_and_refuses_new_ones():
     async def scenario() -> None:
         rig = Rig()
         running = await rig.ask()
@@ -393,7 +393,7 @@ def test_closing_answers_what_still_waits_and_refuses_what_comes():
     run(scenario())
 
 
-def test_abandoned_requests_are_answered_at_once_and_their_late_results_dropped():
+def test_abandoned_requests_complete_at_once_and_their_late_results_are_dropped():
     async def scenario() -> None:
         rig = Rig(preserve_ordering=True)
         running, waiting = await rig.ask(), await rig.ask(size=3)
@@ -419,11 +419,11 @@ def test_abandoned_requests_are_answered_at_once_and_their_late_results_dropped(
         (QueuePolicy(default_timeout_us=100, allow_timeout_override=True), 0, 100),
     ],
 )
-def test_a_request_timeout_counts_only_as_the_policy_allows(policy, asked, expected):
+def test_request_timeout_applies_only_as_the_policy_allows(policy, asked, expected):
     assert queue_timeout_us(policy, asked) == expected
 
 
-def test_a_random_mixture_answers_every_accepted_request_exactly_once():
+def test_random_mixture_completes_every_accepted_request_exactly_once():
     async def scenario() -> None:
         generator = np.random.default_rng(7)
         rig = Rig(workers=2, max_queue_size=12, max_queue_delay_us=200)
@@ -458,7 +458,7 @@ def test_a_random_mixture_answers_every_accepted_request_exactly_once():
     run(scenario())
 
 
-def test_an_instance_that_fails_at_once_does_not_take_the_requests_of_one_that_is_well():
+def test_failing_instance_does_not_take_the_requests_of_a_healthy_one():
     async def scenario() -> None:
         rig = Rig(workers=2)
         sick, well = rig.workers
@@ -481,7 +481,7 @@ def test_an_instance_that_fails_at_once_does_not_take_the_requests_of_one_that_i
     run(scenario())
 
 
-def test_an_instance_that_rests_is_probed_by_the_timer_alone_and_serves_again():
+def test_ejected_instance_is_probed_by_the_timer_alone_and_serves_again():
     async def scenario() -> None:
         rig = Rig(workers=2)
         sick, well = rig.workers
@@ -505,7 +505,7 @@ def test_an_instance_that_rests_is_probed_by_the_timer_alone_and_serves_again():
     run(scenario())
 
 
-def test_a_client_whose_own_requests_fail_takes_no_instance_from_the_others():
+def test_client_errors_eject_no_instance():
     async def scenario() -> None:
         rig = Rig(workers=2)
         for _ in range(6):
@@ -526,7 +526,7 @@ def test_a_client_whose_own_requests_fail_takes_no_instance_from_the_others():
     run(scenario())
 
 
-def test_with_every_instance_sick_requests_get_the_real_error_at_once():
+def test_requests_get_the_real_error_at_once_if_every_instance_fails():
     async def scenario() -> None:
         rig = Rig(workers=2)
         for _ in range(6):
@@ -542,7 +542,7 @@ def test_with_every_instance_sick_requests_get_the_real_error_at_once():
     run(scenario())
 
 
-def test_a_taker_of_answers_that_raises_harms_no_other_of_its_batch(caplog):
+def test_callback_that_raises_affects_no_other_request_of_its_batch(caplog):
     async def scenario() -> None:
         rig = Rig()
 
@@ -561,7 +561,7 @@ def test_a_taker_of_answers_that_raises_harms_no_other_of_its_batch(caplog):
     assert "a defect of a front" in caplog.text
 
 
-def test_a_submitted_request_ends_once_and_gets_its_response_in_a_later_tick():
+def test_submitted_request_completes_once_in_a_later_tick():
     async def scenario() -> None:
         rig = Rig()
         events: list[str] = []
@@ -584,7 +584,7 @@ def test_a_submitted_request_ends_once_and_gets_its_response_in_a_later_tick():
     run(scenario())
 
 
-def test_a_request_may_be_cancelled_by_the_answer_of_its_batchmate():
+def test_request_may_be_cancelled_by_the_callback_of_its_batchmate():
     async def scenario() -> None:
         rig = Rig()
         answers: list[object] = []
@@ -599,7 +599,7 @@ def test_a_request_may_be_cancelled_by_the_answer_of_its_batchmate():
     run(scenario())
 
 
-def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
+def test_batches_on_the_loop_yield_to_others():
     async def scenario() -> None:
         class OnTheLoop:
             free_slots = 1
@@ -626,7 +626,7 @@ def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
     run(scenario())
 
 
-def test_a_caller_and_its_request_do_not_keep_each_other_in_memory():
+def test_caller_and_its_request_form_no_reference_cycle():
     class Caller:
         def __init__(self, scheduler: Scheduler, request: InferRequest) -> None:
             self.flight = scheduler.submit(request, self.done, self.ended)

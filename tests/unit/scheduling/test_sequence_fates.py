@@ -169,7 +169,7 @@ def strike(rig: Rig, cause: str) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "stage", "cause", "place"), CASES)
-def test_the_model_has_executed_start_or_what_follows_is_refused(strategy: str, stage: str, cause: str, place: str) -> None:
+def test_start_must_have_run_or_its_followers_are_refused(strategy: str, stage: str, cause: str, place: str) -> None:
     rig = prepared(strategy, stage, cause, place)
     strike(rig, cause)
     is_lost = stage != "running" and cause in ("cancel", "deadline", "queue timeout")
@@ -247,7 +247,7 @@ def check_that_nothing_is_left(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_start_that_was_refused_ends_the_sequence_that_had_its_id(strategy: str) -> None:
+def test_refused_start_ends_the_earlier_sequence_of_its_id(strategy: str) -> None:
     rig = Rig(strategy, most=2, max_queue_size=1)
     rig.ask("0", MARKS["start"], 1)
     with pytest.raises(Overloaded):
@@ -273,7 +273,7 @@ def check_idle_places(rig: Rig, most: int) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_start_whose_deadline_had_passed_when_it_came_leaves_no_sequence(strategy: str) -> None:
+def test_start_with_an_expired_deadline_creates_no_sequence(strategy: str) -> None:
     rig = Rig(strategy, most=1)
     with pytest.raises(DeadlineExceeded):
         rig.ask("0", MARKS["start"], deadline_ns=rig.time.now)
@@ -283,7 +283,7 @@ def test_a_start_whose_deadline_had_passed_when_it_came_leaves_no_sequence(strat
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_lost_restart_lets_the_requests_of_the_sequence_before_it_end(strategy: str) -> None:
+def test_lost_restart_lets_the_earlier_sequence_complete(strategy: str) -> None:
     rig = Rig(strategy, most=1)
     rig.ask("0", MARKS["start"], 1)
     rig.ask("1", MARKS["middle"], 1)
@@ -300,7 +300,7 @@ def test_a_lost_restart_lets_the_requests_of_the_sequence_before_it_end(strategy
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_front_that_acts_while_it_takes_the_loss_of_a_start_cannot_run_its_followers(strategy: str) -> None:
+def test_callback_of_a_lost_start_cannot_run_its_followers(strategy: str) -> None:
     """The front cancels the request in the way, and sends another follower, before the scheduler has refused the followers."""
     rig = Rig(strategy, most=1)
     rig.ask("other", SequenceMark(8, is_start=True))

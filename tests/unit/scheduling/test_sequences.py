@@ -100,7 +100,7 @@ def end(number: int | str = 7) -> SequenceMark:
     return SequenceMark(number, is_end=True)
 
 
-def test_requests_of_a_sequence_run_one_after_the_other_with_the_state_of_the_one_before():
+def test_requests_of_a_sequence_run_in_order_with_the_state_of_the_previous_one():
     rig = Rig()
     for place, mark in enumerate([start(), SequenceMark(7), end()]):
         rig.ask(str(place), mark, value=10**place)
@@ -111,7 +111,7 @@ def test_requests_of_a_sequence_run_one_after_the_other_with_the_state_of_the_on
     assert rig.scheduler.unanswered == 0
 
 
-def test_the_model_gets_the_position_in_the_sequence():
+def test_model_gets_the_position_in_the_sequence():
     rig = Rig()
     seen = []
     for place, mark in enumerate([start(), SequenceMark(7), end()]):
@@ -150,7 +150,7 @@ def test_different_sequences_share_batches():
         (start("text"), 1, "sequence id 'text' must be an integer for model 'm'"),
     ],
 )
-def test_what_is_no_sequence_is_refused(mark, rows, text):
+def test_invalid_sequence_requests_are_refused(mark, rows, text):
     rig = Rig()
     with pytest.raises(InvalidRequest) as caught:
         rig.ask("r", mark, rows=rows)
@@ -159,7 +159,7 @@ def test_what_is_no_sequence_is_refused(mark, rows, text):
     assert rig.scheduler.unanswered == 0
 
 
-def test_ids_may_be_text_where_the_model_takes_text():
+def test_ids_may_be_text_if_the_model_accepts_text():
     rig = Rig(controls=(ControlInput(ControlKind.ID, "ID", DataType.BYTES),))
     rig.ask("0", start("mine"))
     assert rig.batch()[0].inputs["ID"].tolist() == [[b"mine"]]
@@ -167,13 +167,13 @@ def test_ids_may_be_text_where_the_model_takes_text():
         rig.ask("1", start(5))
 
 
-def test_an_id_too_large_for_the_models_type_is_refused():
+def test_id_too_large_for_the_models_type_is_refused():
     rig = Rig(controls=(ControlInput(ControlKind.ID, "ID", INT32),))
     with pytest.raises(InvalidRequest, match="is too large for model 'm', which takes INT32"):
         rig.ask("0", start(2**40))
 
 
-def test_after_its_end_a_sequence_is_forgotten():
+def test_ended_sequence_is_dropped():
     rig = Rig()
     rig.ask("0", SequenceMark(7, is_start=True, is_end=True))
     rig.finish_all()
@@ -181,7 +181,7 @@ def test_after_its_end_a_sequence_is_forgotten():
         rig.ask("1", SequenceMark(7))
 
 
-def test_a_sequence_idle_for_too_long_is_forgotten():
+def test_idle_sequence_is_dropped_after_its_timeout():
     rig = Rig()
     rig.ask("0", start())
     rig.finish_all()
@@ -194,7 +194,7 @@ def test_a_sequence_idle_for_too_long_is_forgotten():
         rig.ask("2", SequenceMark(7))
 
 
-def test_another_start_begins_anew():
+def test_another_start_restarts_the_sequence():
     rig = Rig()
     rig.ask("0", start(), value=5)
     rig.ask("1", SequenceMark(7), value=5)
@@ -204,7 +204,7 @@ def test_another_start_begins_anew():
     assert [rig.out(name) for name in "0123"] == [5, 10, 1, 2]
 
 
-def test_what_another_start_ends_makes_room_as_soon_as_its_last_request_is_answered():
+def test_restarted_sequence_frees_its_slot_with_the_response_of_its_last_request():
     rig = Rig(most=1)
     rig.ask("0", start(), value=5)
     rig.batch()
@@ -215,7 +215,7 @@ def test_what_another_start_ends_makes_room_as_soon_as_its_last_request_is_answe
     assert rig.out("1") == 1
 
 
-def test_an_end_that_comes_to_its_turn_too_late_leaves_the_sequence_to_the_idle_timeout():
+def test_expired_end_leaves_the_sequence_to_the_idle_timeout():
     rig = Rig(most=1)
     rig.ask("0", start(1))
     rig.ask("1", end(1), timeout_us=50)
@@ -230,7 +230,7 @@ def test_an_end_that_comes_to_its_turn_too_late_leaves_the_sequence_to_the_idle_
     assert [item.request_id for item in rig.batch()] == ["2"]
 
 
-def test_sequences_beyond_the_bound_wait_for_an_end_or_for_an_idle_one():
+def test_sequences_above_the_bound_wait_for_an_ended_or_idle_one():
     rig = Rig(most=1)
     rig.ask("0", start(1))
     rig.ask("1", start(2), value=3)
@@ -245,7 +245,7 @@ def test_sequences_beyond_the_bound_wait_for_an_end_or_for_an_idle_one():
     assert rig.out("2") == 4
 
 
-def test_a_failed_request_leaves_the_state_as_it_was():
+def test_failed_request_leaves_the_state_unchanged():
     rig = Rig()
     rig.ask("0", start(), value=5)
     rig.finish_all()
@@ -259,7 +259,7 @@ def test_a_failed_request_leaves_the_state_as_it_was():
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_request_that_is_taken_back_lets_the_next_one_go(is_running):
+def test_cancelled_request_unblocks_the_next_one(is_running):
     rig = Rig()
     flights = [rig.ask(str(place), mark, value=10**place) for place, mark in enumerate([start(), SequenceMark(7), end()])]
     rig.batch()
@@ -285,7 +285,7 @@ def test_waiting_requests_are_bounded():
         rig.ask("2", SequenceMark(7))
 
 
-def test_all_that_waits_or_runs_is_answered_when_the_model_goes():
+def test_all_waiting_and_running_requests_complete_when_the_model_is_unloaded():
     rig = Rig(most=1)
     idle: list[bool] = []
     rig.scheduler.on_idle = lambda: idle.append(True)
@@ -310,7 +310,7 @@ def whole(number: int) -> SequenceMark:
     return SequenceMark(number, is_start=True, is_end=True)
 
 
-def test_a_sequence_that_was_taken_back_before_it_began_leaves_nothing():
+def test_sequence_cancelled_before_its_start_leaves_nothing():
     rig = Rig(most=1)
     rig.ask("0", start(1))
     rig.finish_all()
@@ -328,7 +328,7 @@ def test_a_sequence_that_was_taken_back_before_it_began_leaves_nothing():
 
 @pytest.mark.parametrize("is_begun", [False, True])
 @pytest.mark.parametrize(("limit", "error"), [("deadline_ns", DeadlineExceeded), ("timeout_us", QueueTimeout)])
-def test_a_request_whose_time_runs_out_before_its_turn_is_answered_then(limit, error, is_begun):
+def test_request_that_expires_before_its_turn_completes_then(limit, error, is_begun):
     rig = Rig(most=1)
     rig.ask("0", start(1))
     rig.batch()
@@ -345,7 +345,7 @@ def test_a_request_whose_time_runs_out_before_its_turn_is_answered_then(limit, e
     assert rig.ended == ["1", "0", "2"]
 
 
-def test_the_time_that_a_request_waited_for_its_turn_counts_in_the_queue_too():
+def test_time_before_its_turn_is_counted_as_queue_time_of_a_request():
     rig = Rig()
     rig.ask("0", start())
     rig.ask("1", SequenceMark(7), timeout_us=50)
@@ -355,7 +355,7 @@ def test_the_time_that_a_request_waited_for_its_turn_counts_in_the_queue_too():
     assert [(item.request_id, item.timeout_us) for item in rig.batch()] == [("1", 10)]
 
 
-def test_any_number_of_sequences_that_are_late_all_at_once_are_all_answered():
+def test_any_number_of_simultaneously_late_sequences_complete():
     rig = Rig(most=1, max_queue_size=3000)
     rig.ask("0", whole(1))
     rig.batch()
@@ -369,7 +369,7 @@ def test_any_number_of_sequences_that_are_late_all_at_once_are_all_answered():
     assert len(rig.ended) == 1999
 
 
-def test_a_front_that_raises_on_its_answer_does_not_end_the_sequence(caplog):
+def test_callback_that_raises_does_not_end_the_sequence(caplog):
     rig = Rig()
 
     def broken(_: EngineResult) -> None:
@@ -385,7 +385,7 @@ def test_a_front_that_raises_on_its_answer_does_not_end_the_sequence(caplog):
     assert "taking the answer of a request raised" in caplog.text
 
 
-def test_the_state_of_a_sequence_keeps_no_batch_of_others_in_memory():
+def test_state_of_a_sequence_holds_no_batch_of_others_in_memory():
     rig = Rig()
     for number in (1, 2):
         rig.ask(str(number), start(number), value=number)
@@ -399,7 +399,7 @@ def test_the_state_of_a_sequence_keeps_no_batch_of_others_in_memory():
 
 @pytest.mark.slow
 @given(st.data())
-def test_whatever_happens_each_request_has_one_end_and_is_counted_once(data):
+def test_each_request_has_one_completion_and_is_counted_once(data):
     rig = Rig(most=2, max_queue_size=12)
     flights: dict[str, InFlight] = {}
     sent = cancelled = 0

@@ -19,7 +19,7 @@ def pending(enqueued_ns: int, trace: RequestTrace | None) -> Pending:
     return Pending(request, None, 1, enqueued_ns, None, lambda _: None, lambda: None, lambda _: None)
 
 
-def test_what_is_traced_in_a_batch_gets_its_points_and_the_others_nothing():
+def test_traced_requests_of_a_batch_get_their_timestamps_and_others_none():
     record = TraceRecord(1, "m", 1, "", None)
     trace = RequestTrace(record, lambda _: None, 5, has_timestamps=True, has_tensors=False)
     entries = [pending(10, trace), pending(11, None)]

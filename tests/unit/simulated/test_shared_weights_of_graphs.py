@@ -28,14 +28,14 @@ def graph(rows: int, *names: str) -> bytes:
 WEIGHTS = {"w": np.array([1, 2, 3], np.float32), "s": np.array(10, np.float32)}
 
 
-def test_several_graphs_read_the_same_weights_scalars_too() -> None:
+def test_several_graphs_share_weights_including_scalars() -> None:
     for rows in (1, 4):
         runner = GraphRunner(graph(rows, "w", "s"), weights=WEIGHTS)
         found = runner.run({"x": np.ones((rows, 3), np.float32)}, ["y"])["y"]
         assert found.tolist() == [[11.0, 12.0, 13.0]] * rows
 
 
-def test_weights_may_be_read_only_and_laid_out_otherwise() -> None:
+def test_weights_may_be_read_only_and_non_contiguous() -> None:
     strided = np.arange(6, dtype=np.float32)[::2]
     strided.flags.writeable = False
     runner = GraphRunner(graph(1, "w", "s"), weights={**WEIGHTS, "w": strided})
@@ -47,7 +47,7 @@ def test_weights_may_be_read_only_and_laid_out_otherwise() -> None:
     [{"w": WEIGHTS["w"]}, {**WEIGHTS, "other": WEIGHTS["w"]}, {**WEIGHTS, "w": np.ones(4, np.float32)}],
     ids=["missing", "unknown", "another shape"],
 )
-def test_weights_that_do_not_fit_the_graph_are_refused(weights: dict[str, np.ndarray]) -> None:
+def test_weights_that_contradict_the_graph_are_refused(weights: dict[str, np.ndarray]) -> None:
     with pytest.raises(NumericsError, match="the lowered graph cannot be prepared"):
         GraphRunner(graph(1, "w", "s"), weights=weights)
 

@@ -192,7 +192,7 @@ def data_for(model: onnx.ModelProto) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_are_rounded_where_the_graph_says_at_every_optimisation_level(case: str) -> None:
+def test_values_are_rounded_as_the_graph_requires_at_every_optimisation_level(case: str) -> None:
     model = CASES[case]()
     x = data_for(model)
     names = [output.name for output in model.graph.output]
@@ -206,7 +206,7 @@ def test_values_are_rounded_where_the_graph_says_at_every_optimisation_level(cas
         assert all(values[place].tobytes() == expected[place].tobytes() for values in by_level.values())
 
 
-def test_the_comparison_would_notice_a_lost_rounding() -> None:
+def test_comparison_detects_a_missing_rounding() -> None:
     def products(*, is_stored: bool) -> bytes:
         g = Lowered((4, 16))
         third = g.op("Mul", "x", g.constant(np.float32(1 / 3)))
@@ -220,7 +220,7 @@ def test_the_comparison_would_notice_a_lost_rounding() -> None:
     assert not np.array_equal(rounded, unrounded)
 
 
-def test_rounding_is_that_of_numpy_half() -> None:
+def test_rounding_equals_that_of_numpy_half() -> None:
     g = Lowered((6,))
     g.nodes.append(helper.make_node("Identity", [g.stored("x")], ["y"]))
     x = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65519, 65520, 2**-25, 6e-8], np.float32)
@@ -231,12 +231,12 @@ def test_rounding_is_that_of_numpy_half() -> None:
         assert y.tobytes() == x.astype(np.float16).astype(np.float32).tobytes()
 
 
-def test_a_graph_that_is_none_is_refused() -> None:
+def test_invalid_graph_is_refused() -> None:
     with pytest.raises(NumericsError, match="cannot be prepared"):
         GraphRunner(b"no model")
 
 
-def test_a_missing_input_is_named_without_the_runtimes_status_code() -> None:
+def test_missing_input_is_named_without_the_runtimes_status_code() -> None:
     runner = GraphRunner(gelu().SerializeToString())
 
     with pytest.raises(NumericsError, match="failed") as caught:
@@ -246,12 +246,12 @@ def test_a_missing_input_is_named_without_the_runtimes_status_code() -> None:
     assert "[ONNXRuntimeError]" not in str(caught.value)
 
 
-def test_a_custom_operator_library_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_custom_operator_library_is_named(tmp_path: Path) -> None:
     with pytest.raises(NumericsError, match="no_such_library"):
         GraphRunner(gelu().SerializeToString(), custom_op_libraries=[tmp_path / "no_such_library.so"])
 
 
-def test_the_values_of_a_graph_are_listed_by_shape_and_type() -> None:
+def test_values_of_a_graph_are_listed_by_shape_and_type() -> None:
     runner = GraphRunner(layer_norm().SerializeToString())
     (value,) = runner.inputs.values()
 
@@ -261,7 +261,7 @@ def test_the_values_of_a_graph_are_listed_by_shape_and_type() -> None:
     assert not value.fits([4, 16], np.dtype(np.float16))
 
 
-def test_what_is_not_known_of_a_value_fits_everything() -> None:
+def test_unknown_type_or_shape_matches_everything() -> None:
     half = np.dtype(np.float16)
     assert GraphValue((None, 3), half).fits([7, 3], half)
     assert not GraphValue((None, 3), half).fits([7, 4], half)
@@ -270,7 +270,7 @@ def test_what_is_not_known_of_a_value_fits_everything() -> None:
     assert str(GraphValue((None, 3), half)) == "float16[?, 3]"
 
 
-def test_a_graph_with_a_name_that_is_no_text_is_refused_without_a_word_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+def test_graph_with_a_name_that_is_not_text_is_refused_without_output_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     damaged = gelu().SerializeToString().replace(b"Erf", b"E\xffrf"[:3])
 
     with pytest.raises(NumericsError, match="cannot be prepared"):
@@ -278,5 +278,5 @@ def test_a_graph_with_a_name_that_is_no_text_is_refused_without_a_word_on_stdout
     assert capfd.readouterr().out == ""
 
 
-def test_no_outputs_are_no_values() -> None:
+def test_empty_outputs_return_no_values() -> None:
     assert GraphRunner(gelu().SerializeToString()).run({}, []) == {}

@@ -18,7 +18,7 @@ def test_virtual_time_moves_only_when_moved() -> None:
     assert clock.wall_ms() == 1500
 
 
-def test_whoever_waits_for_a_virtual_moment_is_woken_when_it_comes() -> None:
+def test_waiter_for_a_virtual_time_is_woken_at_that_time() -> None:
     clock, condition, woken = VirtualClock(), threading.Condition(), threading.Event()
 
     def wait() -> None:
@@ -38,14 +38,14 @@ def test_whoever_waits_for_a_virtual_moment_is_woken_when_it_comes() -> None:
     thread.join(10)
 
 
-def test_a_wait_for_a_past_moment_returns_at_once() -> None:
+def test_wait_for_a_past_time_returns_at_once() -> None:
     for clock in (HostClock(), VirtualClock()):
         condition = threading.Condition()
         with condition:
             clock.wait(condition, clock.now_ns())
 
 
-def test_without_pacing_nothing_is_waited_for() -> None:
+def test_without_pacing_every_wait_returns_at_once() -> None:
     clock = VirtualClock()
     Pacer(clock, Pacing.NONE).occupy(3600)
 
@@ -64,7 +64,7 @@ def test_virtual_pacing_needs_a_clock_that_can_be_moved() -> None:
         Pacer(HostClock(), Pacing.VIRTUAL)
 
 
-def test_realtime_pacing_waits_for_the_moment_and_ends_when_stopped() -> None:
+def test_realtime_pacing_waits_for_its_time_and_ends_when_stopped() -> None:
     clock, condition, stopped, results = VirtualClock(), threading.Condition(), threading.Event(), list[bool]()
     pacer = Pacer(clock, Pacing.REALTIME)
 
@@ -85,7 +85,7 @@ def test_realtime_pacing_waits_for_the_moment_and_ends_when_stopped() -> None:
     assert not thread.is_alive()
 
 
-def test_work_that_waited_begins_where_the_last_ended() -> None:
+def test_queued_work_begins_at_the_end_of_the_last() -> None:
     timeline = Timeline()
     assert timeline.reserve(100, now_ns=50, was_waiting=True) == 0  # a host that is late by less than the slack
     assert timeline.reserve(100, now_ns=50, was_waiting=True) == 100
@@ -93,7 +93,7 @@ def test_work_that_waited_begins_where_the_last_ended() -> None:
     assert (timeline.free_at_ns, timeline.busy_ns) == (300, 300)
 
 
-def test_work_that_came_later_begins_when_it_came() -> None:
+def test_later_work_begins_at_its_arrival() -> None:
     timeline = Timeline()
     timeline.reserve(100, now_ns=0, was_waiting=False)
 
@@ -101,7 +101,7 @@ def test_work_that_came_later_begins_when_it_came() -> None:
     assert timeline.reserve(100, now_ns=600 + Timeline.SLACK_NS + 1, was_waiting=True) == 600 + Timeline.SLACK_NS + 1
 
 
-def test_a_transfer_takes_latency_and_bytes_over_bandwidth() -> None:
+def test_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
     assert HostLink(bytes_per_s=1e9, latency_s=1e-6).transfer_s(1000) == pytest.approx(2e-6)
     with pytest.raises(ValueError, match="positive bandwidth"):
         HostLink(bytes_per_s=0)

@@ -55,7 +55,7 @@ def golden() -> list[str]:
     return (HERE / "tfs_descriptors.golden.txt").read_text().splitlines()
 
 
-def test_the_messages_are_those_that_clients_have():
+def test_messages_equal_those_of_the_clients():
     file_lines = runpy.run_path(str(HERE.parent / "protos" / "list_descriptors.py"))["file_lines"]
     found: set[str] = set()
     for module in MODULES:
@@ -66,7 +66,7 @@ def test_the_messages_are_those_that_clients_have():
 
 
 @pytest.mark.skipif(not CLIENTS_PYTHON.exists(), reason="no .venv-clients here (`make clients-env` builds it)")
-def test_the_published_client_declares_every_line_of_them():
+def test_published_client_declares_every_line_of_them():
     probe = [CLIENTS_PYTHON, "-c", PUBLISHED, HERE.parent / "protos" / "list_descriptors.py"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if "No module named 'tensorflow" in done.stderr or not done.stdout:

@@ -34,7 +34,7 @@ def classify(*values: int, datatype: DataType = FP32) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("datatype", "bits"), [(FP16, 11), (FP32, 24), (FP64, 53)])
-def test_a_whole_number_is_exact_or_refused(datatype: DataType, bits: int) -> None:
+def test_whole_number_is_exact_or_refused(datatype: DataType, bits: int) -> None:
     largest = (1 << bits) - 1
     assert classify(largest, -largest, datatype=datatype).tolist() == [[largest, -largest]]
     for value in (1 << bits | 1, -(1 << bits | 1), (1 << 62) + 1):
@@ -42,7 +42,7 @@ def test_a_whole_number_is_exact_or_refused(datatype: DataType, bits: int) -> No
             classify(1, value, datatype=datatype)
 
 
-def test_regress_and_multi_inference_refuse_it_too() -> None:
+def test_regress_and_multi_inference_refuse_inexact_numbers_too() -> None:
     service = TfsService(FakeEngine(scores()), Limits())
     regress = regression_pb2.RegressionRequest()
     regress.model_spec.name = "m"
@@ -61,18 +61,18 @@ def rest(values: list[object], datatype: DataType = FP32) -> np.ndarray:
     return arrays(read_body({"examples": [{"x": values}]}, "classify"), check)["x"]  # type: ignore[return-value, dict-item, list-item]
 
 
-def test_rest_refuses_whole_numbers_among_fractions_too() -> None:
+def test_rest_refuses_inexact_whole_numbers_among_fractions_too() -> None:
     assert rest([1, 0.5]).tolist() == [[1.0, 0.5]]
     with pytest.raises(InvalidRequest, match="16777217"):
         rest([16777217, 0.5])
 
 
-def test_a_number_beyond_the_range_of_a_float_is_not_made_infinite() -> None:
+def test_number_beyond_the_range_of_a_float_does_not_become_infinite() -> None:
     assert np.isposinf(rest([float("inf")], FP16)).all()
     with pytest.raises(InvalidRequest, match=r"1e\+30"):
         rest([1e30], FP16)
 
 
-def test_fractions_are_rounded_as_ever() -> None:
+def test_fractions_are_rounded() -> None:
     assert isinstance(read_body({"examples": [{"x": [0.1]}]}, "classify"), Examples)
     assert rest([0.1]).tolist() == [[float(np.float32(0.1))]]

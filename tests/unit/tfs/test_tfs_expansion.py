@@ -62,7 +62,7 @@ def predict(engine: FakeEngine, data: bytes, limits: Limits = LIMITS) -> Any:
         ((1, 1 << 40, 2), InvalidRequest, "unexpected shape"),
     ],
 )
-def test_what_a_value_fills_is_bounded_and_no_matter_of_trying_again(shape: tuple[int, ...], error: type[Exception], text: str) -> None:
+def test_expansion_of_a_value_is_bounded_and_not_retryable(shape: tuple[int, ...], error: type[Exception], text: str) -> None:
     engine = FakeEngine(small())
     with pytest.raises(error, match=text):
         predict(engine, filled(shape))
@@ -70,7 +70,7 @@ def test_what_a_value_fills_is_bounded_and_no_matter_of_trying_again(shape: tupl
     assert engine.requests == []
 
 
-def test_what_is_filled_is_paid_for_before_it_is_made() -> None:
+def test_expanded_values_are_reserved_before_they_are_allocated() -> None:
     engine = FakeEngine(small())
     predict(engine, filled((1, 1000)))
     assert 4000 <= engine.peak_bytes < 5000
@@ -78,7 +78,7 @@ def test_what_is_filled_is_paid_for_before_it_is_made() -> None:
         predict(FakeEngine(small(), budget_bytes=4000), filled((1, 1000)))
 
 
-def test_one_string_for_many_counts_once_for_each() -> None:
+def test_string_repeated_for_many_elements_counts_once_for_each() -> None:
     text = b"x" * 1000
     engine = FakeEngine(small(DataType.BYTES))
     predict(engine, filled((1, 500), text))
@@ -99,7 +99,7 @@ def classify_request(examples: int, values: int) -> bytes:
     return request.SerializeToString()
 
 
-def test_a_context_counts_once_for_each_example() -> None:
+def test_context_counts_once_for_each_example() -> None:
     engine = FakeEngine(scores())
     service = TfsService(engine, LIMITS)
     run(service.examples.classify(classify_request(32, 1000), None))
@@ -110,7 +110,7 @@ def test_a_context_counts_once_for_each_example() -> None:
     assert len(engine.requests) == 1
 
 
-def test_a_context_is_not_copied_for_more_examples_than_the_model_takes() -> None:
+def test_context_is_not_copied_for_more_examples_than_the_maximum() -> None:
     request = classification_pb2.ClassificationRequest.FromString(classify_request(100_000, 1))
     for index in range(1000):
         request.input.example_list_with_context.context.features.feature[f"f{index}"].float_list.value.append(1)
@@ -118,7 +118,7 @@ def test_a_context_is_not_copied_for_more_examples_than_the_model_takes() -> Non
         run(TfsService(FakeEngine(scores()), Limits()).examples.classify(request.SerializeToString(), None))
 
 
-def test_rest_examples_with_a_context_are_held_to_the_same_bound() -> None:
+def test_rest_examples_with_a_context_have_the_same_bound() -> None:
     engine = FakeEngine(scores())
     rest = TfsRest(engine, LIMITS, TfsService(engine, LIMITS))
     body = {"context": {"x": [1.5] * 10_000}, "examples": [{}] * 64}
@@ -137,7 +137,7 @@ def scores() -> FakeModel:
     return model("m", of, lambda inputs: {"scores": np.zeros((len(inputs["x"]), 4), np.float32)})
 
 
-def test_the_arrays_of_a_context_hold_its_values_in_every_row() -> None:
+def test_context_arrays_have_its_values_in_every_row() -> None:
     engine = FakeEngine(scores())
     request = classification_pb2.ClassificationRequest.FromString(classify_request(2, 3))
     own = request.input.example_list_with_context.examples[1].features.feature["x"].float_list.value

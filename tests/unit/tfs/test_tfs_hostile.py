@@ -53,7 +53,7 @@ def outcome(answer: Coroutine[Any, Any, Any]) -> Any:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(body=BODIES | VALUES, verb=st.sampled_from(["predict", "classify", "regress"]))
-def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
+def test_any_json_gets_a_response_or_a_named_refusal(body: Any, verb: str):
     engine = FakeEngine(mixed())
     rest = TfsRest(engine, Limits(), TfsService(engine, Limits()))
 
@@ -70,7 +70,7 @@ def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=60), kind=st.sampled_from(["predict", "classify", "regress", "multi_inference"]))
-def test_any_bytes_are_answered_or_refused_by_name(data: bytes, kind: str):
+def test_any_bytes_get_a_response_or_a_named_refusal(data: bytes, kind: str):
     engine = FakeEngine(mixed())
     service = TfsService(engine, Limits())
     answer = service.predicting.from_message if kind == "predict" else getattr(service.examples, kind)
@@ -79,7 +79,7 @@ def test_any_bytes_are_answered_or_refused_by_name(data: bytes, kind: str):
     assert engine.reserved_bytes == 0
 
 
-def test_dimensions_are_bounded_before_anything_is_made_of_them():
+def test_dimensions_are_bounded_before_any_allocation():
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "simple"
     for name in ("INPUT0", "INPUT1"):
@@ -92,7 +92,7 @@ def test_dimensions_are_bounded_before_anything_is_made_of_them():
     assert engine.peak_bytes < 4 << 20
 
 
-def test_tasks_and_classes_of_one_answer_are_bounded():
+def test_tasks_and_classes_of_one_response_are_bounded():
     wide = model(
         "m",
         signature([TensorSpec("x", DataType.FP32, (1,))], [TensorSpec("y", DataType.FP32, (1000,))]),
@@ -112,7 +112,7 @@ def test_tasks_and_classes_of_one_answer_are_bounded():
         asyncio.run(service.examples.multi_inference(many.SerializeToString(), None))
 
 
-def test_a_rest_request_ends_when_its_time_is_over():
+def test_rest_request_ends_at_its_deadline():
     async def forever(request: InferRequest) -> None:
         await asyncio.Event().wait()
 

@@ -77,7 +77,7 @@ def raw(array: Any) -> tensor_pb2.TensorProto:
     return tensor(array, types_pb2.DT_INT32, tensor_content=array.tobytes())
 
 
-def test_predict_answers_typed_values_because_clients_read_them():
+def test_predict_returns_typed_values_because_clients_read_them():
     answer = answered(FakeEngine(simple()), "Predict", predict({"INPUT0": raw(A), "INPUT1": raw(A)}))
     assert sorted(answer.outputs) == ["OUTPUT0", "OUTPUT1"]
     found = answer.outputs["OUTPUT0"]
@@ -88,7 +88,7 @@ def test_predict_answers_typed_values_because_clients_read_them():
 
 @pytest.mark.parametrize("datatype", [*FIELDS, DataType.FP16, DataType.BF16, DataType.BYTES])
 @pytest.mark.parametrize("is_raw", [True, False])
-def test_every_element_type_goes_both_ways(datatype: DataType, is_raw: bool):
+def test_every_element_type_round_trips(datatype: DataType, is_raw: bool):
     if datatype is DataType.BYTES and is_raw:
         return
     number = types_pb2.DataType.Value(NUMBERS.get(datatype.value, f"DT_{datatype.value}"))
@@ -103,20 +103,20 @@ def test_every_element_type_goes_both_ways(datatype: DataType, is_raw: bool):
     assert answer.outputs["OUTPUT"].dtype == number
 
 
-def test_the_last_value_stands_for_all_that_are_missing():
+def test_last_value_fills_all_missing_ones():
     engine = FakeEngine(echo(DataType.FP32, (2, 2), name="m"))
     answered(engine, "Predict", predict({"INPUT": tensor(np.empty((2, 2, 2)), 1, float_val=[1, 2, 3])}, "m"))
     assert engine.requests[0].inputs["INPUT"].reshape(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
 
 
-def test_large_tensors_are_cut_out_of_the_message_and_answered_off_the_loop():
+def test_large_tensors_are_views_of_the_message_and_encoded_off_the_loop():
     values = np.random.default_rng(1).standard_normal((2, 300_000)).astype(np.float32)
     made = tensor(values, types_pb2.DT_FLOAT, tensor_content=values.tobytes())
     answer = answered(FakeEngine(echo(DataType.FP32)), "Predict", predict({"INPUT": made}, "echo_fp32", output_filter=["OUTPUT"]))
     np.testing.assert_array_equal(np.array(answer.outputs["OUTPUT"].float_val, np.float32).reshape(2, -1), values)
 
 
-def test_output_filter_gives_those_outputs_alone():
+def test_output_filter_returns_only_the_named_outputs():
     request = predict({"INPUT0": raw(A), "INPUT1": raw(A)}, output_filter=["OUTPUT1"])
     assert list(answered(FakeEngine(simple()), "Predict", request).outputs) == ["OUTPUT1"]
 
@@ -179,14 +179,14 @@ REFUSALS: list[tuple[Any, type[ServingError], int, str]] = [
 
 
 @pytest.mark.parametrize(("request_", "kind", "code", "text"), REFUSALS, ids=[text[:30] for *_, text in REFUSALS])
-def test_what_is_wrong_with_a_predict_request(request_: Any, kind: type[ServingError], code: int, text: str):
+def test_invalid_predict_request_is_refused_with_its_reason(request_: Any, kind: type[ServingError], code: int, text: str):
     error = refusal(FakeEngine(simple()), "Predict", request_)
     assert isinstance(error, kind)
     assert text in error.message
     assert tfs_status(error).grpc == code
 
 
-def test_one_value_cannot_fill_more_than_all_requests_may_take():
+def test_one_value_cannot_fill_more_than_the_request_limit():
     made = tensor(np.empty((1, 2, 2)), types_pb2.DT_FLOAT, float_val=[1])
     made.tensor_shape.dim[1].size = 1 << 40
     error = refusal(FakeEngine(echo(DataType.FP32, (-1, 2), name="m")), "Predict", predict({"INPUT": made}, "m"))
@@ -201,7 +201,7 @@ def test_labels_are_resolved_by_the_operators_list():
     assert engine.requests[0].model_version == 2
 
 
-def test_metadata_is_what_perf_analyzer_reads():
+def test_metadata_has_the_form_that_perf_analyzer_reads():
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "simple"
     answer = answered(FakeEngine(simple()), "GetModelMetadata", request)
@@ -217,14 +217,14 @@ def test_metadata_is_what_perf_analyzer_reads():
     ("fields", "text"),
     [([], "must specify at least one metadata_field"), (["other"], "Metadata field other is not supported")],
 )
-def test_metadata_fields_that_are_not_there(fields: list[str], text: str):
+def test_unknown_metadata_fields_are_refused(fields: list[str], text: str):
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=fields)
     request.model_spec.name = "simple"
     assert text in refusal(FakeEngine(simple()), "GetModelMetadata", request).message
     assert refusal(FakeEngine(), "GetModelMetadata", get_model_metadata_pb2.GetModelMetadataRequest()).message == "Missing ModelSpec"
 
 
-def test_status_tells_the_states_of_all_versions():
+def test_status_reports_the_states_of_all_versions():
     found = simple()
     found.versions = (2, 7)
     request = get_model_status_pb2.GetModelStatusRequest()
@@ -269,7 +269,7 @@ def test_examples_are_regressed_and_classified_at_once():
     assert [each.classes[0].score for each in answer.results[0].classification_result.classifications] == [3.0, 7.0]
 
 
-def test_tasks_that_cannot_be_done_together():
+def test_incompatible_tasks_are_refused():
     both = inference_pb2.MultiInferenceRequest()
     assert "at least one task" in refusal(FakeEngine(), "MultiInference", both).message
     for name in ("m", "n"):
@@ -281,13 +281,13 @@ def test_tasks_that_cannot_be_done_together():
     assert isinstance(refusal(FakeEngine(), "MultiInference", both), Unsupported)
 
 
-def test_no_examples_are_an_error():
+def test_request_without_examples_is_an_error():
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = "m"
     assert refusal(FakeEngine(regressor()), "Classify", request).message == "Input is empty."
 
 
-def test_many_empty_examples_are_priced_before_they_are_parsed():
+def test_many_empty_examples_are_counted_before_they_are_parsed():
     request = b"\x12\x80\x80\x04\x0a\xfd\xff\x03" + b"\x0a\x00" * 32_766
     engine = FakeEngine(regressor(), budget_bytes=1 << 20)
     assert "no room" in refusal(engine, "Classify", request).message
@@ -301,7 +301,7 @@ def reload(*models: tuple[str, str]) -> model_management_pb2.ReloadConfigRequest
     return request
 
 
-def test_a_list_of_models_is_taken_where_the_operator_allows_it():
+def test_list_of_models_is_accepted_if_the_operator_allows_it():
     engine = FakeEngine()
     answer = answered(engine, "HandleReloadConfigRequest", reload(("a", "/models/a")), settings=TfsSettings(allow_reload=True))
     assert answer.status.error_code == 0
@@ -320,12 +320,12 @@ def test_a_list_of_models_is_taken_where_the_operator_allows_it():
         (reload(("a", "/a"), ("a", "/b")), "Illegal to list model a multiple times"),
     ],
 )
-def test_lists_that_are_none(request_: Any, text: str):
+def test_invalid_lists_are_refused(request_: Any, text: str):
     settings = TfsSettings(allow_reload=True)
     assert text in refusal(FakeEngine(), "HandleReloadConfigRequest", request_, settings=settings).message
 
 
-def test_a_model_that_does_not_load_fails_the_reload():
+def test_model_that_fails_to_load_fails_the_reload():
     engine = FakeEngine()
     engine.load_error = ModelLoadError("model a: corrupt")
     error = refusal(engine, "HandleReloadConfigRequest", reload(("a", "/a")), settings=TfsSettings(allow_reload=True))

@@ -44,7 +44,7 @@ ONES, TWOS = [1] * 16, [2] * 16
 ROW = {"INPUT0": ONES, "INPUT1": TWOS}
 
 
-def test_row_form_takes_samples_and_answers_samples():
+def test_row_form_accepts_and_returns_samples():
     engine = FakeEngine(simple())
     status, answer = posted(engine, "/v1/models/simple:predict", {"instances": [ROW, {"INPUT0": TWOS, "INPUT1": ONES}]})
     assert (status, answer) == (
@@ -54,7 +54,7 @@ def test_row_form_takes_samples_and_answers_samples():
     assert engine.requests[0].rows == 2
 
 
-def test_column_form_takes_tensors_and_answers_tensors():
+def test_column_form_accepts_and_returns_tensors():
     body = {"inputs": {"INPUT0": [ONES], "INPUT1": [TWOS], "unknown": 1}, "signature_name": "serving_default"}
     status, answer = posted(FakeEngine(simple()), "/v1/models/simple:predict", body)
     assert (status, answer) == (200, {"outputs": {"OUTPUT0": [[3] * 16], "OUTPUT1": [[-1] * 16]}})
@@ -74,7 +74,7 @@ def test_one_column_needs_no_name(body: Any):
     ("second", "text"),
     [((3,), "Tensor name: B has inconsistent batch size: 3 expecting: 2"), ((), "Tensor name: B has no shape information ")],
 )
-def test_outputs_that_have_no_rows_in_common_cannot_be_answered_row_by_row(second: tuple[int, ...], text: str):
+def test_outputs_without_common_rows_cannot_be_returned_row_by_row(second: tuple[int, ...], text: str):
     outputs = [TensorSpec("A", DataType.FP32, (2,)), TensorSpec("B", DataType.FP32, second)]
     of = signature([TensorSpec("INPUT", DataType.FP32, (2,))], outputs, max_batch_size=0)
     engine = FakeEngine(model("m", of, lambda inputs: {"A": inputs["INPUT"], "B": np.ones(second, np.float32)}))
@@ -83,7 +83,7 @@ def test_outputs_that_have_no_rows_in_common_cannot_be_answered_row_by_row(secon
     assert (status, answer["outputs"]["A"]) == (200, [1.0, 2.0])
 
 
-def test_numbers_that_json_does_not_have_go_both_ways():
+def test_non_finite_numbers_round_trip():
     engine = FakeEngine(echo(DataType.FP32))
     status, answer = posted(engine, "/v1/models/echo_fp32:predict", b'{"instances": [[NaN, Infinity, -Infinity, 1, 0.1]]}')
     assert status == 200
@@ -92,7 +92,7 @@ def test_numbers_that_json_does_not_have_go_both_ways():
     assert found[1:] == [float("inf"), float("-inf"), 1.0, 0.1]
 
 
-def test_several_outputs_in_rows_keep_numbers_that_json_does_not_have():
+def test_several_outputs_in_rows_keep_non_finite_numbers():
     spec = TensorSpec("x", DataType.FP32, ())
     made = model("m", signature([spec], [TensorSpec("a", DataType.FP32, ()), TensorSpec("b", DataType.FP64, (2,))]), lambda given: {
         "a": given["x"], "b": np.array([[np.nan, 1.0]] * len(given["x"]))
@@ -106,7 +106,7 @@ def test_several_outputs_in_rows_keep_numbers_that_json_does_not_have():
     assert found == ['{"predictions":[{"a":1.5,"b":[NaN,1.0]},{"a":Infinity,"b":[NaN,1.0]}]}']
 
 
-def test_strings_are_text_and_bytes_are_base64_where_the_name_says_so():
+def test_strings_are_text_and_bytes_are_base64_if_the_name_requires_it():
     encoded = base64.b64encode(b"\xff\0").decode()
     body = {"instances": ["text", {"b64": encoded}]}
     specs = [TensorSpec("x", DataType.BYTES, ())]
@@ -118,14 +118,14 @@ def test_strings_are_text_and_bytes_are_base64_where_the_name_says_so():
         assert engine.requests[0].inputs["x"].tolist() == [b"text", b"\xff\0"]
 
 
-def test_half_precision_travels_as_numbers():
+def test_half_precision_values_are_json_numbers():
     assert posted(FakeEngine(echo(DataType.FP16)), "/v1/models/echo_fp16:predict", {"instances": [[1, 0.5]]}) == (
         200,
         {"predictions": [[1.0, 0.5]]},
     )
 
 
-def test_a_model_without_batch_dimension_takes_and_answers_whole_tensors():
+def test_model_without_batch_dimension_accepts_and_returns_whole_tensors():
     engine = FakeEngine(echo(DataType.INT64, (-1, 2), 0))
     assert posted(engine, "/v1/models/echo_int64:predict", {"instances": [[1, 2], [3, 4]]}) == (200, {"predictions": [[1, 2], [3, 4]]})
     scalar = FakeEngine(echo(DataType.FP32, (1,), 0))
@@ -143,13 +143,13 @@ def labelled() -> FakeModel:
     ("path", "version"),
     [("/versions/2", 2), ("/labels/stable", 2), ("/labels/canary", 7), ("", None)],
 )
-def test_versions_and_labels_of_the_path(path: str, version: int | None):
+def test_versions_and_labels_of_the_path_select_the_version(path: str, version: int | None):
     engine = FakeEngine(labelled())
     assert posted(engine, f"/V1/Models/simple{path}:PREDICT", {"instances": [ROW]})[0] == 200
     assert engine.requests[0].model_version == version
 
 
-def test_status_of_a_model_and_of_one_version():
+def test_status_is_returned_for_a_model_or_one_version():
     engine = FakeEngine(labelled())
     ready = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     assert got(engine, "/v1/models/simple") == (200, {"model_version_status": [{"version": "7", **ready}, {"version": "2", **ready}]})
@@ -198,7 +198,7 @@ REFUSALS: list[tuple[Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("body", "status", "text"), REFUSALS, ids=[text[:40] for *_, text in REFUSALS])
-def test_what_is_wrong_is_said_in_tensorflow_servings_words(body: Any, status: int, text: str):
+def test_errors_have_tensorflow_servings_texts(body: Any, status: int, text: str):
     engine = FakeEngine(simple())
     found, answer = posted(engine, "/v1/models/simple:predict?format=tfs", body)
     assert (found, list(answer)) == (status, ["error"])
@@ -220,7 +220,7 @@ def test_what_is_wrong_is_said_in_tensorflow_servings_words(body: Any, status: i
         (1, DataType.BOOL, "JSON Value: 1 Type: Number is not of expected type: bool"),
     ],
 )
-def test_values_that_do_not_fit_their_type(value: Any, datatype: DataType, text: str):
+def test_values_out_of_their_types_range_are_refused(value: Any, datatype: DataType, text: str):
     body = json.dumps({"instances": [value]}).encode()
     status, answer = posted(FakeEngine(echo(datatype, (), name="m")), "/v1/models/m:predict", body)
     assert status == 400
@@ -233,7 +233,7 @@ def test_whole_numbers_beyond_every_float_are_refused():
     assert (status, "JSON Parse error" in answer["error"]) == (400, True)
 
 
-def test_codes_are_those_of_tensorflow_serving():
+def test_codes_equal_those_of_tensorflow_serving():
     async def full(request: object) -> None:
         raise Overloaded("the queue is full", retry_after_s=1.0)
 
@@ -261,7 +261,7 @@ def classifier(outputs: list[TensorSpec], function: Any) -> FakeModel:
     )
 
 
-def test_classify_answers_labels_with_scores():
+def test_classify_returns_labels_with_scores():
     made = classifier([TensorSpec("y", DataType.FP32, (2,))], lambda given: {"y": given["x"] * 2})
     made.labels["y"] = ["cat"]
     body = {"context": {"x": [0.5, 1]}, "examples": [{}, {"x": [3, 4], "ignored": "z"}]}
@@ -271,7 +271,7 @@ def test_classify_answers_labels_with_scores():
     )
 
 
-def test_classes_and_scores_by_name_are_taken_as_they_are():
+def test_outputs_named_classes_and_scores_are_used_directly():
     names = np.array([[b"a", b"b"]], dtype=object)
     outputs = [TensorSpec("scores", DataType.FP32, (2,)), TensorSpec("classes", DataType.BYTES, (2,)), TensorSpec("z", DataType.FP32, (1,))]
     made = classifier(outputs, lambda given: {"scores": np.array([[np.nan, 1]], np.float32), "classes": names, "z": given["x"][:, :1]})
@@ -281,13 +281,13 @@ def test_classes_and_scores_by_name_are_taken_as_they_are():
     assert (first, np.isnan(score), second) == ("a", True, ["b", 1.0])
 
 
-def test_regress_answers_one_number_a_sample():
+def test_regress_returns_one_number_a_sample():
     made = classifier([TensorSpec("y", DataType.FP32, (1,))], lambda given: {"y": given["x"].sum(axis=1, keepdims=True)})
     body = {"examples": [{"x": [1, 2.5]}, {"x": [3, 4]}]}
     assert posted(FakeEngine(made), "/v1/models/m:regress", body) == (200, {"results": [3.5, 7.0]})
 
 
-def test_a_model_that_does_not_regress_is_named_where_the_refusal_is_noted():
+def test_model_without_regression_is_named_in_the_counted_refusal():
     engine = FakeEngine(classifier([TensorSpec("y", DataType.FP32, (2,)), TensorSpec("z", DataType.FP32, (2,))], lambda given: given))
     status, _ = posted(engine, "/v1/models/m:regress", {"examples": [{"x": [1, 2.5]}]})
     assert (status, engine.refused, set(engine.failed_models)) == (400, ["m"], {"m"})
@@ -311,14 +311,14 @@ def test_a_model_that_does_not_regress_is_named_where_the_refusal_is_noted():
         ({"examples": [{"x": [1, 2]}], "signature_name": "nope"}, "No signature was found with the name: nope"),
     ],
 )
-def test_examples_that_do_not_fit(body: Any, text: str):
+def test_invalid_examples_are_refused(body: Any, text: str):
     made = classifier([TensorSpec("y", DataType.FP32, (2,))], lambda given: {"y": given["x"]})
     status, answer = posted(FakeEngine(made), "/v1/models/m:classify", body)
     assert status == 400
     assert text in answer["error"]
 
 
-def test_a_model_that_is_no_classifier_says_what_it_is():
+def test_model_that_is_not_a_classifier_is_refused_with_its_outputs():
     status, answer = posted(FakeEngine(simple()), "/v1/models/simple:classify", {"examples": [{}]})
     assert status == 400
     assert 'at least one of "classes"' in answer["error"]

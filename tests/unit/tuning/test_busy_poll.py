@@ -54,7 +54,7 @@ def loop() -> Loop:
     return Loop()
 
 
-def test_it_looks_out_once_requests_come_soon_after_answers(loop: Loop) -> None:
+def test_polling_starts_once_requests_follow_responses_quickly(loop: Loop) -> None:
     loop.request()
     loop.requests(BUSY_POLL_FIRST_RUN - 1, 50)
     assert not loop.is_polling
@@ -66,14 +66,14 @@ def test_it_looks_out_once_requests_come_soon_after_answers(loop: Loop) -> None:
     assert loop.wait(40) == 40
 
 
-def test_it_never_does_for_one_that_takes_its_time(loop: Loop) -> None:
+def test_polling_never_starts_for_a_slow_client(loop: Loop) -> None:
     loop.request()
     for _ in range(500):
         assert loop.wait(MOST_US + 1) == 0
         loop.request()
 
 
-def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(loop: Loop) -> None:
+def test_unsuccessful_poll_is_short_and_the_next_one_needs_twice_as_many_requests(loop: Loop) -> None:
     loop.request()
     run = BUSY_POLL_FIRST_RUN
     while run < 2 * BUSY_POLL_MOST_RUN:
@@ -89,7 +89,7 @@ def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(l
     assert loop.is_polling
 
 
-def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
+def test_long_success_compensates_unsuccessful_polls(loop: Loop) -> None:
     loop.request()
     for _ in range(3):
         loop.requests(100, 50)
@@ -103,7 +103,7 @@ def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
     assert loop.is_polling
 
 
-def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
+def test_polling_stops_while_anything_is_in_flight(loop: Loop) -> None:
     loop.request()
     loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.wait(10)
@@ -116,7 +116,7 @@ def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
     assert not loop.poll.is_single()
 
 
-def test_a_request_behind_one_that_was_not_answered_within_its_read_is_not_counted(loop: Loop) -> None:
+def test_request_behind_an_unanswered_one_of_its_read_is_not_counted(loop: Loop) -> None:
     for _ in range(4 * BUSY_POLL_FIRST_RUN):
         loop.request()
         loop.poll.on_read()
@@ -126,7 +126,7 @@ def test_a_request_behind_one_that_was_not_answered_within_its_read_is_not_count
     assert not loop.is_polling
 
 
-def test_a_look_is_one_however_many_requests_it_finds(loop: Loop) -> None:
+def test_poll_counts_once_however_many_requests_it_finds(loop: Loop) -> None:
     loop.request()
     loop.requests(BUSY_POLL_FIRST_RUN, 50)
     for _ in range(10):
@@ -134,7 +134,7 @@ def test_a_look_is_one_however_many_requests_it_finds(loop: Loop) -> None:
     assert len(loop.turns) == 1
 
 
-def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: Loop) -> None:
+def test_other_frames_of_clients_neither_end_a_poll_nor_count_as_requests(loop: Loop) -> None:
     loop.request()
     for _ in range(4 * BUSY_POLL_FIRST_RUN):
         # As a ping that follows each answer at once; the next request takes its time.
@@ -148,7 +148,7 @@ def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: 
     assert loop.wait(40) == 40
 
 
-def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop) -> None:
+def test_request_late_by_less_than_a_turn_counts_as_unsuccessful(loop: Loop) -> None:
     loop.request()
     loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.now_ns += MOST_US * 1_000 + 1
@@ -170,7 +170,7 @@ def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop)
     assert loop.is_polling
 
 
-def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: Loop) -> None:
+def test_poll_ends_with_a_request_that_is_not_completed_within_its_read(loop: Loop) -> None:
     loop.request()
     loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.poll.on_read()
@@ -184,7 +184,7 @@ def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: L
     assert loop.is_polling
 
 
-def test_reads_look_out_for_the_client_that_alone_sends() -> None:
+def test_reads_of_a_single_client_start_polling() -> None:
     reads, loop, client = Reads(), Loop(), object()
     reads.busy_poll = loop.poll
 

@@ -15,7 +15,7 @@ STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
 
 
-def test_it_is_given_back_once_for_every_rest_after_work():
+def test_heap_is_trimmed_once_for_every_idle_time_after_work():
     watch = IdleHeapTrim()
     assert not watch.is_due(10.0, 5.0, is_quiet=True), "works"
     assert watch.is_due(10.1, 5.0, is_quiet=True)
@@ -24,28 +24,28 @@ def test_it_is_given_back_once_for_every_rest_after_work():
     assert watch.is_due(13.1, 5.0, is_quiet=True)
 
 
-def test_what_is_in_work_is_waited_for_however_little_it_takes():
+def test_trim_waits_for_work_in_flight_however_small():
     watch = IdleHeapTrim()
     watch.is_due(10.0, 5.0, is_quiet=True)
     assert not watch.is_due(10.0, 5.0, is_quiet=False)
     assert watch.is_due(10.0, 5.0, is_quiet=True)
 
 
-def test_what_is_owed_is_given_back_however_little_was_done():
+def test_pending_trim_runs_however_little_was_done():
     watch = IdleHeapTrim()
     assert not watch.is_due(0.1, 5.0, is_quiet=True)
     assert not watch.is_due(0.2, 5.0, is_quiet=False, is_forced=True)
     assert watch.is_due(0.2, 5.0, is_quiet=True, is_forced=True)
 
 
-def test_little_work_at_a_time_adds_up():
+def test_small_amounts_of_work_add_up():
     watch = IdleHeapTrim()
     due = [watch.is_due(0.1 * turn, 5.0, is_quiet=True) for turn in range(1, 12)]
     assert due.count(True) == 2
     assert not IdleHeapTrim().is_due(TRIM_WORK_S / 2, 60.0, is_quiet=True)
 
 
-def test_the_loop_goes_on_while_memory_is_given_back():
+def test_loop_continues_during_the_trim():
     trimmed_by: list[threading.Thread] = []
 
     async def run() -> None:
@@ -67,7 +67,7 @@ def test_the_loop_goes_on_while_memory_is_given_back():
     assert trimmed_by[0] is not threading.main_thread()
 
 
-def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_without_a_free_thread_is_tried_again_at_the_next_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = 1
     start = threading.Thread.start
 
@@ -99,7 +99,7 @@ def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monk
 
 
 @pytest.mark.skipif(trim_function() is None or not STATM.exists(), reason="no glibc")
-def test_pages_below_what_is_in_use_go_back_to_the_system():
+def test_pages_below_used_memory_are_returned_to_the_system():
     trim = trim_function()
     assert trim is not None
     trim()
@@ -117,7 +117,7 @@ def _resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("error", [OSError, AttributeError, TypeError])
-def test_another_allocator_is_left_alone(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
+def test_another_allocator_is_not_trimmed(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
     def load(_name: object) -> None:
         raise error("no such thing here")
 

@@ -33,7 +33,7 @@ def on_loop() -> InlinePolicy:
     return policy
 
 
-def test_an_unknown_model_runs_in_its_thread_until_enough_runs_were_quick():
+def test_unknown_model_runs_in_its_thread_until_enough_runs_were_quick():
     policy = InlinePolicy()
     assert not policy.may_run_on_loop(1)
     ran(policy, QUICK, 1 + INLINE_FIRST_RUNS - 1)
@@ -42,14 +42,14 @@ def test_an_unknown_model_runs_in_its_thread_until_enough_runs_were_quick():
     assert policy.may_run_on_loop(1)
 
 
-def test_the_first_run_is_not_judged_because_it_finds_everything_cold():
+def test_first_run_is_not_counted_because_caches_are_cold():
     policy = InlinePolicy()
     ran(policy, INLINE_BAN_CPU_NS)
     ran(policy, QUICK, INLINE_FIRST_RUNS)
     assert policy.may_run_on_loop(1)
 
 
-def test_one_run_that_is_not_quick_begins_the_count_anew():
+def test_one_slow_run_restarts_the_count():
     policy = InlinePolicy()
     ran(policy, QUICK, INLINE_FIRST_RUNS)
     ran(policy, INLINE_QUICK_NS + 1)
@@ -59,13 +59,13 @@ def test_one_run_that_is_not_quick_begins_the_count_anew():
     assert policy.may_run_on_loop(1)
 
 
-def test_what_is_on_the_loop_may_take_longer_than_what_comes_there():
+def test_inline_model_may_take_longer_than_the_limit_for_promotion():
     policy = on_loop()
     ran(policy, INLINE_SLOW_NS, 10 * INLINE_WINDOW_RUNS)
     assert policy.may_run_on_loop(1)
 
 
-def test_more_than_one_slow_run_in_a_hundred_ends_the_stay():
+def test_more_than_one_slow_run_in_a_hundred_ends_the_dwell():
     policy = on_loop()
     for _ in range(20):
         ran(policy, SLOW, INLINE_WINDOW_SLOW)
@@ -75,13 +75,13 @@ def test_more_than_one_slow_run_in_a_hundred_ends_the_stay():
     assert not policy.may_run_on_loop(1)
 
 
-def test_one_run_that_takes_much_longer_ends_the_stay_at_once():
+def test_one_very_slow_run_ends_the_dwell_at_once():
     policy = on_loop()
     ran(policy, INLINE_EVICT_NS)
     assert not policy.may_run_on_loop(1)
 
 
-def test_each_return_takes_more_quick_runs():
+def test_each_return_needs_more_quick_runs():
     policy = on_loop()
     needed = INLINE_FIRST_RUNS
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_each_return_takes_more_quick_runs():
         assert policy.may_run_on_loop(1)
 
 
-def test_after_a_long_stay_the_return_is_as_easy_as_the_first():
+def test_return_after_a_long_dwell_needs_as_few_runs_as_the_first():
     policy = on_loop()
     for _ in range(3):
         ran(policy, QUICK, INLINE_LONG_DWELL_RUNS)
@@ -105,7 +105,7 @@ def test_after_a_long_stay_the_return_is_as_easy_as_the_first():
         assert policy.may_run_on_loop(1)
 
 
-def test_after_a_stay_just_short_of_long_the_return_is_harder():
+def test_return_after_a_dwell_just_short_of_long_needs_more_runs():
     policy = on_loop()
     ran(policy, QUICK, INLINE_LONG_DWELL_RUNS - 1)
     ran(policy, INLINE_EVICT_NS)
@@ -115,7 +115,7 @@ def test_after_a_stay_just_short_of_long_the_return_is_harder():
     assert policy.may_run_on_loop(1)
 
 
-def test_a_slow_run_now_and_then_delays_a_return_and_does_not_prevent_it():
+def test_occasional_slow_run_delays_a_return_and_does_not_prevent_it():
     policy = on_loop()
     needed = INLINE_FIRST_RUNS
     for _ in range(3):  # the next return takes 16,384
@@ -133,7 +133,7 @@ def test_a_slow_run_now_and_then_delays_a_return_and_does_not_prevent_it():
     assert policy.may_run_on_loop(1)
 
 
-def test_where_one_run_in_fifty_is_slow_no_count_is_ever_reached():
+def test_model_with_one_slow_run_in_fifty_never_returns():
     policy = on_loop()
     ran(policy, INLINE_EVICT_NS)
     for _ in range(1_000):
@@ -142,7 +142,7 @@ def test_where_one_run_in_fifty_is_slow_no_count_is_ever_reached():
         assert not policy.may_run_on_loop(1)
 
 
-def test_a_model_that_was_once_slow_by_far_never_comes_again():
+def test_model_that_was_once_very_slow_never_returns():
     for cpu_ns, wall_ns in ((INLINE_BAN_CPU_NS, 0), (QUICK, INLINE_BAN_WALL_NS)):
         policy = on_loop()
         ran(policy, cpu_ns, wall_ns=wall_ns)
@@ -150,7 +150,7 @@ def test_a_model_that_was_once_slow_by_far_never_comes_again():
         assert not policy.may_run_on_loop(1)
 
 
-def test_batches_of_another_size_class_are_measured_for_themselves():
+def test_batches_of_another_size_class_are_measured_separately():
     policy = on_loop()
     assert not policy.may_run_on_loop(2)
     ran(policy, SLOW, 100, size=32)
@@ -159,7 +159,7 @@ def test_batches_of_another_size_class_are_measured_for_themselves():
 
 
 @given(st.lists(st.integers(0, 2 * INLINE_EVICT_NS), max_size=300))
-def test_never_do_more_than_one_in_a_hundred_of_the_runs_of_a_stay_come_slow_before_it_ends(durations):
+def test_slow_runs_of_a_dwell_never_exceed_one_in_a_hundred(durations):
     policy = on_loop()
     slow = 0
     for runs, cpu_ns in enumerate(durations, 1):

@@ -34,7 +34,7 @@ def alone(reader: object) -> Reads:
     return reads
 
 
-def test_what_the_read_of_a_lone_connection_brings_is_run_at_its_end_in_order():
+def test_requests_in_the_read_of_a_single_connection_run_at_its_end_in_order():
     done: list[int] = []
     reader = Reader()
     reads = alone(reader)
@@ -48,7 +48,7 @@ def test_what_the_read_of_a_lone_connection_brings_is_run_at_its_end_in_order():
     assert done == [1, 2]
 
 
-def test_a_read_of_another_connection_ends_it():
+def test_read_of_another_connection_ends_the_single_state():
     first, second = Reader(), Reader()
     reads = alone(first)
     assert read(reads, first)
@@ -57,7 +57,7 @@ def test_a_read_of_another_connection_ends_it():
     assert [read(reads, second) for _ in range(SINGLE_CONNECTION_READS + 1)] == [False] * SINGLE_CONNECTION_READS + [True]
 
 
-def test_nothing_is_kept_while_more_of_what_has_come_is_to_be_read():
+def test_nothing_is_deferred_while_more_received_bytes_are_unread():
     first, second = Reader(), Reader()
     reads = alone(first)
     reads.begin(first, is_whole=False)
@@ -70,11 +70,11 @@ def test_nothing_is_kept_while_more_of_what_has_come_is_to_be_read():
     assert not read(reads, first)
 
 
-def test_nothing_is_kept_outside_a_read():
+def test_nothing_is_deferred_outside_a_read():
     assert not alone(Reader()).defer(lambda: pytest.fail("kept"))
 
 
-def test_what_is_put_off_at_the_end_waits_for_the_loop():
+def test_calls_deferred_at_the_end_wait_for_the_loop():
     reader = Reader()
     reads = alone(reader)
     kept: list[bool] = []
@@ -82,7 +82,7 @@ def test_what_is_put_off_at_the_end_waits_for_the_loop():
     assert kept == [False]
 
 
-def test_what_fails_at_the_end_of_a_read_keeps_nothing_else_from_being_run(caplog: pytest.LogCaptureFixture):
+def test_exception_at_the_end_of_a_read_does_not_stop_other_calls(caplog: pytest.LogCaptureFixture):
     def fail() -> None:
         raise ValueError("broken")
 
@@ -97,7 +97,7 @@ def test_what_fails_at_the_end_of_a_read_keeps_nothing_else_from_being_run(caplo
     assert "broken" in caplog.text
 
 
-def test_no_connection_is_kept_in_memory():
+def test_no_connection_is_held_in_memory():
     reader = Reader()
     alone_reads = alone(reader)
     gone = weakref.ref(reader)
@@ -107,7 +107,7 @@ def test_no_connection_is_kept_in_memory():
     assert not alone_reads.defer(lambda: None)
 
 
-def test_timers_call_at_the_end_of_a_lone_read_and_else_in_the_next_turn():
+def test_timers_run_at_the_end_of_a_single_read_and_otherwise_in_the_next_turn():
     async def scenario() -> None:
         first, second, done = Reader(), Reader(), list[str]()
         reads = alone(first)

@@ -54,7 +54,7 @@ def shared(answer: httpx.Response) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name.startswith("access-control") or name == "vary"}
 
 
-def test_it_is_off_unless_asked_for():
+def test_cors_is_off_by_default():
     async def scenario(client: httpx.AsyncClient) -> None:
         answer = await client.post(INFER, content=body(), headers={"origin": PAGE})
         assert answer.status_code == 200
@@ -65,7 +65,7 @@ def test_it_is_off_unless_asked_for():
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_preflight_is_answered_on_every_path(path):
+def test_preflight_request_gets_a_response_on_every_path(path):
     async def scenario(client: httpx.AsyncClient) -> None:
         answer = await client.options(path, headers=PREFLIGHT)
         assert (answer.status_code, answer.content) == (200, b"")
@@ -80,7 +80,7 @@ def test_a_preflight_is_answered_on_every_path(path):
     run(scenario, PAGE, "https://other.example")
 
 
-def test_a_preflight_of_another_page_is_refused():
+def test_preflight_request_of_another_origin_is_refused():
     async def scenario(client: httpx.AsyncClient) -> None:
         answer = await client.options(INFER, headers={**PREFLIGHT, "origin": "https://evil.example"})
         assert answer.status_code == 403
@@ -92,7 +92,7 @@ def test_a_preflight_of_another_page_is_refused():
     run(scenario, PAGE)
 
 
-def test_answers_of_the_short_path_may_be_read_with_their_header_length():
+def test_direct_responses_are_readable_with_their_header_length():
     async def scenario(client: httpx.AsyncClient) -> None:
         expected = {
             "access-control-allow-origin": PAGE,
@@ -113,7 +113,7 @@ def test_answers_of_the_short_path_may_be_read_with_their_header_length():
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v2", 200), ("/v2/models/none", 400), ("/v1/models/none", 404), ("/none", 404)])
-def test_answers_of_other_routes_may_be_read_too(path, status):
+def test_responses_of_other_routes_are_readable_too(path, status):
     async def scenario(client: httpx.AsyncClient) -> None:
         answer = await client.get(path, headers={"origin": PAGE})
         assert answer.status_code == status
@@ -139,7 +139,7 @@ def test_any_origin_is_a_star_and_never_with_credentials():
     run(scenario, "*")
 
 
-def test_a_preflight_needs_no_key_but_the_call_does():
+def test_preflight_request_needs_no_key_but_the_call_does():
     async def scenario(client: httpx.AsyncClient) -> None:
         assert (await client.options(INFER, headers=PREFLIGHT)).status_code == 200
         refused = await client.post(INFER, content=body(), headers={"origin": PAGE})

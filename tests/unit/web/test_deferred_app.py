@@ -10,7 +10,7 @@ import pytest
 from stoker.server.web.app import DeferredApp
 
 
-def test_it_is_built_once_however_many_ask_at_once():
+def test_application_is_built_once_for_concurrent_requests():
     built: list[threading.Thread] = []
     answered: list[str] = []
 
@@ -34,7 +34,7 @@ def test_it_is_built_once_however_many_ask_at_once():
     assert answered == ["/a", "/b", "/c"]
 
 
-def test_who_leaves_while_it_is_built_takes_nothing_from_the_others():
+def test_cancelled_waiter_does_not_cancel_the_build_for_others():
     may_build = threading.Event()
     answered: list[str] = []
 
@@ -61,7 +61,7 @@ def test_who_leaves_while_it_is_built_takes_nothing_from_the_others():
     assert answered == ["/stays"]
 
 
-def test_an_app_that_cannot_be_built_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture):
+def test_failed_build_is_an_error_response_and_a_log_line(caplog: pytest.LogCaptureFixture):
     sent: list[dict[str, object]] = []
 
     def build():
@@ -76,6 +76,6 @@ def test_an_app_that_cannot_be_built_is_an_answer_and_a_line_in_the_log(caplog: 
 
 
 @pytest.mark.slow
-def test_the_front_itself_needs_no_fastapi():
+def test_http_listener_imports_no_fastapi():
     script = "import sys, stoker.server.web.http_server; sys.exit('fastapi' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

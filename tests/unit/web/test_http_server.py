@@ -64,7 +64,7 @@ def json_request(**fields: Any) -> dict[str, Any]:
     return {"inputs": tensors, **fields}
 
 
-def test_json_infer_answers_in_tritons_key_order():
+def test_json_infer_response_has_tritons_key_order():
     async def scenario(client: httpx.AsyncClient) -> None:
         answer = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
         assert answer.status_code == 200
@@ -100,7 +100,7 @@ def test_no_route_needs_a_content_type():
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_bodies_and_answers_are_packed_as_headers_say(encoding: str):
+def test_bodies_and_responses_are_compressed_as_headers_name(encoding: str):
     async def scenario(client: httpx.AsyncClient) -> None:
         data = np.arange(5000, dtype=np.float32)
         head = orjson.dumps(
@@ -127,7 +127,7 @@ def test_bodies_and_answers_are_packed_as_headers_say(encoding: str):
     run(scenario, FakeEngine(echo(DataType.FP32)))
 
 
-def test_an_unknown_encoding_is_501_and_names_those_that_work():
+def test_unknown_encoding_gets_501_with_the_supported_ones():
     async def scenario(client: httpx.AsyncClient) -> None:
         answer = await client.post("/v2/models/simple/infer", content=b"x", headers={"content-encoding": "br"})
         assert answer.status_code == 501
@@ -136,7 +136,7 @@ def test_an_unknown_encoding_is_501_and_names_those_that_work():
     run(scenario, FakeEngine(simple()))
 
 
-def test_classification_uses_the_models_labels():
+def test_classification_returns_the_models_labels():
     fake = simple()
     fake.labels = {"OUTPUT0": [f"class {i}" for i in range(16)]}
 
@@ -202,7 +202,7 @@ def test_every_failure_is_json_with_its_status(method: str, path: str, status: i
         (Unavailable("draining"), 503, None, "draining"),
     ],
 )
-def test_failures_of_the_engine_reach_the_client(error: Exception, status: int, after: str | None, text: str):
+def test_engine_failures_reach_the_client(error: Exception, status: int, after: str | None, text: str):
     fake = simple()
 
     async def fail(request: InferRequest) -> None:
@@ -219,7 +219,7 @@ def test_failures_of_the_engine_reach_the_client(error: Exception, status: int, 
 
 
 @pytest.mark.parametrize("path", ["/v2/models/simple/infer", "/v2/models/sim%70le/infer"])
-def test_a_defect_is_logged_and_tells_a_client_nothing(path: str, caplog: pytest.LogCaptureFixture):
+def test_internal_error_is_logged_and_hidden_from_clients(path: str, caplog: pytest.LogCaptureFixture):
     class BrokenEngine(FakeEngine):
         def submit(self, request: InferRequest, done: Done) -> InFlight:
             raise RuntimeError("secret /etc/path")
@@ -237,7 +237,7 @@ def test_a_defect_is_logged_and_tells_a_client_nothing(path: str, caplog: pytest
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v2/health/live"])
-def test_a_defect_behind_a_plain_route_is_logged_and_tells_a_client_nothing(path: str, caplog: pytest.LogCaptureFixture):
+def test_internal_error_of_a_plain_route_is_logged_and_hidden_from_clients(path: str, caplog: pytest.LogCaptureFixture):
     class BrokenEngine(FakeEngine):
         def metrics_text(self) -> bytes:
             raise RuntimeError("secret /etc/path")
@@ -254,7 +254,7 @@ def test_a_defect_behind_a_plain_route_is_logged_and_tells_a_client_nothing(path
 
 
 @pytest.mark.parametrize("model", ["simple", "sim%70le"])
-def test_a_failure_is_noted_with_the_version_that_was_asked_for(model: str):
+def test_failure_is_counted_for_the_requested_version(model: str):
     async def scenario(client: httpx.AsyncClient) -> None:
         for version in ("", "/versions/1", "/versions/7"):
             assert (await client.post(f"/v2/models/{model}{version}/infer", content=b"{}")).is_error
@@ -264,7 +264,7 @@ def test_a_failure_is_noted_with_the_version_that_was_asked_for(model: str):
     assert (engine.failed_models, engine.failed_versions) == (["simple"] * 3, [None, 1, 7])
 
 
-def test_health_tells_by_status_and_body():
+def test_health_is_reported_by_status_and_body():
     async def scenario(client: httpx.AsyncClient) -> None:
         for path, key, value, status in (
             ("/v2/health/live", "live", True, 200),
@@ -281,7 +281,7 @@ def test_health_tells_by_status_and_body():
     run(scenario, engine)
 
 
-def test_descriptions_are_printed_as_triton_does():
+def test_descriptions_are_printed_like_triton():
     async def scenario(client: httpx.AsyncClient) -> None:
         assert (await client.get("/v2")).json()["name"] == "fake"
         metadata = (await client.get("/v2/models/simple")).json()
@@ -307,7 +307,7 @@ def test_descriptions_are_printed_as_triton_does():
     run(scenario, FakeEngine(simple()))
 
 
-def test_load_and_unload_carry_their_parameters():
+def test_load_and_unload_pass_their_parameters_on():
     engine = FakeEngine(simple())
 
     async def scenario(client: httpx.AsyncClient) -> None:
@@ -345,7 +345,7 @@ def test_bad_control_requests_are_refused(action: str, body: Any, text: str):
 
 
 @pytest.mark.parametrize("said", ["no version is available", "failed to load 'm', no version is available"])
-def test_a_failed_load_says_which_model(said: str):
+def test_failed_load_names_the_model(said: str):
     engine = FakeEngine()
     engine.load_error = ModelLoadError(said)
 
@@ -357,7 +357,7 @@ def test_a_failed_load_says_which_model(said: str):
     run(scenario, engine)
 
 
-def test_a_client_that_leaves_takes_its_request_back():
+def test_disconnected_client_cancels_its_request():
     fake = simple()
     engine = FakeEngine(fake)
 
@@ -377,7 +377,7 @@ def test_a_client_that_leaves_takes_its_request_back():
     assert len(engine.cancelled) == 1
 
 
-def test_too_large_bodies_are_refused_before_and_while_they_come():
+def test_oversized_bodies_are_refused_before_and_while_they_arrive():
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield bytes(1000)
@@ -394,7 +394,7 @@ def test_too_large_bodies_are_refused_before_and_while_they_come():
     assert engine.peak_bytes < 100_000
 
 
-def test_an_amplifier_is_refused_by_count_and_priced_by_budget():
+def test_memory_amplifier_is_refused_by_count_and_by_budget():
     amplifier = b'{"inputs":[' + b"{}," * 5000 + b"{}]}"
 
     async def refused_by_count(client: httpx.AsyncClient) -> None:
@@ -408,7 +408,7 @@ def test_an_amplifier_is_refused_by_count_and_priced_by_budget():
     run(refused_by_budget, FakeEngine(simple(), budget_bytes=20 * len(amplifier)))
 
 
-def test_a_large_text_is_decoded_off_the_loop_and_answered_alike():
+def test_large_text_is_decoded_off_the_loop_with_the_same_response():
     data = np.arange(4000, dtype=np.float64)
 
     async def scenario(client: httpx.AsyncClient) -> None:
@@ -445,7 +445,7 @@ def test_the_documentation_describes_every_route():
     run(scenario, FakeEngine(simple()))
 
 
-def test_people_at_an_address_bar_get_pages():
+def test_browsers_get_pages():
     async def scenario(client: httpx.AsyncClient) -> None:
         for path, text in (("/models/nope", "nope"), ("/models/simple/versions/9", "9"), ("/models/%3Cb%3E", "&lt;b&gt;")):
             answer = await client.get(path)
@@ -460,7 +460,7 @@ def test_people_at_an_address_bar_get_pages():
     run(scenario, FakeEngine(simple()))
 
 
-def test_metrics_are_text_and_can_be_turned_off():
+def test_metrics_are_text_and_can_be_disabled():
     async def on(client: httpx.AsyncClient) -> None:
         answer = await client.get("/metrics")
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -473,7 +473,7 @@ def test_metrics_are_text_and_can_be_turned_off():
     run(off, FakeEngine(), metrics=False)
 
 
-def test_a_metrics_front_serves_metrics_and_nothing_else():
+def test_metrics_listener_serves_only_metrics():
     async def main() -> None:
         served = MetricsFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, front=FRONT)
         port = await served.start()
@@ -486,7 +486,7 @@ def test_a_metrics_front_serves_metrics_and_nothing_else():
     asyncio.run(main())
 
 
-def test_control_requests_are_small_and_only_a_load_may_be_large():
+def test_control_requests_are_limited_to_a_small_size_except_loads():
     engine = FakeEngine(simple())
     padding = b" " * 70_000
 
@@ -509,7 +509,7 @@ def test_control_requests_are_small_and_only_a_load_may_be_large():
     assert [dict(overrides.files) for _, overrides in engine.loads] == [{"1/model.onnx": bytes(range(256)) * 8000}]
 
 
-def test_a_load_holds_its_room_until_it_is_over():
+def test_load_holds_its_reservation_until_it_ends():
     engine = FakeEngine(simple())
     held: list[int] = []
 
@@ -527,7 +527,7 @@ def test_a_load_holds_its_room_until_it_is_over():
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_strings_are_priced_and_bounded_before_they_are_made(as_json: bool):
+def test_strings_are_counted_and_bounded_before_they_are_decoded(as_json: bool):
     engine = FakeEngine(echo(DataType.BYTES, name="text"))
     count = 10_000
     tensor: dict[str, Any] = {"name": "INPUT", "datatype": "BYTES", "shape": [1, count]}
@@ -550,7 +550,7 @@ def test_strings_are_priced_and_bounded_before_they_are_made(as_json: bool):
     run(bounded, engine, Limits(string_elements=9_999))
 
 
-def test_large_answers_in_json_are_printed_in_pieces_that_join():
+def test_large_json_responses_are_encoded_in_consistent_pieces():
     numbers = np.arange(150_000, dtype=np.float32)
     numbers[[0, 70_000, 149_999]] = [np.nan, np.inf, -np.inf]
     head = orjson.dumps(

@@ -50,7 +50,7 @@ def calls_of(description, version=None, where=HERE):
 
 @pytest.mark.parametrize("datatype", list(DataType))
 @pytest.mark.parametrize("max_batch_size", [0, 4])
-def test_the_document_keeps_to_openapi_for_every_type(datatype, max_batch_size):
+def test_document_is_valid_openapi_for_every_datatype(datatype, max_batch_size):
     description = described(TensorSpec("x", datatype, (2, -1)), max_batch_size=max_batch_size)
     document = json.loads(json.dumps(model_document(description, sample(description, None))))
     assert document["openapi"] == "3.1.0"
@@ -62,7 +62,7 @@ def test_the_document_keeps_to_openapi_for_every_type(datatype, max_batch_size):
 
 
 @pytest.mark.parametrize(("datatype", "sequence_id"), [(DataType.BYTES, "1"), (DataType.UINT64, 1)])
-def test_calls_name_a_sequence_by_an_id_of_the_type_that_the_model_takes(datatype, sequence_id):
+def test_calls_have_a_sequence_id_of_the_models_type(datatype, sequence_id):
     description = described(TensorSpec("x", DataType.FP32, (2,)))
     batching = SequenceBatching(1, 1, (ControlInput(ControlKind.ID, "id", datatype),), ())
     description = replace(description, config=replace(description.config, sequences=batching))
@@ -75,7 +75,7 @@ def test_calls_name_a_sequence_by_an_id_of_the_type_that_the_model_takes(datatyp
 
 
 @pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
-def test_calls_ask_for_outputs_that_json_cannot_hold_as_binary_data(datatype):
+def test_calls_request_outputs_without_a_json_form_as_binary_data(datatype):
     description = described(TensorSpec("x", DataType.FP32, (2,)), outputs=[TensorSpec("y", datatype, (2,))])
     texts = {call.key: call.text for call in calls_of(description)}
     assert "curl-json" not in texts
@@ -84,7 +84,7 @@ def test_calls_ask_for_outputs_that_json_cannot_hold_as_binary_data(datatype):
     assert "/v2/models/m/infer" not in model_document(description, sample(description, None))["paths"]
 
 
-def test_the_example_has_the_models_names_types_and_shapes():
+def test_example_has_the_models_names_types_and_shapes():
     description = ModelDescription(simple().config, 3, (3,))
     document = model_document(description, sample(description, 3))
     body = document["paths"]["/v2/models/simple/versions/3/infer"]["post"]["requestBody"]["content"]["application/json"]
@@ -104,7 +104,7 @@ def test_optional_inputs_are_in_the_schema_and_not_in_the_sample():
 
 @pytest.mark.parametrize("datatype", list(DataType))
 @pytest.mark.parametrize("size", [3, 5000])
-def test_every_call_can_be_read_by_what_it_is_written_for(datatype, size):
+def test_every_call_is_parsable_in_its_language(datatype, size):
     description = described(TensorSpec("x", datatype, (size,)))
     calls = calls_of(description)
     assert {call.key for call in calls} >= {"curl-binary", "stoker-client", "tritonclient-http", "tritonclient-grpc"}
@@ -119,7 +119,7 @@ def test_every_call_can_be_read_by_what_it_is_written_for(datatype, size):
             assert max(map(len, call.text.splitlines())) < 200
 
 
-def test_hostile_names_are_text_in_shell_python_and_html():
+def test_hostile_names_are_escaped_in_shell_python_and_html():
     description = described(TensorSpec(HOSTILE, DataType.INT32, (2,)))
     for call in calls_of(description):
         if call.language == "python":
@@ -134,7 +134,7 @@ def test_hostile_names_are_text_in_shell_python_and_html():
     assert HOSTILE in unescape(page)
 
 
-def test_a_program_in_a_call_has_hostile_names_as_text_and_prints_the_request():
+def test_program_in_a_call_escapes_hostile_names_and_prints_the_request():
     description = described(TensorSpec(f"{HOSTILE}\nEOF\n😀", DataType.BYTES, (5000,)))
     programs = {call.key: shell_words(call.text)[1] for call in calls_of(description) if call.language == "sh"}
     assert {key for key, program in programs.items() if program is not None} == {"curl-json", "curl-tfs", "grpcurl"}
@@ -150,7 +150,7 @@ def test_a_program_in_a_call_has_hostile_names_as_text_and_prints_the_request():
     }
 
 
-def test_a_call_for_an_image_is_a_short_program_and_a_command():
+def test_call_for_an_image_is_a_short_program_and_a_command():
     description = described(TensorSpec("image", DataType.FP32, (3, 224, 224)), name="resnet")
     [call] = [each for each in calls_of(description) if each.key == "curl-json"]
     assert call.text == (
@@ -164,7 +164,7 @@ def test_a_call_for_an_image_is_a_short_program_and_a_command():
 
 
 @pytest.mark.parametrize("size", [3, 5000])
-def test_calls_bring_the_api_key_where_the_server_needs_one(size):
+def test_calls_contain_the_api_key_header_if_the_server_needs_one(size):
     description = described(TensorSpec("x", DataType.INT32, (size,)))
     for call in calls_of(description, where=replace(HERE, needs_key=True)):
         assert "STOKER_API_KEY" in call.text, call.key
@@ -175,7 +175,7 @@ def test_calls_bring_the_api_key_where_the_server_needs_one(size):
     assert not [call.key for call in calls_of(description) if "STOKER_API_KEY" in call.text]
 
 
-def test_a_hostile_model_name_is_text_in_the_list():
+def test_hostile_model_name_is_escaped_in_the_list():
     entries = [
         IndexEntry(HOSTILE, None, None, f"broken: {HOSTILE}"),
         IndexEntry(f'"><img src=x onerror=alert(1)>{HOSTILE}', 1, VersionState.READY, "", "<b>"),
@@ -185,7 +185,7 @@ def test_a_hostile_model_name_is_text_in_the_list():
     assert 'href="models/%22%3E%3Cimg' in page
 
 
-def test_the_list_says_of_a_folder_that_cannot_be_read_that_it_is_unavailable():
+def test_list_shows_an_unreadable_folder_as_unavailable():
     page = list_page([IndexEntry("broken", None, None, "config.pbtxt:1: no"), IndexEntry("idle", None, None)])
     assert '<td><span class="UNAVAILABLE">UNAVAILABLE</span></td>' in page
     assert '<td><span class="-">-</span></td>' in page
@@ -193,7 +193,7 @@ def test_the_list_says_of_a_folder_that_cannot_be_read_that_it_is_unavailable():
 
 
 @pytest.mark.parametrize("max_batch_size", [0, 8])
-def test_a_decoupled_models_page_has_a_call_that_generate_reads(max_batch_size):
+def test_decoupled_models_page_has_a_call_that_generate_accepts(max_batch_size):
     made = model("m", signature([TensorSpec("x", DataType.INT32, (2,)), TensorSpec("y", DataType.BYTES, (1,))], (), max_batch_size), None)
     made.config = replace(made.config, signature=replace(made.config.signature, is_decoupled=True))
     [call] = [each for each in calls_of(ModelDescription(made.config, 1, (1,)), version=1) if each.key == "curl-generate-stream"]
@@ -251,6 +251,6 @@ def test_only_a_plain_host_header_is_shown(host, expected):
     assert found.grpc.endswith(":7")
 
 
-def test_calls_over_grpc_are_left_out_where_there_is_no_port():
+def test_calls_over_grpc_are_omitted_without_a_grpc_port():
     keys = {call.key for call in calls_of(ModelDescription(simple().config, 1, (1,)), where=addresses("h", "https", None))}
     assert keys == {"curl-json", "curl-binary", "curl-tfs", "stoker-client", "tritonclient-http"}

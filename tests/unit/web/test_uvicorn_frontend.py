@@ -63,7 +63,7 @@ def test_metrics_port_is_served():
     asyncio.run(main())
 
 
-def test_taken_port_is_named_and_the_handlers_of_signals_stay():
+def test_occupied_port_is_named_and_the_signal_handlers_are_kept():
     async def main() -> None:
         handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         served = front()
@@ -77,7 +77,7 @@ def test_taken_port_is_named_and_the_handlers_of_signals_stay():
 
 
 @pytest.mark.parametrize("grace_s", [0, 20])
-def test_requests_in_work_end_in_the_grace_time_or_are_cancelled(grace_s: float):
+def test_requests_end_within_the_grace_time_or_are_cancelled(grace_s: float):
     async def main() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
         ended: list[str] = []
