@@ -23,10 +23,10 @@ from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.limits import Limits
 from stoker.server.core.timers import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader
+from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import ModelRepository
-from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
+from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings, LoaderSettings
 from stoker.server.observability.metrics import Metrics
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
@@ -57,9 +57,9 @@ async def measure(model: BenchModel, repository: Path, batches: Sequence[int], s
     clock = SystemClock()
     metrics = Metrics(clock)
     with tempfile.TemporaryDirectory() as snapshots:
-        settings = LoaderSettings(snapshot_dir=Path(snapshots), usable_cores=1, max_queue_size=1000)
+        settings = LoaderSettings(cpu_threads=1, max_queue_size=1000)
         timers = LoopTimers(asyncio.get_running_loop(), clock)
-        loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=metrics, settings=settings)
+        loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=metrics, area=Path(snapshots), settings=settings)
         lifecycle = LifecycleSettings(control_mode=ControlMode.NONE)
         manager = ModelManager(ModelRepository([repository]), loader, metrics, clock, lifecycle, watch=False)
         engine = ServingEngine(manager, metrics, clock, name="bench", version="0", max_bytes_in_flight=_BUDGET_BYTES)

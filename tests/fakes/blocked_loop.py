@@ -22,7 +22,7 @@ import uvloop
 from stoker.server.observability import logs, loop_watch
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.series import write_exposition
-from stoker.server.observability.settings import LoopWatchSettings
+from stoker.server.observability.settings import LogSettings, LoopWatchSettings
 
 #: `PyDLL` keeps the interpreter lock during a call.
 LIBC = ctypes.PyDLL(None)
@@ -85,5 +85,5 @@ async def main(how: str, seconds: float, settings: LoopWatchSettings, descriptor
 if __name__ == "__main__":
     how, *numbers = sys.argv[1:]
     seconds, block_s, abort_s, loop_watch.TAKE_UP_S = map(float, numbers)  # type: ignore[misc]
-    with logs.configure(logs.LogSettings(format="json")) as sink:
+    with logs.configure(LogSettings(format="json")) as sink:
         uvloop.run(main(how, seconds, LoopWatchSettings(block_s=block_s, abort_s=abort_s), sink.descriptor))

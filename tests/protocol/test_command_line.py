@@ -17,7 +17,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from stoker.server.flags.groups import annotations, flag_of
+from stoker.server.flags.table import flags
 from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import (
     PATIENCE_S,
@@ -49,7 +49,7 @@ def test_help_prints_every_flag_unabridged_and_exits_0(columns):
     assert done.returncode == 0
     assert "…" not in done.stdout
     assert "unexpected" not in done.stdout
-    shown = [flag.name for flag in map(flag_of, annotations().values()) if not flag.hidden]
+    shown = [name for name, each in flags().items() if not each.flag.hidden]
     for name in shown:
         assert f"│ --{name} " in done.stdout
     for alias in ("--model-repository", "--fs-poll-wait-seconds"):

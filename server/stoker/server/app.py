@@ -19,7 +19,6 @@ from typing import Any, Literal
 import uvloop
 
 from stoker.backends.api.clock import SystemClock
-from stoker.backends.api.cpu import usable_cores
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.tasks import any_left
@@ -27,10 +26,9 @@ from stoker.server.core.timers import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.frontend_set import Endpoint, Frontends
 from stoker.server.lifecycle.listing import ModelSource
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader
+from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import RepositoryUnreadable
-from stoker.server.lifecycle.settings import LifecycleSettings
 from stoker.server.lifecycle.snapshot import snapshot_area
 from stoker.server.observability import logs
 from stoker.server.observability.access_log import AccessLog
@@ -66,7 +64,7 @@ def run(config: ServerConfig) -> int:
     # Before there is anything to clean up: from here on a signal ends the server by way of everything that is to be closed.
     shutdown = Shutdown()
     try:
-        with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
+        with logs.configure(config.logs) as sink, snapshot_area(config.loader.snapshot_dir) as area:
             code = uvloop.run(_serve(config, area, sink, shutdown))
     except (RepositoryUnreadable, BackendSettingError, ServingError) as error:
         raise StartError(str(error)) from error
@@ -114,7 +112,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             sink.flush()  # what was logged while loading stands above the table
             _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
             await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
-        if config.is_tuned:
+        if config.tuning.is_on:
             trim = trim_when_idle(
                 lambda: trim_all(backends.in_use()),
                 lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
@@ -169,29 +167,13 @@ def _build(
     loader = VersionLoader(
         backends,
         clock=clock,
-        timers=LoopTimers(asyncio.get_running_loop(), clock, reads.defer if config.is_tuned else None),
+        timers=LoopTimers(asyncio.get_running_loop(), clock, reads.defer if config.tuning.is_on else None),
         recorder=metrics,
-        settings=LoaderSettings(
-            snapshot_dir=area,
-            usable_cores=config.cpu_threads or usable_cores(),
-            max_queue_size=config.max_queue_size,
-            complete_configs=config.complete_configs,
-            is_tuned=config.is_tuned,
-        ),
+        area=area,
+        settings=config.loader,
+        is_tuned=config.tuning.is_on,
     )
-    settings = LifecycleSettings(
-        control_mode=config.control_mode,
-        load_models=config.load_models,
-        poll_interval_s=config.poll_interval_s,
-        settle_s=config.settle_s,
-        exit_on_error=config.exit_on_error,
-        strict_readiness=config.strict_readiness,
-        load_concurrency=config.load_concurrency,
-        load_timeout_s=config.load_timeout_s,
-        load_retries=config.load_retries,
-        labels_for_unavailable=config.serving_start.labels_for_unavailable,
-    )
-    manager = ModelManager(repository, loader, metrics, clock, settings)
+    manager = ModelManager(repository, loader, metrics, clock, config.lifecycle)
     engine = ServingEngine(
         manager,
         metrics,
@@ -211,9 +193,9 @@ def _build(
         log_lines_dropped=lambda: sink.dropped() + access.dropped(),
         is_ready=engine.is_ready,
     )
-    if config.is_tuned and config.busy_poll_us:
+    if config.tuning.is_on and config.tuning.busy_poll_us:
         reads.busy_poll = BusyPoll(
-            asyncio.get_running_loop().call_soon, clock.now_ns, lambda: engine.requests_in_flight, config.busy_poll_us
+            asyncio.get_running_loop().call_soon, clock.now_ns, lambda: engine.requests_in_flight, config.tuning.busy_poll_us
         )
     return manager, engine
 

@@ -1,6 +1,7 @@
 """The fronts of one server as one: opened together, stopped together."""
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,13 +13,12 @@ from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
 from stoker.server.observability.logs import Logs
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.rpc.restricted import Restrictions
 from stoker.server.server_config import ServerConfig
-from stoker.server.serving_start import tfs_settings
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
+from stoker.server.serving_start import metrics_path
+from stoker.server.web.settings import GrpcAddress
 
 
 class Frontend(Protocol):
@@ -75,8 +75,9 @@ class Frontends:
                 cannot be bound.
         """
         config, engine, limits = self._config, self._engine, self._config.limits
-        adlik = AdlikService(engine, limits, _adlik_settings(config))
-        tfs = TfsService(engine, limits, tfs_settings(config.serving_start))
+        adlik_settings = dataclasses.replace(config.adlik, repositories=config.repositories, control_mode=config.lifecycle.control_mode)
+        adlik = AdlikService(engine, limits, adlik_settings)
+        tfs = TfsService(engine, limits, dataclasses.replace(config.tfs, metrics_path=metrics_path(config.serving_start)))
         extensions = Extensions(
             limits,
             config.kserve,
@@ -177,14 +178,3 @@ def _grpc_address(endpoint: Endpoint | None, *, has_reflection: bool) -> GrpcAdd
     if endpoint is None or endpoint.port is None:
         return None
     return GrpcAddress(endpoint.port, is_secure=bool(endpoint.encryption), has_reflection=has_reflection)
-
-
-def _adlik_settings(config: ServerConfig) -> AdlikSettings:
-    return AdlikSettings(
-        rest_v1=config.rest_v1,
-        prefer_adlik=config.prefer_adlik,
-        allow_operate=config.allow_model_operate,
-        operate_root=config.model_operate_root,
-        repositories=config.repositories,
-        control_mode=config.control_mode,
-    )

@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
     exit_at_once_on_signal()
     # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
+    from stoker.server.core.flag import FlagError
     from stoker.server.flags.command import Page, read_command
-    from stoker.server.flags.declare import FlagError
 
     try:
         asked = read_command(sys.argv[1:] if arguments is None else arguments, os.environ)

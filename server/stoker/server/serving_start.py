@@ -9,7 +9,7 @@ from stoker.server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batc
 from stoker.server.core.model_config import BatchingDefaults, ListedModel
 from stoker.server.lifecycle.model_list import ListedModels, ModelListFile, read_text_file
 from stoker.server.lifecycle.repository import ModelRepository
-from stoker.server.protocols.tfs.settings import METRICS_PATH, TfsSettings
+from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.server_config import ServingStart
 
 log = logging.getLogger("stoker.server")
@@ -50,16 +50,15 @@ def model_locations(
     return ModelLocations(ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links))
 
 
-def tfs_settings(start: ServingStart) -> TfsSettings:
-    """Settings of the TensorFlow Serving protocol.
+def metrics_path(start: ServingStart) -> str | None:
+    """Where the metrics are under TensorFlow Serving's names; None: nowhere.
 
     Raises:
         ConfigError: the monitoring file is wrong. OSError: it cannot be read.
     """
-    path: str | None = METRICS_PATH
-    if start.monitoring_file is not None:
-        path = read_monitoring(read_text_file(start.monitoring_file), source=start.monitoring_file.name, path=METRICS_PATH)
-    return TfsSettings(rest_timeout_s=start.rest_timeout_s, allow_reload=start.allow_reload, metrics_path=path)
+    if start.monitoring_file is None:
+        return METRICS_PATH
+    return read_monitoring(read_text_file(start.monitoring_file), source=start.monitoring_file.name, path=METRICS_PATH)
 
 
 def _batching(start: ServingStart) -> BatchingDefaults:

@@ -14,7 +14,8 @@ from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.compiler.cli import main as compile_command
 from stoker.server.config.pbtxt import parse_pbtxt
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.loader import VersionLoader, VersionSource
+from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.observability.metrics import Metrics
 from tests.fakes.puppet_worker import HandTimers
 
@@ -50,8 +51,8 @@ def load(repository: Path, name: str, scratch: Path) -> None:
     """Loads version 1 of a model as a server does, and closes it."""
     scratch.mkdir()
     clock = FakeClock()
-    settings = LoaderSettings(snapshot_dir=scratch, usable_cores=1, max_queue_size=8)
-    loader = VersionLoader(BackendRegistry(), clock=clock, timers=HandTimers(), recorder=Metrics(clock), settings=settings)
+    settings = LoaderSettings(cpu_threads=1, max_queue_size=8)
+    loader = VersionLoader(BackendRegistry(), clock=clock, timers=HandTimers(), recorder=Metrics(clock), area=scratch, settings=settings)
     folder = repository / name
     parsed = parse_pbtxt((folder / "config.pbtxt").read_text(), source=f"{name}/config.pbtxt", model_name=name)
     source = VersionSource(name=name, version=1, model_dir=folder, version_dir=folder / "1", parsed=parsed)

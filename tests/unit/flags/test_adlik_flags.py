@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import FlagError
-from stoker.server.frontend_set import _adlik_settings
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.protocols.adlik.settings import RestV1
 from stoker.server.server_config import ServerConfig
@@ -19,22 +18,24 @@ def parsed(*words: str) -> ServerConfig:
 
 
 def test_defaults_allow_no_operations_and_detect_the_protocol_by_request():
-    settings = _adlik_settings(parsed())
+    config = parsed()
+    settings = config.adlik
     assert settings.rest_v1 is RestV1.AUTO
     assert not settings.prefer_adlik
     assert not settings.allow_operate
     assert settings.operate_root is None
-    assert (settings.repositories, settings.control_mode) == ((Path("/models"),), ControlMode.POLL)
+    assert (config.repositories, config.lifecycle.control_mode) == ((Path("/models"),), ControlMode.POLL)
 
 
 def test_given_values_reach_the_listeners(tmp_path: Path):
     flags = ("--rest_v1=tfs", "--prefer_adlik", "--allow_model_operate", f"--model_operate_root={tmp_path}", "--loading_method=manual")
-    settings = _adlik_settings(parsed(*flags))
+    config = parsed(*flags)
+    settings = config.adlik
     assert settings.rest_v1 is RestV1.TFS
     assert settings.prefer_adlik
     assert settings.allow_operate
     assert settings.operate_root == tmp_path
-    assert settings.control_mode is ControlMode.EXPLICIT
+    assert config.lifecycle.control_mode is ControlMode.EXPLICIT
 
 
 @pytest.mark.parametrize(

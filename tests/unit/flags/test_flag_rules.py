@@ -2,8 +2,8 @@
 
 import pytest
 
+from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
-from stoker.server.flags.declare import FlagError
 from stoker.server.flags.serving import ServingFlags, TuningMode, backend_settings, limits
 
 
@@ -34,9 +34,9 @@ def test_repeated_setting_is_refused() -> None:
 
 def test_tuning_off_is_also_a_setting_of_the_onnx_backend() -> None:
     settings = ServingFlags(tuning=TuningMode.OFF, backend_config=["onnx,default-max-batch-size=8"]).settings()
-    assert not settings["is_tuned"]
+    assert not settings["tuning.is_on"]
     assert settings["backend_settings"] == {"onnx": {"default-max-batch-size": "8"}, "onnxruntime": {"tuning": "off"}}
-    assert ServingFlags().settings()["is_tuned"]
+    assert ServingFlags().settings()["tuning.is_on"]
     assert ServingFlags().settings()["backend_settings"] == {}
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import FlagError
 from stoker.server.flags.network import read_ssl_config
 from stoker.server.net.settings import PemFiles, SslConfigFile, TlsSettings
 from stoker.server.server_config import ServerConfig

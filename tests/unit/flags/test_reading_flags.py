@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import Page, read_flags, spell
-from stoker.server.flags.declare import FlagError
-from stoker.server.flags.groups import annotations, defaults
 from stoker.server.flags.serving import ControlChoice, ModelFlags
+from stoker.server.flags.table import built, flags, settings_of
+from stoker.server.server_config import ServerConfig
 
 
 def read(*words: str, **variables: str) -> dict[str, Any]:
@@ -17,45 +18,55 @@ def read(*words: str, **variables: str) -> dict[str, Any]:
     return values
 
 
-def test_missing_flag_has_its_default():
-    assert read() == defaults()
-    assert set(defaults()) == set(annotations())
+def test_missing_flags_leave_every_setting_at_its_default():
+    assert read() == {}
+    settings = settings_of({})
+    assert built(ServerConfig, settings) == ServerConfig(repositories=())
+
+
+def test_every_flag_of_a_setting_sets_that_field():
+    for name, each in flags().items():
+        if each.group is None:
+            config = built(ServerConfig, settings_of({name: "given"}))
+            for part in each.path.split("."):
+                config = getattr(config, part)
+            assert config == "given", name
 
 
 def test_value_follows_the_flag_or_is_the_next_argument_whatever_its_first_character():
-    assert read("--id=a=b")["server_id"] == "a=b"
-    assert read("--id", "--b")["server_id"] == "--b"
-    assert read("--id=")["server_id"] == read("--id", "")["server_id"] == ""
+    assert read("--id=a=b")["id"] == "a=b"
+    assert read("--id", "--b")["id"] == "--b"
+    assert read("--id=")["id"] == read("--id", "")["id"] == ""
 
 
 def test_values_have_the_type_of_their_field():
     values = read("--grpc-port=1", "--settle-secs=0.5", "--log-info=off", "--model-control-mode=poll", "--ready-file=r", "--limit=a=1")
-    found = {name: values[name] for name in ("grpc_port", "settle_secs", "log_info", "model_control_mode", "ready_file", "limit")}
+    found = {name: values[name] for name in ("grpc-port", "settle-secs", "log-info", "model-control-mode", "ready-file", "limit")}
     assert found == {
-        "grpc_port": 1,
-        "settle_secs": 0.5,
-        "log_info": False,
-        "model_control_mode": ControlChoice.POLL,
-        "ready_file": Path("r"),
+        "grpc-port": 1,
+        "settle-secs": 0.5,
+        "log-info": False,
+        "model-control-mode": ControlChoice.POLL,
+        "ready-file": Path("r"),
         "limit": ["a=1"],
     }
 
 
 def test_last_of_several_values_applies_and_lists_collect_all():
     values = read("--grpc-port=1", "--load-model=a", "--grpc-port=2", "--load-model=b")
-    assert (values["grpc_port"], values["load_model"]) == (2, ["a", "b"])
+    assert (values["grpc-port"], values["load-model"]) == (2, ["a", "b"])
 
 
 def test_command_line_overrides_the_environment_and_an_empty_variable_is_unset():
-    assert read("--grpc-port=1", STOKER_GRPC_PORT="2")["grpc_port"] == 1
-    assert read(STOKER_GRPC_PORT="2", STOKER_PORT="3")["grpc_port"] == 2
-    assert read(STOKER_GRPC_PORT="", STOKER_PORT="3")["grpc_port"] == 3
-    assert read("--grpc-port=1", STOKER_GRPC_PORT="no number")["grpc_port"] == 1
+    assert read("--grpc-port=1", STOKER_GRPC_PORT="2")["grpc-port"] == 1
+    assert read(STOKER_GRPC_PORT="2", STOKER_PORT="3")["grpc-port"] == 2
+    assert read(STOKER_GRPC_PORT="", STOKER_PORT="3")["grpc-port"] == 3
+    assert read("--grpc-port=1", STOKER_GRPC_PORT="no number")["grpc-port"] == 1
 
 
 def test_variables_hold_lists():
-    assert read(STOKER_LOAD_MODEL=" a  b ")["load_model"] == ["a", "b"]
-    assert read(STOKER_MODEL_BASE_PATH="/a:1\n\n  s3://b \n")["model_base_path"] == [Path("/a:1"), Path("s3://b")]
+    assert read(STOKER_LOAD_MODEL=" a  b ")["load-model"] == ["a", "b"]
+    assert read(STOKER_MODEL_BASE_PATH="/a:1\n\n  s3://b \n")["model-base-path"] == [Path("/a:1"), Path("s3://b")]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +100,10 @@ def test_help_or_version_is_printed_despite_other_errors_and_the_first_one_wins(
 
 
 def test_double_dash_ends_the_flags():
-    assert read("--grpc-port=1", "--")["grpc_port"] == 1
+    assert read("--grpc-port=1", "--")["grpc-port"] == 1
 
 
 @pytest.mark.parametrize("given", ["/data/v1:final", "C:\\models", "s3:/bucket/models"])
 def test_colon_is_part_of_a_repository_path(given):
-    assert read(f"--model-repository={given}", "--model-base-path=/other")["model_base_path"] == [Path(given), Path("/other")]
+    assert read(f"--model-repository={given}", "--model-base-path=/other")["model-base-path"] == [Path(given), Path("/other")]
     assert ModelFlags(model_base_path=[Path(given)]).settings()["repositories"] == (Path(given),)

@@ -6,13 +6,13 @@ import pytest
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.server.config.report import ConfigError
+from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import FlagError
 from stoker.server.lifecycle.model_list import ListedModels
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.server_config import ServerConfig
-from stoker.server.serving_start import model_locations, tfs_settings
+from stoker.server.serving_start import metrics_path, model_locations
 
 
 def parsed(*words: str) -> ServerConfig:
@@ -23,17 +23,17 @@ def parsed(*words: str) -> ServerConfig:
 
 def test_ports_and_the_single_model_have_tensorflow_servings_flags(tmp_path: Path):
     config = parsed("--model_name=m", f"--model_base_path={tmp_path}", "--port=1", "--rest_api_port=2", "--num_load_threads=0")
-    assert (config.grpc_port, config.http_port, config.load_concurrency, config.poll_interval_s) == (1, 2, 1, 1.0)
+    assert (config.grpc_port, config.http_port, config.lifecycle.load_concurrency, config.lifecycle.poll_interval_s) == (1, 2, 1, 1.0)
     source = model_locations(config.serving_start, config.repositories).source
     assert isinstance(source, ListedModels)
     assert [(model.name, model.base_path) for model in source.models] == [("m", tmp_path)]
-    assert not config.serving_start.allow_reload
+    assert not config.tfs.allow_reload
 
 
 def test_repository_flag_is_accepted_beside_them(tmp_path: Path):
     config = parsed(f"--model_base_path={tmp_path}", "--enable_batching")
     assert isinstance(model_locations(config.serving_start, config.repositories).source, ModelRepository)
-    assert config.poll_interval_s == 15.0
+    assert config.lifecycle.poll_interval_s == 15.0
 
 
 def test_all_settings_reach_their_component(tmp_path: Path):
@@ -56,18 +56,17 @@ def test_all_settings_reach_their_component(tmp_path: Path):
         "--enable_model_warmup=false",
         "--platform_config_file=x",
     )
-    start = config.serving_start
-    assert (config.poll_interval_s, config.load_retries, config.load_concurrency) == (3.0, 5, 2)
-    assert (start.config_poll_s, start.rest_timeout_s, start.labels_for_unavailable) == (7.0, 0.25, True)
+    start, lifecycle = config.serving_start, config.lifecycle
+    assert (lifecycle.poll_interval_s, lifecycle.load_retries, lifecycle.load_concurrency) == (3.0, 5, 2)
+    assert (start.config_poll_s, config.tfs.rest_timeout_s, lifecycle.labels_for_unavailable) == (7.0, 0.25, True)
     assert [notice.split(" has no effect: ")[0] for notice in config.notices] == ["--enable_model_warmup=false", "--platform-config-file"]
     places = model_locations(start, config.repositories)
     assert places.file is not None
-    settings = tfs_settings(start)
-    assert (settings.metrics_path, settings.allow_reload, settings.rest_timeout_s) == ("/m", True, 0.25)
+    assert (metrics_path(start), config.tfs.allow_reload) == ("/m", True)
 
 
 def test_zero_seconds_scan_the_models_once(tmp_path: Path):
-    assert parsed(f"--model_base_path={tmp_path}", "--file_system_poll_wait_seconds=0").control_mode is ControlMode.NONE
+    assert parsed(f"--model_base_path={tmp_path}", "--file_system_poll_wait_seconds=0").lifecycle.control_mode is ControlMode.NONE
 
 
 @pytest.mark.parametrize(

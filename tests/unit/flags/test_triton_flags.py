@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import PIECES, FlagError
+from stoker.server.core.flag import FlagError
+from stoker.server.flags.command import PIECES, read_command
 from stoker.server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.tracer import TraceLevel
@@ -56,10 +56,10 @@ def test_older_trace_flags_are_parts_of_the_newer_one(tmp_path: Path):
 
 
 def test_configuration_file_and_completion_are_selected():
-    assert (parsed().config_name, parsed().complete_configs) == (None, True)
+    assert (parsed().config_name, parsed().loader.complete_configs) == (None, True)
     config = parsed("--model-config-name=large", "--disable-auto-complete-config")
-    assert (config.config_name, config.complete_configs) == ("large", False)
-    assert not parsed("--strict-model-config=true").complete_configs
+    assert (config.config_name, config.loader.complete_configs) == ("large", False)
+    assert not parsed("--strict-model-config=true").loader.complete_configs
     with pytest.raises(FlagError, match=r"--model-config-name=\.\./x: expected 1 to 128 characters"):
         parsed("--model-config-name=../x")
 

@@ -9,8 +9,9 @@ import pytest
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.lifecycle.check import check_repository
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.loader import VersionLoader, VersionSource
 from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.observability.metrics import Metrics
 from tests.fakes.puppet_worker import HandTimers
 
@@ -29,8 +30,8 @@ def load(root: Path, area: Path) -> str:
     listing = ModelRepository([root]).scan().models["m"]
     assert listing.config is not None
     clock = FakeClock()
-    settings = LoaderSettings(snapshot_dir=area, usable_cores=1, max_queue_size=8)
-    loader = VersionLoader(BackendRegistry(), clock=clock, timers=HandTimers(), recorder=Metrics(clock), settings=settings)
+    settings = LoaderSettings(cpu_threads=1, max_queue_size=8)
+    loader = VersionLoader(BackendRegistry(), clock=clock, timers=HandTimers(), recorder=Metrics(clock), area=area, settings=settings)
     part = listing.versions[1]
     source = VersionSource(name="m", version=1, model_dir=listing.directory, version_dir=part.directory, parsed=listing.config)
 

@@ -11,8 +11,9 @@ from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.core.request import InferRequest
 from stoker.server.core.timers import LoopTimers
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.loader import VersionLoader, VersionSource
 from stoker.server.lifecycle.servable import Servable
+from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.observability.metrics import Metrics
 
 TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y" data_type: TYPE_FP32 dims: 2 }\nmax_batch_size: 4\n'
@@ -25,8 +26,8 @@ async def load(folder: Path, name: str, config: str) -> Servable:
     (version / "model.identity").touch()
     clock = SystemClock()
     timers = LoopTimers(asyncio.get_running_loop(), clock)
-    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8)
-    loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), settings=settings)
+    settings = LoaderSettings(cpu_threads=1, max_queue_size=8)
+    loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), area=folder, settings=settings)
     parsed = parse_pbtxt(TENSORS + config, source=f"{name}/config.pbtxt", model_name=name)
     return await loader.load(VersionSource(name=name, version=1, model_dir=folder / name, version_dir=version, parsed=parsed))
 

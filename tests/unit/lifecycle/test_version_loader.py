@@ -15,7 +15,8 @@ from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.config.report import ConfigError
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.loader import VersionLoader, VersionSource
+from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.observability.metrics import Metrics
 from tests.fakes.puppet_worker import HandTimers
 
@@ -40,8 +41,16 @@ def load(
     version.mkdir(parents=True)
     (version / "model.identity").touch()
     clock, timers = FakeClock(), HandTimers()
-    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8, complete_configs=complete_configs, is_tuned=is_tuned)
-    loader = VersionLoader(registry or BackendRegistry(), clock=clock, timers=timers, recorder=metrics or Metrics(clock), settings=settings)
+    settings = LoaderSettings(cpu_threads=1, max_queue_size=8, complete_configs=complete_configs)
+    loader = VersionLoader(
+        registry or BackendRegistry(),
+        clock=clock,
+        timers=timers,
+        recorder=metrics or Metrics(clock),
+        area=folder,
+        settings=settings,
+        is_tuned=is_tuned,
+    )
     parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
     source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
 

@@ -15,8 +15,9 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, Via
-from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
+from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog
 from stoker.server.observability.metrics import Metrics
+from stoker.server.observability.settings import AccessLogSettings
 from stoker.server.scheduling.accounting import count_batch
 from stoker.server.scheduling.pending import Pending
 

@@ -18,12 +18,12 @@ from stoker.server.observability.logs import (
     FIELD_LIMIT,
     MESSAGE_LIMIT,
     JsonFormatter,
-    LogSettings,
     LogSink,
     TextFormatter,
     configure,
     escaped,
 )
+from stoker.server.observability.settings import LogSettings
 
 log = logging.getLogger("stoker.test")
 

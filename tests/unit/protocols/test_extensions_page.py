@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from stoker.server.codecs.shared_memory import RESERVED_PREFIXES
+from stoker.server.core.flag import Panel
 from stoker.server.core.limits import Limits
 from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES
-from stoker.server.flags.groups import annotations
+from stoker.server.flags.table import flags as all_flags
 from stoker.server.observability.statistics import MOST_POSITIONS
 from stoker.server.observability.tracer import QUEUE_TRACES, TraceSettings
 from stoker.server.rpc.restricted import Category
@@ -16,19 +17,11 @@ PAGE = (DOCS / "extensions.md").read_text()
 
 def test_every_category_and_flag_of_the_extensions_is_on_the_page():
     assert not [category for category in Category if f"`{category}`" not in PAGE and f"{category}" not in PAGE]
-    flags = {
-        "allow_client_shm",
-        "allow_settings_changes",
-        "trace_config",
-        "http_restricted_api",
-        "grpc_restricted_protocol",
-        "http_header_forward_pattern",
-        "grpc_header_forward_pattern",
-    }
-    assert flags <= set(annotations())
+    flags = [name for name, each in all_flags().items() if each.flag.panel is Panel.KSERVE]
+    assert len(flags) == 7
     for name in flags:
-        assert f"--{name.replace('_', '-')}" in PAGE
-        assert f"--{name.replace('_', '-')}" in (DOCS / "serving.md").read_text()
+        assert f"--{name}" in PAGE
+        assert f"--{name}" in (DOCS / "serving.md").read_text()
 
 
 def test_numbers_of_the_page_equal_those_of_the_server():

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from stoker.server.codecs.memo import CACHE_ENTRIES
+from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
-from stoker.server.flags.declare import FlagError
-from stoker.server.flags.protocols import KServeFlags
+from stoker.server.flags.command import read_command
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions, HeaderForward, PatternError
@@ -48,7 +48,7 @@ def test_invalid_re2_pattern_is_refused_at_the_start(pattern: str):
     with pytest.raises(PatternError):
         HeaderForward(pattern)
     with pytest.raises(FlagError, match="--grpc-header-forward-pattern="):
-        KServeFlags(grpc_header_forward_pattern=pattern).settings()
+        read_command(["--model-base-path=x", f"--grpc-header-forward-pattern={pattern}"], {})
 
 
 def test_escaped_digits_and_backslashes_are_not_back_references():

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
-from stoker.server.observability.logs import LogSettings, configure
+from stoker.server.observability.logs import configure
+from stoker.server.observability.settings import LogSettings
 from stoker.server.protocols.kserve.dynamic_settings import LogControl
 
 INITIAL = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0, "log_format": "default"}

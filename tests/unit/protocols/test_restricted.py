@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stoker.backends.api.errors import RestrictedCall, ServingError, Unauthenticated
+from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import FlagError
 from stoker.server.grpc_methods import grpc_methods
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge, Unsupported
+from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import FlagError
 from stoker.server.observability.span_export import Collector
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
 from stoker.server.protocols.kserve.dynamic_settings import TraceControl, TraceStart

@@ -12,8 +12,8 @@ from stoker.server.core.limits import Limits
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.rpc.restricted import Category, Key
-from stoker.server.web.cors_settings import CorsSettings
 from stoker.server.web.http_server import HttpFrontend
+from stoker.server.web.settings import CorsSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 
 PAGE = "https://app.example"

@@ -20,8 +20,8 @@ from stoker.server.core.state import IndexEntry, ModelDescription, VersionState
 from stoker.server.protocols.kserve.generate_codec import Target, decode
 from stoker.server.web.model_pages.calls import addresses, python_calls, shell_calls
 from stoker.server.web.model_pages.documents import list_page, model_document, model_page
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.model_pages.samples import sample
+from stoker.server.web.settings import GrpcAddress
 from tests.fakes.fake_engine import model, signature, simple
 
 HOSTILE = """<script>alert(1)</script>'"`$(touch x)\\%s{0}&amp;é\n</pre>"""

@@ -11,9 +11,9 @@ import httpx
 import pytest
 import uvloop
 
+from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
-from stoker.server.flags.declare import FlagError
 from stoker.server.net.listeners import ListenOptions, PortInUse
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import HttpFrontend, MetricsFrontend

@@ -17,9 +17,10 @@ from stoker.server.core.tasks import Waiter
 from stoker.server.engine.response_stream import ResponseStream
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.servable import Servable
-from stoker.server.observability.access_log import AccessLog, AccessLogSettings
+from stoker.server.observability.access_log import AccessLog
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason
+from stoker.server.observability.settings import AccessLogSettings
 from stoker.server.observability.tracer import Tracer
 from stoker.server.scheduling.pending import outcome_of
 from stoker.server.tuning.read_batching import Reads

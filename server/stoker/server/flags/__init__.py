@@ -1,5 +1,5 @@
 """The command line of `serve`: flags and environment to a `ServerConfig`.
 
-Each file of flags holds one group: a frozen dataclass whose fields are annotated with their flags, and whose `settings()` says which fields
-of `ServerConfig` they set. `command.py` joins the groups.
+`table.py` collects the flags of the settings, and of the groups in the other files for those that do not set one field each.
+`command.py` reads the words. `help_page.py` prints the help.
 """

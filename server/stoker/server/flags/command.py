@@ -3,8 +3,7 @@
 `_` for `-`, booleans bare or with a value in the next word, Triton's and Adlik's names for the same things.
 
 Written by hand because it is part of every start: typer reads a command line through pydantic, which would stay in memory for the server's
-life (11 MiB and a fifth of the start, see docs/adr/0066). What a flag is stands in its group alone; typer makes the help from the same
-declarations.
+life (11 MiB and a fifth of the start, see docs/adr/0066). typer makes the help from the same declarations.
 """
 
 import dataclasses
@@ -12,13 +11,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
-from stoker.server.flags.declare import FALSE, PIECES, PRIMARY, TRUE, BadValue, Flag, FlagError, meant
-from stoker.server.flags.groups import BOOLEANS, GROUPS, FlagGroup, annotations, defaults, flag_of
-from stoker.server.flags.network import check_http_front, check_sockets
-from stoker.server.flags.protocols import key_notices, key_of_environment
+from stoker.backends.api.nearest import nearest
+from stoker.server.core.flag import FALSE, TRUE, BadValue, FlagError
+from stoker.server.flags.network import check_http_front, check_sockets, check_tls
+from stoker.server.flags.protocols import check_protocols, key_notices, key_of_environment
 from stoker.server.flags.serving import check_models, check_ports, has_plain_public_port
+from stoker.server.flags.table import Declared, boolean_names, built, flags, primary_names, settings_of
+from stoker.server.flags.tensorflow import check_tensorflow
 from stoker.server.server_config import ServerConfig
 
 _PREFIX: Final = "STOKER_"
@@ -27,6 +28,12 @@ _OF_OTHERS: Final = ("STOKER_SIM_", "STOKER_TLS_", "STOKER_URL", "STOKER_API_KEY
 #: What Kubernetes sets in every container for a service that is called stoker, or stoker-something.
 _OF_SERVICES: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT_")
 _ADDRESSES: Final = ("tcp://", "udp://", "sctp://")
+
+
+def meant(name: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """`: is X meant?` for the end of an error, X with `prefix` before it; empty where none of the names `known` is near."""
+    found = nearest(name, sorted(known))
+    return f": is {prefix}{found[0]} meant?" if found else ""
 
 
 def unknown_variables(environment: Mapping[str, str], known: Iterable[str]) -> tuple[str, ...]:
@@ -47,6 +54,26 @@ def _is_of_others(name: str, value: str) -> bool:
     return name.startswith(_OF_OTHERS) or any(part in name for part in _OF_SERVICES) or value.startswith(_ADDRESSES)
 
 
+class Piece(NamedTuple):
+    """A flag whose value is a piece of another flag's.
+
+    Attributes:
+        flag: The other flag.
+        beginning: What stands before the value there.
+    """
+
+    flag: str
+    beginning: str
+
+
+#: Triton's older flags, each of which set one thing.
+PIECES: Final = {
+    "trace-file": Piece("trace-config", "triton,file="),
+    "trace-log-frequency": Piece("trace-config", "triton,log-frequency="),
+    "trace-level": Piece("trace-config", "level="),
+    "trace-rate": Piece("trace-config", "rate="),
+    "trace-count": Piece("trace-config", "count="),
+}
 #: Flags that are words by themselves.
 BARE = frozenset({"help", "version"})
 #: Of no use to anybody: what `spell` makes of a word that belongs to no flag.
@@ -72,11 +99,11 @@ def spell(arguments: Sequence[str]) -> list[str]:
             continue
         name, equals, value = word[2:].partition("=")
         name = name.replace("_", "-")
-        name = PRIMARY.get(name, name)
+        name = primary_names().get(name, name)
         if name in PIECES and (equals or rest):
             piece, equals, value = PIECES[name], "=", value if equals else rest.pop(0)
             name, value = piece.flag, f"{piece.beginning}{value}"
-        if not equals and name in BOOLEANS:
+        if not equals and name in boolean_names():
             value = rest.pop(0) if rest and rest[0].lower() in TRUE | FALSE else "true"
             equals = "="
         if equals and not value and name == "model-base-path":
@@ -103,7 +130,7 @@ class Page(Enum):
 
 
 def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | Page:
-    """By field of a group, its value: from `words`, else from `environment`, else its default; or the page that `words` ask for.
+    """By name of a flag that is given, its value: from `words`, else from `environment`; or the page that `words` ask for.
 
     Args:
         words: As `spell` returns them.
@@ -118,19 +145,18 @@ def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
             return Page[name.upper()]
         if name == STRAY:
             refuse_stray(texts)
-    values = defaults()
-    for field, kind in annotations().items():
-        flag = flag_of(kind)
-        if flag.name in given:
-            values[field] = _value(f"--{flag.name}", flag, kind, given[flag.name])
-        elif (variable := next((each for each in flag.variables if environment.get(each)), None)) is not None:
-            values[field] = _value(variable, flag, kind, _pieces(kind, environment[variable]))
+    values: dict[str, Any] = {}
+    for name, each in flags().items():
+        if name in given:
+            values[name] = _value(f"--{name}", each, given[name])
+        elif (variable := next((one for one in each.flag.variables if environment.get(one)), None)) is not None:
+            values[name] = _value(variable, each, _pieces(each.kind, environment[variable]))
     return values
 
 
 def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     """The texts each flag was given, by its name."""
-    names = {flag_of(kind).name for kind in annotations().values()} | {STRAY} | BARE
+    names = {*flags(), STRAY, *BARE}
     found: dict[str, list[str]] = {}
     rest = iter(words)
     for word in rest:
@@ -154,11 +180,11 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _value(place: str, flag: Flag, kind: Any, texts: Sequence[str]) -> Any:
+def _value(place: str, declared: Declared, texts: Sequence[str]) -> Any:
     """What `texts`, of a flag or variable called `place`, mean; of several the last counts, unless the flag takes a list."""
-    read: Callable[[str], Any] = flag.parser or (Path if _holds(kind, Path) else str)
+    read: Callable[[str], Any] = declared.flag.parser or (Path if _holds(declared.kind, Path) else str)
     try:
-        if _holds(kind, list):
+        if _holds(declared.kind, list):
             return [read(text) for text in texts]
         return read(texts[-1])
     except BadValue as error:
@@ -178,6 +204,9 @@ def _holds(kind: Any, sought: type) -> bool:
     return kind is sought or get_origin(kind) is sought or any(_holds(part, sought) for part in get_args(kind) if part is not None)
 
 
+_CHECKS: Final = (check_models, check_ports, check_sockets, check_tls, check_http_front, check_tensorflow, check_protocols)
+
+
 def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig | Page:
     """What `arguments` and `environment` ask for: a server, or a page.
 
@@ -187,19 +216,11 @@ def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
     given = read_flags(spell(arguments), environment)
     if isinstance(given, Page):
         return given
-    settings: dict[str, Any] = {}
-    notices: list[str] = []
-    for kind in GROUPS:
-        group: FlagGroup = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
-        of_group = group.settings()
-        notices += of_group.pop("notices", ())
-        settings |= of_group
+    settings = settings_of(given)
     if settings["api_key"] is None:
         settings["api_key"] = key_of_environment(environment)
-    notices += unknown_variables(environment, (name for kind in annotations().values() for name in flag_of(kind).variables))
-    config = ServerConfig(**settings, notices=tuple(notices))
-    check_models(config)
-    check_ports(config)
-    check_sockets(config)
-    check_http_front(config)
+    settings["notices"] += unknown_variables(environment, (name for each in flags().values() for name in each.flag.variables))
+    config: ServerConfig = built(ServerConfig, settings)
+    for check in _CHECKS:
+        check(config)
     return dataclasses.replace(config, notices=config.notices + key_notices(config.api_key, is_exposed=has_plain_public_port(config)))

@@ -1,4 +1,4 @@
-"""The page that --help prints: typer's, made from the declarations of the groups. For a process that ends with it."""
+"""The page that --help prints: typer's, made from the declarations of the flags. For a process that ends with it."""
 
 import inspect
 from typing import Annotated, Any
@@ -9,7 +9,8 @@ import typer.rich_utils
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from stoker.server.flags.groups import annotations, defaults, flag_of
+from stoker.server.core.flag import Flag
+from stoker.server.flags.table import Declared, flags
 
 #: What the text about a flag needs, in characters; where names leave less, they are broken rather than the text.
 _TEXT_WIDTH = 16
@@ -52,15 +53,16 @@ def _described() -> Any:
         Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
         """
 
-    kinds = {name: _typed(kind) for name, kind in annotations().items()}
-    values = defaults()
+    names = {name: name.replace("-", "_") for name in flags()}
+    kinds = {names[name]: _typed(each.flag) for name, each in flags().items()}
+    values = {names[name]: _shown(each) for name, each in flags().items()}
     # Words of ours, so that they stand where the flags stand and not where typer puts its own.
     kinds["asked_version"] = Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")]
     kinds["asked_help"] = Annotated[
         bool, typer.Option("--help", metavar="", help="Show this and exit.", is_eager=True, callback=_print_page)
     ]
     values |= {"asked_version": False, "asked_help": False}
-    # typer reads a command's parameters from its signature: here they are those of all groups.
+    # typer reads a command's parameters from its signature: here they are all flags.
     serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind) for name, kind in kinds.items()]
     )
@@ -74,16 +76,20 @@ def _print_page(context: typer.Context, is_asked: bool) -> None:
         raise typer.Exit
 
 
-def _typed(kind: Any) -> Any:
-    """An annotation with typer's description of the flag in place of ours."""
-    flag = flag_of(kind)
+def _shown(declared: Declared) -> Any:
+    """The default that the help shows."""
+    return declared.flag.shown(declared.default) if declared.flag.shown else declared.default
+
+
+def _typed(flag: Flag) -> Any:
+    """An annotation with typer's description of the flag."""
     described = typer.Option(
         f"--{flag.name}",
         help=flag.text,
         rich_help_panel=flag.panel,
         metavar=flag.metavar,
-        parser=flag.parser,
+        parser=flag.parser or str,
         hidden=flag.hidden,
         show_default=flag.show_default,
     )
-    return Annotated[kind.__origin__, described]
+    return Annotated[Any, described]

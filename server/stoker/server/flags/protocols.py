@@ -1,4 +1,4 @@
-"""Flags of the KServe and Adlik protocols: API key, restricted APIs, tracing, REST dialect."""
+"""Flags of the protocols that set more or less than one field: API key, restricted APIs, tracing."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from stoker.server.flags.declare import BadValue, FlagError, Switch, flag, one_of, option, path, whole_number
-from stoker.server.flags.serving import check_model_operate
+from stoker.server.core.flag import BadValue, FlagError, Panel, option, path, whole_number
 from stoker.server.observability.span_export import Collector, missing_packages
 from stoker.server.observability.tracer import FILE, SPANS, TraceLevel, TraceSettings
-from stoker.server.protocols.adlik.settings import RestV1
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings, TraceStart
+from stoker.server.protocols.kserve.dynamic_settings import TraceStart
 from stoker.server.protocols.kserve.extensions import HeaderForward, PatternError
 from stoker.server.rpc.restricted import GRPC_KEY_PREFIX, Category, Key
+from stoker.server.server_config import ServerConfig
 
 #: The variable that holds the key itself. The client and the `stoker` command send the key of the same variable.
 API_KEY_VARIABLE: Final = "STOKER_API_KEY"
@@ -29,11 +28,13 @@ class ApiKeyFlags:
 
     api_key_file: Annotated[
         Path | None,
-        path("api-key-file", panel="API key", text=f"File with the key that every call but health checks needs (or {API_KEY_VARIABLE})."),
+        path(
+            "api-key-file", panel=Panel.API_KEY, text=f"File with the key that every call but health checks needs (or {API_KEY_VARIABLE})."
+        ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """Fields of `ServerConfig`.
+        """By path from `ServerConfig`, its value.
 
         Raises:
             FlagError: the file cannot be read, or holds no key.
@@ -237,30 +238,16 @@ def _with_level(levels: set[TraceLevel], piece: str, value: str) -> set[TraceLev
     return {*levels, TraceLevel(value)}
 
 
-_KSERVE = "KServe v2 extensions"
-
-
 @dataclass(frozen=True, kw_only=True)
 class KServeFlags:
     """The panel "KServe v2 extensions"."""
 
-    allow_client_shm: Annotated[
-        Switch, flag("allow-client-shm", panel=_KSERVE, text="Let clients pass tensors in POSIX shared memory of this host.")
-    ] = False
-    allow_settings_changes: Annotated[
-        Switch,
-        flag(
-            "allow-settings-changes",
-            panel=_KSERVE,
-            text="Let clients change log and trace settings (default: on loopback addresses, or by a key).",
-        ),
-    ] = None
     trace_config: Annotated[
         list[str] | None,
         option(
             "trace-config",
             metavar="NAME=V",
-            panel=_KSERVE,
+            panel=Panel.KSERVE,
             text="Tracing, in pieces: triton,file=F; opentelemetry,url=U; level=L; rate=N; count=N.",
         ),
     ] = None
@@ -269,7 +256,7 @@ class KServeFlags:
         option(
             "http-restricted-api",
             metavar="APIS:K=V",
-            panel=_KSERVE,
+            panel=Panel.KSERVE,
             text="Serve these categories over HTTP only with header K: V.",
         ),
     ] = None
@@ -278,81 +265,36 @@ class KServeFlags:
         option(
             "grpc-restricted-protocol",
             metavar="APIS:K=V",
-            panel=_KSERVE,
+            panel=Panel.KSERVE,
             text="The same over gRPC; K is preceded by triton-grpc-protocol-.",
         ),
     ] = None
-    http_header_forward_pattern: Annotated[
-        str,
-        option(
-            "http-header-forward-pattern",
-            metavar="REGEX",
-            panel=_KSERVE,
-            text="HTTP headers of these names become request parameters.",
-        ),
-    ] = ""
-    grpc_header_forward_pattern: Annotated[
-        str,
-        option(
-            "grpc-header-forward-pattern", metavar="REGEX", panel=_KSERVE, text="gRPC metadata of these names become request parameters."
-        ),
-    ] = ""
 
     def settings(self) -> dict[str, Any]:
-        """Fields of `ServerConfig`.
+        """By path from `ServerConfig`, its value.
 
         Raises:
             FlagError: a value in pieces has another form.
         """
-        for name in ("http_header_forward_pattern", "grpc_header_forward_pattern"):
-            try:
-                HeaderForward(getattr(self, name))
-            except PatternError as error:
-                raise FlagError(f"--{name.replace('_', '-')}={getattr(self, name)}: {error}") from None
         http, grpc = self.http_restricted_api or [], self.grpc_restricted_protocol or []
-        settings = KServeSettings(
-            allow_client_shm=self.allow_client_shm,
-            allow_settings_changes=self.allow_settings_changes,
-            trace=trace_config(self.trace_config or []),
-            http_restricted=restricted_keys("http-restricted-api", http, what="api"),
-            grpc_restricted=restricted_keys("grpc-restricted-protocol", grpc, what="protocol", prefix=GRPC_KEY_PREFIX),
-            http_forward_pattern=self.http_header_forward_pattern,
-            grpc_forward_pattern=self.grpc_header_forward_pattern,
-        )
-        return {"kserve": settings}
-
-
-_NETWORK = "Network"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdlikFlags:
-    """The flags below /v1 and of ModelOperateService."""
-
-    rest_v1: Annotated[
-        RestV1, one_of("rest-v1", RestV1, panel=_NETWORK, text="Whose REST protocol /v1 speaks: auto (by the request), adlik or tfs.")
-    ] = RestV1.AUTO
-    prefer_adlik: Annotated[
-        Switch, flag("prefer-adlik", panel=_NETWORK, text="Under --rest-v1=auto, /v1 metadata is Adlik's for every model.")
-    ] = False
-    allow_model_operate: Annotated[
-        Switch, flag("allow-model-operate", panel=_NETWORK, text="Let Adlik's ModelOperateService change the repository.")
-    ] = False
-    model_operate_root: Annotated[
-        Path | None,
-        path("model-operate-root", panel=_NETWORK, text="Folder below which the paths lie that ModelOperateService may be given."),
-    ] = None
-
-    def settings(self) -> dict[str, Any]:
-        """Fields of `ServerConfig`.
-
-        Raises:
-            FlagError: a root that is no folder, or that nothing uses.
-        """
-        check_model_operate(is_allowed=self.allow_model_operate, root=self.model_operate_root)
         return {
-            "rest_v1": self.rest_v1,
-            "prefer_adlik": self.prefer_adlik,
-            "allow_model_operate": self.allow_model_operate,
-            "model_operate_root": self.model_operate_root,
+            "kserve.trace": trace_config(self.trace_config or []),
+            "kserve.http_restricted": restricted_keys("http-restricted-api", http, what="api"),
+            "kserve.grpc_restricted": restricted_keys("grpc-restricted-protocol", grpc, what="protocol", prefix=GRPC_KEY_PREFIX),
         }
+
+
+def check_protocols(config: ServerConfig) -> None:
+    """Refuses patterns of headers that cannot be used, and a folder for model operations that nothing uses or that is missing."""
+    for port, pattern in (("http", config.kserve.http_forward_pattern), ("grpc", config.kserve.grpc_forward_pattern)):
+        try:
+            HeaderForward(pattern)
+        except PatternError as error:
+            raise FlagError(f"--{port}-header-forward-pattern={pattern}: {error}") from None
+    root = config.adlik.operate_root
+    if root is None:
+        return
+    if not config.adlik.allow_operate:
+        raise FlagError("--model-operate-root has no effect without --allow-model-operate")
+    if not root.is_dir():
+        raise FlagError(f"--model-operate-root={root}: expected an existing folder")

@@ -8,9 +8,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
-from stoker.server.flags.declare import BOOLEAN_METAVAR, FALSE, TRUE, FlagError, option
+from stoker.server.core.flag import BOOLEAN_METAVAR, FALSE, TRUE, FlagError, Panel, option
 
-_PANEL = "Without effect"
 _NO_CUDA = "no CUDA device is used"
 _ONE_LOOP = "one event loop serves all connections"
 _IS_INSTALLED = "backends are installed Python packages"
@@ -99,11 +98,13 @@ def _refuse_limiter(mode: str | None, resources: list[str] | None) -> None:
 
 
 def _hidden(name: str, *, is_boolean: bool) -> Any:
-    return Annotated[list[str] | None, option(name, text="", panel=_PANEL, metavar=BOOLEAN_METAVAR if is_boolean else "TEXT", hidden=True)]
+    return Annotated[
+        list[str] | None, option(name, text="", panel=Panel.WITHOUT_EFFECT, metavar=BOOLEAN_METAVAR if is_boolean else "TEXT", hidden=True)
+    ]
 
 
 def _settings(flags: Any) -> dict[str, Any]:
-    """Fields of `ServerConfig`.
+    """By path from `ServerConfig`, its value.
 
     Raises:
         FlagError: a flag asks for what cannot be had.
@@ -128,7 +129,7 @@ FlagsWithoutEffect: type[Any] = dataclasses.make_dataclass(
     [
         *((_field(name), _hidden(name, is_boolean=ignored.is_boolean), None) for name, ignored in IGNORED.items()),
         *((_field(name), _hidden(name, is_boolean=True), None) for name in REFUSED_IF_TRUE),
-        ("rate_limit", Annotated[str | None, option("rate-limit", text="", panel=_PANEL, hidden=True)], None),
+        ("rate_limit", Annotated[str | None, option("rate-limit", text="", panel=Panel.WITHOUT_EFFECT, hidden=True)], None),
         ("rate_limit_resource", _hidden("rate-limit-resource", is_boolean=False), None),
     ],
     namespace={"__module__": __name__, "__doc__": "Flags that nothing is set by.", "settings": _settings},

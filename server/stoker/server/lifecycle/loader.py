@@ -19,7 +19,7 @@ import numpy as np
 from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
 from stoker.backends.api.batch import Array, BatchItem, processor_for
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.cpu import threads_for_instance
+from stoker.backends.api.cpu import threads_for_instance, usable_cores
 from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
@@ -37,6 +37,7 @@ from stoker.server.execution.stream_worker import StreamWorker
 from stoker.server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
 from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.servable import Servable
+from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.observability.recorder import ServerRecorder
 from stoker.server.scheduling.scheduler import Scheduler
@@ -196,25 +197,6 @@ class Loader(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderSettings:
-    """How versions are loaded.
-
-    Attributes:
-        snapshot_dir: Where private copies of version folders are made.
-        usable_cores: CPU cores shared out among a model's instances.
-        max_queue_size: Requests that may wait for one version where its config does not say less.
-        complete_configs: Whether fields that a configuration omits are completed from the model file; if not, they are an error.
-        is_tuned: Whether `execution: auto` may run quick batches on the event loop.
-    """
-
-    snapshot_dir: Path
-    usable_cores: int
-    max_queue_size: int
-    complete_configs: bool = True
-    is_tuned: bool = True
-
-
 class VersionLoader:
     """The loader of a real server. Confined to: the event loop; blocking parts run in the loop's default executor."""
 
@@ -225,13 +207,29 @@ class VersionLoader:
         clock: Clock,
         timers: Timers,
         recorder: ServerRecorder,
+        area: Path,
         settings: LoaderSettings,
+        is_tuned: bool = True,
     ) -> None:
+        """Loads by the backends of `registry`.
+
+        Args:
+            registry: The backends.
+            clock: Times loads and batches.
+            timers: Of the schedulers.
+            recorder: Counts requests and batches.
+            area: The folder of the private copies of version folders.
+            settings: How versions are loaded.
+            is_tuned: Whether `execution: auto` may run quick batches on the event loop.
+        """
         self._registry = registry
         self._clock = clock
         self._timers = timers
         self._recorder = recorder
+        self._area = area
         self._settings = settings
+        self._usable_cores = settings.cpu_threads or usable_cores()
+        self._is_tuned = is_tuned
 
     async def load(self, source: VersionSource) -> Servable:
         loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
@@ -247,8 +245,7 @@ class VersionLoader:
 
     def _load(self, source: VersionSource) -> "_Loaded":
         """Everything that blocks, in one thread."""
-        area = self._settings.snapshot_dir
-        loaded = _Loaded(take_snapshot(source.version_dir, area, overrides=source.files, links_root=source.links_root))
+        loaded = _Loaded(take_snapshot(source.version_dir, self._area, overrides=source.files, links_root=source.links_root))
         try:
             loaded.config, facts = self._configure(source, loaded.files)
             in_file = {tensor.name: tensor.labels for tensor in facts.outputs or () if tensor.labels}
@@ -283,7 +280,7 @@ class VersionLoader:
     def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
         places = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
         siblings = Counter(device for _, device in places)
-        threads = threads_for_instance(self._settings.usable_cores, len(places))
+        threads = threads_for_instance(self._usable_cores, len(places))
         numbers = defaultdict[str, Iterator[int]](itertools.count)
         return [
             LoadRequest(
@@ -304,7 +301,7 @@ class VersionLoader:
 
     def _may_adapt(self, config: ModelConfig) -> bool:
         """Whether the inline-execution policy decides where the batches of a model of `config` run."""
-        return self._settings.is_tuned and config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice)
+        return self._is_tuned and config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice)
 
     def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
         assert loaded.config is not None

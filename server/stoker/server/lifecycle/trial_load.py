@@ -22,7 +22,8 @@ from stoker.backends.api.errors import ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.timers import LoopTimers
 from stoker.server.lifecycle.bounds import MAX_REASON_LENGTH, TRIAL_CORE_BYTES, TRIAL_MEMORY_BYTES, TRIAL_TIMEOUT_S
-from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.loader import VersionLoader, VersionSource
+from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.observability.metrics import Metrics
 
 #: Requests that may wait for a version; none comes.
@@ -89,7 +90,8 @@ async def _load_and_close(trial: Trial, registry: BackendRegistry) -> None:
         clock=clock,
         timers=LoopTimers(asyncio.get_running_loop(), clock),
         recorder=Metrics(clock),
-        settings=LoaderSettings(snapshot_dir=trial.area, usable_cores=usable_cores(), max_queue_size=_QUEUE_SIZE),
+        area=trial.area,
+        settings=LoaderSettings(max_queue_size=_QUEUE_SIZE),
     )
     servable = await loader.load(trial.source)
     await servable.close()

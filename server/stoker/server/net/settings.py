@@ -1,12 +1,31 @@
-"""What an operator configures of the listening sockets: TLS and Unix-domain sockets. Plain data."""
+"""What an operator configures of the listening sockets: TLS and Unix-domain sockets, with the flags. Plain data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from stoker.server.core.flag import BadValue, Panel, duration, option, path, switch
 
 #: Permission bits by default: the server's own user may connect.
 SOCKET_MODE: Final = 0o600
+
+
+def _permissions(given: str) -> int:
+    """An octal number such as 0660."""
+    expected = "permission bits in octal from 0600 to 0777, such as 0660"
+    try:
+        mode = int(given, 8)
+    except ValueError:
+        raise BadValue(given, expected) from None
+    if not 0o600 <= mode <= 0o777:
+        raise BadValue(given, expected)
+    return mode
+
+
+def _socket_path(given: str) -> Path | None:
+    """An empty path is TensorFlow Serving's form of no socket, which scripts pass on."""
+    return None if Path(given) == Path() else Path(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,16 +33,31 @@ class SocketSettings:
     """Unix-domain sockets beside the ports, or instead of them.
 
     Attributes:
-        grpc: Path of the gRPC socket; None: there is none.
-        http: Path of the HTTP socket; None: there is none.
+        grpc, http: Their paths; None: there is no such socket.
         mode: Permission bits of both.
         allow_tcp: Whether ports are opened.
     """
 
-    grpc: Path | None = None
-    http: Path | None = None
-    mode: int = SOCKET_MODE
-    allow_tcp: bool = True
+    grpc: Annotated[
+        Path | None,
+        path("grpc-socket-path", panel=Panel.NETWORK, parser=_socket_path, text="Serve gRPC on a Unix-domain socket there too."),
+    ] = None
+    http: Annotated[
+        Path | None,
+        path("http-socket-path", panel=Panel.NETWORK, parser=_socket_path, text="Serve HTTP on a Unix-domain socket there too."),
+    ] = None
+    mode: Annotated[
+        int,
+        option(
+            "socket-mode",
+            panel=Panel.NETWORK,
+            metavar="OCTAL",
+            parser=_permissions,
+            text=f"Permissions of both sockets (default {SOCKET_MODE:04o}).",
+            show_default=False,
+        ),
+    ] = SOCKET_MODE
+    allow_tcp: Annotated[bool, switch("allow-tcp", panel=Panel.NETWORK, text="Open TCP ports; false: sockets alone.")] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +96,15 @@ class TlsSettings:
     Attributes:
         grpc: The gRPC port's certificate; None: it is plain.
         http: The HTTP port's; None: it is plain.
-        has_metrics: Whether a separate metrics port is encrypted as the HTTP port is.
-        reload_s: Seconds between checks of the files; new connections use their new contents.
+        reload_s: New connections use the new contents of the files.
     """
 
     grpc: PemFiles | SslConfigFile | None = None
     http: PemFiles | None = None
-    has_metrics: bool = False
-    reload_s: float = 5.0
+    has_metrics: Annotated[
+        bool,
+        switch("metrics-use-ssl", panel=Panel.TLS, text="Encrypt the metrics port as the HTTP port is, clients' certificates included."),
+    ] = False
+    reload_s: Annotated[
+        float, duration("ssl-reload-secs", 0.1, 86_400, panel=Panel.TLS, text="Seconds between looks at certificates for changes.")
+    ] = 5.0

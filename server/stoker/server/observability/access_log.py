@@ -9,31 +9,17 @@ Peers' addresses are personal data, and are not logged.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.request import AccessNote, Done, EngineResult, InferRequest, InferResponse, Via
 from stoker.server.observability.logs import JsonFormatter, LineBudget, LogSink, RawWriter
+from stoker.server.observability.settings import AccessLogSettings
 
 #: Failures that are logged in a second; of further ones the next line says how many there were. What clients do wrong must not fill a disk.
 FAILURES_PER_S: Final = 100
 _CANCELLED: Final = "CANCELLED"
 _OK: Final = "OK"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessLogSettings:
-    """Settings of the access log.
-
-    Attributes:
-        every: One request of so many is logged; 0: none is, not even those that fail.
-        file: Appended to, one JSON object a line; None: lines go where all others go.
-    """
-
-    every: int = 0
-    file: Path | None = None
 
 
 class AccessLog:

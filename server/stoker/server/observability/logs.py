@@ -20,11 +20,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self, TextIO
+from typing import Protocol, Self, TextIO
+
+from stoker.server.observability.settings import LogSettings
 
 _NS_PER_S = 1_000_000_000
 
@@ -154,27 +155,6 @@ _CLOSE_TIMEOUT_S = 2.0
 
 # Libraries that bring handlers of their own or chat at INFO; they get WARNING and above until `verbose` asks for more.
 _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "grpc", "grpc._cython", "asyncio", "watchfiles", "fastapi")
-
-LogFormat = Literal["auto", "text", "json"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """Settings of the log.
-
-    Attributes:
-        verbose: 0: no DEBUG lines; 1: DEBUG of the server; 2 and more: of the libraries too.
-        info, warning, error: Whether lines of that level are written; `error` covers CRITICAL.
-        format: `auto` is text on a terminal and JSON otherwise.
-        file: Appended to; None: standard error.
-    """
-
-    verbose: int = 0
-    info: bool = True
-    warning: bool = True
-    error: bool = True
-    format: LogFormat = "auto"
-    file: Path | None = None
 
 
 class RawWriter(Protocol):

@@ -1,7 +1,67 @@
-"""Settings of metrics and of the event loop's monitor. Imports nothing of the server, so that flags are read without it."""
+"""Settings of logs, metrics and the event loop's monitor, with their flags. Plain data: a command line is read without the rest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from stoker.server.core.flag import BadValue, Panel, number, one_of_values, option, path, seconds, switch
+
+LogFormat = Literal["auto", "text", "json"]
+#: By the flag's values; `default` and `ISO8601` are Triton's names for the human-readable one.
+_LOG_FORMATS: Final[dict[str, LogFormat]] = {"auto": "auto", "text": "text", "json": "json", "default": "text", "ISO8601": "text"}
+
+
+def _log_format(given: str) -> LogFormat:
+    if given not in _LOG_FORMATS:
+        raise BadValue(given, one_of_values(_LOG_FORMATS))
+    return _LOG_FORMATS[given]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """Settings of the log.
+
+    Attributes:
+        format: `auto` is text on a terminal and JSON otherwise.
+        file: Appended to; None: standard error.
+        verbose: 0: no DEBUG lines; 1: DEBUG of the server; 2 and more: of the libraries too.
+        info, warning, error: Whether lines of that level are written; `error` covers CRITICAL.
+    """
+
+    format: Annotated[
+        LogFormat,
+        option(
+            "log-format",
+            metavar="NAME",
+            panel=Panel.LOGGING,
+            parser=_log_format,
+            text="text (also default, ISO8601), json, or auto: text on a terminal, else JSON.",
+        ),
+    ] = "auto"
+    file: Annotated[Path | None, path("log-file", panel=Panel.LOGGING, text="Log there instead of to stderr.")] = None
+    verbose: Annotated[int, number("log-verbose", 0, 9, panel=Panel.LOGGING, text="0 = off; 1 and up: ever more detail.")] = 0
+    info: Annotated[bool, switch("log-info", panel=Panel.LOGGING, text="Log information.")] = True
+    warning: Annotated[bool, switch("log-warning", panel=Panel.LOGGING, text="Log warnings.")] = True
+    error: Annotated[bool, switch("log-error", panel=Panel.LOGGING, text="Log errors.")] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessLogSettings:
+    """Settings of the access log.
+
+    Attributes:
+        every: 0: no request is logged, not even those that fail.
+        file: Appended to, one JSON object a line; None: the log has the lines.
+    """
+
+    every: Annotated[
+        int, number("access-log", 0, panel=Panel.LOGGING, text="Log one of every N inference requests, and all that fail; 0 = none.")
+    ] = 0
+    file: Annotated[
+        Path | None, path("access-log-file", panel=Panel.LOGGING, text="Log requests there, as JSON, instead of with the rest.")
+    ] = None
+
 
 #: Triton's; its allowed error of each, 0.05 to 0.001, is replaced by the width of `latency_summaries`' buckets.
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -30,6 +90,19 @@ LONGEST_BEAT_S: Final = 0.25
 LEAST_S: Final = 0.1
 
 
+def _silence(high_s: float) -> Callable[[str], float]:
+    """A reader of 0, or of a time from `LEAST_S` to `high_s` seconds."""
+    read_s = seconds(0, high_s)
+
+    def read(given: str) -> float:
+        time_s = read_s(given)
+        if 0 < time_s < LEAST_S:
+            raise BadValue(f"{time_s:g}", f"0, or seconds from {LEAST_S:g} up")
+        return time_s
+
+    return read
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopWatchSettings:
     """What counts as a blocked loop.
@@ -39,8 +112,26 @@ class LoopWatchSettings:
         abort_s: Seconds without a beat after which the process is ended by SIGABRT; 0: never.
     """
 
-    block_s: float = 1.0
-    abort_s: float = 0.0
+    block_s: Annotated[
+        float,
+        option(
+            "loop-block-secs",
+            metavar="SECONDS",
+            panel=Panel.SERVING,
+            parser=_silence(3600),
+            text="Log all stacks when the event loop is blocked for so long; 0: never.",
+        ),
+    ] = 1.0
+    abort_s: Annotated[
+        float,
+        option(
+            "loop-abort-secs",
+            metavar="SECONDS",
+            panel=Panel.SERVING,
+            parser=_silence(86400),
+            text="Abort the process when the event loop is blocked for so long; 0: never.",
+        ),
+    ] = 0.0
 
     @property
     def beat_s(self) -> float:

@@ -1,7 +1,12 @@
-"""What an operator sets of the gRPC port beside its bounds."""
+"""What an operator sets of the gRPC port beside its bounds, with its flags."""
 
 import enum
 from dataclasses import dataclass
+from typing import Annotated, Final
+
+from stoker.server.core.flag import Panel, milliseconds, number, one_of, switch
+
+_MOST: Final = (1 << 31) - 1
 
 
 class Transport(enum.StrEnum):
@@ -13,28 +18,73 @@ class Transport(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """The transport, and what it asks of connections. Times in seconds.
+    """The transport, and what it requires of connections. The flags have gRPC's names and milliseconds, the fields seconds.
 
     Attributes:
         transport: The server's own HTTP/2, or grpcio's.
-        keepalive_time_s: A connection silent for so long is asked whether it is still there.
-        keepalive_timeout_s: It has so long to answer.
-        min_ping_interval_s: How often a client may ping while no data is sent to it.
-        max_ping_strikes: Pings above that which are forgiven.
-        permits_pings_without_calls: Whether connections without a call in work ping, and are pinged, as others do.
-        max_pings_without_data: How often a client that is sent nothing is pinged in a row; 0: without end. grpcio alone counts them.
-        max_connection_idle_s: A connection without a call for so long is drained; None: never.
-        max_connection_age_s: A connection older than this is drained; None: never.
-        max_connection_age_grace_s: How long its calls may then go on.
+        max_pings_without_data: grpcio alone counts them.
+        max_connection_idle_s: None: a connection without a call is never drained.
+        max_connection_age_s: None: a connection is never drained for its age.
     """
 
-    transport: Transport = Transport.H2
-    keepalive_time_s: float = 7200.0
-    keepalive_timeout_s: float = 20.0
-    min_ping_interval_s: float = 10.0
-    max_ping_strikes: int = 2
-    permits_pings_without_calls: bool = True
-    max_pings_without_data: int = 0
-    max_connection_idle_s: float | None = 300.0
-    max_connection_age_s: float | None = None
-    max_connection_age_grace_s: float = 30.0
+    transport: Annotated[
+        Transport, one_of("grpc-front", Transport, panel=Panel.GRPC, text="What carries gRPC: h2 (our own HTTP/2) or grpcio.")
+    ] = Transport.H2
+    keepalive_time_s: Annotated[
+        float,
+        milliseconds(
+            "grpc-keepalive-time", 1, _MOST, panel=Panel.GRPC, text="Milliseconds of silence after which a gRPC client is pinged."
+        ),
+    ] = 7200.0
+    keepalive_timeout_s: Annotated[
+        float, milliseconds("grpc-keepalive-timeout", 1, _MOST, panel=Panel.GRPC, text="Milliseconds it has to answer.")
+    ] = 20.0
+    min_ping_interval_s: Annotated[
+        float,
+        milliseconds(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            0,
+            _MOST,
+            panel=Panel.GRPC,
+            text="Milliseconds between a gRPC client's pings while nothing is sent to it; faster ones are strikes.",
+        ),
+    ] = 10.0
+    max_ping_strikes: Annotated[
+        int, number("grpc-http2-max-ping-strikes", 0, _MOST, panel=Panel.GRPC, text="Strikes before a gRPC connection is ended.")
+    ] = 2
+    permits_pings_without_calls: Annotated[
+        bool,
+        switch(
+            "grpc-keepalive-permit-without-calls",
+            panel=Panel.GRPC,
+            text="Connections without a call in work may ping, and are pinged, too.",
+        ),
+    ] = True
+    max_pings_without_data: Annotated[
+        int,
+        number(
+            "grpc-http2-max-pings-without-data",
+            0,
+            _MOST,
+            panel=Panel.GRPC,
+            text="Pings in a row to a client that is sent nothing; 0 = without end, as --grpc-front=h2 always has it.",
+        ),
+    ] = 0
+    max_connection_idle_s: Annotated[
+        float | None,
+        milliseconds(
+            "grpc-max-connection-idle",
+            0,
+            _MOST,
+            is_none_at_0=True,
+            panel=Panel.GRPC,
+            text="Milliseconds without a call after which a gRPC connection is drained; 0 = never. Clients connect again by themselves.",
+        ),
+    ] = 300.0
+    max_connection_age_s: Annotated[
+        float | None,
+        milliseconds("grpc-max-connection-age", 1, _MOST, panel=Panel.GRPC, text="Milliseconds after which a gRPC connection is drained."),
+    ] = None
+    max_connection_age_grace_s: Annotated[
+        float, milliseconds("grpc-max-connection-age-grace", 0, _MOST, panel=Panel.GRPC, text="Milliseconds its calls may then go on.")
+    ] = 30.0

@@ -1,10 +1,13 @@
-"""Every constant of the self-tuning controllers, with the measurement it comes from. Imports nothing of the server.
+"""The settings of the self-tuning controllers, and every constant of theirs with the measurement it comes from.
 
 Times were measured on a virtual machine with two cores; the ADR that is named with each group holds the figures. The ONNX backend keeps
 the constants of its own controllers (`one_thread.py`, `memory_peaks.py`), because a backend never imports the server.
 """
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from stoker.server.core.flag import Panel, number
 
 # Busy polling (docs/adr/0067-busy-polling.md): a sleeping thread wakes up some 50 us late.
 
@@ -52,3 +55,25 @@ TRIM_PERIOD_S: Final = 5.0
 TRIM_IDLE_SHARE: Final = 0.05
 #: CPU time since the last trim after which there may be memory to return, seconds.
 TRIM_WORK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSettings:
+    """What an operator may decide about the controllers.
+
+    Attributes:
+        is_on: Whether they adapt to what they measure.
+        busy_poll_us: 0: the event loop does not poll.
+    """
+
+    is_on: bool = True
+    busy_poll_us: Annotated[
+        int,
+        number(
+            "busy-poll-us",
+            0,
+            10_000,
+            panel=Panel.SERVING,
+            text="How long the event loop polls for the next request of a client that sends one at a time, in microseconds; 0: off.",
+        ),
+    ] = BUSY_POLL_US

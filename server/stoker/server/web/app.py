@@ -29,8 +29,8 @@ from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.rpc.restricted import Category, Restrictions, category_below_v1
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.plain import PlainRoute, plain_routes
+from stoker.server.web.settings import GrpcAddress
 from stoker.server.web.v1 import PREFIX, HttpV1
 
 _JSON_HEADERS: Final = ((b"content-type", b"application/json"),)

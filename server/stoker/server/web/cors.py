@@ -14,7 +14,7 @@ from stoker.server.net.http1.direct import Connection, DirectRoute, DirectRoutes
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import HeaderList, Piece
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, send_response
-from stoker.server.web.cors_settings import ANY, CorsSettings
+from stoker.server.web.settings import ANY, CorsSettings
 
 #: What scripts may see of an answer beside its body and the few fields that they always may.
 _EXPOSED: Final = b"inference-header-content-length, retry-after"

@@ -18,10 +18,8 @@ from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Restrictions
 from stoker.server.web.app import MetricsApp, WebApp
 from stoker.server.web.cors import CorsApp, CorsRoutes
-from stoker.server.web.cors_settings import CorsSettings
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.plain import is_reserved_path, plain_routes
-from stoker.server.web.settings import HttpFront
+from stoker.server.web.settings import CorsSettings, GrpcAddress, HttpFront
 
 
 class _Server(Protocol):

@@ -15,8 +15,8 @@ from stoker.server.protocols.routing import AnyVersionTarget, RouteContext, Targ
 from stoker.server.rpc.status import kserve_status
 from stoker.server.web.model_pages.calls import addresses, python_calls, shell_calls
 from stoker.server.web.model_pages.documents import POLICY, error_page, list_page, model_document, model_page
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.model_pages.samples import sample
+from stoker.server.web.settings import GrpcAddress
 
 _HTML: Final = "text/html; charset=utf-8"
 _SCRIPT: Final = (b"<script>", b"</script>")

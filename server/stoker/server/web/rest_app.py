@@ -18,9 +18,9 @@ from stoker.server.protocols.kserve.schemas import ErrorResponse, Live, Ready
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.routing import JSON_TYPE, CodecResponse, Respond, RouteContext, json_response, refusal_of
 from stoker.server.protocols.tfs.routes import tfs_router
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.page_routes import page_router
 from stoker.server.web.plain import PlainRoute
+from stoker.server.web.settings import GrpcAddress
 from stoker.server.web.shared_v1 import shared_router
 from stoker.server.web.v1 import PREFIX
 

@@ -1,6 +1,8 @@
-"""What an operator sets of the HTTP port's server: plain data, no library."""
+"""What an operator sets of the HTTP port, and what its pages show of the gRPC port: plain data, no library."""
 
 import enum
+from dataclasses import dataclass
+from typing import Final
 
 
 class HttpFront(enum.StrEnum):
@@ -8,3 +10,41 @@ class HttpFront(enum.StrEnum):
 
     STOKER = "stoker"
     UVICORN = "uvicorn"
+
+
+ANY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class CorsSettings:
+    """Cross-origin resource sharing.
+
+    Attributes:
+        origins: Those allowed, as browsers write them (`https://app.example:8443`); `*` alone: any; none: CORS is off.
+    """
+
+    origins: frozenset[str] = frozenset()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every origin is allowed."""
+        return ANY in self.origins
+
+    def allows(self, origin: str) -> bool:
+        """Whether pages of `origin` may read answers."""
+        return self.is_any or origin in self.origins
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcAddress:
+    """The gRPC port of this server.
+
+    Attributes:
+        port: Its number.
+        is_secure: Whether it speaks TLS.
+        has_reflection: Whether it offers reflection, which grpcurl needs.
+    """
+
+    port: int
+    is_secure: bool = False
+    has_reflection: bool = False

@@ -1,8 +1,12 @@
-"""What an operator sets of TensorFlow Serving's wire interface."""
+"""What an operator sets of TensorFlow Serving's wire interface, with its flags."""
 
 from dataclasses import dataclass
+from typing import Annotated, Final
 
-METRICS_PATH = "/monitoring/prometheus/metrics"
+from stoker.server.core.flag import Panel, milliseconds, switch
+
+METRICS_PATH: Final = "/monitoring/prometheus/metrics"
+_DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +19,12 @@ class TfsSettings:
         metrics_path: Where the metrics are under TensorFlow Serving's names; None: nowhere.
     """
 
-    rest_timeout_s: float | None = None
-    allow_reload: bool = False
+    rest_timeout_s: Annotated[
+        float | None,
+        milliseconds("rest-api-timeout-in-ms", 1, _DAY_MS, panel=Panel.TENSORFLOW, text="How long a REST request may take."),
+    ] = None
+    allow_reload: Annotated[
+        bool,
+        switch("allow-model-reload", panel=Panel.TENSORFLOW, text="Let clients replace the list of models (HandleReloadConfigRequest)."),
+    ] = False
     metrics_path: str | None = METRICS_PATH

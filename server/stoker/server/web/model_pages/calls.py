@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stoker.server.web.model_pages.grpc_address import GrpcAddress
 from stoker.server.web.model_pages.samples import TEXT, Sample, SampleTensor
+from stoker.server.web.settings import GrpcAddress
 
 #: Host headers that a page shows; any other value may be an attack.
 _HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?\Z", re.ASCII)

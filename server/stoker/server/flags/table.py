@@ -1,0 +1,118 @@
+"""Every flag of `serve`, collected from the settings and from the groups, and the `ServerConfig` that their values make.
+
+Most flags stand on the field that they set: a field of `ServerConfig`, or of the settings that it holds. A group has the flags that do not
+set one field each: a dataclass, one field a flag, whose `settings()` says which settings they make.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, get_type_hints
+
+from stoker.server.core.flag import BOOLEAN_METAVAR, Flag
+from stoker.server.flags.network import CorsFlags, NetworkFlags, TlsFlags
+from stoker.server.flags.protocols import ApiKeyFlags, KServeFlags
+from stoker.server.flags.serving import MetricsFlags, ModelFlags, ServingFlags
+from stoker.server.flags.tensorflow import TensorflowFlags
+from stoker.server.flags.without_effect import FlagsWithoutEffect
+from stoker.server.server_config import ServerConfig
+
+
+class FlagGroup(Protocol):
+    """Flags that belong together: a dataclass, one field a flag."""
+
+    def settings(self) -> dict[str, Any]:
+        """By path from `ServerConfig` (`lifecycle.control_mode`), its value; `notices` of several groups are joined."""
+
+
+GROUPS: tuple[type[Any], ...] = (
+    ModelFlags,
+    NetworkFlags,
+    TlsFlags,
+    ApiKeyFlags,
+    CorsFlags,
+    MetricsFlags,
+    KServeFlags,
+    TensorflowFlags,
+    ServingFlags,
+    FlagsWithoutEffect,
+)
+
+
+class Declared(NamedTuple):
+    """A flag where it is declared.
+
+    Attributes:
+        flag: The flag.
+        kind: The type of its field.
+        default: The default of its field.
+        path: From `ServerConfig` or from `group`, the names of the fields that lead to it, joined by dots.
+        group: The group that has it; None: a setting has it.
+    """
+
+    flag: Flag
+    kind: Any
+    default: Any
+    path: str
+    group: type[Any] | None
+
+
+@functools.cache
+def flags() -> Mapping[str, Declared]:
+    """Every flag, by name, in the order of the help (the panels apart)."""
+    before, after = GROUPS[:-2], GROUPS[-2:]
+    found = [each for group in before for each in _declared(group, group)]
+    found += _declared(ServerConfig, None)
+    found += [each for group in after for each in _declared(group, group)]
+    return {each.flag.name: each for each in found}
+
+
+def _declared(kind: type[Any], group: type[Any] | None, prefix: str = "") -> Iterable[Declared]:
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    for name, annotation in get_type_hints(kind, include_extras=True).items():
+        flag = next((each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Flag)), None)
+        if flag is not None:
+            yield Declared(flag, annotation.__origin__, defaults[name], prefix + name, group)
+        elif dataclasses.is_dataclass(annotation):
+            yield from _declared(annotation, group, f"{prefix}{name}.")  # type: ignore[arg-type]
+
+
+@functools.cache
+def primary_names() -> Mapping[str, str]:
+    """By alias, the flag's own name."""
+    return {alias: name for name, each in flags().items() for alias in each.flag.aliases}
+
+
+@functools.cache
+def boolean_names() -> frozenset[str]:
+    """Boolean flags by their own name: a bare one stands for `=true`."""
+    return frozenset(name for name, each in flags().items() if each.flag.metavar == BOOLEAN_METAVAR)
+
+
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """By path from `ServerConfig`, what the flags set; `given` are their values by name.
+
+    Raises:
+        FlagError: flags that exclude or need each other.
+    """
+    settings = {flags()[name].path: value for name, value in given.items() if flags()[name].group is None}
+    notices: list[str] = []
+    for kind in GROUPS:
+        values = {flags()[name].path: value for name, value in given.items() if flags()[name].group is kind}
+        group: FlagGroup = kind(**values)
+        of_group = group.settings()
+        notices += of_group.pop("notices", ())
+        settings |= of_group
+    return settings | {"notices": tuple(notices)}
+
+
+def built(kind: type[Any], settings: Mapping[str, Any], prefix: str = "") -> Any:
+    """An instance of the dataclass `kind` with `settings`, which are by path; the other fields have their defaults."""
+    values: dict[str, Any] = {}
+    for name, annotation in get_type_hints(kind).items():
+        path = prefix + name
+        if path in settings:
+            values[name] = settings[path]
+        elif dataclasses.is_dataclass(annotation) and any(each.startswith(f"{path}.") for each in settings):
+            values[name] = built(annotation, settings, f"{path}.")  # type: ignore[arg-type]
+    return kind(**values)
