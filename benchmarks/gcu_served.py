@@ -80,9 +80,9 @@ class Measured:
         Raises:
             RuntimeError: nothing, or not all, was answered well in it.
         """
-        if not counters.answered or counters.errors or counters.gave_up:
-            raise RuntimeError(f"{kind}: {counters.answered} answers and {counters.errors} errors in {counters.elapsed_s:.1f} s")
-        self.batches_per_s.setdefault(kind, []).append(counters.answered / counters.elapsed_s)
+        if not counters.completed or counters.errors or counters.gave_up:
+            raise RuntimeError(f"{kind}: {counters.completed} answers and {counters.errors} errors in {counters.elapsed_s:.1f} s")
+        self.batches_per_s.setdefault(kind, []).append(counters.completed / counters.elapsed_s)
         self.mean_ms.setdefault(kind, []).append(statistics.fmean(counters.latencies_ns) / 1e6)
 
 
@@ -154,7 +154,7 @@ def raw(executable: GcuExecutable, batch: int, load: Load) -> LoadCounters:
     in_window = [each for each in ends if each[0] >= begun_ns + load.warmup_s * 1e9]
     opened_ns, closed_ns = in_window[0][0], in_window[-1][0]
     latencies = [latency for _, latency in in_window[1:]]
-    return LoadCounters(latencies_ns=latencies, answered=len(latencies), opened_ns=opened_ns, closed_ns=closed_ns)
+    return LoadCounters(latencies_ns=latencies, completed=len(latencies), opened_ns=opened_ns, closed_ns=closed_ns)
 
 
 def _call(device: Device, engine: Engine, batch: int, stop_ns: int, ends: list[tuple[int, int]]) -> None:

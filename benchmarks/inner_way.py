@@ -90,20 +90,20 @@ async def _time(name: str, inference: Inference, data: bytes, batch: int, second
 
 
 async def _burst(inference: Inference, data: bytes, batch: int) -> None:
-    answered = asyncio.get_running_loop().create_future()
+    completed = asyncio.get_running_loop().create_future()
     left = batch
 
     def on_result(reply: bytes | Exception) -> None:
         nonlocal left
         left -= 1
-        if isinstance(reply, Exception) and not answered.done():
-            answered.set_exception(RuntimeError(f"a request failed: {reply}"))
-        elif not left and not answered.done():
-            answered.set_result(None)
+        if isinstance(reply, Exception) and not completed.done():
+            completed.set_exception(RuntimeError(f"a request failed: {reply}"))
+        elif not left and not completed.done():
+            completed.set_result(None)
 
     for _ in range(batch):
         inference.start(data, None).then(on_result)
-    await answered
+    await completed
 
 
 def _message(model: BenchModel) -> bytes:
@@ -127,12 +127,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["tiny"], choices=light, metavar="NAME", help=f"of {', '.join(light)}")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], metavar="N", help="requests at once, 1 to 32")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print("model          batch   us/request   yardstick us")
-    for name in asked.models:
+    for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
             [model] = build_repository(Path(folder), (name,)).values()
-            for found in uvloop.run(measure(model, Path(folder), asked.batches, asked.seconds)):
+            for found in uvloop.run(measure(model, Path(folder), options.batches, options.seconds)):
                 print(f"{found.model:<14} {found.batch:>5}   {found.us:>10.1f}   {found.yardstick_us:>12.0f}")
 
 

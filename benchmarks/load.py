@@ -69,7 +69,7 @@ class LoadResult:
     """What one window saw.
 
     Attributes:
-        answered, errors, unfinished: Requests of the window.
+        completed, errors, unfinished: Requests of the window.
         elapsed_s: Length of the window.
         p50_ms, p95_ms, p99_ms, max_ms: Latency; of an open loop, from when a request was due.
         server_cpu_s: CPU time of the server's processes within the window.
@@ -81,7 +81,7 @@ class LoadResult:
         reply: The last good answer, base64.
     """
 
-    answered: int
+    completed: int
     errors: int
     unfinished: int
     elapsed_s: float
@@ -171,7 +171,7 @@ def _result(counters: LoadCounters, edges: _Edges, tree: ProcessTree, reply: byt
     server_cpu_s, own_cpu_s, foreign_cpu_s = edges.spent()
     latency = summarise(counters.latencies_ns)
     return LoadResult(
-        answered=counters.answered,
+        completed=counters.completed,
         errors=counters.errors,
         unfinished=counters.unfinished,
         elapsed_s=counters.elapsed_s,

@@ -37,7 +37,7 @@ class LoadCounters:
 
     Attributes:
         latencies_ns: One for each good answer in the window; open loop: also for unfinished requests, as far as they got.
-        answered: Good answers in the window.
+        completed: Good answers in the window.
         errors: Bad answers in the window.
         unfinished: Requests of the window without an answer when waiting ended.
         opened_ns, closed_ns: The window's edges.
@@ -46,7 +46,7 @@ class LoadCounters:
     """
 
     latencies_ns: list[int] = field(default_factory=list)
-    answered: int = 0
+    completed: int = 0
     errors: int = 0
     unfinished: int = 0
     opened_ns: int = 0
@@ -116,9 +116,9 @@ class ClosedLoop:
 
     def _send(self) -> None:
         self._in_flight += 1
-        self._sender.send(partial(self._answered, self._clock_ns()))
+        self._sender.send(partial(self._completed, self._clock_ns()))
 
-    def _answered(self, sent_ns: int, is_good: bool) -> None:
+    def _completed(self, sent_ns: int, is_good: bool) -> None:
         now_ns = self._clock_ns()
         self._in_flight -= 1
         if not self._is_over:
@@ -147,12 +147,12 @@ class ClosedLoop:
         counters = self.counters
         if is_good:
             counters.latencies_ns.append(now_ns - sent_ns)
-            counters.answered += 1
+            counters.completed += 1
         else:
             counters.errors += 1
-        answers = counters.answered + counters.errors
+        completions = counters.completed + counters.errors
         is_long_enough = now_ns - counters.opened_ns >= self._duration_ns
-        if (is_long_enough and answers % self._concurrency == 0) or answers >= self._max_requests:
+        if (is_long_enough and completions % self._concurrency == 0) or completions >= self._max_requests:
             self._close(now_ns)
 
     def _close(self, now_ns: int) -> None:
@@ -238,9 +238,9 @@ class OpenLoop:
             self.counters.send_lags_ns.append(now_ns - due_ns)
         self._sent += 1
         self._waiting[number] = due_ns
-        self._sender.send(partial(self._answered, number))
+        self._sender.send(partial(self._completed, number))
 
-    def _answered(self, number: int, is_good: bool) -> None:
+    def _completed(self, number: int, is_good: bool) -> None:
         if self._is_over:
             return
         now_ns = self._clock_ns()
@@ -249,7 +249,7 @@ class OpenLoop:
         if number >= self._warmup_requests:
             if is_good:
                 self.counters.latencies_ns.append(now_ns - due_ns)
-                self.counters.answered += 1
+                self.counters.completed += 1
             else:
                 self.counters.errors += 1
         if self._failures >= GIVE_UP_AFTER:

@@ -32,7 +32,7 @@ class RawEngine:
 
     def measure(self, model: BenchModel, batch: int, duration_s: float, repeat: int) -> Window:
         """Runs batches of `batch` rows, one after the other."""
-        found = self._child.ask(self._job(model) | {"batch": batch, "duration_s": duration_s}, duration_s + 60)
+        found = self._child.request(self._job(model) | {"batch": batch, "duration_s": duration_s}, duration_s + 60)
         return Window(
             target="onnxruntime", model=model.name, protocol="in-process", load="closed", concurrency=1, rows=batch, repeat=repeat,
             requests=int(found["runs"]), elapsed_s=found["elapsed_s"], requests_per_s=found["runs"] / found["elapsed_s"],
@@ -44,7 +44,7 @@ class RawEngine:
     def reference(self, model: BenchModel) -> Array:
         """The model's answer to its row."""
         output = self._scratch / f"{model.name}.expected.npy"
-        self._child.ask(self._job(model) | {"output": str(output)}, 60)
+        self._child.request(self._job(model) | {"output": str(output)}, 60)
         expected: Array = np.load(output)
         return expected
 
@@ -96,7 +96,7 @@ class LoadGenerator:
             WrongResponse: it differs by more than rounding.
         """
         job = dataclasses.replace(self._job(target, model, protocol, 0.0, (), concurrency=1), warmup_s=0.0, max_requests=1)
-        reply = base64.b64decode(self._child.ask(dataclasses.asdict(job), 3 * DRAIN_S)["reply"])
+        reply = base64.b64decode(self._child.request(dataclasses.asdict(job), 3 * DRAIN_S)["reply"])
         try:
             found = decode_response(reply, protocol)
         except (ValueError, KeyError, IndexError) as error:
@@ -129,20 +129,20 @@ class LoadGenerator:
         )
 
     def _run(self, job: LoadJob, target: Target, model: BenchModel, protocol: str, repeat: int, *, load_factor: float) -> Window:
-        found = self._child.ask(dataclasses.asdict(job), job.warmup_s + job.duration_s + 4 * DRAIN_S)
-        answered, elapsed_s = found["answered"], found["elapsed_s"]
-        if found["gave_up"] or answered == 0 or found["errors"] > 0.01 * answered:
+        found = self._child.request(dataclasses.asdict(job), job.warmup_s + job.duration_s + 4 * DRAIN_S)
+        completed, elapsed_s = found["completed"], found["elapsed_s"]
+        if found["gave_up"] or completed == 0 or found["errors"] > 0.01 * completed:
             raise WrongResponse(
                 f"{target.name} {model.name} over {protocol}, {job.concurrency or f'{job.rate_per_s:.0f}/s'}:"
-                f" {found['errors']} errors, {answered} answers"
+                f" {found['errors']} errors, {completed} answers"
             )
         return Window(
             target=target.name, model=model.name, protocol=protocol, load="closed" if job.concurrency else "open",
             concurrency=job.concurrency, offered_per_s=job.rate_per_s, load_factor=load_factor, rows=len(model.row), repeat=repeat,
-            requests=answered, errors=found["errors"], unfinished=found["unfinished"], elapsed_s=elapsed_s,
-            requests_per_s=answered / elapsed_s, rows_per_s=answered * len(model.row) / elapsed_s,
+            requests=completed, errors=found["errors"], unfinished=found["unfinished"], elapsed_s=elapsed_s,
+            requests_per_s=completed / elapsed_s, rows_per_s=completed * len(model.row) / elapsed_s,
             p50_ms=found["p50_ms"], p95_ms=found["p95_ms"], p99_ms=found["p99_ms"], max_ms=found["max_ms"],
-            server_cpu_us=found["server_cpu_s"] / answered * 1e6, server_cpu_share=found["server_cpu_s"] / elapsed_s,
+            server_cpu_us=found["server_cpu_s"] / completed * 1e6, server_cpu_share=found["server_cpu_s"] / elapsed_s,
             server_rss_mib=found["server_rss_bytes"] / _MIB, client_cpu_share=found["client_cpu_share"],
             send_lag_p99_ms=found["send_lag_p99_ms"], foreign_cores=found["foreign_cores"],
         )  # fmt: skip

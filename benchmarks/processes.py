@@ -46,7 +46,7 @@ class JsonChild:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         try:
-            self.hello = self._answer(START_S)
+            self.hello = self._response(START_S)
         except ChildFailed:
             self.close()
             raise
@@ -55,7 +55,7 @@ class JsonChild:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, question: dict[str, Any], patience_s: float) -> dict[str, Any]:
+    def request(self, question: dict[str, Any], patience_s: float) -> dict[str, Any]:
         """Sends one line and waits for the line that answers it.
 
         Raises:
@@ -67,7 +67,7 @@ class JsonChild:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise ChildFailed(f"{self._name} has ended") from None
-        return self._answer(patience_s)
+        return self._response(patience_s)
 
     def close(self) -> None:
         """Closes the child's standard input, by which it ends; kills it if it does not."""
@@ -91,7 +91,7 @@ class JsonChild:
             self._lines.put(line)
         self._lines.put("")
 
-    def _answer(self, patience_s: float) -> dict[str, Any]:
+    def _response(self, patience_s: float) -> dict[str, Any]:
         try:
             line = self._lines.get(timeout=patience_s)
         except queue.Empty:

@@ -37,10 +37,10 @@ class _Blocks:
 
     def find(self, address: int) -> BufferPart | None:
         with self._lock:
-            place = bisect.bisect_right(self._addresses, address) - 1
-            if place < 0:
+            index = bisect.bisect_right(self._addresses, address) - 1
+            if index < 0:
                 return None
-            buffer = self._blocks[self._addresses[place]]
+            buffer = self._blocks[self._addresses[index]]
         offset = address - buffer.address
         return BufferPart(buffer, offset) if offset < buffer.size_bytes else None
 

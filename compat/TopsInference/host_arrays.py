@@ -30,7 +30,7 @@ def given_arrays(executable: GcuExecutable, inputs: Any, purpose: str) -> list[A
         return [_array(inputs[name], f"{purpose}, input '{name}'") for name in names]
     if not isinstance(inputs, Sequence):
         raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: a list of arrays or a dict is needed, not {type(inputs).__name__}")
-    return [_array(each, f"{purpose}, input {place}") for place, each in enumerate(inputs)]
+    return [_array(each, f"{purpose}, input {index}") for index, each in enumerate(inputs)]
 
 
 def gathered_samples(executable: GcuExecutable, samples: int, inputs: Any, purpose: str) -> list[Array]:

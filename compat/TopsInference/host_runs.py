@@ -45,8 +45,8 @@ def submit_on_host(engine: Engine, inputs: Sequence[Array], stream: Stream) -> "
     """
     samples = sample_count(engine, inputs)
     outputs = _empty(engine, samples)
-    answer: Future[list[Array]] = Future()
-    answer.set_running_or_notify_cancel()
+    future: Future[list[Array]] = Future()
+    future.set_running_or_notify_cancel()
     stack = ExitStack()
     try:
         given = [_buffer(engine, array, stack) for array in inputs]
@@ -62,16 +62,16 @@ def submit_on_host(engine: Engine, inputs: Sequence[Array], stream: Stream) -> "
             error = done.exception()
             stack.close()
             if error is None:
-                answer.set_result(outputs)
+                future.set_result(outputs)
             else:
-                answer.set_exception(error)
+                future.set_exception(error)
 
         ended.add_done_callback(end)
         stream.submit(lambda *_: None, [], ended)
     except BaseException:
         _abandon(stack, stream)
         raise
-    return answer
+    return future
 
 
 def sample_count(engine: Engine, inputs: Sequence[Array]) -> int:

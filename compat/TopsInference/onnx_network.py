@@ -44,8 +44,8 @@ class OnnxNetwork:
         lines += [f"  input  {_described(value)}" for value in _inputs(self.model)]
         lines += [f"  output {_described(value)}" for value in graph.output]
         lines += [
-            f"  {place}: {node.op_type} '{node.name}' ({', '.join(node.input)}) -> {', '.join(node.output)}"
-            for place, node in enumerate(graph.node)
+            f"  {index}: {node.op_type} '{node.name}' ({', '.join(node.input)}) -> {', '.join(node.output)}"
+            for index, node in enumerate(graph.node)
         ]
         sys.stdout.write("\n".join(lines) + "\n")
 

@@ -135,19 +135,19 @@ class PyEngine:
             raise StatusError(Status.TIF_INVALID_PARAM, "run_with_batch: output_list must hold addresses of device memory, like input_list")
         inputs, outputs = _blocks(input_list, "run_with_batch, input"), _blocks(output_list, "run_with_batch, output")
         ended = self._run_on_device(samples, inputs, outputs, py_stream, "run_with_batch")
-        answer: Future[list[Any]] = Future()
-        answer.set_running_or_notify_cancel()
+        future: Future[list[Any]] = Future()
+        future.set_running_or_notify_cancel()
         given = list(output_list)
 
         def end(run: "Future[None]") -> None:
             error = run.exception()
             if error is None:
-                answer.set_result(given)
+                future.set_result(given)
             else:
-                answer.set_exception(error)
+                future.set_exception(error)
 
         ended.add_done_callback(end)
-        return PyFuture(answer, py_stream)
+        return PyFuture(future, py_stream)
 
     @recorded
     def runV2(self, input_list: Any, py_stream: Stream | None = None) -> PyFuture:  # noqa: N802 - the vendor's name
@@ -270,7 +270,7 @@ def _whole_batch(executable: GcuExecutable, inputs: Sequence[BufferPart], output
 def _blocks(pointers: Any, purpose: str) -> list[BufferPart]:
     if not isinstance(pointers, Sequence):
         raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}s: a list of addresses is needed, not {type(pointers).__name__}")
-    return [block_at(pointer, f"{purpose} {place}") for place, pointer in enumerate(pointers)]
+    return [block_at(pointer, f"{purpose} {index}") for index, pointer in enumerate(pointers)]
 
 
 def _buffer_type(value: Any, purpose: str) -> BufferType:

@@ -78,7 +78,7 @@ def _gcu_options(request: CompileRequest, target: Target) -> CompilerOptions:
 
 
 def _batch_sizes(sizes: InputSizes, request: CompileRequest) -> tuple[int, ...]:
-    fixed = sizes.model_batch if sizes.model_batch is not None else sizes.asked_batch
+    fixed = sizes.model_batch if sizes.model_batch is not None else sizes.requested_batch
     if request.batch_sizes:
         _check_fixed_batch(sizes, request.batch_sizes, "batch_sizes")
         return request.batch_sizes
@@ -115,7 +115,7 @@ def compile_popef(source: OnnxModel, job: Job) -> PopefExecutable:
 
 
 def _check_fixed_batch(sizes: InputSizes, wanted: Sequence[int], field: str) -> None:
-    for batch, who in ((sizes.model_batch, "the model"), (sizes.asked_batch, "input_shapes")):
+    for batch, who in ((sizes.model_batch, "the model"), (sizes.requested_batch, "input_shapes")):
         if batch is not None and any(size != batch for size in wanted):
             said = ", ".join(map(str, wanted))
             raise ShapeError(f"{field} {said}: {who} has the batch fixed to {batch}; say {batch}, or leave the batch variable")

@@ -24,12 +24,12 @@ class InputSizes:
     Attributes:
         sizes: By name in the model's order: one sample's, without dimension 0.
         model_batch: Dimension 0 where the model fixes it.
-        asked_batch: Dimension 0 where `input_shapes` says it.
+        requested_batch: Dimension 0 where `input_shapes` says it.
     """
 
     sizes: Mapping[str, tuple[Dim, ...]]
     model_batch: int | None
-    asked_batch: int | None
+    requested_batch: int | None
 
     def of_batch(self, batch: int) -> dict[str, tuple[int, ...]]:
         """All shapes with this batch.
@@ -62,7 +62,7 @@ def input_sizes(model: onnx.ModelProto, request: CompileRequest) -> InputSizes:
     given = _by_name(request.input_shapes, [value.name for value in fed])
     sizes: dict[str, tuple[Dim, ...]] = {}
     of_model: dict[str, int] = {}
-    asked: dict[str, int] = {}
+    requested: dict[str, int] = {}
     for value in fed:
         declared = _declared(value)
         shape = given.get(value.name, declared)
@@ -78,9 +78,9 @@ def input_sizes(model: onnx.ModelProto, request: CompileRequest) -> InputSizes:
         if declared[0] is not None:
             of_model[value.name] = declared[0]
         if whole[0] is not None:
-            asked[value.name] = whole[0]
+            requested[value.name] = whole[0]
         sizes[value.name] = tuple(known if known is not None else wanted for known, wanted in zip(declared[1:], whole[1:], strict=True))
-    return InputSizes(sizes, _one(of_model, "the model has"), _one(asked, "with input_shapes there are"))
+    return InputSizes(sizes, _one(of_model, "the model has"), _one(requested, "with input_shapes there are"))
 
 
 def _declared(value: onnx.ValueInfoProto) -> tuple[Dim, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 warn_beside_real("poprt")
 
-_HOMES = {
+_EXPORTS = {
     "Backend": "backends",
     "Compiler": "compiler",
     "CompilerOptions": "compiler",
@@ -33,8 +33,8 @@ __all__ = ["Backend", "Compiler", "CompilerOptions", "Converter", "Executable", 
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"poprt.{_HOMES[name]}"), name)
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(f"poprt.{_EXPORTS[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"poprt.{name}")
     if name == "__version__":

@@ -32,7 +32,7 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         recorder.dequeued()
         recorder.executed([4], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
         recorder.succeeded(rows=[4], request_ns=[3_000_400], queue_ns=[900_000], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
-        recorder.responses.answered(0, 1_000)
+        recorder.responses.completed(0, 1_000)
         recorder.failed(FailureReason.BACKEND, request_ns=1_000)
     metrics.load_failed("broken", 1)
     metrics.note_goaway(GoawayReason.RESET_FLOOD)

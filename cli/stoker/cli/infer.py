@@ -91,7 +91,7 @@ def infer(
     elif top is not None:
         print_line(_heading(result))
         found = [(name, *best) for name, array in values.items() for best in _top(array, top)]
-        rows = [[name, str(row), str(place), f"{value:.6g}"] for name, row, place, value in found]
+        rows = [[name, str(row), str(index), f"{value:.6g}"] for name, row, index, value in found]
         print_table(("output", "row", "place", "value"), rows, numeric=frozenset({"row", "place", "value"}))
     else:
         _print(result, values)
@@ -130,7 +130,7 @@ def _shown(result: "InferResult", name: str) -> Any:
 def _facts(result: "InferResult", name: str, array: Any, top: int | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"datatype": result.info[name].datatype, "shape": list(array.shape), "data": array.tolist()}
     if top is not None:
-        facts["top"] = [{"row": row, "place": place, "value": value} for row, place, value in _top(array, top)]
+        facts["top"] = [{"row": row, "place": index, "value": value} for row, index, value in _top(array, top)]
     return facts
 
 
@@ -144,7 +144,7 @@ def _top(array: Any, count: int) -> list[tuple[int, int, Any]]:
     found: list[tuple[int, int, Any]] = []
     for at, row in enumerate(rows):
         best = np.argsort(-row.astype(np.float64), kind="stable")[:count]
-        found.extend((at, int(place), row[place].item()) for place in best)
+        found.extend((at, int(index), row[index].item()) for index in best)
     return found
 
 

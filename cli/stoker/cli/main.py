@@ -45,7 +45,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    is_version_asked: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    is_version_requested: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
@@ -53,7 +53,7 @@ def _root(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     # Declared to be listed in the help: `_hoisted` moves those that stand here behind the command.
-    if is_version_asked:
+    if is_version_requested:
         print_line(f"stoker {installed_version('stoker')}")
         raise typer.Exit
     if context.invoked_subcommand is None:

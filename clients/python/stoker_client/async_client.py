@@ -195,12 +195,12 @@ class AsyncClient(abc.ABC):
         attempts = Attempts(self._retry, self._budget, self._timing, is_read=call.is_read, timeout_s=limit_s)
         while True:
             try:
-                answer = call.parse(await self._transport.send(call.request, attempts.begin()))
+                response = call.parse(await self._transport.send(call.request, attempts.begin()))
             except StokerError as error:
                 wait_s = attempts.wait_after(error)
             else:
                 attempts.succeeded()
-                return answer
+                return response
             await self._timing.sleep(wait_s)
 
 

@@ -17,7 +17,7 @@ from stoker_client.inference import (
     time_limit_s,
     version_text,
 )
-from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_until_answered
+from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_with_retries
 from stoker_client.tensors import TensorLike
 
 
@@ -191,4 +191,4 @@ class Client(abc.ABC):
         self._check_open()
         limit_s = time_limit_s(timeout_s, self._timeout_s)
         attempts = Attempts(self._retry, self._budget, self._timing, is_read=call.is_read, timeout_s=limit_s)
-        return send_until_answered(lambda left_s: call.parse(self._transport.send(call.request, left_s)), attempts, self._timing)
+        return send_with_retries(lambda left_s: call.parse(self._transport.send(call.request, left_s)), attempts, self._timing)

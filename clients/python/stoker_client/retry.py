@@ -152,7 +152,7 @@ class Attempts:
         return wait_s
 
 
-def send_until_answered(send: Callable[[float | None], T], attempts: Attempts, timing: Timing) -> T:
+def send_with_retries(send: Callable[[float | None], T], attempts: Attempts, timing: Timing) -> T:
     """The answer of `send`, which is given the seconds left (None: no limit), and is called again as `attempts` allows.
 
     Raises:
@@ -160,10 +160,10 @@ def send_until_answered(send: Callable[[float | None], T], attempts: Attempts, t
     """
     while True:
         try:
-            answer = send(attempts.begin())
+            response = send(attempts.begin())
         except StokerError as error:
             wait_s = attempts.wait_after(error)
         else:
             attempts.succeeded()
-            return answer
+            return response
         timing.sleep(wait_s)

@@ -57,9 +57,9 @@ def test_tensors_of_every_type_round_trip_over_tensorflow_serving_grpc(datatype:
         "m",
         3,
     )
-    answer = tfs_messages.PredictResponse(model_spec=sent.model_spec)
-    answer.outputs["x"].CopyFrom(sent.inputs["x"])
-    result = call.parse(answer)
+    response = tfs_messages.PredictResponse(model_spec=sent.model_spec)
+    response.outputs["x"].CopyFrom(sent.inputs["x"])
+    result = call.parse(response)
     assert np.array_equal(result["x"], plain(value(datatype)))
     assert (result.info["x"].datatype, result.model_version) == (datatype, "3")
 
@@ -81,12 +81,12 @@ def test_tensors_of_every_type_round_trip_over_adliks_protocol(datatype: str, di
     if isinstance(dialect, AdlikGrpcDialect):
         sent = call.request.message
         assert sent.batch_size == 2
-        answer: Any = adlik_messages.PredictResponse(model_spec=sent.model_spec)
-        answer.outputs["x"].tensor.CopyFrom(sent.inputs["x"])
+        response: Any = adlik_messages.PredictResponse(model_spec=sent.model_spec)
+        response.outputs["x"].tensor.CopyFrom(sent.inputs["x"])
     else:
         body = json.loads(call.request.body)
-        answer = reply({"model_spec": body["model_spec"], "outputs": {"x": {"tensor": body["inputs"]["x"]}}})
-    assert np.array_equal(call.parse(answer)["x"], plain(value(datatype)))
+        response = reply({"model_spec": body["model_spec"], "outputs": {"x": {"tensor": body["inputs"]["x"]}}})
+    assert np.array_equal(call.parse(response)["x"], plain(value(datatype)))
 
 
 @pytest.mark.parametrize("datatype", [each for each in DATATYPES if each not in ("FP16", "BF16", "BYTES")])
@@ -144,18 +144,18 @@ def test_inputs_of_different_batch_sizes_are_refused_for_adlik():
 class Canned:
     """A transport that returns the given responses in turn."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asked: list[str] = []
+    def __init__(self, *responses: Any) -> None:
+        self.responses = list(responses)
+        self.requested: list[str] = []
         self.is_closed = False
 
-    def send(self, asked: HttpRequest, timeout_s: float | None) -> HttpReply:
-        self.asked.append(asked.path)
-        answer = self.answers.pop(0)
-        if isinstance(answer, StokerError):
-            raise answer
-        assert isinstance(answer, HttpReply)
-        return answer
+    def send(self, requested: HttpRequest, timeout_s: float | None) -> HttpReply:
+        self.requested.append(requested.path)
+        response = self.responses.pop(0)
+        if isinstance(response, StokerError):
+            raise response
+        assert isinstance(response, HttpReply)
+        return response
 
     def close(self) -> None:
         self.is_closed = True
@@ -177,7 +177,7 @@ def test_metadata_of_another_protocol_are_requested_again_in_this_one():
     assert found["versions"] == ["4"]
     assert found["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
     assert found["outputs"] == [{"name": "y", "datatype": "BYTES", "shape": []}]
-    assert transport.asked == ["/v1/models/m/metadata", "/v1/models/m/metadata?format=tfs"]
+    assert transport.requested == ["/v1/models/m/metadata", "/v1/models/m/metadata?format=tfs"]
     assert transport.is_closed
 
 
@@ -185,7 +185,7 @@ def test_unknown_model_is_not_requested_twice():
     transport = Canned(reply({"error": "no such"}, 404))
     with PredictClient(TfsRestDialect(), transport) as client, pytest.raises(NotFound, match="no such"):
         client.metadata("m")
-    assert len(transport.asked) == 1
+    assert len(transport.requested) == 1
 
 
 def test_metadata_are_requested_once_for_many_predictions():
@@ -193,7 +193,7 @@ def test_metadata_are_requested_once_for_many_predictions():
     with PredictClient(TfsRestDialect(), transport) as client:
         for _ in range(2):
             assert client.predict("m", {"x": np.zeros((1, 2), np.float32)})["y"].item() == b"text"
-    assert len(transport.asked) == 3
+    assert len(transport.requested) == 3
 
 
 def test_unusable_address_is_refused():

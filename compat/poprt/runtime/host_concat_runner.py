@@ -162,7 +162,7 @@ def _concatenated(anchor: Anchor, each: HostConcatConfig, inputs: Mapping[str, A
         raise ApplicationRuntimeError(f"inputs hold different numbers of compiled batches: {listed}")
     count = counts[names[0]]
     data = np.empty((count, len(names), *shape), anchor.tensor_info.data_type.numpy)
-    for place, name in enumerate(names):
-        data[:, place] = inputs[name].reshape((count, *shape))
+    for index, name in enumerate(names):
+        data[:, index] = inputs[name].reshape((count, *shape))
     whole = anchor.tensor_info.shape
     return data.reshape((count * whole[0], *whole[1:]) if count > 1 else whole)

@@ -137,8 +137,8 @@ class PackRunner(ModelRunner):
             for index, placed in enumerate(pack.items):
                 self._fill(flat, group, placed, number, index)
         if self.layout.unpack_info:
-            places = [divmod(placed.starts[0], self.layout.groups[0].shape.row_length) for placed in pack.items]
-            batch[self.layout.unpack_info][: len(places)] = places
+            positions = [divmod(placed.starts[0], self.layout.groups[0].shape.row_length) for placed in pack.items]
+            batch[self.layout.unpack_info][: len(positions)] = positions
         return batch
 
     def _fill(self, flat: Mapping[str, Array], group: PackGroup, placed: Placed[PackRequest], number: int, index: int) -> None:

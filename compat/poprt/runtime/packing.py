@@ -157,10 +157,10 @@ class Packing(Generic[Item]):
             if not 1 <= length <= self.longest(group):
                 raise ValueError(f"an item of {length} tokens does not fit: 1 to {self.longest(group)} do")
         complete: list[Pack[Item]] = []
-        starts = self._place(lengths)
+        starts = self._find_starts(lengths)
         if starts is None:
             complete += self.flush()
-            starts = self._place(lengths)
+            starts = self._find_starts(lengths)
         assert starts is not None, "an empty pack has room for any item of a length that was checked"
         if self._deadline_ns is None:
             self._deadline_ns = now_ns + self._window_ns
@@ -179,7 +179,7 @@ class Packing(Generic[Item]):
         self._open, self._rows, self._deadline_ns = [], [], None
         return packs
 
-    def _place(self, lengths: Sequence[int]) -> tuple[int, ...] | None:
+    def _find_starts(self, lengths: Sequence[int]) -> tuple[int, ...] | None:
         if not self._rows:
             self._rows = [_Rows(shape, self._algorithm) for shape in self._shapes]
         found = [rows.find(length) for rows, length in zip(self._rows, lengths, strict=True)]

@@ -17,7 +17,7 @@ import onnx
 
 from stoker.compiler.convert.converter import Converter, warn_of_no_effect
 from stoker.compiler.convert.free_batch import with_free_batch
-from stoker.compiler.convert.free_dimensions import asked_batch_size, closed
+from stoker.compiler.convert.free_dimensions import closed, requested_batch_size
 from stoker.compiler.convert.options import COMPILED_PRECISIONS
 from stoker.compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from stoker.compiler.custom_libraries import using_libraries
@@ -107,7 +107,7 @@ def _converters(model: ModelJob, batch_sizes: Sequence[int], target: Target, log
     """One, or one for each of the batch sizes."""
     conversion = dataclasses.replace(model.conversion, skip_passes=(*model.conversion.skip_passes, *target.skip_passes))
     sized = [dataclasses.replace(conversion, batch_size=size, batch_axis=0) for size in batch_sizes] or [conversion]
-    settings: dict[str, Any] = {"is_version_asked": model.is_version_asked, "log_folder": log_folder}
+    settings: dict[str, Any] = {"is_version_requested": model.is_version_requested, "log_folder": log_folder}
     return [Converter.of(each, **settings, keeps_free_dimensions=target.keeps_free_dimensions) for each in sized]
 
 
@@ -183,7 +183,7 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
         if not _is_compiled(job):
             return
     filename = target.filename(plan.compiler)
-    with _place(folder / filename, is_kept=job.export_popef) as draft, contextlib.ExitStack() as made:
+    with _draft_path(folder / filename, is_kept=job.export_popef) as draft, contextlib.ExitStack() as made:
         artefact = _export(plan, target, converted, draft, progress)
         for path in artefact.companions.values():
             made.callback(path.unlink, missing_ok=True)
@@ -209,8 +209,8 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
     """Compares with the source, and times both, as far as that was asked for."""
     job = plan.job
     is_timed = job.run or job.report is not None or job.min_speedup is not None
-    is_asked = any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)
-    if not (is_timed or is_asked or job.min_snr is not None):
+    is_requested = any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)
+    if not (is_timed or is_requested or job.min_snr is not None):
         return
     with progress.phase("comparing with the source model"):
         comparison = target.compare(artefact, _sources(converted), plan.compiler, is_timed=is_timed)
@@ -259,7 +259,7 @@ def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
             source=each.source,
             precision=each.converter.options.precision,
             samples=each.converter.options.data_preprocess,
-            batch_size=asked_batch_size(each.converter.options),
+            batch_size=requested_batch_size(each.converter.options),
         )
         for each in converted
     ]
@@ -273,7 +273,7 @@ def _input_order(converted: _Converted) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _place(path: Path, *, is_kept: bool) -> Iterator[Path]:
+def _draft_path(path: Path, *, is_kept: bool) -> Iterator[Path]:
     """Where the executable is written to: its final place once all went well, or a folder that is removed again."""
     if is_kept:
         with written_whole(path) as draft:

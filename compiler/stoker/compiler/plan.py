@@ -102,10 +102,10 @@ def all_specs() -> dict[str, OptionSpec]:
     """Every option of a compile job by name: the job's and the converter's."""
     inherited = specs(BuildOptions)
 
-    def place(spec: OptionSpec) -> tuple[int, bool]:
+    def sort_key(spec: OptionSpec) -> tuple[int, bool]:
         return _GROUPS.index(spec.group), spec.group == COMPILATION_GROUP and spec.name in inherited
 
-    job = {spec.name: spec for spec in sorted(specs(JobOptions).values(), key=place)}
+    job = {spec.name: spec for spec in sorted(specs(JobOptions).values(), key=sort_key)}
     return {**job, **conversion_specs()}
 
 
@@ -116,12 +116,12 @@ class ModelJob:
     Attributes:
         job: Says where the model is and what it comes from.
         conversion: How it is converted.
-        is_version_asked: Whether `convert_version` was given.
+        is_version_requested: Whether `convert_version` was given.
     """
 
     job: JobOptions
     conversion: ConversionOptions
-    is_version_asked: bool
+    is_version_requested: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     watch = LoopWatch(config.loop_watch, SystemClock().now_ns)
     manager, engine = _build(config, locations.source, backends, area, sink, tracer, access, watch)
     frontends = Frontends(engine, config, sink, tracer)
-    asked = asyncio.create_task(shutdown.asked.wait())
+    stop_requested = asyncio.create_task(shutdown.requested.wait())
     following: list[asyncio.Task[None]] = []
     is_refused = is_serving = False
     watching = ExitStack()
@@ -103,29 +103,29 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         poll_s = config.serving_start.config_poll_s
         if locations.file is not None and poll_s is not None:
             following.append(asyncio.create_task(locations.file.follow(partial(manager.replace_models, is_trusted=True), poll_s)))
-        await _unless(asked, manager.wait_initial())
+        await _unless(stop_requested, manager.wait_initial())
         if manager.must_exit:
             log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
             return 1
-        is_serving = not asked.done()
+        is_serving = not stop_requested.done()
         if is_serving:
             sink.flush()  # what was logged while loading stands above the table
-            _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
-            await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
+            _announce(engine, endpoints, backends, sink, is_json_requested=config.logs.format == "json")
+            await _unless(stop_requested, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         if config.tuning.is_on:
             trim = trim_when_idle(
                 lambda: trim_all(backends.in_use()),
                 lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
-                is_forced=lambda: any(backend.owes_memory() for backend in backends.in_use()),
+                is_forced=lambda: any(backend.has_memory_to_release() for backend in backends.in_use()),
             )
             following.append(asyncio.create_task(trim))
-        await asked
+        await stop_requested
         return 0
     except (OSError, RepositoryUnreadable):
         is_refused = True
         raise
     finally:
-        asked.cancel()
+        stop_requested.cancel()
         if is_serving and shutdown.signal_name and config.shutdown_delay_s:
             ready_file.remove()
             await delay(engine, shutdown, config.shutdown_delay_s)
@@ -200,10 +200,10 @@ def _build(
     return manager, engine
 
 
-async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any, None]) -> None:
+async def _unless(stop_requested: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any, None]) -> None:
     """Does `work`, but gives it up when a shutdown is asked for."""
     task = asyncio.create_task(work)
-    await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([task, stop_requested], return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
@@ -212,7 +212,7 @@ async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any
 
 
 def _announce(
-    engine: ServingEngine, endpoints: Mapping[str, Endpoint], backends: BackendRegistry, sink: Logs, *, is_json_asked: bool
+    engine: ServingEngine, endpoints: Mapping[str, Endpoint], backends: BackendRegistry, sink: Logs, *, is_json_requested: bool
 ) -> None:
     """The table is for people and goes to standard output; a log that goes elsewhere says where the server listens too."""
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
@@ -226,7 +226,7 @@ def _announce(
         stream=sys.stdout,
         is_terminal=is_terminal,
         # One JSON object a line must stay true of a file that holds both.
-        as_json=is_json_asked or (sink.is_json and is_one_file and not is_terminal),
+        as_json=is_json_requested or (sink.is_json and is_one_file and not is_terminal),
         notices=[notice for backend in backends.in_use() for notice in backend.notices()],
         not_ready=[] if engine.is_ready() else without_ready_version(index),
     )

@@ -164,7 +164,7 @@ class Frontends:
         ring, path = listeners.ring, listeners.socket_path
         if ring is not None and ring not in self._followers:
             self._followers[ring] = asyncio.create_task(ring.follow(self._config.tls.reload_s))
-        encryption = "" if ring is None else "mutual TLS" if ring.asks_clients else "TLS"
+        encryption = "" if ring is None else "mutual TLS" if ring.requires_client_certificate else "TLS"
         return Endpoint(address, port if listeners.has_port else None, None if path is None else path.absolute(), encryption)
 
 

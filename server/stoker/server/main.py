@@ -25,19 +25,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from stoker.server.flags.command import Page, read_command
 
     try:
-        asked = read_command(sys.argv[1:] if arguments is None else arguments, os.environ)
+        command = read_command(sys.argv[1:] if arguments is None else arguments, os.environ)
     except FlagError as error:
         _fail(str(error))
-    if asked is Page.HELP:
+    if command is Page.HELP:
         from stoker.server.flags.help_page import print_help
 
         print_help()
-    elif asked is Page.VERSION:
+    elif command is Page.VERSION:
         from importlib.metadata import version
 
         print(f"stoker {version('stoker')}")  # noqa: T201 - what was asked for
     else:
-        sys.exit(_run(asked))
+        sys.exit(_run(command))
     sys.exit(0)
 
 

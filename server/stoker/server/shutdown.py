@@ -33,14 +33,14 @@ class Shutdown:
 
     Attributes:
         signal_name: The signal that asked for it; empty until one has.
-        asked: Set on the loop once one has.
+        requested: Set on the loop once one has.
         is_late: Whether the time for the shutdown is used up.
     """
 
     def __init__(self) -> None:
         """From now on signals come here, until the process ends."""
         self.signal_name = ""
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.is_late = False
         self._forced = asyncio.Event()
         self._is_delaying = False
@@ -50,13 +50,13 @@ class Shutdown:
             signal.signal(number, self._receive)
 
     def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sets `asked` on this loop, at once if a signal has come already. Called on the loop, once."""
+        """Sets `requested` on this loop, at once if a signal has come already. Called on the loop, once."""
         self._loop = loop
         if self.signal_name:
-            self.asked.set()
+            self.requested.set()
 
     async def delay(self, delay_s: float) -> None:
-        """Returns after `delay_s`, or when a second signal comes. REQUIRES: `asked`."""
+        """Returns after `delay_s`, or when a second signal comes. REQUIRES: `requested`."""
         self._is_delaying = True
         forced = asyncio.ensure_future(self._forced.wait())
         try:
@@ -69,7 +69,7 @@ class Shutdown:
         # Runs between any two instructions of the main thread: it takes no lock and logs nothing.
         if not self.signal_name:
             self.signal_name = signal.Signals(number).name
-            self._set(self.asked)
+            self._set(self.requested)
         elif self._is_delaying:
             self._is_delaying = False
             self._set(self._forced)

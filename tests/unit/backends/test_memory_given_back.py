@@ -52,14 +52,14 @@ def test_idle_time_after_a_large_batch_releases_its_memory(name: str, is_first: 
     small = np.ones((1, 4), np.float32)
     if not is_first:
         instance.execute({"x": small}, ["y"])
-    assert not backend.owes_memory()
+    assert not backend.has_memory_to_release()
     before = resident_bytes()
     instance.execute({"x": np.ones((1, LARGE), np.float32)}, ["y"])
     instance.execute({"x": small}, ["y"])
-    assert backend.owes_memory()
+    assert backend.has_memory_to_release()
     trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
-    assert not backend.owes_memory()
+    assert not backend.has_memory_to_release()
     np.testing.assert_allclose(instance.execute({"x": small}, ["y"])["y"], 1.7310586, rtol=1e-5)
     instance.close()
     trim_all([backend])
@@ -95,7 +95,7 @@ def test_memory_of_a_failed_batch_is_released(first: tuple[int, tuple[int, int]]
     before = resident_bytes()
     with pytest.raises(BackendFailed):
         instance.execute({"x": np.ones(LARGE, np.float32), "shape": np.array([3, 3])}, ["y"])
-    assert backend.owes_memory()
+    assert backend.has_memory_to_release()
     trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
     instance.close()
@@ -129,9 +129,9 @@ def test_release_of_memory_runs_no_loop(name: str, tmp_path: Path) -> None:
     proto = model(nodes, [value("x", ("n",))], [value("y", ("n",))], constants)
     instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
     instance.execute({"x": np.ones(3 * MIB, np.float32)}, ["y"])
-    assert backend.owes_memory()
+    assert backend.has_memory_to_release()
     trim_all([backend])
-    assert not backend.owes_memory()
+    assert not backend.has_memory_to_release()
     instance.close()
 
 

@@ -111,10 +111,10 @@ def test_closed_loop_counts_no_warmup_request() -> None:
     for _ in range(5):
         hands.pass_ms(10)
         hands.answer()
-    assert (loop.counters.answered, hands.edges_ns) == (0, [1_050 * MS])
+    assert (loop.counters.completed, hands.edges_ns) == (0, [1_050 * MS])
     hands.pass_ms(10)
     hands.answer()
-    assert loop.counters.answered == 1
+    assert loop.counters.completed == 1
 
 
 def test_closed_loop_ends_after_a_whole_round_so_that_a_batching_server_is_not_favoured() -> None:
@@ -129,7 +129,7 @@ def test_closed_loop_ends_after_a_whole_round_so_that_a_batching_server_is_not_f
         for _ in range(4):
             hands.answer()
     # Two periods of 60 ms, four answers each: exactly the server's rate.
-    assert (loop.counters.answered, loop.counters.elapsed_s) == (8, 0.12)
+    assert (loop.counters.completed, loop.counters.elapsed_s) == (8, 0.12)
 
 
 def test_closed_loop_ends_with_the_last_response() -> None:
@@ -147,7 +147,7 @@ def test_closed_loop_is_bounded_in_requests() -> None:
     loop = closed(hands, 1, duration_s=1e6, max_requests=3)
     while hands.waiting:
         hands.answer()
-    assert (loop.counters.answered, hands.ends) == (3, 1)
+    assert (loop.counters.completed, hands.ends) == (3, 1)
 
 
 def test_closed_loop_stops_if_the_server_only_fails() -> None:
@@ -211,7 +211,7 @@ def test_open_loop_window_opens_when_its_first_request_is_due() -> None:
     loop.tick()
     while hands.waiting:
         hands.answer()
-    assert (loop.counters.answered, loop.counters.opened_ns, loop.counters.closed_ns) == (1, 1_002 * MS, 1_005 * MS)
+    assert (loop.counters.completed, loop.counters.opened_ns, loop.counters.closed_ns) == (1, 1_002 * MS, 1_005 * MS)
     assert len(hands.edges_ns) == 2
 
 
@@ -222,6 +222,6 @@ def test_stopped_open_loop_counts_unfinished_requests_with_their_wait_so_far() -
     loop.tick()
     loop.stop()
     # One was sent and never answered, one never left.
-    assert (loop.counters.unfinished, loop.counters.answered, loop.counters.latencies_ns) == (2, 0, [8 * MS, 7 * MS])
+    assert (loop.counters.unfinished, loop.counters.completed, loop.counters.latencies_ns) == (2, 0, [8 * MS, 7 * MS])
     hands.answer()
-    assert (loop.counters.answered, hands.ends) == (0, 1)
+    assert (loop.counters.completed, hands.ends) == (0, 1)

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.convert.free_dimensions import asked_batch_size, closed
+from stoker.compiler.convert.free_dimensions import closed, requested_batch_size
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.errors import ShapeError
 from tests.fakes.graphs import parse
@@ -33,7 +33,7 @@ def test_the_batch_stays_open_and_other_sizes_are_fixed(options: dict, shape: li
     made = ConversionOptions.of(options)
     converter = Converter.of(made, keeps_free_dimensions=True)
     assert dims(converter.convert_internal(parse(TEXT))) == [shape, shape, shape]
-    assert asked_batch_size(made) == batch
+    assert requested_batch_size(made) == batch
 
 
 def test_dimension_that_is_not_the_batch_of_all_inputs_is_fixed_on_request() -> None:

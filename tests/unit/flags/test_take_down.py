@@ -104,7 +104,7 @@ def test_delay_lasts_as_long_as_configured(shutdown: Shutdown) -> None:
     async def run() -> tuple[float, list[str]]:
         shutdown.bind_loop(asyncio.get_running_loop())
         shutdown._receive(signal.SIGTERM, None)
-        await shutdown.asked.wait()
+        await shutdown.requested.wait()
         engine = Part()
         await delay(engine, shutdown, 10.0)  # type: ignore[arg-type]
         return asyncio.get_running_loop().time(), engine.events

@@ -136,7 +136,7 @@ def test_header_is_read_without_graphs_and_weights(tmp_path: Path, whole: bytes)
 def test_file_truncated_at_any_byte_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes) -> None:
     for length in range(len(whole)):
         error = refusal(tmp_path / "cut", whole[:length])
-        assert error.place, length
+        assert error.location, length
         assert error.offset is not None
         assert error.offset <= length
 
@@ -146,7 +146,7 @@ def test_file_truncated_at_any_byte_is_refused_with_section_and_offset(tmp_path:
 def test_file_with_any_byte_changed_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes, flip: int) -> None:
     for at in range(len(whole)):
         error = refusal(tmp_path / "changed", whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
-        assert error.place, at
+        assert error.location, at
         assert error.offset is not None
         assert error.offset <= at
 
@@ -213,7 +213,7 @@ def test_inconsistent_sections_are_refused(tmp_path: Path, sections: list[tuple[
 def test_inconsistent_descriptions_are_refused(tmp_path: Path, change: Callable[[pb.Executable], None], reason: str) -> None:
     error = refusal(tmp_path / "model.exec", made_up(described(change)))
     assert reason in error.reason
-    assert error.place == "section 0 (DESCRIPTION 'sample')"
+    assert error.location == "section 0 (DESCRIPTION 'sample')"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
-from stoker.backends.gcu.serving.placement import ClusterAllocator, Place
+from stoker.backends.gcu.serving.placement import ClusterAllocator, Placement
 from stoker.backends.simulated.serving.pool import Lease
 from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.gcu_backend import CardBench, answer
@@ -20,7 +20,7 @@ ONES = np.ones((1, 2), np.float32)
 GIB = 1 << 30
 
 
-def take(allocator: ClusterAllocator, model: str = "m", *, card: int | None = 0, siblings: int = 1, wanted: int | None = None) -> Place:
+def take(allocator: ClusterAllocator, model: str = "m", *, card: int | None = 0, siblings: int = 1, wanted: int | None = None) -> Placement:
     return allocator.take(Lease(model, 1), card=card, siblings=siblings, wanted=wanted)
 
 
@@ -58,8 +58,8 @@ def test_models_share_clusters_and_get_the_least_used_first() -> None:
 def test_unspecified_card_is_the_one_with_most_free_memory() -> None:
     allocator = ClusterAllocator(2, 6)
     take(allocator, "a", card=0)
-    places = [take(allocator, "b", card=None, siblings=3) for _ in range(3)]
-    assert [(place.card, len(place.clusters)) for place in places] == [(1, 3), (0, 3), (1, 3)]
+    placements = [take(allocator, "b", card=None, siblings=3) for _ in range(3)]
+    assert [(place.card, len(place.clusters)) for place in placements] == [(1, 3), (0, 3), (1, 3)]
 
 
 def test_lost_card_gets_no_new_instance() -> None:
@@ -79,7 +79,7 @@ def test_lost_card_gets_no_new_instance() -> None:
 )
 def test_two_instances_of_a_version_never_share_a_cluster(cards: int, clusters: int, steps: list[tuple[str, int, bool]]) -> None:
     allocator = ClusterAllocator(cards, clusters)
-    held: list[Place] = []
+    held: list[Placement] = []
     for model, wanted, leaves in steps:
         if leaves and held:
             allocator.release(held.pop(0))
@@ -91,7 +91,7 @@ def test_two_instances_of_a_version_never_share_a_cluster(cards: int, clusters: 
         else:
             held.append(take(allocator, model, card=None, wanted=wanted))
             assert len(held[-1].clusters) == wanted
-        assert set(allocator.places) == set(held)
+        assert set(allocator.placements) == set(held)
         pairs = [(place.card, cluster, place.lease) for place in held for cluster in place.clusters]
         assert len(pairs) == len(set(pairs))
         assert all(0 <= card < cards and 0 <= cluster < clusters for card, cluster, _ in pairs)

@@ -12,15 +12,15 @@ from stoker.server.lifecycle.servable import Servable
 
 
 class FakeScheduler:
-    """`unanswered` is what the test sets; `is_closed` says whether the servable has closed it."""
+    """`in_flight` is what the test sets; `is_closed` says whether the servable has closed it."""
 
     def __init__(self) -> None:
         self.on_idle: Callable[[], None] = lambda: None
-        self.unanswered = 0
+        self.in_flight = 0
         self.is_closed = False
 
     def submit(self) -> None:
-        self.unanswered += 1
+        self.in_flight += 1
 
     async def close(self) -> None:
         self.is_closed = True
@@ -70,7 +70,7 @@ def test_request_submitted_in_the_turn_that_ends_its_loan_keeps_the_version_load
         scheduler.submit()
         await turns()
         assert not scheduler.is_closed
-        scheduler.unanswered = 0
+        scheduler.in_flight = 0
         scheduler.on_idle()
         await closing
         assert scheduler.is_closed

@@ -71,8 +71,8 @@ def test_time_to_the_first_response_is_that_of_decoupled_models() -> None:
     metrics = Metrics(FakeClock(), settings=MetricsSettings(histogram_latencies=True))
     observed(metrics, 100)
     responses = metrics.version("rep", 1, {}).responses
-    responses.answered(0, 600_000_000)
-    responses.answered(1, 1)
+    responses.completed(0, 600_000_000)
+    responses.completed(1, 1)
     assert lines_of(metrics, "nv_inference_first_response_histogram_ms") == [
         f"nv_inference_first_response_histogram_ms_{end}"
         for end in (

@@ -8,13 +8,13 @@ from stoker.server.protocols.kserve.service import statistics_to_message
 def test_responses_are_counted_by_position_over_all_requests():
     counts = ResponseCounts()
     for ends in ("well", "in an error"):
-        counts.answered(0, 10)
-        counts.answered(1, 5)
+        counts.completed(0, 10)
+        counts.completed(1, 5)
         if ends == "well":
             counts.ended(2, 1)
         else:
             counts.failed(2, 7)
-    counts.answered(0, 10)
+    counts.completed(0, 10)
     counts.cancelled(1, 3)
     first, second, third = counts.snapshot()
     assert (first.success, first.compute_infer, first.fail) == (Duration(3, 30), Duration(3, 30), Duration())
@@ -27,14 +27,14 @@ def test_responses_are_counted_by_position_over_all_requests():
 def test_response_positions_are_listed_up_to_a_bound():
     counts = ResponseCounts()
     for position in range(MOST_POSITIONS + 5):
-        counts.answered(position, 1)
+        counts.completed(position, 1)
     counts.ended(MOST_POSITIONS + 5, 1)
     assert len(counts.snapshot()) == MOST_POSITIONS
 
 
 def test_protocol_lists_responses_by_number_for_decoupled_models_only():
     counts = ResponseCounts()
-    counts.answered(0, 4)
+    counts.completed(0, 4)
     counts.ended(1, 2)
     statistics = ModelStatistics(name="m", version=1, responses=counts.snapshot())
     [decoupled, plain] = statistics_to_message([statistics, ModelStatistics(name="p", version=1)]).model_stats

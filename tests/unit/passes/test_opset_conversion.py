@@ -22,7 +22,7 @@ def lowered(text: str, initializers: dict[str, object] | None = None, *, to: int
     """Operators at opset `to`; the model there is valid and gives the same results."""
     model = parse(text, initializers)  # type: ignore[arg-type]
     copy = model.SerializeToString()
-    made = convert_for_output(model, to, explicitly_asked=True)
+    made = convert_for_output(model, to, is_explicit=True)
     assert opset_of(made) == to
     assert_valid(made)
     assert_same_results(model, made, feeds, rtol=1e-5, atol=1e-5)
@@ -123,7 +123,7 @@ def test_newer_models_are_lowered_to_the_internal_opset_and_on_to_11(opset: int,
     assert opset_of(internal) == 18
     assert_valid(internal)
     assert_same_results(model, internal, atol=1e-5)
-    assert_same_results(model, convert_for_output(internal, 11, explicitly_asked=True), atol=1e-5)
+    assert_same_results(model, convert_for_output(internal, 11, is_explicit=True), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_swish_and_swiglu_are_decomposed(alpha: str) -> None:
 
 def test_celu_of_halves_is_converted_to_opset_11() -> None:
     model = parse("g (float16[2,4] x) => (float16[2,4] y) { y = Celu<alpha = 2.0>(x) }", opset=28)
-    made = convert_for_output(model, 11, explicitly_asked=True)
+    made = convert_for_output(model, 11, is_explicit=True)
     assert opset_of(made) == 11
     assert "Celu" not in op_types(made)
 
@@ -257,13 +257,13 @@ def test_model_without_an_adapter_keeps_its_opset_with_one_warning(
     assert len(caplog.records) == 1
     assert caplog.text.count("the written model keeps opset 18 instead of 11") == 1
     with pytest.raises(CompileError, match=reason.replace("(", r"\(").replace(")", r"\)")):
-        convert_for_output(model, 11, explicitly_asked=True)
+        convert_for_output(model, 11, is_explicit=True)
 
 
 def test_all_operators_without_an_adapter_are_named_at_once() -> None:
     model = parse('g (float[4,4] x) => (float[4,4] y) { a = Trilu(x) y = Einsum<equation = "ij,jk->ik">(a, a) }')
     with pytest.raises(CompileError, match=r"Trilu.*Einsum"):
-        convert_for_output(model, 11, explicitly_asked=True)
+        convert_for_output(model, 11, is_explicit=True)
 
 
 def test_newer_model_that_cannot_be_lowered_keeps_its_opset(caplog: pytest.LogCaptureFixture) -> None:
@@ -322,7 +322,7 @@ def residual_block() -> onnx.ModelProto:
 @pytest.mark.parametrize("version", [11, 13, 15, 17, 18, 21])
 def test_blocks_of_bert_and_resnet_are_converted_to_any_opset(make: object, version: int) -> None:
     model = make()  # type: ignore[operator]
-    made = convert_for_output(model, version, explicitly_asked=True)
+    made = convert_for_output(model, version, is_explicit=True)
     assert opset_of(made) == version
     assert_valid(made)
     assert_same_results(model, made, random_feeds(model), atol=1e-5)

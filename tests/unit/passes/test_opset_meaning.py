@@ -225,7 +225,7 @@ def test_form_without_a_counterpart_is_refused_with_its_node(opset: int, text: s
 )
 def test_models_are_converted_to_newer_opsets_with_the_same_meaning(opset: int, text: str, weights: Arrays) -> None:
     model = parse(text, weights)
-    made = convert_for_output(model, opset, explicitly_asked=True)
+    made = convert_for_output(model, opset, is_explicit=True)
     assert opset_of(made) == opset
     assert_same_results(model, made)
 
@@ -243,18 +243,18 @@ def test_models_are_converted_to_newer_opsets_with_the_same_meaning(opset: int, 
 )
 def test_newer_attribute_values_are_not_written_at_older_opsets(text: str, weights: Arrays, reason: str) -> None:
     with pytest.raises(CompileError, match=reason):
-        convert_for_output(parse(text, weights, opset=19), 18, explicitly_asked=True)
+        convert_for_output(parse(text, weights, opset=19), 18, is_explicit=True)
 
 
 def test_dropout_mask_is_not_written_at_opsets_with_another_meaning() -> None:
     with pytest.raises(CompileError, match="its mask is read"):
-        convert_for_output(parse("g (float[3] x) => (float[3] y, bool[3] m) { y, m = Dropout(x) }"), 11, explicitly_asked=True)
+        convert_for_output(parse("g (float[3] x) => (float[3] y, bool[3] m) { y, m = Dropout(x) }"), 11, is_explicit=True)
 
 
 def test_scatter_reductions_are_not_written_at_older_opsets() -> None:
     text = 'g (float[3] x, float[1] u) => (float[3] y) { y = ScatterElements<reduction = "max">(x, i, u) }'
     with pytest.raises(CompileError, match="reduction 'max' is new in opset 18"):
-        convert_for_output(parse(text, {"i": ints(1)}), 17, explicitly_asked=True)
+        convert_for_output(parse(text, {"i": ints(1)}), 17, is_explicit=True)
 
 
 def test_batched_scan_runs_row_by_row() -> None:

@@ -79,9 +79,9 @@ def check_windows(connection: GrpcProtocol) -> None:
     core, limits = connection.core, connection.context.h2_limits
     if not core.is_finished:
         statistics = core.statistics()
-        assert statistics.receive_window_bytes + statistics.owed_bytes == limits.connection_window_bytes
+        assert statistics.receive_window_bytes + statistics.pending_update_bytes == limits.connection_window_bytes
         for stream in statistics.streams.values():
-            assert (stream.unconsumed_bytes, stream.receive_window_bytes + stream.owed_bytes) == (0, limits.stream_window_bytes)
+            assert (stream.unconsumed_bytes, stream.receive_window_bytes + stream.pending_update_bytes) == (0, limits.stream_window_bytes)
 
 
 async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:

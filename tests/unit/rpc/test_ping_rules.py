@@ -26,26 +26,26 @@ def test_data_sent_between_pings_resets_the_strikes():
 
 def test_silent_peer_gets_one_ping_and_is_dead_without_an_acknowledgement():
     rules = PingRules(SETTINGS, 0.0)
-    assert not rules.should_ask(99.0)
-    assert rules.should_ask(100.0)
-    assert not rules.should_ask(101.0)
+    assert not rules.should_ping(99.0)
+    assert rules.should_ping(100.0)
+    assert not rules.should_ping(101.0)
     assert not rules.is_dead(119.0)
     assert rules.is_dead(120.0)
 
 
 def test_any_received_byte_counts_as_an_acknowledgement():
     rules = PingRules(SETTINGS, 0.0)
-    assert rules.should_ask(100.0)
+    assert rules.should_ping(100.0)
     rules.heard_s = 100.5
     assert not rules.is_dead(130.0)
-    assert not rules.should_ask(200.0)
-    assert rules.should_ask(200.5)
+    assert not rules.should_ping(200.0)
+    assert rules.should_ping(200.5)
 
 
 def test_idle_connections_send_no_pings_if_pings_without_calls_are_not_permitted():
     rules = PingRules(GrpcSettings(keepalive_time_s=10, min_ping_interval_s=1, max_ping_strikes=0, permits_pings_without_calls=False), 0.0)
-    assert not rules.should_ask(100.0, has_calls=False)
-    assert rules.should_ask(100.0, has_calls=True)
+    assert not rules.should_ping(100.0, has_calls=False)
+    assert rules.should_ping(100.0, has_calls=True)
     # With a call in work the usual interval holds, without one two hours.
     assert not rules.is_too_many(100.0, has_calls=True)
     assert not rules.is_too_many(105.0, has_calls=True)

@@ -555,7 +555,7 @@ def test_callback_that_raises_affects_no_other_request_of_its_batch(caplog):
         await rig.settle()
         rig.worker.finish()
         assert float((await mate).outputs["OUT"][0, 0]) == 2.0
-        assert rig.scheduler.unanswered == 0
+        assert rig.scheduler.in_flight == 0
 
     run(scenario())
     assert "a defect of a front" in caplog.text
@@ -594,7 +594,7 @@ def test_request_may_be_cancelled_by_the_callback_of_its_batchmate():
         await rig.settle()
         rig.worker.finish()
         assert len(answers) == 1
-        assert rig.scheduler.unanswered == 0
+        assert rig.scheduler.in_flight == 0
 
     run(scenario())
 

@@ -108,7 +108,7 @@ def test_requests_of_a_sequence_run_in_order_with_the_state_of_the_previous_one(
     rig.finish_all()
     assert [rig.out(str(place)) for place in range(3)] == [1, 11, 111]
     assert rig.ended == ["0", "1", "2"]
-    assert rig.scheduler.unanswered == 0
+    assert rig.scheduler.in_flight == 0
 
 
 def test_model_gets_the_position_in_the_sequence():
@@ -156,7 +156,7 @@ def test_invalid_sequence_requests_are_refused(mark, rows, text):
         rig.ask("r", mark, rows=rows)
     assert text in caught.value.message
     assert rig.log.failures == ["REJECTED"]
-    assert rig.scheduler.unanswered == 0
+    assert rig.scheduler.in_flight == 0
 
 
 def test_ids_may_be_text_if_the_model_accepts_text():
@@ -296,7 +296,7 @@ def test_all_waiting_and_running_requests_complete_when_the_model_is_unloaded():
     rig.scheduler.abandon("gone")
     assert {type(answer) for answer in rig.answers.values()} == {Unavailable}
     assert len(rig.answers) == 4
-    assert rig.scheduler.unanswered == 0
+    assert rig.scheduler.in_flight == 0
     assert idle == [True]
     rig.time.advance(10 * IDLE_US)
     rig.worker.works.clear()
@@ -323,7 +323,7 @@ def test_sequence_cancelled_before_its_start_leaves_nothing():
     rig.finish_all()
     assert rig.out("next") == 3, "no sequence without requests comes before it"
     assert rig.log.failures.count("CANCELED") == 48
-    assert rig.scheduler.unanswered == 0
+    assert rig.scheduler.in_flight == 0
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -364,7 +364,7 @@ def test_any_number_of_simultaneously_late_sequences_complete():
     rig.time.now += 2_000  # the loop stood still: no timer has rung
     rig.finish()
     assert len(rig.answers) == 1999
-    assert rig.scheduler.unanswered == 0
+    assert rig.scheduler.in_flight == 0
     rig.time.advance(10)
     assert len(rig.ended) == 1999
 
@@ -421,7 +421,7 @@ def test_each_request_has_one_completion_and_is_counted_once(data):
             rig.worker.finish([BackendFailed("no") for _ in rig.batch()])
         elif action in ("wait", "idle"):
             rig.time.advance(20 if action == "wait" else IDLE_US)
-    while rig.scheduler.unanswered:
+    while rig.scheduler.in_flight:
         rig.finish_all()
         rig.time.advance(IDLE_US)
     rig.finish_all()  # batches of which all were taken back

@@ -79,7 +79,7 @@ def test_new_client_authority_is_used(tmp_path, server_pair, authority: Authorit
     ring = ring_of(tmp_path, server_pair, tmp_path / "ca")
     other = Authority(tmp_path / "other")
     follow(ring, lambda: shutil.copy(other.cert, tmp_path / "ca"))
-    assert ring.asks_clients
+    assert ring.requires_client_certificate
     assert [dict(part[0] for part in each["subject"]) for each in ring.context.get_ca_certs()] == [{"commonName": "Throw-away CA"}]
     assert ring.material.client_ca == other.cert.read_text()
 

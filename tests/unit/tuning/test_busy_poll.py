@@ -29,7 +29,7 @@ class Loop:
     def request(self) -> None:
         """One that is answered within its read."""
         self.poll.on_read()
-        self.poll.answered()
+        self.poll.completed()
 
     def wait(self, us: int) -> int:
         """Lets time pass; returns for how much of it, in microseconds, the loop looked out instead of sleeping."""
@@ -110,7 +110,7 @@ def test_polling_stops_while_anything_is_in_flight(loop: Loop) -> None:
     loop.poll.on_read()
     loop.in_flight = 1  # its batch runs in a thread
     assert loop.poll.is_single()
-    loop.poll.answered()
+    loop.poll.completed()
     assert loop.wait(1_000) < MOST_US
     loop.in_flight = 2
     assert not loop.poll.is_single()
@@ -121,7 +121,7 @@ def test_request_behind_an_unanswered_one_of_its_read_is_not_counted(loop: Loop)
         loop.request()
         loop.poll.on_read()
         loop.in_flight = 1
-        loop.poll.answered()
+        loop.poll.completed()
         loop.in_flight = 0
     assert not loop.is_polling
 

@@ -164,7 +164,7 @@ class Backend(abc.ABC):
         """What its devices do, for metrics. Called at every scrape, on the event loop: it must only read what is at hand."""
         return ()
 
-    def owes_memory(self) -> bool:
+    def has_memory_to_release(self) -> bool:
         """Whether a large batch has run since `give_memory_back`: then the next rest counts, however short the work before it was."""
         return False
 

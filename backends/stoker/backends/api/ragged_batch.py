@@ -42,7 +42,7 @@ class RaggedProcessor(BatchProcessor):
                 shares[name] = _scattered(name, array, [item.inputs[sources[name]].shape for item in items])
             else:
                 shares[name] = list(np.split(self._checked(name, array, rows), ends))
-        return [{name: shares[name][place] for name in item.output_names} for place, item in enumerate(items)]
+        return [{name: shares[name][index] for name in item.output_names} for index, item in enumerate(items)]
 
 
 def _scattered(name: str, array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:

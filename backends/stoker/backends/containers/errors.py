@@ -9,20 +9,20 @@ class ContainerError(Exception):
     Attributes:
         reason: What was wrong and what was expected.
         path: The file; empty where there is none.
-        place: Which record, such as `section 2 (WEIGHT 'fc.weight')`; empty where it is no record's fault.
+        location: Which record, such as `section 2 (WEIGHT 'fc.weight')`; empty where it is no record's fault.
         offset: Byte of the file where the trouble was found; None where it has no place.
     """
 
-    def __init__(self, reason: str, *, path: str = "", place: str = "", offset: int | None = None) -> None:
+    def __init__(self, reason: str, *, path: str = "", location: str = "", offset: int | None = None) -> None:
         self.reason = reason
         self.path = path
-        self.place = place
+        self.location = location
         self.offset = offset
-        found = ", ".join(part for part in (path, place, "" if offset is None else f"offset {offset}") if part)
+        found = ", ".join(part for part in (path, location, "" if offset is None else f"offset {offset}") if part)
         super().__init__(f"{found}: {reason}" if found else reason)
 
 
 class Failure(Protocol):
     """Makes the error of one format; the class of the error itself is one."""
 
-    def __call__(self, reason: str, *, path: str = "", place: str = "", offset: int | None = None) -> ContainerError: ...
+    def __call__(self, reason: str, *, path: str = "", location: str = "", offset: int | None = None) -> ContainerError: ...

@@ -45,9 +45,9 @@ class Record:
     def error(self, reason: str, offset: int | None = None) -> ContainerError:
         """An error of this record, at its content by default."""
         name = self.framing.name_of(self.info)
-        place = f"{self.framing.noun} {self.index} ({self.header.kind.name}{f' {name!r}' if name else ''})"
+        location = f"{self.framing.noun} {self.index} ({self.header.kind.name}{f' {name!r}' if name else ''})"
         at = self.content_offset if offset is None else offset
-        return self.framing.failure(reason, path=self.source.path, place=place, offset=at)
+        return self.framing.failure(reason, path=self.source.path, location=location, offset=at)
 
     def chunks(self) -> Iterator[bytes]:
         """The content in pieces of at most `CHUNK_BYTES`, decompressed.

@@ -25,7 +25,7 @@ def walk(source: ByteSource, framing: Framing) -> Iterator[Record]:
         if offset == source.size:
             cut = f"the file ends after {index} {noun}s without its closing record: it was cut off"
             reason = "the file is empty" if offset == 0 else cut
-            raise failure(reason, path=source.path, place=f"{noun} {index}", offset=offset)
+            raise failure(reason, path=source.path, location=f"{noun} {index}", offset=offset)
         try:
             start = source.read_at(offset, min(HEADER_BYTES, source.size - offset))
             if start[: len(framing.closing_magic)] == framing.closing_magic:
@@ -34,13 +34,13 @@ def walk(source: ByteSource, framing: Framing) -> Iterator[Record]:
             record = _read(source, framing, index, offset, start)
         except ContainerError as error:
             at = offset if error.offset is None else error.offset
-            raise failure(error.reason, path=source.path, place=error.place or f"{noun} {index}", offset=at) from error
+            raise failure(error.reason, path=source.path, location=error.location or f"{noun} {index}", offset=at) from error
         digest.update(start)
         yield record
         offset += record.header.total_bytes
         index += 1
         if index > MAX_RECORDS:
-            raise failure(f"more than {MAX_RECORDS} {noun}s", path=source.path, place=f"{noun} {index}", offset=offset)
+            raise failure(f"more than {MAX_RECORDS} {noun}s", path=source.path, location=f"{noun} {index}", offset=offset)
 
 
 def _read(source: ByteSource, framing: Framing, index: int, offset: int, start: bytes) -> Record:
@@ -61,14 +61,16 @@ def _read(source: ByteSource, framing: Framing, index: int, offset: int, start: 
 def _check_closing(source: ByteSource, framing: Framing, offset: int, records: int, digest: bytes) -> None:
     failure = framing.failure
     if source.size - offset < CLOSING_BYTES:
-        raise failure(f"the file ends at {source.size}, inside its closing record: it was cut off", place=_CLOSING)
+        raise failure(f"the file ends at {source.size}, inside its closing record: it was cut off", location=_CLOSING)
     try:
         record = ClosingRecord.unpack(source.read_at(offset, CLOSING_BYTES), framing)
     except ContainerError as error:
-        raise failure(error.reason, place=_CLOSING) from error
+        raise failure(error.reason, location=_CLOSING) from error
     if record.records != records:
-        raise failure(f"the closing record says {record.records} {framing.noun}s, but there are {records}", place=_CLOSING)
+        raise failure(f"the closing record says {record.records} {framing.noun}s, but there are {records}", location=_CLOSING)
     if record.total_bytes != source.size or offset + CLOSING_BYTES != source.size:
-        raise failure(f"the closing record ends the file at {record.total_bytes}, but it has {source.size} bytes", place=_CLOSING)
+        raise failure(f"the closing record ends the file at {record.total_bytes}, but it has {source.size} bytes", location=_CLOSING)
     if record.digest != digest:
-        raise failure(f"the closing record's digest is not that of the headers: {framing.noun}s were exchanged or changed", place=_CLOSING)
+        raise failure(
+            f"the closing record's digest is not that of the headers: {framing.noun}s were exchanged or changed", location=_CLOSING
+        )

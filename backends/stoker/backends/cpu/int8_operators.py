@@ -121,9 +121,9 @@ def is_transformer(model: onnx.ModelProto) -> bool:
     return has_attention and _weights(model, {"Conv", "ConvTranspose"}, constants) <= _weights(model, PRODUCTS, constants)
 
 
-def _preset(model: onnx.ModelProto, asked: str) -> str:
-    if asked != "auto":
-        return asked
+def _preset(model: onnx.ModelProto, preset: str) -> str:
+    if preset != "auto":
+        return preset
     return "transformer, since the graph has attention: MatMul and Gemm with constant weights" if is_transformer(model) else "all"
 
 

@@ -66,11 +66,11 @@ class TopsInferenceBackend(SimulatedBackend[CardSettings, GcuPool]):
             refuse(self.check(request.candidate(facts_of(executable, executable.weight_bytes))))
             parameters = read_parameters(request.parameters)
             lease = Lease(request.model_name, request.version)
-            place = pool.place(lease, card=request.device_id, siblings=request.siblings, wanted=parameters.clusters)
-            taken.callback(pool.allocator.release, place)
+            placement = pool.allocate(lease, card=request.device_id, siblings=request.siblings, wanted=parameters.clusters)
+            taken.callback(pool.allocator.release, placement)
             layout = SampleLayout(request.signature, executable.inputs, executable.outputs)
             try:
-                loaded = CardExecutable(pool, place, executable, layout, parameters)
+                loaded = CardExecutable(pool, placement, executable, layout, parameters)
             except StatusError as error:
-                raise load_failure(error, place) from error
+                raise load_failure(error, placement) from error
             return GcuInstance(loaded, request.signature, on_close=taken.pop_all().close)

@@ -87,7 +87,7 @@ def write_executable(path: str | os.PathLike[str], executable: GcuExecutable) ->
                 _put(row, Section.WEIGHT, name, np.ascontiguousarray(array).data if array.size else b"")
             row.close()
     except ContainerError as error:
-        raise ExecutableError(error.reason, path=str(path), place=error.place, offset=error.offset) from error
+        raise ExecutableError(error.reason, path=str(path), location=error.location, offset=error.offset) from error
     except OSError as error:
         raise ExecutableError(f"cannot be written: {error.strerror or error}", path=str(path)) from error
 
@@ -97,14 +97,14 @@ def _survey(path: str | os.PathLike[str]) -> tuple[GcuExecutable, tuple[Record, 
     source = ByteSource.of_file(path, ExecutableError)
     sections = tuple(walk(source, FRAMING))
     if not sections or sections[0].header.kind is not Section.DESCRIPTION:
-        raise ExecutableError("the first section must be the description", path=source.path, place="section 0", offset=0)
+        raise ExecutableError("the first section must be the description", path=source.path, location="section 0", offset=0)
     first = sections[0]
     if first.header.stored_bytes > MAX_DESCRIPTION_BYTES:
         raise first.error(f"the description has {first.header.stored_bytes} bytes; at most {MAX_DESCRIPTION_BYTES} are allowed")
     try:
         executable, weights, graph_bytes = unpack_description(first.data())
     except ContainerError as error:
-        raise error if error.place else first.error(error.reason) from error
+        raise error if error.location else first.error(error.reason) from error
     _check_sections(sections, _expected(executable, weights, graph_bytes), source)
     return executable, sections, weights
 

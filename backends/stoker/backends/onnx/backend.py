@@ -112,8 +112,8 @@ class OnnxRuntimeBackend(Backend):
             self._instances.add(instance)
         return instance
 
-    def owes_memory(self) -> bool:
-        return any(instance.owes_memory for instance in self._loaded())
+    def has_memory_to_release(self) -> bool:
+        return any(instance.has_memory_to_release for instance in self._loaded())
 
     def give_memory_back(self) -> None:
         for instance in self._loaded():

@@ -131,7 +131,7 @@ class OnnxInstance(Instance):
             self._least = 0, shapes
 
     @property
-    def owes_memory(self) -> bool:
+    def has_memory_to_release(self) -> bool:
         """Whether a batch of more than `LARGE_BYTES` has run since `give_memory_back`."""
         return self._largest_bytes > LARGE_BYTES
 
@@ -241,12 +241,12 @@ def _decoded(name: str, array: Array) -> Array:
     """Elements as `str`: ONNX Runtime would take `bytes` and silently make "b'...'" of them."""
     text = np.empty(array.shape, dtype=np.object_)
     flat = text.reshape(-1)
-    for place, element in enumerate(array.reshape(-1)):
+    for index, element in enumerate(array.reshape(-1)):
         try:
-            flat[place] = element.decode() if isinstance(element, bytes) else str(element)
+            flat[index] = element.decode() if isinstance(element, bytes) else str(element)
         except UnicodeDecodeError as error:
             raise InvalidRequest(
-                f"input '{name}' element {place} is not UTF-8 ({error.reason} at byte {error.start}); ONNX strings are UTF-8 text"
+                f"input '{name}' element {index} is not UTF-8 ({error.reason} at byte {error.start}); ONNX strings are UTF-8 text"
             ) from None
     return text
 
@@ -254,6 +254,6 @@ def _decoded(name: str, array: Array) -> Array:
 def _encoded(array: Array) -> Array:
     raw = np.empty(array.shape, dtype=np.object_)
     flat = raw.reshape(-1)
-    for place, element in enumerate(array.reshape(-1)):
-        flat[place] = element.encode() if isinstance(element, str) else element
+    for index, element in enumerate(array.reshape(-1)):
+        flat[index] = element.encode() if isinstance(element, str) else element
     return raw

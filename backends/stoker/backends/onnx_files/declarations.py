@@ -50,11 +50,11 @@ def versions_of(file: OnnxFile) -> str:
 
 
 def _tensor(side: str, value: OnnxValue, model_filename: str) -> FileTensor:
-    place = f"'{model_filename}': {side} '{value.name}'"
+    where = f"'{model_filename}': {side} '{value.name}'"
     if value.kind != "tensor":
-        raise ModelLoadError(f"{place} is {value.kind}; only dense tensors can be served")
+        raise ModelLoadError(f"{where} is {value.kind}; only dense tensors can be served")
     datatype = SERVED.get(value.element_type)
     if datatype is None:
         served = ", ".join(sorted(served.value for served in SERVED.values()))
-        raise ModelLoadError(f"{place} has element type {element_name(value.element_type)}, which cannot be served; served types: {served}")
+        raise ModelLoadError(f"{where} has element type {element_name(value.element_type)}, which cannot be served; served types: {served}")
     return FileTensor(value.name, datatype, value.shape, labels=value.labels)

@@ -51,8 +51,8 @@ class _Node:
         """Whether its work depends on values that are not among `constants`."""
         if self.operator in _CONTROL_FLOW:
             return True
-        places = _SIZED_BY.get(self.operator, ())
-        return any(self.inputs[place] not in constants for place in places if place < len(self.inputs))
+        indices = _SIZED_BY.get(self.operator, ())
+        return any(self.inputs[index] not in constants for index in indices if index < len(self.inputs))
 
 
 def operator_of_open_work(path: Path) -> str | None:

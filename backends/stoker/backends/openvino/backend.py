@@ -83,8 +83,8 @@ class OpenVinoBackend(Backend):
         # Instances of one version find the same.
         yield from dict.fromkeys(finding for instance in self._loaded() for finding in instance.findings)
 
-    def owes_memory(self) -> bool:
-        return any(instance.owes_memory for instance in self._loaded())
+    def has_memory_to_release(self) -> bool:
+        return any(instance.has_memory_to_release for instance in self._loaded())
 
     def give_memory_back(self) -> None:
         for instance in self._loaded():

@@ -18,7 +18,7 @@ def default_buckets(max_batch_size: int) -> tuple[int, ...]:
     if len(sizes) <= DEFAULT_BUCKETS:
         return tuple(sizes)
     last = len(sizes) - 1
-    return tuple(sizes[round(place * last / (DEFAULT_BUCKETS - 1))] for place in range(DEFAULT_BUCKETS))
+    return tuple(sizes[round(index * last / (DEFAULT_BUCKETS - 1))] for index in range(DEFAULT_BUCKETS))
 
 
 def bucket_for(rows: int, buckets: Sequence[int]) -> int:

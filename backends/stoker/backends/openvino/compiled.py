@@ -25,27 +25,27 @@ class Port:
     """An input or output.
 
     Attributes:
-        place: Its number on the compiled model.
+        index: Its number on the compiled model.
         dtype: As numpy has it; bfloat16 as uint16.
         shape: Its shape where all of it is fixed; None otherwise.
         is_shared: Whether its tensors are handed over where they lie.
         element: OpenVINO's type, where numpy cannot name it; None otherwise.
     """
 
-    place: int
+    index: int
     dtype: "np.dtype[np.generic]"
     shape: tuple[int, ...] | None
     is_shared: bool
     element: ov.Type | None
 
     @classmethod
-    def of(cls, place: int, port: ov.Output, dtype: "np.dtype[np.generic]") -> "Port":
+    def of(cls, index: int, port: ov.Output, dtype: "np.dtype[np.generic]") -> "Port":
         """The port of a compiled model."""
         shape = port.get_partial_shape()
         fixed = None if shape.is_dynamic else tuple(int(size.get_length()) for size in shape)
         is_large = fixed is not None and int(np.prod(fixed)) * dtype.itemsize >= SHARED_FROM_BYTES
         kind = port.get_element_type()
-        return cls(place, dtype, fixed, is_large and not _is_an_input(port), kind if kind == ov.Type.bf16 else None)
+        return cls(index, dtype, fixed, is_large and not _is_an_input(port), kind if kind == ov.Type.bf16 else None)
 
     def tensor(self, array: Array) -> ov.Tensor:
         """`array`, which must be writable and outlive the run, as a tensor without a copy."""
@@ -126,7 +126,7 @@ class CompiledModel:
         self._compiled.release_memory()
         if _has_loop(self._compiled):
             return
-        sizes = {name: self._compiled.inputs[port.place].get_partial_shape() for name, port in self._inputs.items()}
+        sizes = {name: self._compiled.inputs[port.index].get_partial_shape() for name, port in self._inputs.items()}
         zeros = {
             name: np.zeros([size.get_length() if size.is_static else 1 for size in shape], self._inputs[name].dtype)
             for name, shape in sizes.items()
@@ -147,7 +147,7 @@ class _Request:
     def __init__(self, request: ov.InferRequest, inputs: Mapping[str, Port]) -> None:
         self._request = request
         self._inputs = inputs
-        self._own = {name: request.get_input_tensor(port.place) for name, port in inputs.items() if port.shape is not None}
+        self._own = {name: request.get_input_tensor(port.index) for name, port in inputs.items() if port.shape is not None}
         self._windows = {name: inputs[name].view(tensor) for name, tensor in self._own.items()}
 
     def run(self, inputs: Arrays, outputs: Mapping[str, Port], output_names: Sequence[str]) -> dict[str, Array]:
@@ -159,13 +159,13 @@ class _Request:
             # All large outputs, wanted or not: the memory that an earlier run wrote into belongs to an earlier response.
             if port.is_shared and port.shape is not None:
                 fresh[name] = np.zeros(port.shape, port.dtype)
-                request.set_output_tensor(port.place, port.tensor(fresh[name]))
+                request.set_output_tensor(port.index, port.tensor(fresh[name]))
         request.start_async(share_inputs=True)
         request.wait()
         for name in output_names:
             if name not in fresh:
                 port = outputs[name]
-                fresh[name] = port.view(request.get_output_tensor(port.place)).copy()
+                fresh[name] = port.view(request.get_output_tensor(port.index)).copy()
         return {name: fresh[name] for name in output_names}
 
     def _feed(self, name: str, array: Array) -> None:
@@ -173,11 +173,11 @@ class _Request:
         # OpenVINO takes no memory that may not be written. A request alone in its batch is such: a view of the bytes that arrived.
         is_writable = array.flags.writeable
         if port.shape is None:
-            self._request.set_input_tensor(port.place, port.tensor(array if is_writable else array.copy()))
+            self._request.set_input_tensor(port.index, port.tensor(array if is_writable else array.copy()))
             return
         is_whole = array.shape == port.shape
         if port.is_shared and is_whole and is_writable:
-            self._request.set_input_tensor(port.place, port.tensor(array))
+            self._request.set_input_tensor(port.index, port.tensor(array))
             return
         window = self._windows[name]
         if is_whole:
@@ -186,4 +186,4 @@ class _Request:
             window[: len(array)] = array
             window[len(array) :] = 0
         if port.is_shared:
-            self._request.set_input_tensor(port.place, self._own[name])
+            self._request.set_input_tensor(port.index, self._own[name])

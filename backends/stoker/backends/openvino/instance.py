@@ -74,7 +74,7 @@ class OpenVinoInstance(Instance):
             raise BackendFailed(public_text(error)) from error
 
     @property
-    def owes_memory(self) -> bool:
+    def has_memory_to_release(self) -> bool:
         """Whether a batch of more than `LARGE_BYTES` has run, on a model of variable shapes, since `give_memory_back`."""
         return any(model.largest_bytes > LARGE_BYTES for model in (self._models or {}).values())
 

@@ -49,9 +49,9 @@ _CHOOSING_FROM: Mapping[str, int] = {
 #: Inputs that OpenVINO bounds by the size of the tensor: begin, end and step. Exporters write INT64_MAX for "to the end".
 _BOUNDED_PORTS: Mapping[str, int] = {"Slice": 1, "StridedSlice": 1}
 #: The input that holds places, by operator.
-_PLACES_PORTS: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "GatherND": 1}
+_INDEX_PORTS: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "GatherND": 1}
 #: The output of `TopK` that holds places.
-_PLACES_OUTPUT = 1
+_INDEX_OUTPUT = 1
 
 
 class _Level(IntEnum):
@@ -89,18 +89,18 @@ class _Walk:
             sources = node.input_values()
             levels = [self._levels[source.get_node().get_name(), source.get_index()] for source in sources]
             yield from self._bodies(node, levels)
-            if not _is_exact(operator, sources, levels) and not (operator == "Select" and _is_for_places_only(node.output(0))):
+            if not _is_exact(operator, sources, levels) and not (operator == "Select" and _is_for_indices_only(node.output(0))):
                 kinds = sorted({_kind(source) for source in sources if _kind(source) in _NARROW | _WIDE})
                 yield f"{operator} '{node.get_friendly_name()}' in {', '.join(kinds)}"
-            for place, output in enumerate(node.outputs()):
-                self._levels[node.get_name(), place] = self._level(node, operator, output, sources, levels)
+            for index, output in enumerate(node.outputs()):
+                self._levels[node.get_name(), index] = self._level(node, operator, output, sources, levels)
 
     def _level(self, node: ov.Node, operator: str, output: ov.Output, sources: Sequence[ov.Output], levels: Sequence[_Level]) -> _Level:
         if operator == "Parameter":
             return self._given.get(node.get_name(), _Level.GIVEN)
         if operator == "Constant":
             return _constant_level(node)
-        if operator in _SETTLING or (operator == "TopK" and output.get_index() == _PLACES_OUTPUT) or _kind(output) == "boolean":
+        if operator in _SETTLING or (operator == "TopK" and output.get_index() == _INDEX_OUTPUT) or _kind(output) == "boolean":
             return _Level.SMALL
         # Truth values and places choose; they are no part of what is chosen.
         chosen = levels[: _CHOOSING_FROM.get(operator, len(levels))]
@@ -137,8 +137,8 @@ def _is_exact(operator: str, sources: Sequence[ov.Output], levels: Sequence[_Lev
         return _Level.HUGE not in levels or operator in _MOVING_HUGE
     bounded_from = _BOUNDED_PORTS.get(operator, len(sources))
     return all(
-        _is_input_exact(operator, _kind(source), level, levels, is_bounded=place >= bounded_from)
-        for place, (source, level) in enumerate(zip(sources, levels, strict=True))
+        _is_input_exact(operator, _kind(source), level, levels, is_bounded=index >= bounded_from)
+        for index, (source, level) in enumerate(zip(sources, levels, strict=True))
     )
 
 
@@ -155,7 +155,7 @@ def _is_input_exact(operator: str, kind: str, level: _Level, levels: Sequence[_L
     return (operator in _LIMITING and level <= _Level.GIVEN) or (operator in _PRODUCTS and level is _Level.EIGHT_BITS)
 
 
-def _is_for_places_only(output: ov.Output) -> bool:
+def _is_for_indices_only(output: ov.Output) -> bool:
     """Whether a value is used for nothing but to look up elements, perhaps moved on the way: a number of 2**24 or more names none.
 
     Exporters choose position ids this way: those of a padded row are replaced by `Select`.
@@ -165,7 +165,7 @@ def _is_for_places_only(output: ov.Output) -> bool:
         for used in ahead.pop().get_target_inputs():
             node = used.get_node()
             operator = node.get_type_name()
-            if operator in _PLACES_PORTS and used.get_index() == _PLACES_PORTS[operator]:
+            if operator in _INDEX_PORTS and used.get_index() == _INDEX_PORTS[operator]:
                 continue
             if operator == "Result" or operator not in _MOVING:
                 return False

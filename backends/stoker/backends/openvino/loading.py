@@ -104,7 +104,7 @@ class Loader:
         outputs = ports_by_name("output", model.outputs, [spec.name for spec in signature.outputs], filename)
         try:
             # With the sizes that are served, which may fix what the file leaves open.
-            model.reshape({place: _shape(spec, signature, size) for spec in signature.inputs for place in (inputs[spec.name],)})
+            model.reshape({index: _shape(spec, signature, size) for spec in signature.inputs for index in (inputs[spec.name],)})
             settings = {**properties, **(_FOR_EIGHT_BITS if _is_quantised(model) else {})}
             compiled = self._core.compile_model(model, _DEVICE, settings)
             return CompiledModel(
@@ -150,5 +150,5 @@ def _shape(spec: TensorSpec, signature: ModelSignature, size: int) -> ov.Partial
     return ov.PartialShape([*batch, *spec.model_dims])
 
 
-def _ports(ports: list[ov.Output], places: Mapping[str, int], specs: tuple[TensorSpec, ...]) -> dict[str, Port]:
-    return {spec.name: Port.of(places[spec.name], ports[places[spec.name]], spec.datatype.numpy) for spec in specs}
+def _ports(ports: list[ov.Output], indices: Mapping[str, int], specs: tuple[TensorSpec, ...]) -> dict[str, Port]:
+    return {spec.name: Port.of(indices[spec.name], ports[indices[spec.name]], spec.datatype.numpy) for spec in specs}

@@ -7,7 +7,7 @@ from pathlib import Path
 from stoker.backends.api.error_text import tidied
 
 #: Where in the runtime's source it happened: `Exception from src/core.cpp:84:`, `Check 'x' failed at src/core/shape.hpp:299:`.
-_SOURCE_PLACE = re.compile(r"(?:Exception from|Check '[^'\n]{0,300}' failed at) \S{1,300}:\d+:\s*")
+_SOURCE_POSITION = re.compile(r"(?:Exception from|Check '[^'\n]{0,300}' failed at) \S{1,300}:\d+:\s*")
 _ADVICE = re.compile(r"To facilitate the conversion of unsupported operations.*", re.DOTALL)
 
 
@@ -32,4 +32,4 @@ def refusal_of(inexact: Sequence[str]) -> str:
 
 def public_text(error: Exception, folder: Path | None = None) -> str:
     """The text of an OpenVINO error, without source places, and without the path of `folder` (the version's copy)."""
-    return tidied(error, folder, (_SOURCE_PLACE, _ADVICE))
+    return tidied(error, folder, (_SOURCE_POSITION, _ADVICE))

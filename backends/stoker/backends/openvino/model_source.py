@@ -71,13 +71,13 @@ def ports_by_name(side: str, ports: Iterable[ov.Output], wanted: Iterable[str], 
     Raises:
         ModelLoadError: one is not there.
     """
-    places = {name: place for place, port in enumerate(ports) for name in (*port.get_names(), port_name(port))}
-    missing = [name for name in wanted if name not in places]
+    indices = {name: index for index, port in enumerate(ports) for name in (*port.get_names(), port_name(port))}
+    missing = [name for name in wanted if name not in indices]
     if missing:
         raise ModelLoadError(
-            f"'{model_filename}' declares {side} '{missing[0]}', OpenVINO {RELEASE} sees {', '.join(sorted(places)) or 'none'}"
+            f"'{model_filename}' declares {side} '{missing[0]}', OpenVINO {RELEASE} sees {', '.join(sorted(indices)) or 'none'}"
         )
-    return {name: places[name] for name in wanted}
+    return {name: indices[name] for name in wanted}
 
 
 def port_name(port: ov.Output) -> str:

@@ -81,13 +81,13 @@ class RepeatInstance(StreamingInstance):
         if max([wait_ms, *delays_ms]) > MAX_WAIT_MS:
             raise InvalidRequest(f"inputs 'DELAY' and 'WAIT' take at most {MAX_WAIT_MS} milliseconds")
         lead = (1,) * (inputs["IN"].ndim - 1)
-        for place, delay_ms in enumerate(delays_ms):
+        for index, delay_ms in enumerate(delays_ms):
             if delay_ms:
                 self._sleep(delay_ms / 1000)
-            if place == self._fail_at:
-                raise BackendFailed(f"this model was told to fail at place {place}")
-            index = np.full((*lead, 1), place, dtype=np.uint32)
-            yield {"OUT": values[place : place + 1].reshape(*lead, 1).copy(), "IDX": index}
+            if index == self._fail_at:
+                raise BackendFailed(f"this model was told to fail at place {index}")
+            number = np.full((*lead, 1), index, dtype=np.uint32)
+            yield {"OUT": values[index : index + 1].reshape(*lead, 1).copy(), "IDX": number}
         remaining_ms = wait_ms - sum(delays_ms)
         if remaining_ms > 0:
             self._sleep(remaining_ms / 1000)

@@ -30,7 +30,7 @@ _NUMPY: Mapping[str, "np.dtype[Any]"] = {
     "tensor(float)": np.dtype(np.float32),
 }
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-_SOURCE_PLACE = re.compile(r"\S+\.(?:cc|cpp|h):\d+ ")
+_SOURCE_POSITION = re.compile(r"\S+\.(?:cc|cpp|h):\d+ ")
 
 
 class Numerics(enum.Enum):
@@ -138,4 +138,4 @@ def _value(found: Any) -> GraphValue:
 
 def _reason(error: Exception) -> str:
     """ONNX Runtime's text without its status prefix and without places in the sources of the machine that built it."""
-    return _SOURCE_PLACE.sub("", _STATUS.sub("", str(error).strip())).strip() or type(error).__name__
+    return _SOURCE_POSITION.sub("", _STATUS.sub("", str(error).strip())).strip() or type(error).__name__

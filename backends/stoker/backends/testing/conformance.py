@@ -269,10 +269,10 @@ def _every_choice_of_outputs_is_returned(backend: Backend, samples: BackendSampl
     names = [spec.name for spec in sample.signature.outputs]
     inputs = sample.inputs(1, 0)
     with _loaded(backend, sample, folder) as (instance, _):
-        for asked in (order for count in range(1, len(names) + 1) for order in permutations(names, count)):
-            found = instance.execute(inputs, asked)
-            assert set(asked) <= set(found)
-            _compare_reference(sample, inputs, found, asked)
+        for requested in (order for count in range(1, len(names) + 1) for order in permutations(names, count)):
+            found = instance.execute(inputs, requested)
+            assert set(requested) <= set(found)
+            _compare_reference(sample, inputs, found, requested)
 
 
 @_check(datatype=[DataType.FP32, DataType.BYTES, DataType.BF16], dims=[(0,), (-1,)])

@@ -76,9 +76,9 @@ def echo(signature: ModelSignature) -> Compute:
     def compute(inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         arrays = [inputs[spec.name] for spec in signature.inputs if spec.name in inputs]
         outputs = {}
-        for place, spec in enumerate(signature.outputs):
+        for index, spec in enumerate(signature.outputs):
             if spec.name in output_names:
-                outputs[spec.name] = arrays[min(place, len(arrays) - 1)].astype(spec.datatype.numpy, copy=True)
+                outputs[spec.name] = arrays[min(index, len(arrays) - 1)].astype(spec.datatype.numpy, copy=True)
         return outputs
 
     return compute

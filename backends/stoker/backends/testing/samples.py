@@ -83,7 +83,7 @@ class Sample:
         shape = {spec.name: tuple(2 if size < 0 else size for size in spec.dims) for spec in self.signature.inputs}
         batch = (rows,) if self.signature.is_batched else ()
         return {
-            spec.name: values(spec.datatype, (*batch, *shape[spec.name]), seed + place) for place, spec in enumerate(self.signature.inputs)
+            spec.name: values(spec.datatype, (*batch, *shape[spec.name]), seed + index) for index, spec in enumerate(self.signature.inputs)
         }
 
 
@@ -114,8 +114,8 @@ def values(datatype: DataType, shape: tuple[int, ...], seed: int) -> Array:
     rng = np.random.default_rng(seed)
     if datatype.is_bytes:
         array = np.empty(shape, dtype=np.object_)
-        for place in range(array.size):
-            array.flat[place] = f"text {rng.integers(1000)} é".encode()
+        for index in range(array.size):
+            array.flat[index] = f"text {rng.integers(1000)} é".encode()
         return array
     numbers = rng.integers(0, 2 if datatype is DataType.BOOL else 100, size=shape)
     return np.asarray(numbers).astype(datatype.numpy)

@@ -11,7 +11,7 @@ from stoker_client.adlik.prediction import InputValue, OutputChoice, build_reque
 from stoker_client.adlik.wire import WIRES
 from stoker_client.errors import InvalidRequest, InvalidResponse, InvalidSetting
 from stoker_client.inference import time_limit_s
-from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_until_answered
+from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_with_retries
 from stoker_client.settings import MAX_MESSAGE_BYTES, TlsConfig, make_connection
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class PredictContext:
         Raises:
             InvalidResponse: it is the answer of another model or version, or lacks an output.
         """
-        self._check_answers_for(response.model_spec)
+        self._check_model_spec(response.model_spec)
         return read_outputs(chosen_names(output_names), response)
 
     def close(self) -> None:
@@ -161,15 +161,15 @@ class PredictContext:
             )
         return meta.config
 
-    def _check_answers_for(self, answered: pb.ModelSpec) -> None:
+    def _check_model_spec(self, served: pb.ModelSpec) -> None:
         """Servers repeat what was asked for, or leave it out; anything else is another request's answer."""
-        if answered.name != self._spec.name:
-            raise InvalidResponse(f"the server answered for model '{answered.name}', asked was '{self._spec.name}'")
-        asked = self._spec
-        if asked.HasField("version") and answered.version.value != asked.version.value:
-            raise InvalidResponse(f"the server answered for version {answered.version.value}, asked was {asked.version.value}")
+        if served.name != self._spec.name:
+            raise InvalidResponse(f"the server answered for model '{served.name}', asked was '{self._spec.name}'")
+        requested = self._spec
+        if requested.HasField("version") and served.version.value != requested.version.value:
+            raise InvalidResponse(f"the server answered for version {served.version.value}, asked was {requested.version.value}")
 
     def _call(self, send: Callable[[float | None], T], *, is_read: bool) -> T:
         limit_s = time_limit_s(None, self._timeout_s)
         attempts = Attempts(self._retry, self._budget, self._timing, is_read=is_read, timeout_s=limit_s)
-        return send_until_answered(send, attempts, self._timing)
+        return send_with_retries(send, attempts, self._timing)

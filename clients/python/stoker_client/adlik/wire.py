@@ -60,9 +60,9 @@ class GrpcWire:
         self._transport.close()
 
     def _send(self, method: str, request: Message, reply: type[M], timeout_s: float | None) -> M:
-        answer = self._transport.send(GrpcRequest(f"/{SERVICE}/{method}", request, reply), timeout_s)
-        assert isinstance(answer, reply)
-        return answer
+        response = self._transport.send(GrpcRequest(f"/{SERVICE}/{method}", request, reply), timeout_s)
+        assert isinstance(response, reply)
+        return response
 
 
 class HttpWire:

@@ -37,9 +37,9 @@ class TfsGrpcDialect:
             set_tensor(message.inputs[tensor.name], tensor)
 
         def parse(reply: pb.PredictResponse) -> InferResult:
-            answered = reply.model_spec
-            version = str(answered.version.value) if answered.HasField("version") else request.version
-            return result_of(reply.outputs, answered.name or request.model, version)
+            spec = reply.model_spec
+            version = str(spec.version.value) if spec.HasField("version") else request.version
+            return result_of(reply.outputs, spec.name or request.model, version)
 
         return Call(GrpcRequest(f"/{SERVICE}/Predict", message, pb.PredictResponse), parse, is_read=False)
 

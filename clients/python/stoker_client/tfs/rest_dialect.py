@@ -28,11 +28,11 @@ class TfsRestDialect:
         """See `PredictDialect`. Adlik has the same route: the query states which protocol is meant if the server responds as Adlik."""
 
         def parse(reply: HttpReply) -> Facts:
-            answer = object_of(reply)
+            response = object_of(reply)
             try:
-                signatures = answer["metadata"]["signature_def"]
+                signatures = response["metadata"]["signature_def"]
                 found = json_format.ParseDict(signatures, pb.SignatureDefMap(), ignore_unknown_fields=True, descriptor_pool=pb.POOL)
-                spec = {key: value for key, value in answer.get("model_spec", {}).items() if key in ("name", "version")}
+                spec = {key: value for key, value in response.get("model_spec", {}).items() if key in ("name", "version")}
                 return model_facts(json_format.ParseDict(spec, pb.ModelSpec(), descriptor_pool=pb.POOL), found, model)
             except (KeyError, TypeError, AttributeError, json_format.ParseError) as error:
                 raise InvalidResponse(f"the metadata of model '{model}' is not TensorFlow Serving's: {error!r}") from error

@@ -52,14 +52,14 @@ class Converter:
         values = {"fp8_params": "F143,F143,0,0", **options}
         if "used_passes" in values:
             values["passes"] = values.pop("used_passes")
-        self._take(ConversionOptions.of(values), is_version_asked="convert_version" in options)
+        self._take(ConversionOptions.of(values), is_version_requested="convert_version" in options)
 
     @classmethod
     def of(
         cls,
         options: ConversionOptions,
         *,
-        is_version_asked: bool = False,
+        is_version_requested: bool = False,
         log_folder: Path | None = None,
         keeps_free_dimensions: bool = False,
     ) -> Self:
@@ -67,7 +67,7 @@ class Converter:
 
         Args:
             options: What to do.
-            is_version_asked: The user gave `convert_version`, so that another opset will not do.
+            is_version_requested: The user gave `convert_version`, so that another opset will not do.
             log_folder: Where `quantize.log` and `precision_compare.log` are written; None: nowhere.
             keeps_free_dimensions: Dimensions that the source leaves open and no option gives a size stay open, the batch as well.
 
@@ -76,14 +76,14 @@ class Converter:
             CompileError: a file of custom passes or shape functions is missing or fails.
         """
         made = cls.__new__(cls)
-        made._take(options, is_version_asked=is_version_asked, log_folder=log_folder)
+        made._take(options, is_version_requested=is_version_requested, log_folder=log_folder)
         made._keeps_free_dimensions = keeps_free_dimensions
         return made
 
-    def _take(self, options: ConversionOptions, *, is_version_asked: bool, log_folder: Path | None = None) -> None:
+    def _take(self, options: ConversionOptions, *, is_version_requested: bool, log_folder: Path | None = None) -> None:
         self._options = options
         self._log_folder = log_folder
-        self._is_version_asked = is_version_asked
+        self._is_version_requested = is_version_requested
         self._keeps_free_dimensions = False
         self._layer_distances: tuple[LayerDistance, ...] = ()
         load_extensions(options)
@@ -116,7 +116,7 @@ class Converter:
         if self._options.only_manual_sharding:
             return converted
         with known_shapes(converted):
-            return convert_for_output(converted, self._options.convert_version, self._is_version_asked)
+            return convert_for_output(converted, self._options.convert_version, self._is_version_requested)
 
     def convert_internal(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
         """The converted model at the opset that passes work at (a newer one where FP8 types need it), for targets to compile.

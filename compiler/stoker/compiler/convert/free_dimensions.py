@@ -60,7 +60,7 @@ class OpenBatch:
             ])  # fmt: skip
 
 
-def asked_batch_size(options: ConversionOptions) -> int | None:
+def requested_batch_size(options: ConversionOptions) -> int | None:
     """Rows of a batch as the options say it; None where they do not, or name several numbers."""
     if options.batch_size is not None:
         return options.batch_size if options.batch_axis == 0 else None

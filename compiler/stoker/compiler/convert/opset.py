@@ -61,7 +61,7 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(graph)
 
 
-def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_asked: bool = False) -> onnx.ModelProto:
+def convert_for_output(model: onnx.ModelProto, convert_version: int, is_explicit: bool = False) -> onnx.ModelProto:
     """The model at opset `convert_version`, checked by ONNX; `model` is left as it was.
 
     Where an operator cannot be expressed at that opset, the model is returned with the opset it has, after one warning that names the
@@ -70,7 +70,7 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_
     Args:
         model: Any model; usually one at `INTERNAL_OPSET`.
         convert_version: The opset wanted.
-        explicitly_asked: The user named the version, so that another one will not do.
+        is_explicit: The user named the version, so that another one will not do.
 
     Raises:
         OptionError: there is no such opset.
@@ -89,7 +89,7 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_
             lower_opset(graph, convert_version)
             verify(graph, f"at opset {convert_version}")
     except (NoAdapter, CompileError) as error:
-        if explicitly_asked:
+        if is_explicit:
             raise CompileError(f"convert_version {convert_version} was asked for: {error}") from error
         log.warning("the written model keeps opset %d instead of %d: %s", version, convert_version, error)
         return model

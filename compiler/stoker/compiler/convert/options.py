@@ -188,8 +188,8 @@ class ConversionOptions:
     @property
     def calibrates(self) -> bool:
         """Whether conversion chooses formats, layers or codes by the samples of `data_preprocess`."""
-        is_asked = self.calibration_with_data or self.num_of_layers_keep_fp16 > 0 or self.calibration_loss_type == "gptq"
-        return self.data_preprocess is not None and self.precision in _EIGHT_BITS and is_asked
+        is_requested = self.calibration_with_data or self.num_of_layers_keep_fp16 > 0 or self.calibration_loss_type == "gptq"
+        return self.data_preprocess is not None and self.precision in _EIGHT_BITS and is_requested
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:

@@ -35,7 +35,7 @@ class FixedDimensions:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._by_name: dict[str, tuple[int, str]] = {}
-        self._by_place: dict[tuple[ir.Value, int], int] = {}
+        self._by_axis: dict[tuple[ir.Value, int], int] = {}
 
     def fix(self, value: ir.Value, axis: int, size: int) -> None:
         """Notes that dimension `axis` of input `value` has `size` elements.
@@ -53,14 +53,14 @@ class FixedDimensions:
                 raise ShapeError(f"{where} is {dim} in the model and cannot be changed to {size}")
             return
         if dim.value is not None:
-            known, place = self._by_name.setdefault(dim.value, (size, where))
+            known, first_axis = self._by_name.setdefault(dim.value, (size, where))
             if known != size:
-                raise ShapeError(f"{where} is named '{dim.value}' like that of {place}, which is {known}; it cannot be {size}")
-        self._by_place[value, axis] = size
+                raise ShapeError(f"{where} is named '{dim.value}' like that of {first_axis}, which is {known}; it cannot be {size}")
+        self._by_axis[value, axis] = size
 
     def apply(self) -> bool:
         """Writes the sizes, also to every value with a dimension of the same name; returns whether there was anything to write."""
-        for (value, axis), size in self._by_place.items():
+        for (value, axis), size in self._by_axis.items():
             assert value.shape is not None, "fix saw it"
             dims = list(value.shape)
             dims[axis] = size
@@ -68,7 +68,7 @@ class FixedDimensions:
         for value in _values(self._model):
             if value.shape is not None and any(_name(dim) in self._by_name for dim in value.shape):
                 value.shape = ir.Shape([self._sized(dim) for dim in value.shape])
-        return bool(self._by_place)
+        return bool(self._by_axis)
 
     def _sized(self, dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
         found = self._by_name.get(_name(dim) or "")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-_answers: dict[tuple[object, ...], bool] = {}
+_known: dict[tuple[object, ...], bool] = {}
 
 
 def has_kernel(
@@ -31,12 +31,12 @@ def has_kernel(
         types_of_outputs: Attributes that name an output's type, as they would be.
     """
     key = (node.domain, node.op_type, opset, tuple(map(str, inputs)), tuple(map(str, outputs)))
-    if key not in _answers:
-        _answers[key] = _ask(node, inputs, outputs, opset, types_of_outputs)
-    return _answers[key]
+    if key not in _known:
+        _known[key] = _can_create_session(node, inputs, outputs, opset, types_of_outputs)
+    return _known[key]
 
 
-def _ask(
+def _can_create_session(
     node: ir.Node,
     inputs: Sequence[ir.TypeProtocol | None],
     outputs: Sequence[ir.TypeProtocol | None],

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from stoker.server.config.checks import check_config, check_unsupported
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.report import MAX_DEPTH, MAX_TEXT_BYTES, ConfigError, Problem, Report, field_homes
+from stoker.server.config.report import MAX_DEPTH, MAX_TEXT_BYTES, ConfigError, Problem, Report, field_parents
 from stoker.server.config.text_format import Binder, Block, Entry, Scalar, ScalarKind, Value, parse_tree
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.pb import model_config_pb2 as pb
@@ -210,8 +210,8 @@ def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | No
     lines: dict[str, int | None] = {}
     report = Report(source, lines, first_line=first_line)
     extended = new_message()
-    homes = field_homes(extended.DESCRIPTOR)
-    binder = Binder(report, lines, is_json=first_line is None, enum_bound=ADLIK_NUMBERS, homes=homes)
+    parents = field_parents(extended.DESCRIPTOR)
+    binder = Binder(report, lines, is_json=first_line is None, enum_bound=ADLIK_NUMBERS, parents=parents)
     binder.fill(tree, extended)
     report.raise_if_any()
     message, form = to_triton(extended, binder.numeric_enums, report)

@@ -277,21 +277,21 @@ def allowed_names(wrong: str, allowed: Iterable[str], *, also: Iterable[str] = (
 
 
 @functools.cache
-def field_homes(root: Descriptor) -> Mapping[str, tuple[str, ...]]:
+def field_parents(root: Descriptor) -> Mapping[str, tuple[str, ...]]:
     """For every field name below `root`: the blocks nearest to the top that have such a field, by path; empty for the top level."""
-    homes: dict[str, list[str]] = {}
-    for name, home in sorted(_fields(root, ""), key=lambda found: _depth(found[1])):
-        found = homes.setdefault(name, [])
-        if home not in found and (not found or _depth(home) == _depth(found[0])):
-            found.append(home)
-    return {name: tuple(paths) for name, paths in homes.items()}
+    parents: dict[str, list[str]] = {}
+    for name, parent in sorted(_fields(root, ""), key=lambda found: _depth(found[1])):
+        found = parents.setdefault(name, [])
+        if parent not in found and (not found or _depth(parent) == _depth(found[0])):
+            found.append(parent)
+    return {name: tuple(paths) for name, paths in parents.items()}
 
 
-def belonging(homes: Iterable[str]) -> str:
+def belonging(parents: Iterable[str]) -> str:
     """The end of a message about a field that stands in the wrong block: `; it belongs inside 'dynamic_batching'`."""
-    first, *others = [f"inside '{home}'" if home else "at the top level" for home in homes]
-    places = f"{', '.join([first, *others[:-1]])} or {others[-1]}" if others else first
-    return f"; it belongs {places}"
+    first, *others = [f"inside '{parent}'" if parent else "at the top level" for parent in parents]
+    alternatives = f"{', '.join([first, *others[:-1]])} or {others[-1]}" if others else first
+    return f"; it belongs {alternatives}"
 
 
 def _meant(wrong: str, names: list[str]) -> str | None:
@@ -312,8 +312,8 @@ def _type_names(wrong: str) -> tuple[str, ...]:
     return (f"type_{triton}".lower(), f"dt_{tensorflow}".lower()) if triton else ()
 
 
-def _depth(home: str) -> int:
-    return home.count(".") + 1 if home else 0
+def _depth(parent: str) -> int:
+    return parent.count(".") + 1 if parent else 0
 
 
 def _fields(message: Descriptor, path: str) -> Iterator[tuple[str, str]]:

@@ -59,13 +59,13 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
             _complete_devices(message.instance_group[0], "instance_group[0]", backend, report)
         devices = ", ".join(map(str, message.instance_group[0].gpus))
         if devices:
-            place = f" on {'each of the devices' if ',' in devices else 'device'} {devices}"
+            devices_text = f" on {'each of the devices' if ',' in devices else 'device'} {devices}"
         else:
             # A backend that knows no other kind runs on the host's cores; of others the kind says only that no device is named.
-            place = (
+            devices_text = (
                 " with every usable core" if backend.instance_kinds == ("KIND_CPU",) else f": backend '{backend.name}' chooses its device"
             )
-        findings.default("instance_group", f"one {default} instance{place}")
+        findings.default("instance_group", f"one {default} instance{devices_text}")
         return
     for index, group in enumerate(message.instance_group):
         at = f"instance_group[{index}]"

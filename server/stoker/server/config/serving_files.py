@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from stoker.server.config.report import MAX_BATCH_SIZE, Report, field_homes, map_path
+from stoker.server.config.report import MAX_BATCH_SIZE, Report, field_parents, map_path
 from stoker.server.config.text_format import Binder, Block, Entry, Scalar, parse_tree
 from stoker.server.core.model_config import AllVersions, BatchingDefaults, LatestVersions, ListedModel, SpecificVersions, VersionPolicy
 from stoker.server.pb.tensorflow_serving.config import model_server_config_pb2, monitoring_config_pb2, ssl_config_pb2
@@ -72,7 +72,7 @@ def list_of(message: model_server_config_pb2.ModelServerConfig, report: Report, 
         at = f"model_config_list.config[{index}]"
         base_path = Path(config.base_path)
         unknown = UnknownFieldSet(config)
-        if any(unknown[place].field_number == _LOGGING_NUMBER for place in range(len(unknown))):
+        if any(unknown[index].field_number == _LOGGING_NUMBER for index in range(len(unknown))):
             report.error(f"{at}.logging_config", _LOGGING)
         if not config.name:
             report.error(f"{at}.name", "must be written")
@@ -196,8 +196,8 @@ def _check_splitting(entry: Entry, report: Report) -> None:
 def _bound(tree: Block, source: str, message: Message, lines: dict[str, int | None]) -> Report:
     """Fills `message` from `tree`; raises at once where its fields are not those of the message."""
     report = Report(source, lines, first_line=1)
-    homes = field_homes(message.DESCRIPTOR)
-    Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, homes=homes, refusals=_REFUSED).fill(tree, message)
+    parents = field_parents(message.DESCRIPTOR)
+    Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, parents=parents, refusals=_REFUSED).fill(tree, message)
     report.raise_if_any()
     return report
 

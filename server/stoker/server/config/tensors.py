@@ -52,9 +52,9 @@ def check_ragged(config: pb.ModelConfig, backend: Backend, report: Report) -> No
             report.error(f"{at}.data_type", f"takes TYPE_INT32 or TYPE_FP32, not {pb.DataType.Name(made.data_type)}")
         if not made.target_name:
             report.error(f"{at}.target_name", "must be written")
-        for place, name in enumerate(made.target_name):
+        for index, name in enumerate(made.target_name):
             if name in taken:
-                report.error(f"{at}.target_name[{place}]", f"'{name}' is also another input")
+                report.error(f"{at}.target_name[{index}]", f"'{name}' is also another input")
             taken.add(name)
         _check_source(list(made.source_input), inputs, f"{at}.source_input", report)
     outputs = [tensor.name for tensor in config.output]
@@ -62,9 +62,9 @@ def check_ragged(config: pb.ModelConfig, backend: Backend, report: Report) -> No
         at = f"batch_output[{index}]"
         if not output.target_name:
             report.error(f"{at}.target_name", "must be written")
-        for place, name in enumerate(output.target_name):
+        for index, name in enumerate(output.target_name):
             if name not in outputs:
-                report.error(f"{at}.target_name[{place}]", f"no such output{allowed_names(name, outputs)}")
+                report.error(f"{at}.target_name[{index}]", f"no such output{allowed_names(name, outputs)}")
         _check_source(list(output.source_input), inputs, f"{at}.source_input", report)
 
 

@@ -212,8 +212,8 @@ class _Parser:
         return False
 
     def _fail(self, message: str, line: int | None = None) -> NoReturn:
-        place = self._peek.line if line is None else line
-        raise ConfigError([Problem.of(self._source, place, ".".join(self._names) or "(top level)", message)])
+        position = self._peek.line if line is None else line
+        raise ConfigError([Problem.of(self._source, position, ".".join(self._names) or "(top level)", message)])
 
 
 def _shown(token: _Token) -> str:
@@ -251,7 +251,7 @@ class Binder:
         *,
         is_json: bool,
         enum_bound: int,
-        homes: Mapping[str, tuple[str, ...]],
+        parents: Mapping[str, tuple[str, ...]],
         refusals: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Starts empty.
@@ -262,14 +262,14 @@ class Binder:
             is_json: JSON's rules instead of text format's: maps are objects, repeated fields are lists, names may be camelCase,
                 numbers may be strings.
             enum_bound: Enum values from here on have no number that a configuration may use.
-            homes: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
+            parents: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
             refusals: By name, why a field that others know is not part of the schema.
         """
         self._report = report
         self._lines = lines
         self._is_json = is_json
         self._enum_bound = enum_bound
-        self._homes = homes
+        self._parents = parents
         self._refusals = refusals
         #: Paths of enum fields that were written as numbers.
         self.numeric_enums: list[str] = []
@@ -298,9 +298,9 @@ class Binder:
             if entry.name in self._refusals:
                 self._report.error(_join(path, entry.name), self._refusals[entry.name], line=entry.line)
                 return None
-            homes = self._homes.get(entry.name)
+            parents = self._parents.get(entry.name)
             names = [field.name for field in descriptor.fields]
-            hint = f" here{belonging(homes)}" if homes else allowed_names(entry.name, names)
+            hint = f" here{belonging(parents)}" if parents else allowed_names(entry.name, names)
             self._report.error(_join(path, entry.name), f"unknown field{hint}", line=entry.line)
         return field
 

@@ -180,7 +180,7 @@ class ServingEngine:
             flight = self.submit(request, done)
             async for outputs in responses:
                 now_ns = self._clock.now_ns()
-                counts.answered(position, now_ns - last_ns)
+                counts.completed(position, now_ns - last_ns)
                 position, last_ns = position + 1, now_ns
                 yield InferResponse(
                     model_name=request.model_name,

@@ -180,15 +180,15 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _value(place: str, declared: Declared, texts: Sequence[str]) -> Any:
-    """What `texts`, of a flag or variable called `place`, mean; of several the last counts, unless the flag takes a list."""
+def _value(source: str, declared: Declared, texts: Sequence[str]) -> Any:
+    """What `texts`, of a flag or variable called `source`, mean; of several the last counts, unless the flag takes a list."""
     read: Callable[[str], Any] = declared.flag.parser or (Path if _holds(declared.kind, Path) else str)
     try:
         if _holds(declared.kind, list):
             return [read(text) for text in texts]
         return read(texts[-1])
     except BadValue as error:
-        raise FlagError(f"{place}={error.text}: expected {error.expected}") from None
+        raise FlagError(f"{source}={error.text}: expected {error.expected}") from None
 
 
 def _pieces(kind: Any, text: str) -> list[str]:

@@ -70,8 +70,8 @@ def _described() -> Any:
     return serve
 
 
-def _print_page(context: typer.Context, is_asked: bool) -> None:
-    if is_asked:
+def _print_page(context: typer.Context, is_requested: bool) -> None:
+    if is_requested:
         typer.echo(context.get_help())
         raise typer.Exit
 

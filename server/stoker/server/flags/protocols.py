@@ -41,13 +41,13 @@ class ApiKeyFlags:
         """
         if self.api_key_file is None:
             return {"api_key": None}
-        place = f"--api-key-file={self.api_key_file}"
+        source = f"--api-key-file={self.api_key_file}"
         try:
             with self.api_key_file.open("rb") as file:
                 data = file.read(MAX_KEY_BYTES + 3)  # a key and its line end, or proof that it is longer
         except OSError as error:
-            raise FlagError(f"{place}: the file cannot be read: {error.strerror}") from None
-        return {"api_key": _checked(place, data.decode("latin-1").removesuffix("\n").removesuffix("\r"))}
+            raise FlagError(f"{source}: the file cannot be read: {error.strerror}") from None
+        return {"api_key": _checked(source, data.decode("latin-1").removesuffix("\n").removesuffix("\r"))}
 
 
 def key_of_environment(environment: Mapping[str, str]) -> str | None:
@@ -78,13 +78,13 @@ def key_notices(key: str | None, *, is_exposed: bool) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def _checked(place: str, key: str) -> str:
+def _checked(source: str, key: str) -> str:
     if not key:
-        raise FlagError(f"{place} is empty: expected a key")
+        raise FlagError(f"{source} is empty: expected a key")
     if len(key) > MAX_KEY_BYTES:
-        raise FlagError(f"{place} holds more than {MAX_KEY_BYTES} bytes: expected one key")
+        raise FlagError(f"{source} holds more than {MAX_KEY_BYTES} bytes: expected one key")
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise FlagError(f"{place} holds characters that a key cannot have: expected one line of printable ASCII without blanks")
+        raise FlagError(f"{source} holds characters that a key cannot have: expected one line of printable ASCII without blanks")
     return key
 
 
@@ -178,7 +178,7 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
         if not has_spans:
             raise FlagError("--trace-config rate=0: expected a whole number from 1 to 4294967295; 0 goes with mode opentelemetry only")
         numbers |= {"rate": 1, "count": 0}
-    _check_places(levels, file, has_spans=has_spans)
+    _check_destinations(levels, file, has_spans=has_spans)
     settings = TraceSettings(
         levels=tuple(level for level in TraceLevel if level in levels),
         rate=numbers["rate"],
@@ -201,7 +201,7 @@ def _number(piece: str, read: Callable[[str], int], value: str) -> int:
         raise FlagError(f"--trace-config {piece}: expected {error.expected}") from None
 
 
-def _check_places(levels: set[TraceLevel], file: Path | None, *, has_spans: bool) -> None:
+def _check_destinations(levels: set[TraceLevel], file: Path | None, *, has_spans: bool) -> None:
     """Refuses traces that would go nowhere, or where they cannot be carried."""
     if has_spans:
         if missing := missing_packages():

@@ -37,11 +37,11 @@ class Root:
 
     Attributes:
         descriptor: Of the root.
-        places: The root's absolute paths, with links resolved and as it was given: targets below one of them are below the root.
+        paths: The root's absolute paths, with links resolved and as it was given: targets below one of them are below the root.
     """
 
     descriptor: int
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
 
     def resolve(self, at: str, path: str, what: str) -> str:
         """The path below the root, free of links, that `path` leads to.
@@ -124,9 +124,9 @@ class Root:
 
     def _below(self, target: str, what: str) -> str:
         """The absolute `target` of the link `what`, from the root on."""
-        for place in self.places:
-            if target == place or target.startswith(f"{place.rstrip('/')}/"):
-                return target[len(place) :]
+        for path in self.paths:
+            if target == path or target.startswith(f"{path.rstrip('/')}/"):
+                return target[len(path) :]
         raise LinkRefused(f"{shown(what)} is a link that leads out of the repository")
 
 
@@ -204,8 +204,8 @@ def open_root(path: Path, *, follows_links: bool = False) -> Iterator[Folder]:
         if not follows_links:
             yield Folder(descriptor)
             return
-        places = dict.fromkeys((os.path.realpath(path), os.path.abspath(path)))  # noqa: PTH100 - compared with link targets as text
-        yield Folder(descriptor, Root(descriptor, tuple(places)))
+        paths = dict.fromkeys((os.path.realpath(path), os.path.abspath(path)))  # noqa: PTH100 - compared with link targets as text
+        yield Folder(descriptor, Root(descriptor, tuple(paths)))
 
 
 @contextmanager

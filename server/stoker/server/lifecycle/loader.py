@@ -278,9 +278,9 @@ class VersionLoader:
         return completion.config, facts
 
     def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
-        places = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
-        siblings = Counter(device for _, device in places)
-        threads = threads_for_instance(self._usable_cores, len(places))
+        slots = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
+        siblings = Counter(device for _, device in slots)
+        threads = threads_for_instance(self._usable_cores, len(slots))
         numbers = defaultdict[str, Iterator[int]](itertools.count)
         return [
             LoadRequest(
@@ -296,7 +296,7 @@ class VersionLoader:
                 device_id=device,
                 siblings=siblings[device],
             )
-            for group, device in places
+            for group, device in slots
         ]
 
     def _may_adapt(self, config: ModelConfig) -> bool:

@@ -53,7 +53,7 @@ class Servable:
     @property
     def borrowers(self) -> int:
         """Requests that hold this version now: accepted and without a response yet, or being decoded in a thread."""
-        return self.scheduler.unanswered + self._borrowed
+        return self.scheduler.in_flight + self._borrowed
 
     @contextmanager
     def borrowed(self) -> Iterator[None]:

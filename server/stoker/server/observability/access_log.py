@@ -61,14 +61,14 @@ class AccessLog:
             self._left = self._every
             sampled = _Sampled(self, request, done)
             request.access = sampled.note
-            return sampled.answered
+            return sampled.completed
 
-        def answered(response: EngineResult) -> None:
+        def completed(response: EngineResult) -> None:
             if not isinstance(response, InferResponse):
                 self.failed(_facts(request), response)
             done(response)
 
-        return answered
+        return completed
 
     def refused(self, request: InferRequest, error: ServingError) -> None:
         """Notes a request that the engine did not take."""
@@ -127,7 +127,7 @@ class _Sampled:
         self._done = done
         self.note = AccessNote()
 
-    def answered(self, response: EngineResult) -> None:
+    def completed(self, response: EngineResult) -> None:
         self.note.is_logged = True
         facts = self._facts | _times(self.note)
         if isinstance(response, InferResponse):

@@ -24,7 +24,7 @@ BEAT, THREAD_BEAT, STOPPING = b".", b"t", b"s"
 #: Has the server write the stacks of all threads by faulthandler. Sent only where no Python code of it runs: its stacks change else.
 DUMP = signal.SIGRTMIN + 3
 #: What asks the server for a shutdown; as `stoker.server.early_signals.NUMBERS`.
-ASKING = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: A look at everything, seconds. More than twice as much between two looks means that the monitor itself did not run (a suspended host).
 TICK_S = 0.2
 #: A loop that runs takes two signals from the socket sooner than this, seconds.
@@ -81,8 +81,8 @@ class Monitor:
         self._is_json = is_json
         self._silent_s = 0.0
         self._locked_s = 0.0
-        self._is_dump_asked = False
-        self._asked_s = 0.0
+        self._is_dump_requested = False
+        self._signalled_s = 0.0
         self._dump = bytearray()
         self._dump_age_s = 0.0
 
@@ -111,7 +111,7 @@ class Monitor:
     def _read_beats(self) -> bool:
         received = os.read(self._beats, 65536)
         self._locked_s = 0.0
-        self._is_dump_asked = False
+        self._is_dump_requested = False
         if BEAT in received:
             self._silent_s = 0.0
         if STOPPING in received:
@@ -132,23 +132,23 @@ class Monitor:
             self._dump.clear()
 
     def _judge(self, passed_s: float) -> None:
-        if self._block_s and self._locked_s >= self._block_s and not self._is_dump_asked:
-            self._ask_for_dump()
-        asking = self._waiting_signals()
-        self._asked_s = self._asked_s + passed_s if asking else 0.0
-        if len(asking) > 1 and self._asked_s >= SECOND_SIGNAL_S:
-            self._end(f"a second signal came while the event loop is blocked ({_names(asking)})", signal.SIGKILL)
-        elif asking and self._asked_s >= self._take_up_s:
-            self._end(f"{_names(asking)} came, and the event loop has not taken it up within {self._take_up_s:g} s", signal.SIGKILL)
+        if self._block_s and self._locked_s >= self._block_s and not self._is_dump_requested:
+            self._request_dump()
+        signals = self._waiting_signals()
+        self._signalled_s = self._signalled_s + passed_s if signals else 0.0
+        if len(signals) > 1 and self._signalled_s >= SECOND_SIGNAL_S:
+            self._end(f"a second signal came while the event loop is blocked ({_names(signals)})", signal.SIGKILL)
+        elif signals and self._signalled_s >= self._take_up_s:
+            self._end(f"{_names(signals)} came, and the event loop has not taken it up within {self._take_up_s:g} s", signal.SIGKILL)
         elif self._abort_s and self._silent_s >= self._abort_s:
             self._end(f"the event loop has not run for {self._silent_s:.1f} s", signal.SIGABRT)
 
-    def _ask_for_dump(self) -> None:
+    def _request_dump(self) -> None:
         """Has faulthandler write the stacks. A server that is stopped would write them when it goes on, while its threads run."""
         if self._is_server_stopped():
             self._locked_s = 0.0
         elif os.getppid() == self._server:
-            self._is_dump_asked = True
+            self._is_dump_requested = True
             os.kill(self._server, DUMP)
 
     def _waiting_signals(self) -> bytes:
@@ -157,7 +157,7 @@ class Monitor:
             waiting = self._signals.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return b""
-        return bytes(number for number in waiting if number in ASKING)
+        return bytes(number for number in waiting if number in STOP_SIGNALS)
 
     def _is_server_stopped(self) -> bool:
         """Whether the server is stopped by a signal or a debugger: then its silence is no fault."""
@@ -169,7 +169,7 @@ class Monitor:
 
     def _end(self, why: str, number: int) -> None:
         if self._is_server_stopped():
-            self._silent_s = self._asked_s = 0.0
+            self._silent_s = self._signalled_s = 0.0
             return
         if self._server == 1:
             number = signal.SIGABRT  # The only signal that ends process 1 from within: `abort_ends_process_1`.
@@ -214,7 +214,7 @@ def _write(data: bytes) -> None:
 
 def main(arguments: "list[str]") -> None:
     """`arguments`: the server's process id, the three descriptors, the three times in seconds, and `json` or `text`."""
-    for number in (*ASKING, signal.SIGHUP):
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     server, beats, stacks, signals = (int(each) for each in arguments[:4])
     with socket.socket(fileno=signals) as waiting:

@@ -204,7 +204,7 @@ class ResponseCounts:
         self._positions: list[_Position] = []
         self.first_response = Histogram(FIRST_RESPONSE_BOUNDS_NS)
 
-    def answered(self, position: int, ns: int) -> None:
+    def completed(self, position: int, ns: int) -> None:
         """A response with outputs came."""
         if position == 0:
             self.first_response.observe(ns)
@@ -374,19 +374,19 @@ class VersionStatistics:
 
     def snapshot(self, name: str, version: int) -> ModelStatistics:
         """The counts so far, in Triton's terms, of the version that is called `name`, `version`."""
-        answered = self.success_count
+        successes = self.success_count
         return ModelStatistics(
             name=name,
             version=version,
             last_inference_ms=self._last_inference_ms,
             inference_count=self.rows,
             execution_count=self.execution_count,
-            success=Duration(answered, self.success_ns),
+            success=Duration(successes, self.success_ns),
             fail=Duration(sum(self.failure_counts.values()), self.failure_ns),
-            queue=Duration(answered, self.queue_ns),
-            compute_input=Duration(answered, self.input_ns),
-            compute_infer=Duration(answered, self.infer_ns),
-            compute_output=Duration(answered, self.output_ns),
+            queue=Duration(successes, self.queue_ns),
+            compute_input=Duration(successes, self.input_ns),
+            compute_infer=Duration(successes, self.infer_ns),
+            compute_output=Duration(successes, self.output_ns),
             batches=tuple(
                 BatchSizeStatistics(
                     batch_size=size,

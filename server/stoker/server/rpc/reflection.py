@@ -90,9 +90,9 @@ class Reflection:
                 continue
         return find(self._pools[-1])
 
-    def _extension(self, asked: Any) -> reflection_pb2.ServerReflectionResponse:
+    def _extension(self, extension: Any) -> reflection_pb2.ServerReflectionResponse:
         def find(pool: Any) -> Any:
-            return pool.FindExtensionByNumber(pool.FindMessageTypeByName(asked.containing_type), asked.extension_number).file
+            return pool.FindExtensionByNumber(pool.FindMessageTypeByName(extension.containing_type), extension.extension_number).file
 
         return self._file(find)
 
@@ -104,7 +104,7 @@ class Reflection:
         reply.all_extension_numbers_response.extension_number.extend(sorted(each.number for each in pool.FindAllExtensions(message)))
         return reply
 
-    def _list(self, _asked: str) -> reflection_pb2.ServerReflectionResponse:
+    def _list(self, _value: str) -> reflection_pb2.ServerReflectionResponse:
         reply = reflection_pb2.ServerReflectionResponse()
         for name in self._services:
             reply.list_services_response.service.add(name=name)

@@ -116,7 +116,7 @@ class Scheduler:
         return len(self._queue)
 
     @property
-    def unanswered(self) -> int:
+    def in_flight(self) -> int:
         """Requests accepted that have no answer yet."""
         return self._outstanding
 

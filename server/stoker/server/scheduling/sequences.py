@@ -72,7 +72,7 @@ class SequenceScheduler:
         self._is_closed = False
 
     @property
-    def unanswered(self) -> int:
+    def in_flight(self) -> int:
         """Requests accepted that have no answer yet."""
         return len(self._members)
 

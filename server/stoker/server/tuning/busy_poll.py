@@ -42,7 +42,7 @@ class BusyPoll:
         """Whether exactly one request is in flight. Called before the batch of a read runs."""
         return self._in_flight() == 1
 
-    def answered(self) -> None:
+    def completed(self) -> None:
         """A single request ran at the end of its read: polls for the next one, if recent ones were prompt."""
         if self._in_flight():
             self._completed_ns = 0  # it runs in a thread, which will wake the loop

@@ -67,4 +67,4 @@ class Reads:
                 except Exception:  # noqa: BLE001 - a defect of one scheduler must not affect others, or the connection
                     _log.exception("a callback deferred to the end of a read failed unexpectedly")
             if poll is not None and is_single:
-                poll.answered()
+                poll.completed()

@@ -76,7 +76,7 @@ def response_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
     return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), _VARY]
 
 
-def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> tuple[int, bytes, HeaderList]:
+def _preflight(settings: CorsSettings, origin: bytes, requested_headers: bytes | None) -> tuple[int, bytes, HeaderList]:
     if not settings.allows(origin.decode("latin-1")):
         text = error_body(f"pages of {origin.decode('latin-1')} may not use this server: --http-cors-allow-origin does not name them")
         return HTTPStatus.FORBIDDEN, text, [(b"content-type", b"application/json"), _VARY]
@@ -86,9 +86,9 @@ def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> tu
         (b"access-control-max-age", _MAX_AGE),
         (b"vary", b"origin, access-control-request-method, access-control-request-headers"),
     ]
-    if asked is not None:
+    if requested_headers is not None:
         # Whatever it is: routes ignore what they do not know.
-        fields.append((b"access-control-allow-headers", asked))
+        fields.append((b"access-control-allow-headers", requested_headers))
     return HTTPStatus.OK, b"", fields
 
 

@@ -78,10 +78,10 @@ def _model_page(context: RouteContext, grpc: GrpcAddress | None, target: Target,
     except ServingError as error:
         # KServe v2's status for an unknown model, Triton's 400, is for its clients; pages use 404.
         return _page(error_page(up, error.message), 404 if isinstance(error, UnknownModel) else kserve_status(error).http)
-    asked = sample(description, version)
+    example = sample(description, version)
     needs_key = context.restrictions.needs_api_key
     where = addresses(request.headers.get("host", ""), request.url.scheme, grpc, needs_key=needs_key)
-    calls = [*shell_calls(asked, where, has_reflection=grpc is not None and grpc.has_reflection), *python_calls(asked, where)]
+    calls = [*shell_calls(example, where, has_reflection=grpc is not None and grpc.has_reflection), *python_calls(example, where)]
     return _page(model_page(description, version, calls))
 
 

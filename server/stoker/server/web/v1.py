@@ -22,7 +22,7 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.adlik import rest_choice
-from stoker.server.protocols.adlik.request import ModelQuery as AdlikAsk
+from stoker.server.protocols.adlik.request import ModelQuery as AdlikQuery
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
@@ -59,16 +59,16 @@ class _Route(NamedTuple):
     """A path below /v1.
 
     Attributes:
-        ask: The model, in TensorFlow Serving's terms, which have labels too.
+        query: The model, in TensorFlow Serving's terms, which have labels too.
         verb: After the colon, or `metadata`; empty: the model itself.
     """
 
-    ask: ModelQuery
+    query: ModelQuery
     verb: str
 
     @property
-    def for_adlik(self) -> AdlikAsk:
-        return AdlikAsk(self.ask.name, self.ask.version)
+    def for_adlik(self) -> AdlikQuery:
+        return AdlikQuery(self.query.name, self.query.version)
 
 
 @dataclass(slots=True)
@@ -105,14 +105,14 @@ class HttpV1:
             ClientGone: the client disconnected.
         """
         exchange = _Exchange(scope, receive, Dialect.ADLIK if self._settings.rest_v1 is RestV1.ADLIK else Dialect.TFS)
-        ask = ModelQuery("")
+        query = ModelQuery("")
         try:
-            query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-            exchange.forced = rest_choice.forced(self._settings, query)
+            url_query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+            exchange.forced = rest_choice.forced(self._settings, url_query)
             exchange.dialect = exchange.forced or exchange.dialect
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             route = self._route(method, exchange)
-            ask = route.ask
+            query = route.query
             if method == "GET":
                 await self._send(exchange, send, self._got(route, exchange))
             else:
@@ -122,7 +122,7 @@ class HttpV1:
         except ServingError as error:
             if scope["method"] == "POST":
                 self._engine.note_failed(
-                    Via.ADLIK_HTTP if exchange.dialect is Dialect.ADLIK else Via.TFS_HTTP, error, ask.name, ask.version
+                    Via.ADLIK_HTTP if exchange.dialect is Dialect.ADLIK else Via.TFS_HTTP, error, query.name, query.version
                 )
             _, body, headers = error_response(error)
             status = adlik_status if exchange.dialect is Dialect.ADLIK else tfs_status
@@ -163,18 +163,18 @@ class HttpV1:
         """The answer to a GET."""
         if not route.verb:
             exchange.dialect = Dialect.TFS
-            return self._tfs.status(route.ask)
-        if exchange.forced is None and not route.ask.label:
-            exchange.dialect = rest_choice.of_platform(self._settings, self._platform(route.ask))
+            return self._tfs.status(route.query)
+        if exchange.forced is None and not route.query.label:
+            exchange.dialect = rest_choice.of_platform(self._settings, self._platform(route.query))
         if exchange.dialect is Dialect.TFS:
-            return self._tfs.metadata(route.ask)
+            return self._tfs.metadata(route.query)
         response = self._adlik.metadata(route.for_adlik)
         return orjson.dumps(MessageToDict(response, preserving_proto_field_name=True))
 
-    def _platform(self, ask: ModelQuery) -> str:
+    def _platform(self, query: ModelQuery) -> str:
         """The platform of what is asked for; empty where nothing serves."""
         try:
-            return self._engine.describe(ask.name, ask.version).config.platform
+            return self._engine.describe(query.name, query.version).config.platform
         except ServingError:
             return ""
 
@@ -182,7 +182,7 @@ class HttpV1:
         """The answer to a POST."""
         body = await read_body(exchange.receive, exchange.headers, reservation, self._limits)
         given = await self._parsed(body, exchange, reservation)
-        if route.verb != "predict" or route.ask.label:
+        if route.verb != "predict" or route.query.label:
             exchange.dialect = Dialect.TFS
         elif exchange.forced is None:
             exchange.dialect = rest_choice.of_body(self._settings, given)
@@ -191,7 +191,7 @@ class HttpV1:
         responses = {"predict": self._tfs.predict, "classify": self._tfs.classify, "regress": self._tfs.regress}
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await responses[route.verb](route.ask, given, len(body), reservation)
+                return await responses[route.verb](route.query, given, len(body), reservation)
         except TimeoutError:
             raise DeadlineExceeded(f"the request was not answered within {self._timeout_s:g} s (--rest_api_timeout_in_ms)") from None
 

@@ -78,8 +78,8 @@ def batch_graph(
     _check_dims(graph, hardware)
     check_supported(graph, hardware)
     check_output_shapes(graph)
-    place = {name: at for at, name in enumerate(inputs)}
-    ordered = sorted(graph.graph.inputs, key=lambda value: place.get(value.name or "", len(place)))
+    positions = {name: at for at, name in enumerate(inputs)}
+    ordered = sorted(graph.graph.inputs, key=lambda value: positions.get(value.name or "", len(positions)))
     batch_size = _batch_size([*ordered, *graph.graph.outputs])
     apply_build_flag(graph, flag)
     cost = graph_cost(graph, batch_size=batch_size, hardware=hardware, constants=constants)

@@ -25,7 +25,7 @@ from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import DeviceFailed, StatusError, StreamClosed, StreamTimeout
 from stoker.backends.gcu.serving.mount import Mount, Slot
 from stoker.backends.gcu.serving.options import ModelParameters
-from stoker.backends.gcu.serving.placement import Place
+from stoker.backends.gcu.serving.placement import Placement
 from stoker.backends.gcu.serving.pool import GcuPool
 from stoker.backends.gcu.serving.sample_layout import SampleLayout
 from stoker.backends.simulated.serving.executable import LoadedExecutable
@@ -38,11 +38,11 @@ class CardRun:
     """One batch that ran.
 
     Attributes:
-        answers: One for each item: its outputs by name.
+        outputs: One for each item: its outputs by name.
         merged_ns, ran_ns, done_ns: When the inputs were queued, the run had ended, and all was at the host; on the clock given.
     """
 
-    answers: Sequence[Mapping[str, Array]]
+    outputs: Sequence[Mapping[str, Array]]
     merged_ns: int
     ran_ns: int
     done_ns: int
@@ -52,20 +52,22 @@ class CardExecutable(LoadedExecutable):
     """Any thread may run batches on it: as many at once as there are slots.
 
     Attributes:
-        place: Where it runs.
+        placement: Where it runs.
         parameters: How.
     """
 
     device_errors: ClassVar = (StatusError,)
 
-    def __init__(self, pool: GcuPool, place: Place, executable: GcuExecutable, layout: SampleLayout, parameters: ModelParameters) -> None:
-        """Loads `executable` to `place`.
+    def __init__(
+        self, pool: GcuPool, placement: Placement, executable: GcuExecutable, layout: SampleLayout, parameters: ModelParameters
+    ) -> None:
+        """Loads `executable` to `placement`.
 
         Raises:
             StatusError: the card refuses it.
         """
-        super().__init__(place.card, pool.counters, pool.clock)
-        self.place = place
+        super().__init__(placement.card, pool.counters, pool.clock)
+        self.placement = placement
         self.parameters = parameters
         self._pool = pool
         self._executable = executable
@@ -95,7 +97,7 @@ class CardExecutable(LoadedExecutable):
             samples = slot.merge(items)
             merged_ns = clock.now_ns()
             slot.run(samples).add_done_callback(lambda _: run_ended_ns.append(clock.now_ns()))
-            answers = slot.split(items)
+            outputs = slot.split(items)
             slot.finish(self.parameters.timeout_s)
         except StreamTimeout:
             self._give_up(mount)
@@ -106,7 +108,7 @@ class CardExecutable(LoadedExecutable):
             raise
         done_ns = clock.now_ns()
         # Where nothing was copied back, the run's end may be recorded a moment later.
-        return CardRun(answers, merged_ns, run_ended_ns[0] if run_ended_ns else done_ns, done_ns)
+        return CardRun(outputs, merged_ns, run_ended_ns[0] if run_ended_ns else done_ns, done_ns)
 
     def _give_up(self, mount: Mount) -> None:
         """Ends all that `mount` has on the card, hanging streams included."""
@@ -121,11 +123,11 @@ class CardExecutable(LoadedExecutable):
                 try:
                     self._mount = self._new_mount()
                 except StatusError as error:
-                    raise Unavailable(f"simulated card {self.place.card} failed: {error}") from error
+                    raise Unavailable(f"simulated card {self.placement.card} failed: {error}") from error
             return self._mount
 
     def _new_mount(self) -> Mount:
-        return self._pool.mount(self.place, self._executable, self._layout, self.parameters.pipeline_depth)
+        return self._pool.mount(self.placement, self._executable, self._layout, self.parameters.pipeline_depth)
 
     def _unmount(self) -> None:
         mount, self._mount = self._mount, None
@@ -134,8 +136,8 @@ class CardExecutable(LoadedExecutable):
 
     def failure(self, error: Exception) -> ServingError:
         assert isinstance(error, StatusError)
-        self._counters.count_fault(self.place.card, error.status.name)
-        where = f"simulated card {self.place.card}"
+        self._counters.count_fault(self.placement.card, error.status.name)
+        where = f"simulated card {self.placement.card}"
         if isinstance(error, DeviceFailed):
             hint = "" if error.is_lost else "; it is reset before the next batch"
             return Unavailable(f"{where} failed: {error}{hint}")

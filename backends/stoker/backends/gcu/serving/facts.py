@@ -102,8 +102,8 @@ def load_executable(files: ModelFiles, model_filename: str) -> GcuExecutable:
 
 def _unreadable(model_filename: str, error: ContainerError) -> ModelLoadError:
     """The error for a client or an operator: the place in the file, and no path of this host."""
-    place = ", ".join(part for part in (error.place, "" if error.offset is None else f"offset {error.offset}") if part)
-    return ModelLoadError(f"'{model_filename}' is no readable executable: {place + ': ' if place else ''}{error.reason}")
+    location = ", ".join(part for part in (error.location, "" if error.offset is None else f"offset {error.offset}") if part)
+    return ModelLoadError(f"'{model_filename}' is no readable executable: {location + ': ' if location else ''}{error.reason}")
 
 
 def _file_tensor(tensor: GcuTensor) -> FileTensor:

@@ -28,9 +28,9 @@ class GcuInstance(Instance):
         """As `Instance.execute`. The server's batches come by `GcuBatchProcessor`, without being put together on the host first."""
         lead = int(self._signature.is_batched)
         rows = next((array.shape[0] for array in inputs.values()), 0) if lead else 1
-        [answer] = self.loaded.run([BatchItem(inputs, rows, tuple(output_names))], SystemClock()).answers
+        [outputs_of_item] = self.loaded.run([BatchItem(inputs, rows, tuple(output_names))], SystemClock()).outputs
         shapes = {spec.name: spec.model_dims for spec in self._signature.outputs}
-        return {name: array.reshape((*array.shape[:lead], *shapes[name])) for name, array in answer.items()}
+        return {name: array.reshape((*array.shape[:lead], *shapes[name])) for name, array in outputs_of_item.items()}
 
     def close(self) -> None:
         self.loaded.close()
@@ -54,4 +54,4 @@ class GcuBatchProcessor(BatchProcessor):
         result.infer_ns += ran.ran_ns - ran.merged_ns
         result.output_ns += ran.done_ns - ran.ran_ns
         result.executions.append(sum(item.rows for item in items))
-        return list(ran.answers)
+        return list(ran.outputs)

@@ -13,7 +13,7 @@ from stoker.backends.api.batch import Share
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import Device, DeviceBuffer, Direction, Engine, GcuSystem, StatusError, Stream, StreamTimeout
 from stoker.backends.gcu.runtime.card import Lane
-from stoker.backends.gcu.serving.placement import Place
+from stoker.backends.gcu.serving.placement import Placement
 from stoker.backends.gcu.serving.sample_layout import SampleLayout, ServedOutput
 from stoker.backends.gcu.timing import copy_time_s
 
@@ -85,13 +85,13 @@ class Slot:
             StatusError: the device cannot be used.
         """
         counts = [self._layout.samples(item) for item in items]
-        answers: list[dict[str, Array]] = [{} for _ in items]
+        outputs: list[dict[str, Array]] = [{} for _ in items]
         for name in dict.fromkeys(name for item in items for name in item.output_names):
             wanting = [name in item.output_names for item in items]
-            for answer, part in zip(answers, self._parts(self._layout.output(name), counts, wanting), strict=True):
+            for outputs_of_item, part in zip(outputs, self._parts(self._layout.output(name), counts, wanting), strict=True):
                 if part is not None:
-                    answer[name] = part
-        return answers
+                    outputs_of_item[name] = part
+        return outputs
 
     def finish(self, timeout_s: float | None) -> None:
         """Returns when all of it is done.
@@ -161,14 +161,14 @@ class Mount:
     """
 
     def __init__(
-        self, system: GcuSystem, place: Place, executable: GcuExecutable, layout: SampleLayout, depth: int, *, moves_bytes: bool
+        self, system: GcuSystem, placement: Placement, executable: GcuExecutable, layout: SampleLayout, depth: int, *, moves_bytes: bool
     ) -> None:
-        """Loads `executable` on the clusters of `place`, with slots for `depth` batches, which see `moves_bytes`.
+        """Loads `executable` on the clusters of `placement`, with slots for `depth` batches, which see `moves_bytes`.
 
         Raises:
             StatusError: the card cannot be used, or has not so much memory; nothing is left on it then.
         """
-        self.device = system.acquire(place.card, place.clusters)
+        self.device = system.acquire(placement.card, placement.clusters)
         try:
             self._generation = self.device.card.generation
             self.engine = self.device.load(executable)

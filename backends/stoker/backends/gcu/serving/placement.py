@@ -13,7 +13,7 @@ from stoker.backends.simulated.serving.pool import Lease
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Placement:
     """Where one instance runs.
 
     Attributes:
@@ -35,14 +35,16 @@ class ClusterAllocator:
         self.cards = cards
         self.clusters = clusters
         self._lock = threading.Lock()
-        self._places: tuple[Place, ...] = ()
+        self._placements: tuple[Placement, ...] = ()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def placements(self) -> tuple[Placement, ...]:
         """All that are taken: a snapshot."""
-        return self._places
+        return self._placements
 
-    def take(self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None, unusable: frozenset[int] = frozenset()) -> Place:
+    def take(
+        self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None, unusable: frozenset[int] = frozenset()
+    ) -> Placement:
         """A place for one more instance; give it back with `release`.
 
         Args:
@@ -68,21 +70,21 @@ class ClusterAllocator:
                     f"{len(free[chosen])} of them without another instance of it: write a smaller 'count' or 'clusters', or use more cards"
                 )
             emptiest = sorted(free[chosen], key=lambda cluster: (self._users(chosen, cluster), cluster))
-            place = Place(lease, chosen, tuple(sorted(emptiest[:share])))
-            self._places = (*self._places, place)
-            return place
+            placement = Placement(lease, chosen, tuple(sorted(emptiest[:share])))
+            self._placements = (*self._placements, placement)
+            return placement
 
-    def release(self, place: Place) -> None:
+    def release(self, placement: Placement) -> None:
         """Gives back what `take` gave."""
         with self._lock:
-            self._places = tuple(each for each in self._places if each is not place)
+            self._placements = tuple(each for each in self._placements if each is not placement)
 
     def crowd(self, card: int, cluster: int) -> int:
         """Instances on that cluster."""
         return self._users(card, cluster)
 
     def _count(self, card: int, lease: Lease | None = None) -> int:
-        return sum(each.card == card and lease in (None, each.lease) for each in self._places)
+        return sum(each.card == card and lease in (None, each.lease) for each in self._placements)
 
     def _users(self, card: int, cluster: int, lease: Lease | None = None) -> int:
-        return sum(each.card == card and cluster in each.clusters and lease in (None, each.lease) for each in self._places)
+        return sum(each.card == card and cluster in each.clusters and lease in (None, each.lease) for each in self._placements)

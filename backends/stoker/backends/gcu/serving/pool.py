@@ -13,7 +13,7 @@ from stoker.backends.gcu.runtime import DeviceFailed, StatusError
 from stoker.backends.gcu.serving.metrics import new_counters, pool_metrics
 from stoker.backends.gcu.serving.mount import Mount
 from stoker.backends.gcu.serving.options import CardSettings
-from stoker.backends.gcu.serving.placement import ClusterAllocator, Place
+from stoker.backends.gcu.serving.placement import ClusterAllocator, Placement
 from stoker.backends.gcu.serving.sample_layout import SampleLayout
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.serving.pool import DevicePool, Lease, quoted
@@ -56,7 +56,7 @@ class GcuPool(DevicePool):
         return pool_metrics(self.system.cards, self.allocator, self.counters)
 
     def models(self) -> Sequence[str]:
-        return _models(self.allocator.places)
+        return _models(self.allocator.placements)
 
     def hardware(self) -> str:
         kind = self.settings.hardware.name
@@ -67,11 +67,11 @@ class GcuPool(DevicePool):
         )
 
     def sharing_notices(self) -> Iterator[str]:
-        places = self.allocator.places
+        placements = self.allocator.placements
         for card in range(self.settings.cards):
             shared = [cluster for cluster in range(self.settings.clusters) if self.allocator.crowd(card, cluster) > 1]
             if shared:
-                crowd = _models(place for place in places if place.card == card and set(place.clusters) & set(shared))
+                crowd = _models(placement for placement in placements if placement.card == card and set(placement.clusters) & set(shared))
                 yield (
                     f"{quoted(crowd)} share clusters {', '.join(map(str, shared))} of simulated card {card}, where their runs take turns; "
                     "parameter 'clusters' in config.pbtxt, or more cards, part them"
@@ -80,7 +80,7 @@ class GcuPool(DevicePool):
     def models_without_numerics(self) -> Sequence[str]:
         return self.models() if self.settings.numerics is Numerics.OFF else ()
 
-    def place(self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None) -> Place:
+    def allocate(self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None) -> Placement:
         """Clusters for one more instance of `lease`; see `ClusterAllocator.take`.
 
         Raises:
@@ -88,14 +88,14 @@ class GcuPool(DevicePool):
         """
         return self.allocator.take(lease, card=card, siblings=siblings, wanted=wanted, unusable=self.failed_cards)
 
-    def mount(self, place: Place, executable: GcuExecutable, layout: SampleLayout, depth: int) -> Mount:
-        """Puts `executable` on the clusters of `place`; resets their card first if it asks for it. Give it back with `unmount`.
+    def mount(self, placement: Placement, executable: GcuExecutable, layout: SampleLayout, depth: int) -> Mount:
+        """Puts `executable` on the clusters of `placement`; resets their card first if it asks for it. Give it back with `unmount`.
 
         Raises:
             StatusError: the card is lost, or has not enough memory.
         """
-        self._revive(place.card)
-        mount = Mount(self.system, place, executable, layout, depth, moves_bytes=self.settings.moves_bytes)
+        self._revive(placement.card)
+        mount = Mount(self.system, placement, executable, layout, depth, moves_bytes=self.settings.moves_bytes)
         self.counters.attach(mount.engine)
         return mount
 
@@ -135,12 +135,12 @@ class GcuPool(DevicePool):
                 self.counters.count_reset(number)
 
 
-def _models(places: Iterable[Place]) -> list[str]:
-    return [place.lease.model for place in places]
+def _models(placements: Iterable[Placement]) -> list[str]:
+    return [placement.lease.model for placement in placements]
 
 
-def load_failure(error: StatusError, place: Place) -> ModelLoadError:
+def load_failure(error: StatusError, placement: Placement) -> ModelLoadError:
     """The error of a load that the card rejected."""
-    where = f"simulated card {place.card}, clusters {', '.join(map(str, place.clusters))}"
+    where = f"simulated card {placement.card}, clusters {', '.join(map(str, placement.clusters))}"
     hint = "; --backend-config=topsinference,cards=N adds cards" if not isinstance(error, DeviceFailed) else ""
     return ModelLoadError(f"the engine cannot be loaded to {where}: {error}{hint}")

@@ -16,7 +16,7 @@ from stoker.backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, mov
 from stoker.backends.ipu.compile.liveness import Aliases
 from stoker.backends.ipu.compile.memory import check_fit
 from stoker.backends.ipu.compile.residency import Residency
-from stoker.backends.ipu.compile.sharding import Place, Sharding
+from stoker.backends.ipu.compile.sharding import Placement, Sharding
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import MemoryAccount, Step, StepKind
 from stoker.compiler import marks
@@ -124,17 +124,17 @@ class _Planner:
 
     def _node(self, index: int, node: ir.Node) -> None:
         where = f"node '{node_label(node)}' ({node.op_type})"
-        place = self._sharding.of(node)
-        residency = self._residency(place.ipu)
+        placement = self._sharding.of(node)
+        residency = self._residency(placement.ipu)
         for value in node.inputs:
             if value is not None:
-                self._bring(value, residency, place, where)
+                self._bring(value, residency, placement, where)
         inputs = [None if value is None else self._fact(value, where) for value in node.inputs]
         is_view = node in self._is_view
         for value in node.outputs:
             facts = tensor_facts(value, where)
             self._facts[value] = _as_viewed(facts, inputs) if is_view else facts
-            self._made_in[value] = place.stage
+            self._made_in[value] = placement.stage
         outputs = [self._facts[value] for value in node.outputs]
         if is_view:
             cost = NodeCost()
@@ -144,7 +144,7 @@ class _Planner:
             use = float8_use(node)
             cost = node_cost(node, inputs, outputs, self._machine(node), is_fp8=use is not None and use.computes)
         self._place_outputs(index, node, residency)
-        self._emit(node, cost, place)
+        self._emit(node, cost, placement)
         residency.ran(where, (node.op_type, *inputs, *outputs) if self._options.enable_outlining else node, cost)
 
     def _place_outputs(self, index: int, node: ir.Node, residency: Residency) -> None:
@@ -180,7 +180,7 @@ class _Planner:
             self._residencies[ipu] = Residency(ipu, tiles=self._tiles, io_tiles=self._options.num_io_tiles, constants=self._constants)
         return self._residencies[ipu]
 
-    def _bring(self, value: ir.Value, residency: Residency, place: Place, where: str) -> None:
+    def _bring(self, value: ir.Value, residency: Residency, placement: Placement, where: str) -> None:
         """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link.
 
         In a pipeline an activation waits here while the micro-batches before it pass the stages between its maker and its reader.
@@ -192,29 +192,29 @@ class _Planner:
             else:
                 one_way = self._hardware.ipu_link_bytes_per_s / 2 * LINK_EFFICIENCY
                 cycles = facts.byte_count / one_way * self._hardware.clock_hz + self._constants.sync_cycles
-                self._step(StepKind.LINK, cycles, value.name or "", "Copy", facts.byte_count, place)
-                behind = place.stage - self._made_in.get(value, place.stage) if self._options.enable_pipelining else 0
+                self._step(StepKind.LINK, cycles, value.name or "", "Copy", facts.byte_count, placement)
+                behind = placement.stage - self._made_in.get(value, placement.stage) if self._options.enable_pipelining else 0
                 residency.hold(value, facts, waiting=max(behind - 1, 0))
         residency.read(value)
 
-    def _host(self, value: ir.Value, kind: StepKind, place: Place) -> None:
+    def _host(self, value: ir.Value, kind: StepKind, placement: Placement) -> None:
         """Streams `value` from or to the host, through buffers that are there all the time."""
         facts = self._fact(value, f"graph '{self._name}'")
         seconds = HOST_LATENCY_S + facts.byte_count / self._hardware.host_link_bytes_per_s
-        self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, place)
-        residency = self._residency(place.ipu)
+        self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, placement)
+        residency = self._residency(placement.ipu)
         if self._options.num_io_tiles > 0:  # through the IO tiles, which exchange it with the others
             residency.buffer(facts.byte_count)
             rate = self._hardware.exchange_bytes * self._options.num_io_tiles
             cycles = facts.byte_count / rate + self._constants.step_cycles
-            self._step(StepKind.EXCHANGE, cycles, value.name or "", "Stream", facts.byte_count, place)
+            self._step(StepKind.EXCHANGE, cycles, value.name or "", "Stream", facts.byte_count, placement)
         if kind is StepKind.HOST_READ:
             residency.hold(value, facts)
-            self._made_in[value] = place.stage
+            self._made_in[value] = placement.stage
         else:
             residency.read(value)
 
-    def _step(self, kind: StepKind, cycles: float, node: str, op_type: str, data_bytes: int, place: Place) -> None:
+    def _step(self, kind: StepKind, cycles: float, node: str, op_type: str, data_bytes: int, placement: Placement) -> None:
         self._steps.append(
             Step(
                 kind=kind,
@@ -223,8 +223,8 @@ class _Planner:
                 op_type=op_type,
                 tiles=self._tiles,
                 data_bytes=data_bytes,
-                ipu=place.ipu,
-                stage=place.stage,
+                ipu=placement.ipu,
+                stage=placement.stage,
             )
         )
 
@@ -242,7 +242,7 @@ class _Planner:
             constants=self._constants,
         )
 
-    def _emit(self, node: ir.Node, cost: NodeCost, place: Place) -> None:
+    def _emit(self, node: ir.Node, cost: NodeCost, placement: Placement) -> None:
         label = node_label(node)
         for step in cost.steps:
             is_sync = step.kind is StepKind.SYNC
@@ -255,8 +255,8 @@ class _Planner:
                     tiles=step.tiles,
                     flops=step.flops,
                     data_bytes=step.data_bytes,
-                    ipu=place.ipu,
-                    stage=place.stage,
+                    ipu=placement.ipu,
+                    stage=placement.stage,
                 )
             )
 

@@ -173,13 +173,13 @@ def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
         _grid(left, right, top + height, [(top + height * (1 - share), f"{most * share:,.0f}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)])
     ]
 
-    def place(each: BatchEstimate, rate: float) -> tuple[float, float]:
+    def coordinates(each: BatchEstimate, rate: float) -> tuple[float, float]:
         return left + 16 + (right - left - 32) * (math.log2(each.batch) - low) / (high - low), top + height * (1 - rate / most)
 
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (coordinates(*point) for point in points))
     parts.append(f'<polyline class="line" points="{path}"/>')
     for each, rate in points:
-        x, y = place(each, rate)
+        x, y = coordinates(each, rate)
         latency = microseconds(each.latency_s or 0.0)
         label = f"batch {each.batch}: {rate:,.0f} rows/s, latency {latency}, {'fits' if each.fits else 'does not fit'}"
         css = "dot" if each.fits else "hollow"
@@ -212,8 +212,8 @@ def _grid(left: float, right: float, floor: float, ticks: Sequence[tuple[float, 
 
 
 def _rect(x: float, y: float, width: float, height: float, css: str, title: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect class="{css}" {place} rx="1.5"><title>{escape(title)}</title></rect>'
+    coordinates = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect class="{css}" {coordinates} rx="1.5"><title>{escape(title)}</title></rect>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, title: str = "") -> str:

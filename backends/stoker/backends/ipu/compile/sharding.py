@@ -14,7 +14,7 @@ from stoker.compiler.lowering.tensor_facts import node_label
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """An IPU of the replica, and a pipeline stage."""
 
     ipu: int = 0
@@ -30,48 +30,50 @@ class Sharding:
         Raises:
             CompileError: a mark is no whole number, or the graph is to be pipelined and breaks a rule; names the nodes.
         """
-        self._places: Mapping[ir.Node, Place] = {node: Place(*placement(node)) for node in graph}
-        nodes = list(self._places.values())
-        self._first, self._last = (nodes[0], nodes[-1]) if nodes else (Place(), Place())
+        self._placements: Mapping[ir.Node, Placement] = {node: Placement(*placement(node)) for node in graph}
+        nodes = list(self._placements.values())
+        self._first, self._last = (nodes[0], nodes[-1]) if nodes else (Placement(), Placement())
         if is_pipelined:
             self._check_pipeline()
 
-    def of(self, node: ir.Node) -> Place:
+    def of(self, node: ir.Node) -> Placement:
         """Where `node` of the graph runs."""
-        return self._places[node]
+        return self._placements[node]
 
-    def of_input(self, value: ir.Value) -> Place:
+    def of_input(self, value: ir.Value) -> Placement:
         """Where a stream arrives: at the first node that reads it."""
         readers = {use.node for use in value.uses()}
-        return next((place for node, place in self._places.items() if node in readers), self._first)
+        return next((placement for node, placement in self._placements.items() if node in readers), self._first)
 
-    def of_output(self, value: ir.Value) -> Place:
+    def of_output(self, value: ir.Value) -> Placement:
         """Where a stream leaves: at the node that makes it."""
         producer = value.producer()
-        return self._last if producer is None else self._places.get(producer, self._last)
+        return self._last if producer is None else self._placements.get(producer, self._last)
 
     @property
     def stages(self) -> int:
         """How many pipeline stages there are."""
-        return len({place.stage for place in self._places.values()} | {0})
+        return len({placement.stage for placement in self._placements.values()} | {0})
 
     def _check_pipeline(self) -> None:
-        homes: dict[int, tuple[int, str]] = {}
-        for node, place in self._places.items():
+        stage_ipus: dict[int, tuple[int, str]] = {}
+        for node, at in self._placements.items():
             label = node_label(node)
-            ipu, other = homes.setdefault(place.stage, (place.ipu, label))
-            if ipu != place.ipu:
+            ipu, other = stage_ipus.setdefault(at.stage, (at.ipu, label))
+            if ipu != at.ipu:
                 raise CompileError(
-                    f"pipeline stage {place.stage} must lie on one IPU: node '{other}' is on IPU {ipu}, node '{label}' on {place.ipu}"
+                    f"pipeline stage {at.stage} must lie on one IPU: node '{other}' is on IPU {ipu}, node '{label}' on {at.ipu}"
                 )
             for value in node.inputs:
                 producer = None if value is None else value.producer()
-                before = None if producer is None else self._places.get(producer)
-                if before is not None and before.stage > place.stage:
+                before = None if producer is None else self._placements.get(producer)
+                if before is not None and before.stage > at.stage:
                     raise CompileError(
-                        f"node '{label}' of pipeline stage {place.stage} reads '{value.name if value else ''}', which only stage "
+                        f"node '{label}' of pipeline stage {at.stage} reads '{value.name if value else ''}', which only stage "
                         f"{before.stage} makes; data go to later stages only"
                     )
-        missing = sorted(set(range(max(homes, default=0) + 1)) - set(homes))
+        missing = sorted(set(range(max(stage_ipus, default=0) + 1)) - set(stage_ipus))
         if missing:
-            raise CompileError(f"no node is in pipeline stage {missing[0]}, though there is a stage {max(homes)}; number them without gaps")
+            raise CompileError(
+                f"no node is in pipeline stage {missing[0]}, though there is a stage {max(stage_ipus)}; number them without gaps"
+            )

@@ -104,8 +104,8 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
 
 def _in_order(inputs: Sequence[ir.Value], source: SourceModel) -> list[ir.Value]:
     """The inputs as the source model orders them; passes may have added some, which follow, or taken some away."""
-    place = {name: at for at, name in enumerate(source.inputs)}
-    return sorted(inputs, key=lambda value: place.get(value.name or "", len(place)))
+    positions = {name: at for at, name in enumerate(source.inputs)}
+    return sorted(inputs, key=lambda value: positions.get(value.name or "", len(positions)))
 
 
 def graph_precision(model: ir.Model) -> str:

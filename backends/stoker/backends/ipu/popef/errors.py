@@ -4,24 +4,24 @@ from stoker.backends.containers.errors import ContainerError
 
 
 class PopefError(ContainerError):
-    """A PopEF file that cannot be read or written as asked; `place`, called `blob` here too, says which blob of it."""
+    """A PopEF file that cannot be read or written as asked; `location`, called `blob` here too, says which blob of it."""
 
-    def __init__(self, reason: str, *, path: str = "", blob: str = "", place: str = "", offset: int | None = None) -> None:
+    def __init__(self, reason: str, *, path: str = "", blob: str = "", location: str = "", offset: int | None = None) -> None:
         """Takes the place under either name.
 
         Args:
             reason: What was wrong and what was expected.
             path: The file; empty where there is none.
             blob: Which blob, such as `blob 2 (DATA_TENSOR 'weights')`; empty where it is no blob's fault.
-            place: The same.
+            location: The same.
             offset: Byte of the file where the trouble was found; None where it has no place.
         """
-        super().__init__(reason, path=path, place=blob or place, offset=offset)
+        super().__init__(reason, path=path, location=blob or location, offset=offset)
 
     @property
     def blob(self) -> str:
         """Which blob; empty where it is no blob's fault."""
-        return self.place
+        return self.location
 
 
 class PackageHashMismatch(PopefError):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.runtime.data_desc import user_shape
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, SessionStopped
-from stoker.backends.ipu.runtime.inference_future import Answer, InferenceFuture
+from stoker.backends.ipu.runtime.inference_future import InferenceFuture, PendingOutputs
 from stoker.backends.ipu.runtime.micro_batches import MicroBatch, is_direct, reject_violation
 from stoker.backends.ipu.runtime.runner_io import GraphIo, RunnerIo
 from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS, RuntimeConfig, nanoseconds
@@ -127,7 +127,7 @@ class _Request:
     """By stream, in the user's shapes."""
     outputs: Mapping[str, Array]
     """Likewise; memory that is written piece by piece."""
-    answer: Answer
+    pending_outputs: PendingOutputs
 
 
 class DynamicBatcher:
@@ -168,7 +168,7 @@ class DynamicBatcher:
         graph = selection.graph
         rows = self._given_rows(selection)
         if selection.missing:
-            self._submit([self._unfit(selection, Answer(future, {}, 1))])
+            self._submit([self._unfit(selection, PendingOutputs(future, {}, 1))])
             return
         memory = {
             anchor.name: np.zeros(self._shape(anchor, rows), anchor.tensor_info.data_type.numpy)
@@ -181,7 +181,7 @@ class DynamicBatcher:
         with self._condition:
             if self._is_closed:
                 raise SessionStopped(f"the runner of '{self._io.executable.name}' is closed")
-            request = _Request(selection.inputs, memory, Answer(future, results, plan.count_pieces(rows)))
+            request = _Request(selection.inputs, memory, PendingOutputs(future, results, plan.count_pieces(rows)))
             full = plan.add(request, rows, self._clock.now_ns())
             self._watch()
         self._submit([self._micro_batch(graph, batch) for batch in full])
@@ -196,7 +196,7 @@ class DynamicBatcher:
         error = SessionStopped(f"the runner of '{self._io.executable.name}' was closed while the request waited for its batch to fill")
         for batch in waiting:
             for piece in batch.pieces:
-                piece.request.answer.end_part(error)
+                piece.request.pending_outputs.end_part(error)
         if watcher is not None and watcher is not threading.current_thread():
             watcher.join()
 
@@ -252,7 +252,7 @@ class DynamicBatcher:
             for piece in batch.pieces:
                 if error is None:
                     self._scatter(copies, piece)
-                piece.request.answer.end_part(error)
+                piece.request.pending_outputs.end_part(error)
 
         return MicroBatch(graph=graph, inputs=inputs, outputs=outputs, on_end=end)
 
@@ -275,14 +275,14 @@ class DynamicBatcher:
     def _slices(self, start: int, stop: int) -> tuple[slice, ...]:
         return (*(slice(None) for _ in range(self._dim)), slice(start, stop))
 
-    def _unfit(self, selection: Selection, answer: Answer) -> MicroBatch:
+    def _unfit(self, selection: Selection, pending_outputs: PendingOutputs) -> MicroBatch:
         """What becomes of a request that lacks streams: it keeps the device waiting, and its data does not matter."""
         inputs = {
             anchor.name: np.zeros(anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy)
             for anchor in selection.graph.inputs
             if anchor.name not in selection.missing
         }
-        return MicroBatch(graph=selection.graph, inputs=inputs, outputs={}, on_end=answer.end_part, missing=selection.missing)
+        return MicroBatch(graph=selection.graph, inputs=inputs, outputs={}, on_end=pending_outputs.end_part, missing=selection.missing)
 
     def _shape(self, anchor: Anchor, rows: int) -> tuple[int, ...]:
         shape = user_shape(anchor)

@@ -84,7 +84,7 @@ class InferenceFuture(Future[Outputs]):
         self.result(timeout_s)
 
 
-class Answer:
+class PendingOutputs:
     """The missing parts of one request's outputs: counts them until the future can be completed. Any thread may use it."""
 
     def __init__(self, future: InferenceFuture, outputs: Outputs, parts: int, copies: Sequence[tuple[Array, Array]] = ()) -> None:

@@ -131,10 +131,10 @@ def _runs_in(anchor: Anchor, programs: tuple[int, ...]) -> bool:
     return not frozenset(programs).isdisjoint(anchor.programs)
 
 
-def _awaited(ask: Callable[[], Array | None], gate: Gate) -> Array | None:
+def _awaited(callback: Callable[[], Array | None], gate: Gate) -> Array | None:
     while True:
         seen = gate.changes
-        data = ask()
+        data = callback()
         if data is not None or gate.is_stopping:
             return data
         gate.wait_for_change(seen, None)

@@ -23,7 +23,7 @@ from stoker.backends.ipu.runtime.device_manager import DeviceManager
 from stoker.backends.ipu.runtime.dynamic_batcher import DynamicBatcher
 from stoker.backends.ipu.runtime.errors import IpuRuntimeError
 from stoker.backends.ipu.runtime.executable import Executable, Source
-from stoker.backends.ipu.runtime.inference_future import Answer, InferenceFuture, Outputs, Waiters
+from stoker.backends.ipu.runtime.inference_future import InferenceFuture, Outputs, PendingOutputs, Waiters
 from stoker.backends.ipu.runtime.micro_batches import MicroBatch, cut
 from stoker.backends.ipu.runtime.replica import Replica
 from stoker.backends.ipu.runtime.request_tracepoints import RequestTracepoint, RequestTracepoints
@@ -158,12 +158,14 @@ class ModelRunner:
 
     def _start(self, selection: Selection, future: InferenceFuture) -> None:
         request = cut(self._io, selection)
-        answer = Answer(future, request.results, request.count, request.copies)
+        pending_outputs = PendingOutputs(future, request.results, request.count, request.copies)
         batches = []
         for number in range(request.count):
             inputs, outputs = request.part(number)
             batches.append(
-                MicroBatch(graph=selection.graph, inputs=inputs, outputs=outputs, on_end=answer.end_part, missing=selection.missing)
+                MicroBatch(
+                    graph=selection.graph, inputs=inputs, outputs=outputs, on_end=pending_outputs.end_part, missing=selection.missing
+                )
             )
         _submit(self._replicas, batches)
 

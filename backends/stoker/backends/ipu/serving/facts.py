@@ -68,8 +68,10 @@ def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:
     try:
         executable = _executable(path)
     except PopefError as error:
-        place = ", ".join(part for part in (error.blob, "" if error.offset is None else f"offset {error.offset}") if part)
-        raise ModelLoadError(f"'{model_filename}' is no readable PopEF file: {place + ': ' if place else ''}{error.reason}") from error
+        location = ", ".join(part for part in (error.blob, "" if error.offset is None else f"offset {error.offset}") if part)
+        raise ModelLoadError(
+            f"'{model_filename}' is no readable PopEF file: {location + ': ' if location else ''}{error.reason}"
+        ) from error
     except IpuRuntimeError as error:
         raise ModelLoadError(f"'{model_filename}': {error}") from error
     try:

@@ -64,7 +64,7 @@ class PoplarInstance(Instance):
         }
         rows = next((array.shape[0] for array in inputs.values()), 0) if self._is_batched else 0
         found = self._loaded.run({**fed, **self._index})
-        return {name: self._answer(name, found, rows) for name in output_names}
+        return {name: self._output(name, found, rows) for name in output_names}
 
     def close(self) -> None:
         self._on_close()
@@ -80,18 +80,18 @@ class PoplarInstance(Instance):
             raise InvalidRequest(f"input '{stream.name}' {violation}")
         return block
 
-    def _answer(self, name: str, found: Mapping[str, Array], rows: int) -> Array:
+    def _output(self, name: str, found: Mapping[str, Array], rows: int) -> Array:
         stream, dtype = self._outputs[name]
         block = found[stream.anchor.name]
         shape = (rows, *stream.call_shape[1:]) if self._is_batched else stream.tensor.shape or ()
         part = _head(block, shape)
         if part.dtype == dtype:
             return part
-        answer = np.zeros(shape, dtype)
-        violation = cast_into(answer, part)
+        output = np.zeros(shape, dtype)
+        violation = cast_into(output, part)
         if violation:
             raise BackendFailed(f"output '{name}' {violation}")
-        return answer
+        return output
 
 
 def _head(block: Array, shape: tuple[int, ...]) -> Array:

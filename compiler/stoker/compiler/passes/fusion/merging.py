@@ -64,8 +64,8 @@ def find_branches(
 def merge_by_stacking(editor: GraphEditor, branches: Sequence[Branch], *, option: str) -> None:
     """Computes all branches as one with a new leading dimension; the graph is sorted again afterwards."""
     graph = graph_of(branches[0].begin)
-    places = {node: place for place, node in enumerate(graph)}
-    last = max((branch.end for branch in branches), key=places.__getitem__)
+    positions = {node: position for position, node in enumerate(graph)}
+    last = max((branch.end for branch in branches), key=positions.__getitem__)
     entries = tuple(_input_of(branch.begin, option) for branch in branches)
     BranchStacker(editor, last, option=option, entries=[entries]).finish([branch.end.outputs[0] for branch in branches])
     editor.remove_dead(*(branch.end for branch in branches))
@@ -78,8 +78,8 @@ def merge_columns(editor: GraphEditor, matmuls: Sequence[ir.Node], biases: Seque
     REQUIRES: `can_merge_columns`; `biases` are empty or constants that `is_column_bias` accepts.
     """
     graph = graph_of(matmuls[0])
-    places = {node: place for place, node in enumerate(graph)}
-    first = min(matmuls, key=places.__getitem__)
+    positions = {node: position for position, node in enumerate(graph)}
+    first = min(matmuls, key=positions.__getitem__)
     label = f"{matmuls[0].name or 'MatMul'}/merged"
     weights = [array for node in matmuls if (array := constant_of(node.inputs[1])) is not None]
     widths = [array.shape[1] for array in weights]

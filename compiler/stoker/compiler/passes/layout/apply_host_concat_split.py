@@ -94,9 +94,9 @@ def _join(editor: GraphEditor, graph: ir.Graph, group: InputGroup) -> dict[str, 
     wanted = len(fitting) if group.num is None else group.num
     if len(fitting) < max(wanted, 2):
         have = ", ".join(f"'{value.name}' ({value.dtype}, {value.shape})" for value in graph.inputs)
-        asked = "at least 2" if group.num is None else str(group.num)
+        expected = "at least 2" if group.num is None else str(group.num)
         raise PassError(
-            f"{_OPTION}: {asked} inputs of {group.dtype} {list(group.shape)} are needed, there are {len(fitting)}; inputs: {have}"
+            f"{_OPTION}: {expected} inputs of {group.dtype} {list(group.shape)} are needed, there are {len(fitting)}; inputs: {have}"
         )
     if len(graph) == 0:
         raise PassError(f"{_OPTION}: the model has no nodes")

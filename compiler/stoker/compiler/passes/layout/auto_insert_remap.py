@@ -33,10 +33,10 @@ class AutoInsertRemap(Pass):
         self._before: dict[str, str] = {}
         self._after: dict[str, str] = {}
         for mode in (each.strip() for each in modes):
-            place, _, op_type = mode.partition("_")
-            if place not in ("before", "after") or not op_type:
+            side, _, op_type = mode.partition("_")
+            if side not in ("before", "after") or not op_type:
                 raise OptionError(f"remap_mode '{mode}': expected before_<operator type> or after_<operator type>, such as after_matmul")
-            (self._before if place == "before" else self._after)[op_type.lower()] = mode
+            (self._before if side == "before" else self._after)[op_type.lower()] = mode
 
     def run(self, model: ir.Model) -> bool:
         editor = GraphEditor(model)

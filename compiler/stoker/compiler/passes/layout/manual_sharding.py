@@ -105,12 +105,12 @@ class ManualSharding(Pass):
     def run(self, model: ir.Model) -> bool:
         require_unique_names(model, option=_OPTION)
         nodes = list(model.graph)
-        place = {node: index for index, node in enumerate(nodes)}
+        positions = {node: index for index, node in enumerate(nodes)}
         points = [(find_node(model, point.node, option=_OPTION), point) for point in self._points]
         for node, _ in points:
-            if node not in place:
+            if node not in positions:
                 raise OptionError(f"{_OPTION}: node '{node.name}' stands inside another node; only nodes of the main graph can be points")
-        points.sort(key=lambda pair: place[pair[0]])
+        points.sort(key=lambda pair: positions[pair[0]])
         devices = {node: point.device for node, point in points if point.device is not None}
         stages = {node: point.stage for node, point in points if point.stage is not None}
         if not devices and any(IPU_NUMBER not in node.metadata_props for node in nodes):

@@ -141,9 +141,9 @@ class PackIndex:
             sizes = self._sizes
             shape = [sizes.rows, sizes.row_length]
             count = self._constant(np.arange(prod(shape)).reshape(shape))
-            place = self._op("Max", [self._op("Sub", [count, self.begins()], shape), self._constant(0)], shape)
-            place = self._op("Min", [place, self._constant(sizes.segment - 1)], shape)
-            return self._op("Add", [self._op("Mul", [self._sequence(), self._constant(sizes.segment)], shape), place], shape)
+            position = self._op("Max", [self._op("Sub", [count, self.begins()], shape), self._constant(0)], shape)
+            position = self._op("Min", [position, self._constant(sizes.segment - 1)], shape)
+            return self._op("Add", [self._op("Mul", [self._sequence(), self._constant(sizes.segment)], shape), position], shape)
 
         return self._once("segments", make)
 

@@ -147,15 +147,15 @@ class _Reading:
         """Broadcasts inputs, by their numbers, and notes which of them need care; `rank` is that of the node's result."""
         result = joined([Operand(layout, node.inputs[number] in self.found.layouts) for number, layout in layouts])
         shift = rank - len(result.layout)
-        for place, axes in result.constant_axes.items():
-            self.found.constants.append((node, layouts[place][0], tuple(axis + shift for axis in axes)))
+        for index, axes in result.constant_axes.items():
+            self.found.constants.append((node, layouts[index][0], tuple(axis + shift for axis in axes)))
         return result
 
     def _elementwise(self, node: ir.Node) -> Layout:
         layouts = [(number, self._layout(value)) for number, value in enumerate(node.inputs) if value is not None]
         result = self._join(node, layouts, max(len(layout) for _, layout in layouts))
-        for place in result.as_keys:
-            self.found.keyed.append((node, layouts[place][0]))
+        for index in result.as_keys:
+            self.found.keyed.append((node, layouts[index][0]))
         is_masked = any(value in self._masked for value in node.inputs if value is not None) and node.op_type in _KEEPS_MASK
         if is_masked or (result.as_keys and node.op_type == "Add"):
             self._masked.update(node.outputs)

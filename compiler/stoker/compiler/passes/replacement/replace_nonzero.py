@@ -35,11 +35,11 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
         x = writing.each("Not", is_zero)
     ones = writing.cast(x, whole)
     flat = writing.op("Reshape", ones, writing.array(np.array([-1]), "flat"), shape=(prod(shape),))
-    place = writing.op("ArgMax", flat, dtype=ir.DataType.INT64, shape=(1,), axis=0, keepdims=1)
+    indices = writing.op("ArgMax", flat, dtype=ir.DataType.INT64, shape=(1,), axis=0, keepdims=1)
     if len(shape) > 1:  # from the place in all to the place in each dimension, in the 32 bits that devices compute with
         strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        narrow = writing.cast(place, whole)
+        narrow = writing.cast(indices, whole)
         rows = writing.each("Div", narrow, writing.array(np.array(strides, np.int32), "strides"))
-        places = writing.each("Mod", rows, writing.array(np.array(shape, np.int32), "sizes"))
-        place = writing.cast(places, ir.DataType.INT64)
-    return writing.finish(writing.op("Reshape", place, writing.array(np.array([len(shape), 1]), "as_column"), shape=found))
+        coordinates = writing.each("Mod", rows, writing.array(np.array(shape, np.int32), "sizes"))
+        indices = writing.cast(coordinates, ir.DataType.INT64)
+    return writing.finish(writing.op("Reshape", indices, writing.array(np.array([len(shape), 1]), "as_column"), shape=found))

@@ -137,7 +137,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._release_unflushed()
         self.flow.resume_writing()
-        self._ask_turn()
+        self._schedule_turn()
 
     def eof_received(self) -> bool:
         """The client sends no more: it gets the responses to its requests, unless it is gone; without requests the transport closes."""
@@ -337,7 +337,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._ahead, self._at = data, at
             if len(data) - at > _AHEAD_BYTES:
                 self.flow.pause_reading()
-            self._ask_turn()
+            self._schedule_turn()
 
     def _take_head(self, data: bytes, at: int) -> int:
         """Reads a head, and begins its request once it is complete; returns where it stopped."""
@@ -461,11 +461,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._phase = Phase.IDLE
         self._since_s = self._port.loop.time()
         if self._ahead:
-            self._ask_turn()
+            self._schedule_turn()
         elif self.flow.read_paused:
             self.flow.resume_reading()
 
-    def _ask_turn(self) -> None:
+    def _schedule_turn(self) -> None:
         if self._ahead and not self._is_turn_due and self._phase not in (Phase.SENDING_RESPONSE, Phase.REFUSED):
             self._is_turn_due = True
             self._port.loop.call_soon(self._take_turn)

@@ -27,12 +27,12 @@ class StreamStatistics(NamedTuple):
 
     Attributes:
         receive_window_bytes: Bytes that the peer may still send.
-        owed_bytes: Bytes given back that no WINDOW_UPDATE has reported.
+        pending_update_bytes: Bytes given back that no WINDOW_UPDATE has reported.
         unconsumed_bytes: Received bytes that the application has not given back.
     """
 
     receive_window_bytes: int
-    owed_bytes: int
+    pending_update_bytes: int
     unconsumed_bytes: int
 
 
@@ -41,7 +41,7 @@ class ConnectionStatistics(NamedTuple):
 
     Attributes:
         receive_window_bytes: Bytes that the peer may still send on all streams together.
-        owed_bytes: Bytes given back that no WINDOW_UPDATE has reported.
+        pending_update_bytes: Bytes given back that no WINDOW_UPDATE has reported.
         send_window_bytes: Bytes that the server may still send on all streams together.
         queued_streams: Streams in the queue for sending, those that were reset meanwhile included.
         output_pieces: Pieces of frames that wait for `data_to_send`.
@@ -52,7 +52,7 @@ class ConnectionStatistics(NamedTuple):
     """
 
     receive_window_bytes: int
-    owed_bytes: int
+    pending_update_bytes: int
     send_window_bytes: int
     queued_streams: int
     output_pieces: int
@@ -325,7 +325,7 @@ class ServerConnection:
         """The sizes of what the connection holds now, for tests and diagnosis."""
         return ConnectionStatistics(
             receive_window_bytes=self._table.inflow.window,
-            owed_bytes=self._table.inflow.owed_bytes,
+            pending_update_bytes=self._table.inflow.pending_update_bytes,
             send_window_bytes=self._sender.window,
             queued_streams=self._sender.queued_streams,
             output_pieces=len(self._output.pieces),
@@ -333,7 +333,7 @@ class ServerConnection:
             cached_blocks=self._header_frames.decoder.cached_blocks,
             dynamic_table_entries=self._header_frames.decoder.table_entries,
             streams={
-                stream_id: StreamStatistics(stream.receive_window, stream.owed, stream.unconsumed)
+                stream_id: StreamStatistics(stream.receive_window, stream.pending_update, stream.unconsumed)
                 for stream_id, stream in self._table.open.items()
             },
         )

@@ -71,11 +71,11 @@ class DataFrames:
             return
         count = min(count, stream.unconsumed)
         stream.unconsumed -= count
-        stream.owed += count
-        if stream.owed >= self._half_window and stream.state <= Next.HALF_CLOSED_LOCAL:
-            self._output.control(frames.window_update(stream_id, stream.owed))
-            stream.receive_window += stream.owed
-            stream.owed = 0
+        stream.pending_update += count
+        if stream.pending_update >= self._half_window and stream.state <= Next.HALF_CLOSED_LOCAL:
+            self._output.control(frames.window_update(stream_id, stream.pending_update))
+            stream.receive_window += stream.pending_update
+            stream.pending_update = 0
         self._inflow.refund(count)
 
     def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview) -> None:

@@ -99,13 +99,13 @@ class Inflow:
         window: Bytes the peer may still send on all streams together.
     """
 
-    __slots__ = ("_granted", "_half", "_owed", "_send", "window")
+    __slots__ = ("_granted", "_half", "_pending_update", "_send", "window")
 
     def __init__(self, send: Callable[[bytes], None], window_bytes: int) -> None:
         """`send` puts a frame into the output."""
         self._send = send
         self._half = max(1, window_bytes // 2)
-        self._owed = 0
+        self._pending_update = 0
         self._granted = window_bytes
         self.window = window_bytes
         if window_bytes > DEFAULT_WINDOW_BYTES:
@@ -113,17 +113,17 @@ class Inflow:
 
     def refund(self, count: int) -> None:
         """Owes the peer `count` bytes more; one WINDOW_UPDATE gives them back when they make half the window."""
-        self._owed += count
-        if self._owed >= self._half:
-            self._send(frames.window_update(0, self._owed))
-            self.window += self._owed
-            self._granted += self._owed
-            self._owed = 0
+        self._pending_update += count
+        if self._pending_update >= self._half:
+            self._send(frames.window_update(0, self._pending_update))
+            self.window += self._pending_update
+            self._granted += self._pending_update
+            self._pending_update = 0
 
     @property
-    def owed_bytes(self) -> int:
+    def pending_update_bytes(self) -> int:
         """Bytes given back that no WINDOW_UPDATE has reported."""
-        return self._owed
+        return self._pending_update
 
     @property
     def received_bytes(self) -> int:
@@ -143,7 +143,7 @@ class Stream:
         state: A row of `NEXT`.
         receive_window: Bytes the peer may still send.
         unconsumed: Received bytes that the application has not given back.
-        owed: Bytes that it has given back and no WINDOW_UPDATE has reported.
+        pending_update: Bytes that it has given back and no WINDOW_UPDATE has reported.
         body_left: Bytes that are missing of the content-length; None: there was none.
         send_window: Bytes that the server may still send; negative after the peer has shrunk its windows.
         has_responded: Whether header fields were sent.
@@ -164,7 +164,7 @@ class Stream:
         "is_abandoned",
         "is_ending",
         "is_listed",
-        "owed",
+        "pending_update",
         "receive_buffer",
         "receive_window",
         "send_window",
@@ -183,7 +183,7 @@ class Stream:
         self.send_window = send_window
         self.body_left = body_left
         self.unconsumed = 0
-        self.owed = 0
+        self.pending_update = 0
         self.has_responded = False
         self.is_ending = False
         self.is_abandoned = False

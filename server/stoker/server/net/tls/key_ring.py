@@ -50,7 +50,7 @@ class KeyRing:
         self._use(read_material(source, self._now()))
 
     @property
-    def asks_clients(self) -> bool:
+    def requires_client_certificate(self) -> bool:
         """Whether a client must show a certificate."""
         return self.material.client_ca is not None
 
@@ -74,7 +74,7 @@ class KeyRing:
 
     def _check_unchanged(self, material: TlsMaterial) -> None:
         """Only an SSLConfig can change this, and an edited certificate must not open a port to clients without one."""
-        if (material.client_ca is None) is self.asks_clients:
+        if (material.client_ca is None) is self.requires_client_certificate:
             raise TlsError("whether clients must show a certificate cannot change while the server runs")
 
     def _use(self, material: TlsMaterial) -> None:

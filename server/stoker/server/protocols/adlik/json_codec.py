@@ -256,8 +256,8 @@ def _base64(content: bytes) -> str:
 
 def _class(best: BestClass) -> dict[str, Any]:
     printed: dict[str, Any] = {}
-    if best.place:
-        printed["idx"] = best.place
+    if best.class_index:
+        printed["idx"] = best.class_index
     if best.score:
         printed["score"] = printed_float(best.score)
     if best.label:

@@ -93,7 +93,7 @@ def _describe(tensor: tensor_pb2.TensorProto, output: ResponseOutput) -> None:
 def _add_classes(target: predict_pb2.PredictResponse.Output, output: ResponseOutput) -> None:
     for sample in output.classes:
         target.batch_classes.add(
-            cls=[predict_pb2.PredictResponse.Class(idx=best.place, score=best.score, label=best.label) for best in sample]
+            cls=[predict_pb2.PredictResponse.Class(idx=best.class_index, score=best.score, label=best.label) for best in sample]
         )
 
 
@@ -138,10 +138,10 @@ class Predict:
                 rest, contents, cost = split_predict_request(data, self._limits)
                 reservation.take(cost)
             if len(rest) > self._limits.decode_inline_bytes:
-                ask = await run_off_loop(_parsed, rest, contents)
+                query = await run_off_loop(_parsed, rest, contents)
             else:
-                ask = _parsed(rest, contents)
-            reply = await self._respond(ask, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
+                query = _parsed(rest, contents)
+            reply = await self._respond(query, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
             if _is_large(reply, self._limits):
                 return await run_off_loop(print_response, reply)
             return print_response(reply)
@@ -156,44 +156,44 @@ class Predict:
         # The bytes of base64 stand beside the text that they are read from.
         reservation.take(size_bytes)
         if is_long:
-            ask = await run_off_loop(json_codec.read_request, given, model, self._limits)
+            query = await run_off_loop(json_codec.read_request, given, model, self._limits)
         else:
-            ask = json_codec.read_request(given, model, self._limits)
-        reply = await self._respond(ask, size_bytes, None, reservation, Via.ADLIK_HTTP)
+            query = json_codec.read_request(given, model, self._limits)
+        reply = await self._respond(query, size_bytes, None, reservation, Via.ADLIK_HTTP)
         if _is_large(reply, self._limits):
             return await run_off_loop(json_codec.print_response, reply)
         return json_codec.print_response(reply)
 
     async def _respond(
-        self, ask: PredictQuery, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via
+        self, query: PredictQuery, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via
     ) -> PredictionResponse:
         engine, limits = self._engine, self._limits
         try:
-            target = self._reader.target(ask.model)
-            strings, grown_bytes = self._reader.reserve(target, ask, reservation)
+            target = self._reader.target(query.model)
+            strings, grown_bytes = self._reader.reserve(target, query, reservation)
             if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > limits.decode_inline_bytes:
-                request = await run_while_borrowed(target.servable, self._reader.build, target, ask, size_bytes, deadline_ns, via)
+                request = await run_while_borrowed(target.servable, self._reader.build, target, query, size_bytes, deadline_ns, via)
             else:
-                request = self._reader.build(target, ask, size_bytes, deadline_ns, via)
+                request = self._reader.build(target, query, size_bytes, deadline_ns, via)
         except NotFound as error:
             # Adlik answers so for an unknown model or version here, and with NOT_FOUND only where its metadata is asked for.
-            engine.count_refused(ask.model.name, ask.model.version, error, via)
+            engine.count_refused(query.model.name, query.model.version, error, via)
             raise InvalidRequest(error.message) from None
         except ServingError as error:
-            engine.count_refused(ask.model.name, ask.model.version, error, via)
+            engine.count_refused(query.model.name, query.model.version, error, via)
             raise
         try:
             response = await engine.infer(request)
         except NotFound as error:
             raise InvalidRequest(error.message) from None
-        top = {name: count for name, count in ask.output_filter.items() if count}
+        top = {name: count for name, count in query.output_filter.items() if count}
         if not top:
-            return make_response(ask.model, response, top, {}, limits)
+            return make_response(query.model, response, top, {}, limits)
         labels = {name: engine.labels(response.model_name, response.model_version, name) for name in top}
         reservation.take(_CLASS_BYTES * min(limits.class_count, _classes(response, top)))
         if _values(response, top) > INLINE_STRINGS:
-            return await run_off_loop(make_response, ask.model, response, top, labels, limits)
-        return make_response(ask.model, response, top, labels, limits)
+            return await run_off_loop(make_response, query.model, response, top, labels, limits)
+        return make_response(query.model, response, top, labels, limits)
 
 
 def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictQuery:

@@ -63,23 +63,23 @@ def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
     return ModelQuery(spec.name, version, spec.version_label)
 
 
-def served_version(engine: Engine, ask: ModelQuery, limits: Limits) -> int | None:
-    """The version number that `ask` means now; None: the highest READY one, whichever that is.
+def served_version(engine: Engine, query: ModelQuery, limits: Limits) -> int | None:
+    """The version number that `query` means now; None: the highest READY one, whichever that is.
 
     Raises:
         InvalidRequest: the name cannot be a model's, or the version is not positive. And as `Engine.describe`.
     """
-    if len(ask.name) > limits.name_length:
-        raise InvalidRequest(f"model name has {len(ask.name)} characters, more than the {limits.name_length} allowed")
-    if not ask.name:
+    if len(query.name) > limits.name_length:
+        raise InvalidRequest(f"model name has {len(query.name)} characters, more than the {limits.name_length} allowed")
+    if not query.name:
         raise InvalidRequest("model_spec.name is missing")
-    check_model_name(ask.name)
-    if ask.version is not None:
-        if not 0 < ask.version <= _INT64_MAX:
-            raise InvalidRequest(f"model_spec.version {ask.version} cannot be a version: they are 1 to {_INT64_MAX}")
-        return ask.version
-    if ask.label == STABLE:
-        return min(engine.describe(ask.name, None).ready_versions, default=None)
+    check_model_name(query.name)
+    if query.version is not None:
+        if not 0 < query.version <= _INT64_MAX:
+            raise InvalidRequest(f"model_spec.version {query.version} cannot be a version: they are 1 to {_INT64_MAX}")
+        return query.version
+    if query.label == STABLE:
+        return min(engine.describe(query.name, None).ready_versions, default=None)
     return None
 
 
@@ -89,7 +89,7 @@ Labels = Mapping[str, Sequence[str]]
 class BestClass(NamedTuple):
     """One of the highest values of a sample: where it stands in the flattened sample, the value, its label (empty: none)."""
 
-    place: int
+    class_index: int
     score: float
     label: str
 
@@ -150,7 +150,10 @@ def _best(row: Array, count: int, labels: Sequence[str]) -> list[BestClass]:
     indices: list[int] = order.tolist()
     # Adlik's message holds scores as float32.
     scores: list[float] = row[order].astype(np.float32).tolist()
-    return [BestClass(index, score, labels[index] if index < len(labels) else "") for index, score in zip(indices, scores, strict=True)]
+    return [
+        BestClass(class_index, score, labels[class_index] if class_index < len(labels) else "")
+        for class_index, score in zip(indices, scores, strict=True)
+    ]
 
 
 def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> Array:
@@ -292,21 +295,21 @@ class PredictReader:
         version = served_version(self._engine, model, self._limits)
         return PredictTarget(version, *self._checks.find(model.name, version), received_ns)
 
-    def reserve(self, target: PredictTarget, ask: PredictQuery, reservation: Reservation) -> tuple[int, int]:
-        """Takes what the arrays of `ask` need beside the bytes they came in; returns how many strings they hold, and what is repeated.
+    def reserve(self, target: PredictTarget, query: PredictQuery, reservation: Reservation) -> tuple[int, int]:
+        """Takes what the arrays of `query` need beside the bytes they came in; returns how many strings they hold, and what is repeated.
 
         Raises:
             InvalidRequest: the batch size, or the shape of what one value fills, is not the model's.
             Overloaded: it does not fit. TooLarge: too many strings, or too much is repeated.
         """
         strings = grown_bytes = 0
-        _check_batch_size(target.check, ask)
-        for name, fields in ask.inputs.items():
+        _check_batch_size(target.check, query)
+        for name, fields in query.inputs.items():
             spec = target.check.inputs.get(name)
             # Raw bytes, which are the rule, are viewed where they are.
             if fields.values and spec is not None:
                 strings += len(fields.values.get("string_val", ()))
-                if count := filled_count(target.check, spec, fields, ask.batch_size):
+                if count := filled_count(target.check, spec, fields, query.batch_size):
                     strings += count if spec.datatype.is_bytes else 0
                     grown_bytes += repeated_bytes(spec, fields.values[VALUE_FIELDS[spec.datatype]][0], count)
                     check_expansion(grown_bytes, name, self._limits)
@@ -314,24 +317,24 @@ class PredictReader:
             reservation.take(strings_cost(strings, self._limits) + grown_bytes)
         return strings, grown_bytes
 
-    def build(self, target: PredictTarget, ask: PredictQuery, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
+    def build(self, target: PredictTarget, query: PredictQuery, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
         """The engine's request. REQUIRES: `reserve` was called. Safe in a thread.
 
         Raises:
             InvalidRequest: names, element types, shapes or sizes are not those of the model.
         """
         check, signature = target.check, target.check.signature
-        check.input_count(len(ask.inputs))
+        check.input_count(len(query.inputs))
         inputs: dict[str, Array] = {}
-        for name, fields in ask.inputs.items():
-            inputs[name] = array_of(check, check.input(name, ()), fields, ask.batch_size)
+        for name, fields in query.inputs.items():
+            inputs[name] = array_of(check, check.input(name, ()), fields, query.batch_size)
         rows = check.complete(inputs)
         return InferRequest(
-            model_name=ask.model.name,
+            model_name=query.model.name,
             model_version=target.version,
             inputs=inputs,
             rows=rows,
-            output_names=self._outputs(check, ask.output_filter),
+            output_names=self._outputs(check, query.output_filter),
             signature=signature,
             deadline_ns=deadline_ns,
             received_ns=target.received_ns,
@@ -355,10 +358,10 @@ class PredictReader:
         return tuple(name for name in check.default_outputs if name in wanted)
 
 
-def _check_batch_size(check: SignatureCheck, ask: PredictQuery) -> None:
-    signature, batch_size = check.signature, ask.batch_size
+def _check_batch_size(check: SignatureCheck, query: PredictQuery) -> None:
+    signature, batch_size = check.signature, query.batch_size
     if batch_size < 1:
         raise InvalidRequest("batch_size must be at least 1; it is missing or 0")
     if batch_size > max(1, signature.max_batch_size):
         limit = f"exceeds the max_batch_size {signature.max_batch_size}" if signature.is_batched else "is not 1, and there is no batching"
-        raise InvalidRequest(f"batch_size {batch_size} {limit} of model '{ask.model.name}'")
+        raise InvalidRequest(f"batch_size {batch_size} {limit} of model '{query.model.name}'")

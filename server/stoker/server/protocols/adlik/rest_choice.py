@@ -40,11 +40,11 @@ def forced(settings: AdlikSettings, query: Mapping[str, str]) -> Dialect | None:
     Raises:
         InvalidRequest: the query names another protocol.
     """
-    asked = query.get("format", "").lower()
-    if asked:
-        if asked not in ("adlik", "tfs"):
-            raise InvalidRequest(f"format={asked[:64]} is not known: expected adlik or tfs")
-        return Dialect[asked.upper()]
+    requested = query.get("format", "").lower()
+    if requested:
+        if requested not in ("adlik", "tfs"):
+            raise InvalidRequest(f"format={requested[:64]} is not known: expected adlik or tfs")
+        return Dialect[requested.upper()]
     return None if settings.rest_v1 is RestV1.AUTO else Dialect[settings.rest_v1.value.upper()]
 
 

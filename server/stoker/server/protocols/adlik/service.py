@@ -115,23 +115,23 @@ class AdlikService:
         """As `metadata`, for a message."""
         return self.metadata(read_spec(request.model_spec))
 
-    def metadata(self, ask: ModelQuery) -> predict_pb2.GetModelMetaResponse:
+    def metadata(self, query: ModelQuery) -> predict_pb2.GetModelMetaResponse:
         """The model's configuration and the state of its versions (of the one asked for, where one is).
 
         Raises:
             NotFound: no such model or version. Unavailable: no version of it is READY. InvalidRequest: the name cannot be a model's.
         """
-        version = served_version(self._engine, ask, self._limits)
-        known = [entry for entry in self._engine.index() if entry.name == ask.name]
+        version = served_version(self._engine, query, self._limits)
+        known = [entry for entry in self._engine.index() if entry.name == query.name]
         if not known:
-            raise UnknownModel(f"model '{ask.name}' is not found")
+            raise UnknownModel(f"model '{query.name}' is not found")
         # The configuration is that of any version that serves; the requested version only selects the states to report.
         states = version_states(known, version)
         if version is not None and version not in (entry.version for entry in known):
-            raise NotFound(f"model '{ask.name}' has no version {version}")
-        ready = self._engine.is_model_ready(ask.name, version)
-        description = self._engine.describe(ask.name, version if ready else None)
-        return predict_pb2.GetModelMetaResponse(model_spec=ask.echo, config=config_message(description), version_status=states)
+            raise NotFound(f"model '{query.name}' has no version {version}")
+        ready = self._engine.is_model_ready(query.name, version)
+        description = self._engine.describe(query.name, version if ready else None)
+        return predict_pb2.GetModelMetaResponse(model_spec=query.echo, config=config_message(description), version_status=states)
 
     def create(self, request: operate_pb2.CreateTaskRequest) -> operate_pb2.CreateTaskResponse:
         """Refused: there are no tasks here.

@@ -132,9 +132,9 @@ def _shape(dims: tuple[int, ...], count: int, name: str) -> tuple[int, ...]:
     """`dims` with its variable sizes chosen so that it holds `count` elements."""
     rest, odd = divmod(count, int(np.prod([dim for dim in dims if dim != VARIABLE], dtype=object)))
     shape = list(dims)
-    for place in reversed(range(len(shape))):
-        if shape[place] == VARIABLE:
-            shape[place], rest = rest, 1
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == VARIABLE:
+            shape[axis], rest = rest, 1
     if odd or rest != 1:
         raise InvalidRequest(f"The schema can not convert input '{name}' to tensor with proper shape: {count} elements for {list(dims)}")
     return tuple(shape)

@@ -250,38 +250,40 @@ class ExampleInference:
         self._limits = limits
         self._targets = targets
 
-    async def classify(self, ask: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
+    async def classify(self, query: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
         """The classes of `examples`, which came in `size_bytes`.
 
         Raises:
             FailedPrecondition: the model is none that classifies. InvalidRequest: the examples do not fit it. And as `Engine.infer`.
         """
-        target, outputs = self._target(ask, CLASSIFY_METHOD, via, classify_outputs)
+        target, outputs = self._target(query, CLASSIFY_METHOD, via, classify_outputs)
         response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns, via)
         labels: Sequence[str] = ()
         if outputs.scores is not None and outputs.classes is None:
-            labels = self._engine.labels(ask.name, response.model_version, outputs.scores.name)
+            labels = self._engine.labels(query.name, response.model_version, outputs.scores.name)
         return Classified(response.model_version, _classes(response, outputs, labels, self._limits))
 
-    async def regress(self, ask: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
+    async def regress(self, query: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
         """The numbers of `examples`.
 
         Raises:
             As `classify`.
         """
-        target, output = self._target(ask, REGRESS_METHOD, via, regress_output)
+        target, output = self._target(query, REGRESS_METHOD, via, regress_output)
         response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns, via)
         return Regressed(response.model_version, response.outputs[output.name].reshape(-1).astype(np.float32).tolist())
 
-    def _target(self, ask: ModelQuery, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]) -> tuple[Target, _Outputs]:
+    def _target(
+        self, query: ModelQuery, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]
+    ) -> tuple[Target, _Outputs]:
         """The model, and what of its outputs answers by `method`; a refusal is noted with the model's name."""
         try:
-            target = self._targets.find(ask)
-            if ask.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
-                raise InvalidRequest(f"No signature was found with the name: {ask.signature_name[:128]}")
+            target = self._targets.find(query)
+            if query.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
+                raise InvalidRequest(f"No signature was found with the name: {query.signature_name[:128]}")
             return target, outputs_of(target.check.signature)
         except ServingError as error:
-            self._engine.count_refused(ask.name, ask.version, error, via)
+            self._engine.count_refused(query.name, query.version, error, via)
             raise
 
     async def _run(
@@ -298,7 +300,7 @@ class ExampleInference:
                     inputs = arrays(examples, target.check)
                 request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)
             except ServingError as error:
-                self._engine.count_refused(target.ask.name, target.ask.version, error, via)
+                self._engine.count_refused(target.query.name, target.query.version, error, via)
                 raise
             return await self._engine.infer(request)
 
@@ -347,9 +349,9 @@ class ExampleCalls:
         """
         with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, classification_pb2.ClassificationRequest, reservation)
-            ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
-            found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
-            return classification_pb2.ClassificationResponse(result=_classification(found), model_spec=ask.answered(found.version))
+            query, examples = read_spec(request.model_spec), await self._examples(request.input, data)
+            found = await self._inference.classify(query, examples, len(data), deadline_ns, Via.TFS_GRPC)
+            return classification_pb2.ClassificationResponse(result=_classification(found), model_spec=query.response_spec(found.version))
 
     async def regress(self, data: bytes, deadline_ns: int | None) -> Message:
         """Answers a serialised RegressionRequest.
@@ -359,9 +361,9 @@ class ExampleCalls:
         """
         with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, regression_pb2.RegressionRequest, reservation)
-            ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
-            found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
-            return regression_pb2.RegressionResponse(result=_regression(found), model_spec=ask.answered(found.version))
+            query, examples = read_spec(request.model_spec), await self._examples(request.input, data)
+            found = await self._inference.regress(query, examples, len(data), deadline_ns, Via.TFS_GRPC)
+            return regression_pb2.RegressionResponse(result=_regression(found), model_spec=query.response_spec(found.version))
 
     async def multi_inference(self, data: bytes, deadline_ns: int | None) -> Message:
         """Answers a serialised MultiInferenceRequest; its tasks run one after the other.
@@ -375,16 +377,16 @@ class ExampleCalls:
             _check_tasks(tasks)
             examples = await self._examples(request.input, data)
             response = inference_pb2.MultiInferenceResponse()
-            for ask, method in tasks:
+            for query, method in tasks:
                 entry = response.results.add()
                 found: Classified | Regressed
                 if method == CLASSIFY_METHOD:
-                    found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
+                    found = await self._inference.classify(query, examples, len(data), deadline_ns, Via.TFS_GRPC)
                     entry.classification_result.CopyFrom(_classification(found))
                 else:
-                    found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
+                    found = await self._inference.regress(query, examples, len(data), deadline_ns, Via.TFS_GRPC)
                     entry.regression_result.CopyFrom(_regression(found))
-                entry.model_spec.CopyFrom(ask.answered(found.version))
+                entry.model_spec.CopyFrom(query.response_spec(found.version))
             return response
 
     async def _parsed(self, data: bytes, kind: type[M], reservation: Reservation) -> M:
@@ -411,12 +413,12 @@ def _check_tasks(tasks: list[tuple[ModelQuery, str]]) -> None:
         raise InvalidRequest("Inference request must have at least one task.")
     if len(tasks) > _MOST_TASKS:
         raise InvalidRequest(f"Inference request has {len(tasks)} tasks, more than the {_MOST_TASKS} allowed")
-    if len({ask.name for ask, _ in tasks}) > 1:
+    if len({query.name for query, _ in tasks}) > 1:
         raise InvalidRequest(f"All ModelSpecs in a MultiInferenceRequest must access the same model name: {tasks[0][0].name[:128]}")
     for _, method in tasks:
         if method not in (CLASSIFY_METHOD, REGRESS_METHOD):
             raise Unsupported(f"Unsupported signature method_name: {method[:128]}")
-    if len({(ask.signature_name, method) for ask, method in tasks}) < len(tasks):
+    if len({(query.signature_name, method) for query, method in tasks}) < len(tasks):
         raise InvalidRequest("Duplicate evaluation of signature: two tasks have the same method and signature_name")
 
 

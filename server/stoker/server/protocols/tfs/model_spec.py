@@ -61,14 +61,14 @@ class ModelQuery(NamedTuple):
         name = self.name[:128]
         return f"Latest({name})" if self.version is None else f"Specific({name}, {self.version})"
 
-    def answered(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
+    def response_spec(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
         """What an answer of `version` says; `signature`: whether it names the signature too."""
         spec = model_pb2.ModelSpec()
         self.fill_response(spec, version, signature=signature)
         return spec
 
     def fill_response(self, spec: model_pb2.ModelSpec, version: int, *, signature: bool = True) -> None:
-        """As `answered`, into an empty `spec`."""
+        """As `response_spec`, into an empty `spec`."""
         spec.name = self.name
         spec.version.value = version
         if signature:
@@ -81,39 +81,39 @@ def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
     return ModelQuery(spec.name, version, spec.version_label, spec.signature_name)
 
 
-def resolve(engine: Engine, ask: ModelQuery, limits: Limits) -> ModelQuery:
-    """`ask` with its label made a number.
+def resolve(engine: Engine, query: ModelQuery, limits: Limits) -> ModelQuery:
+    """`query` with its label made a number.
 
     Raises:
         InvalidRequest: there is no name, it is too long, or the model has no such label.
     """
-    if not ask.name:
+    if not query.name:
         raise InvalidRequest("ModelSpec has no name specified")
-    if max(len(ask.name), len(ask.label), len(ask.signature_name)) > limits.name_length:
+    if max(len(query.name), len(query.label), len(query.signature_name)) > limits.name_length:
         raise InvalidRequest(f"model, label and signature names may have {limits.name_length} characters, not more")
-    if not ask.label:
-        return ask
-    version = engine.labelled_version(ask.name, ask.label)
+    if not query.label:
+        return query
+    version = engine.labelled_version(query.name, query.label)
     if version is None:
-        raise InvalidRequest(f"Unrecognized servable version label: {ask.label}")
-    return ask._replace(version=version, label="")
+        raise InvalidRequest(f"Unrecognized servable version label: {query.label}")
+    return query._replace(version=version, label="")
 
 
-def describe(engine: Engine, ask: ModelQuery) -> ModelDescription:
-    """The version that a request for `ask`, resolved, reaches now.
+def describe(engine: Engine, query: ModelQuery) -> ModelDescription:
+    """The version that a request for `query`, resolved, reaches now.
 
     Raises:
         NotFound: no such model or version, or it is not READY, in TensorFlow Serving's words.
     """
     try:
-        return engine.describe(ask.name, ask.version)
+        return engine.describe(query.name, query.version)
     except (NotFound, Unavailable):
-        raise not_found(ask) from None
+        raise not_found(query) from None
 
 
-def not_found(ask: ModelQuery) -> NotFound:
+def not_found(query: ModelQuery) -> NotFound:
     """The error for what is not served."""
-    return NotFound(f"Servable not found for request: {ask.servable}")
+    return NotFound(f"Servable not found for request: {query.servable}")
 
 
 PREDICT_METHOD: Final = "tensorflow/serving/predict"

@@ -47,13 +47,13 @@ class Target(NamedTuple):
     """The version that a request addresses and its check: the part of validation that needs the engine.
 
     Attributes:
-        ask: Resolved.
+        query: Resolved.
         servable: The version that is reached.
         check: Of its signature.
         received_ns: When the request was taken in.
     """
 
-    ask: ModelQuery
+    query: ModelQuery
     servable: Servable
     check: SignatureCheck
     received_ns: int
@@ -67,14 +67,14 @@ class Targets:
         self._limits = limits
         self._checks = SignatureChecks(engine, limits)
 
-    def find(self, ask: ModelQuery) -> Target:
-        """The version that a request for `ask` reaches now, and its check.
+    def find(self, query: ModelQuery) -> Target:
+        """The version that a request for `query` reaches now, and its check.
 
         Raises:
             NotFound: no such model or version, or it is not READY. InvalidRequest: an unknown label, or no name.
         """
         received_ns = self._engine.now_ns()
-        resolved = resolve(self._engine, ask, self._limits)
+        resolved = resolve(self._engine, query, self._limits)
         try:
             return Target(resolved, *self._checks.find(resolved.name, resolved.version), received_ns)
         except (NotFound, Unavailable):
@@ -82,14 +82,14 @@ class Targets:
             raise not_found(resolved) from None
 
 
-def check_signature_name(ask: ModelQuery) -> None:
+def check_signature_name(query: ModelQuery) -> None:
     """Refuses any signature but the one that Predict answers.
 
     Raises:
         FailedPrecondition: as TensorFlow Serving says it.
     """
-    if ask.signature_name not in ("", DEFAULT_SIGNATURE):
-        raise FailedPrecondition(f'Serving signature key "{ask.signature_name[:128]}" not found.')
+    if query.signature_name not in ("", DEFAULT_SIGNATURE):
+        raise FailedPrecondition(f'Serving signature key "{query.signature_name[:128]}" not found.')
 
 
 def check_names(check: SignatureCheck, names: Mapping[str, object]) -> None:
@@ -142,8 +142,8 @@ def infer_request(
     """
     check = target.check
     return InferRequest(
-        model_name=target.ask.name,
-        model_version=target.ask.version,
+        model_name=target.query.name,
+        model_version=target.query.version,
         inputs=inputs,
         rows=check.complete(inputs),
         output_names=outputs,
@@ -283,25 +283,25 @@ class Predict:
                 message = await run_off_loop(_parsed, rest)
             else:
                 message = _parsed(rest)
-            ask = read_spec(message.model_spec)
-            request = await self._request(message, contents, ask, len(data), deadline_ns, reservation)
+            query = read_spec(message.model_spec)
+            request = await self._request(message, contents, query, len(data), deadline_ns, reservation)
             response = await self._engine.infer(request)
             if is_large(response, self._limits):
-                return await run_off_loop(print_response, response, ask)
-            return print_response(response, ask)
+                return await run_off_loop(print_response, response, query)
+            return print_response(response, query)
 
     async def _request(
         self,
         message: predict_pb2.PredictRequest,
         contents: Mapping[str, memoryview],
-        ask: ModelQuery,
+        query: ModelQuery,
         size_bytes: int,
         deadline_ns: int | None,
         reservation: Reservation,
     ) -> InferRequest:
         try:
-            target = self._targets.find(ask)
-            check_signature_name(ask)
+            target = self._targets.find(query)
+            check_signature_name(query)
             target.check.input_count(len(message.inputs))
             check_names(target.check, message.inputs)
             fields = {name: read_tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()}
@@ -313,7 +313,7 @@ class Predict:
                 inputs = _arrays(target, fields)
             return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
         except ServingError as error:
-            self._engine.count_refused(ask.name, ask.version, error, Via.TFS_GRPC)
+            self._engine.count_refused(query.name, query.version, error, Via.TFS_GRPC)
             raise
 
 
@@ -325,10 +325,10 @@ def is_large(response: InferResponse, limits: Limits) -> bool:
     return False
 
 
-def print_response(response: InferResponse, ask: ModelQuery) -> bytes:
+def print_response(response: InferResponse, query: ModelQuery) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
     reply = predict_pb2.PredictResponse()
-    ask.fill_response(reply.model_spec, response.model_version)
+    query.fill_response(reply.model_spec, response.model_version)
     pieces: list[bytes | memoryview] = []
     for name, array in response.outputs.items():
         spec = response.output_spec(name)

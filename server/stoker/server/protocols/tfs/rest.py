@@ -40,7 +40,7 @@ class TfsRest:
         self._limits = limits
         self._service = service
 
-    async def predict(self, ask: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def predict(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers `:predict`, whose body is `given` (`size_bytes` as text).
 
         Raises:
@@ -51,10 +51,10 @@ class TfsRest:
         is_long = size_bytes > self._limits.decode_inline_bytes
         try:
             body = as_object(given)
-            ask = ask._replace(signature_name=signature_name(body))
-            target = self._service.targets.find(ask)
-            if ask.signature_name not in ("", DEFAULT_SIGNATURE):
-                raise InvalidRequest(f'Serving signature name: "{ask.signature_name[:128]}" not found in signature def')
+            query = query._replace(signature_name=signature_name(body))
+            target = self._service.targets.find(query)
+            if query.signature_name not in ("", DEFAULT_SIGNATURE):
+                raise InvalidRequest(f'Serving signature name: "{query.signature_name[:128]}" not found in signature def')
             if is_long:
                 form, request = await run_while_borrowed(target.servable, _request, target, body, size_bytes, self._limits)
             else:
@@ -62,14 +62,14 @@ class TfsRest:
             strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
             reservation.take(strings_cost(strings, self._limits))
         except ServingError as error:
-            self._engine.count_refused(ask.name, ask.version, error, Via.TFS_HTTP)
+            self._engine.count_refused(query.name, query.version, error, Via.TFS_HTTP)
             raise
         response = await self._engine.infer(request)
         if is_large(response, self._limits):
             return await run_off_loop(print_predictions, response, form)
         return print_predictions(response, form)
 
-    async def classify(self, ask: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def classify(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers `:classify`.
 
         Raises:
@@ -77,11 +77,11 @@ class TfsRest:
         """
         reservation.take(size_bytes)
         body = as_object(given)
-        ask = ask._replace(signature_name=signature_name(body))
-        found = await self._service.inference.classify(ask, read_body(body, "classify"), size_bytes, None, Via.TFS_HTTP)
+        query = query._replace(signature_name=signature_name(body))
+        found = await self._service.inference.classify(query, read_body(body, "classify"), size_bytes, None, Via.TFS_HTTP)
         return print_classes(found.samples)
 
-    async def regress(self, ask: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def regress(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers `:regress`.
 
         Raises:
@@ -89,29 +89,29 @@ class TfsRest:
         """
         reservation.take(size_bytes)
         body = as_object(given)
-        ask = ask._replace(signature_name=signature_name(body))
-        found = await self._service.inference.regress(ask, read_body(body, "regress"), size_bytes, None, Via.TFS_HTTP)
+        query = query._replace(signature_name=signature_name(body))
+        found = await self._service.inference.regress(query, read_body(body, "regress"), size_bytes, None, Via.TFS_HTTP)
         return print_numbers(found.values)
 
-    def metadata(self, ask: ModelQuery) -> bytes:
+    def metadata(self, query: ModelQuery) -> bytes:
         """Answers GET `.../metadata`.
 
         Raises:
             ServingError: as `TfsService.metadata`.
         """
-        reply = self._service.metadata(ask)
+        reply = self._service.metadata(query)
         signatures = get_model_metadata_pb2.SignatureDefMap()
         reply.metadata[SIGNATURE_DEF].Unpack(signatures)
         # Packed in an Any the signatures would be printed with their type; TensorFlow Serving leaves it out.
         return orjson.dumps({"model_spec": _plain(reply.model_spec), "metadata": {SIGNATURE_DEF: _plain(signatures)}})
 
-    def status(self, ask: ModelQuery) -> bytes:
+    def status(self, query: ModelQuery) -> bytes:
         """Answers GET of a model.
 
         Raises:
             ServingError: as `TfsService.status`.
         """
-        return orjson.dumps(_plain(self._service.status(ask)))
+        return orjson.dumps(_plain(self._service.status(query)))
 
 
 def _request(target: Target, body: dict[str, Any], size_bytes: int, limits: Limits) -> tuple[Form, InferRequest]:

@@ -49,20 +49,20 @@ _STATES = {
 }
 
 
-def model_status(engine: Engine, ask: ModelQuery, limits: Limits) -> pb.GetModelStatusResponse:
-    """The states of the versions that `ask` means, the highest first.
+def model_status(engine: Engine, query: ModelQuery, limits: Limits) -> pb.GetModelStatusResponse:
+    """The states of the versions that `query` means, the highest first.
 
     Raises:
         NotFound: no version of it is known. InvalidRequest: an unknown label, or no name.
     """
-    ask = resolve(engine, ask, limits)
-    entries = [entry for entry in engine.index() if entry.name == ask.name and entry.version is not None]
-    if ask.version is not None:
-        entries = [entry for entry in entries if entry.version == ask.version]
+    query = resolve(engine, query, limits)
+    entries = [entry for entry in engine.index() if entry.name == query.name and entry.version is not None]
+    if query.version is not None:
+        entries = [entry for entry in entries if entry.version == query.version]
         if not entries:
-            raise NotFound(f"Could not find version {ask.version} of model {ask.name}")
+            raise NotFound(f"Could not find version {query.version} of model {query.name}")
     if not entries:
-        raise NotFound(f"Could not find any versions of model {ask.name}")
+        raise NotFound(f"Could not find any versions of model {query.name}")
     response = pb.GetModelStatusResponse()
     for entry in sorted(entries, key=lambda entry: -(entry.version or 0)):
         _add(response, entry)
@@ -138,15 +138,15 @@ class TfsService:
                 raise InvalidRequest(f"Metadata field {field[:128]} is not supported")
         return self.metadata(read_spec(request.model_spec))
 
-    def metadata(self, ask: ModelQuery) -> get_model_metadata_pb2.GetModelMetadataResponse:
+    def metadata(self, query: ModelQuery) -> get_model_metadata_pb2.GetModelMetadataResponse:
         """As `get_model_metadata`.
 
         Raises:
             NotFound: no such model or version, or it is not READY.
         """
-        ask = resolve(self._engine, ask, self._limits)
-        description = describe(self._engine, ask)
-        response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=ask.answered(description.version, signature=False))
+        query = resolve(self._engine, query, self._limits)
+        description = describe(self._engine, query)
+        response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=query.response_spec(description.version, signature=False))
         response.metadata[SIGNATURE_DEF].Pack(signature_def_map(description))
         return response
 
@@ -160,9 +160,9 @@ class TfsService:
             raise InvalidRequest("Missing ModelSpec")
         return self.status(read_spec(request.model_spec))
 
-    def status(self, ask: ModelQuery) -> get_model_status_pb2.GetModelStatusResponse:
+    def status(self, query: ModelQuery) -> get_model_status_pb2.GetModelStatusResponse:
         """As `get_model_status`."""
-        return model_status(self._engine, ask, self._limits)
+        return model_status(self._engine, query, self._limits)
 
     async def reload_config(self, request: model_management_pb2.ReloadConfigRequest) -> model_management_pb2.ReloadConfigResponse:
         """Takes the request's list of models in place of the one that is served.

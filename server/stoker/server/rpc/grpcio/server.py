@@ -108,7 +108,7 @@ def _credentials(ring: KeyRing) -> grpc.ServerCredentials:
         last = material
         return _configuration(material)
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(last), changed, ring.asks_clients)
+    return grpc.dynamic_ssl_server_credentials(_configuration(last), changed, ring.requires_client_certificate)
 
 
 def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:

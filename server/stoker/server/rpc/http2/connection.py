@@ -267,7 +267,7 @@ class GrpcProtocol(asyncio.Protocol):
             # A proxy reads the connection, but one of its clients does not take its answer: the calls of others go on.
             self._unflushed.evict()
         self._unflushed.look()
-        if watch.pings.should_ask(now_s, has_calls=bool(self._open)):
+        if watch.pings.should_ping(now_s, has_calls=bool(self._open)):
             self.core.ping(PAYLOAD)
             self._write()
         if self._receiving:

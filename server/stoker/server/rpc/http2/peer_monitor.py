@@ -20,14 +20,14 @@ PAYLOAD = b"stoker??"
 class PingRules:
     """The pings of one connection. Confined to: the event loop."""
 
-    __slots__ = ("_asked_s", "_last_ping_s", "_sent_frames", "_settings", "_strikes", "has_sent_data", "heard_s")
+    __slots__ = ("_last_ping_s", "_ping_sent_s", "_sent_frames", "_settings", "_strikes", "has_sent_data", "heard_s")
 
     def __init__(self, settings: GrpcSettings, now_s: float) -> None:
         self._settings = settings
         self._strikes = 0
         self._sent_frames = 0
         self._last_ping_s: float | None = None
-        self._asked_s: float | None = None
+        self._ping_sent_s: float | None = None
         #: When the peer was last heard of.
         self.heard_s = now_s
         #: An answer was sent since the peer's last ping, which may well have been caused by it.
@@ -54,23 +54,23 @@ class PingRules:
             self._strikes += 1
         return self._strikes > self._settings.max_ping_strikes
 
-    def should_ask(self, now_s: float, *, has_calls: bool = True) -> bool:
+    def should_ping(self, now_s: float, *, has_calls: bool = True) -> bool:
         """Whether to ping the peer now, because it has been silent for long."""
         if not (has_calls or self._settings.permits_pings_without_calls):
             return False
-        if self._asked_s is not None or now_s - self.heard_s < self._settings.keepalive_time_s:
+        if self._ping_sent_s is not None or now_s - self.heard_s < self._settings.keepalive_time_s:
             return False
-        self._asked_s = now_s
+        self._ping_sent_s = now_s
         return True
 
     def is_dead(self, now_s: float) -> bool:
         """Whether a ping has gone unanswered for too long; anything heard counts as an answer."""
-        if self._asked_s is None:
+        if self._ping_sent_s is None:
             return False
-        if self.heard_s > self._asked_s:
-            self._asked_s = None
+        if self.heard_s > self._ping_sent_s:
+            self._ping_sent_s = None
             return False
-        return now_s - self._asked_s >= self._settings.keepalive_timeout_s
+        return now_s - self._ping_sent_s >= self._settings.keepalive_timeout_s
 
 
 class UnflushedResponses:

@@ -29,13 +29,13 @@ _WAITING_MESSAGE_BYTES: Final = 128
 class StreamedCall(H2Call):
     """A `StreamCall`. Confined to: the event loop."""
 
-    __slots__ = ("_count", "_messages", "_owed_bytes", "_receiver", "_unsent_bytes")
+    __slots__ = ("_count", "_messages", "_pending_update_bytes", "_receiver", "_unsent_bytes")
 
     def __init__(self, connection: Connection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
         self._messages: deque[WireMessage] = deque()
         self._count = 0
-        self._owed_bytes = 0
+        self._pending_update_bytes = 0
         self._unsent_bytes = 0
         self._receiver: asyncio.Future[None] | None = None
         self._reader = MessageReader(head.method.path, head.method.most_bytes)
@@ -61,7 +61,7 @@ class StreamedCall(H2Call):
         is_compressed = message.is_compressed
         if not is_compressed:
             self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
-        self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
+        self._refund(min(size_bytes, self._pending_update_bytes) if self._messages else self._pending_update_bytes)
         # No view: its reader gives none.
         data = cast("bytes", message.data)
         if not is_compressed:
@@ -121,7 +121,7 @@ class StreamedCall(H2Call):
     def _feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         assert self._reader is not None
         self._hold(len(data))
-        self._owed_bytes += len(data)
+        self._pending_update_bytes += len(data)
         messages = self._reader.feed(data)
         self._hold(_WAITING_MESSAGE_BYTES * len(messages))
         self._messages += messages
@@ -134,7 +134,7 @@ class StreamedCall(H2Call):
             raise CallFault(CARDINALITY)
         if not self._messages:
             # Part of a message that the method waits for, or may: the client must be able to send the rest.
-            self._refund(self._owed_bytes)
+            self._refund(self._pending_update_bytes)
         if self._receiver is not None and not self._receiver.done() and (messages or has_ended):
             self._receiver.set_result(None)
 
@@ -163,7 +163,7 @@ class StreamedCall(H2Call):
 
     def _refund(self, size_bytes: int) -> None:
         if size_bytes:
-            self._owed_bytes -= size_bytes
+            self._pending_update_bytes -= size_bytes
             self._connection.core.consumed(self.stream_id, size_bytes)
             self._connection.notice_output()
 

@@ -205,7 +205,7 @@ def _schemas(signature: ModelSignature) -> Schema:
         "maxItems": len(signature.inputs),
         "items": {"oneOf": [_tensor_schema(spec, signature) for spec in signature.inputs]},
     }
-    answered = {"type": "array", "items": {"oneOf": [_tensor_schema(spec, signature) for spec in signature.outputs]}}
+    outputs = {"type": "array", "items": {"oneOf": [_tensor_schema(spec, signature) for spec in signature.outputs]}}
     wanted = {"type": "object", "required": ["name"], "properties": {"name": {"enum": [spec.name for spec in signature.outputs]}}}
     return {
         "InferRequest": {
@@ -226,7 +226,7 @@ def _schemas(signature: ModelSignature) -> Schema:
                 "model_version": {"type": "string"},
                 "id": {"type": "string"},
                 "parameters": {"type": "object"},
-                "outputs": answered,
+                "outputs": outputs,
             },
         },
         "PredictRequest": {
