@@ -194,9 +194,7 @@ def _build(
         is_ready=engine.is_ready,
     )
     if config.tuning.is_on and config.tuning.busy_poll_us:
-        reads.busy_poll = BusyPoll(
-            asyncio.get_running_loop().call_soon, clock.now_ns, lambda: engine.requests_in_flight, config.tuning.busy_poll_us
-        )
+        reads.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, clock.now_ns, engine, config.tuning.busy_poll_us)
     return manager, engine
 
 

@@ -90,7 +90,10 @@ class ByteBudget:
     def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
         """Gives back `size_bytes` of a request that holds `held_bytes` (None: no more than these)."""
         held_bytes = size_bytes if held_bytes is None else held_bytes
-        self._move(held_bytes, held_bytes - size_bytes)
+        if held_bytes <= self.small_bytes:
+            self._small_held -= size_bytes
+        else:
+            self._move(held_bytes, held_bytes - size_bytes)
 
     def watch(self, upload: Upload) -> None:
         """`upload` may be evicted from now on."""

@@ -8,29 +8,42 @@ rhythm, or one that needs the same core, is therefore seldom polled for. Linux's
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from stoker.server.tuning.constants import BUSY_POLL_FIRST_RUN, BUSY_POLL_GOOD_RUN, BUSY_POLL_MOST_RUN
 
 
+class Load(Protocol):
+    """The load of the server.
+
+    Attributes:
+        requests_in_flight: Requests that have no response yet.
+    """
+
+    requests_in_flight: int
+
+
 class BusyPoll:
-    """Confined to: the event loop."""
+    """Confined to: the event loop.
 
-    __slots__ = ("_call_soon", "_completed_ns", "_in_flight", "_is_polling", "_most_ns", "_needed", "_now_ns", "_soon")
+    Attributes:
+        load: The load of the server.
+    """
 
-    def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], now_ns: Callable[[], int], in_flight: Callable[[], int], most_us: int
-    ) -> None:
+    __slots__ = ("_call_soon", "_completed_ns", "_is_polling", "_most_ns", "_needed", "_now_ns", "_soon", "load")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], now_ns: Callable[[], int], load: Load, most_us: int) -> None:
         """Polls nothing yet.
 
         Args:
             call_soon: Calls a function in the loop's next turn.
             now_ns: The clock, nanoseconds.
-            in_flight: Returns how many requests have no response yet.
+            load: Says how many requests have no response yet.
             most_us: Longest poll, microseconds.
         """
         self._call_soon = call_soon
         self._now_ns = now_ns
-        self._in_flight = in_flight
+        self.load = load
         self._most_ns = most_us * 1_000
         #: When the last single request completed; 0 once the next one is late, or runs in a thread.
         self._completed_ns = 0
@@ -38,13 +51,9 @@ class BusyPoll:
         self._soon = 0
         self._needed = BUSY_POLL_FIRST_RUN
 
-    def is_single(self) -> bool:
-        """Whether exactly one request is in flight. Called before the batch of a read runs."""
-        return self._in_flight() == 1
-
     def completed(self) -> None:
         """A single request ran at the end of its read: polls for the next one, if recent ones were prompt."""
-        if self._in_flight():
+        if self.load.requests_in_flight:
             self._completed_ns = 0  # it runs in a thread, which will wake the loop
             return
         if self._completed_ns:
@@ -58,23 +67,20 @@ class BusyPoll:
 
     def on_read(self) -> None:
         """Bytes were read: a request, or control frames such as the PING and WINDOW_UPDATE that follow a response."""
-        if self._completed_ns and self._is_late():
+        if self._completed_ns and self._now_ns() - self._completed_ns > self._most_ns:
             self._end_run()
 
     def _poll(self) -> None:
         """One turn of the loop that does not wait."""
-        if not self._completed_ns or self._in_flight():
+        if not self._completed_ns or self.load.requests_in_flight:
             self._is_polling = False
-        elif self._is_late():
+        elif self._now_ns() - self._completed_ns > self._most_ns:
             self._end_run()
             self._is_polling = False
         elif self._soon >= self._needed:
             self._call_soon(self._poll)
         else:
             self._is_polling = False  # the poll was in vain, and another request completed, before this turn
-
-    def _is_late(self) -> bool:
-        return self._now_ns() - self._completed_ns > self._most_ns
 
     def _end_run(self) -> None:
         """The next request did not arrive in time."""

@@ -60,7 +60,8 @@ class Reads:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             poll = self.busy_poll
-            is_single = poll is not None and poll.is_single()
+            # Before the batches run: with another request in flight, the loop wakes up by itself.
+            is_single = poll is not None and poll.load.requests_in_flight == 1
             for callback in waiting:
                 try:
                     callback()

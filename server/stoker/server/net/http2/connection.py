@@ -250,9 +250,10 @@ class ServerConnection:
 
         REQUIRES: the transport has taken the bytes of the last call. While the transport is full the output bounds itself.
         """
-        if self._sender.can_move:
-            self._sender.move()
-        return self._output.take()
+        sender, output = self._sender, self._output
+        if sender.queue and sender.window > 0:
+            sender.move()
+        return output.take() if output.pieces else []
 
     def take_drained(self) -> list[int]:
         """Streams whose waiting data has all been sent since the last call."""
@@ -272,8 +273,10 @@ class ServerConnection:
     @property
     def is_quiet(self) -> bool:
         """Whether there is nothing to write, no drained stream to report, and no reason to close the transport."""
-        sender = self._sender
-        return not (self._output.pieces or sender.drained or sender.can_move or self.is_finished)
+        sender, inbound = self._sender, self._inbound
+        if self._output.pieces or sender.drained or self._is_over or (sender.queue and sender.window > 0):
+            return False
+        return not inbound.is_refusing or inbound.is_lingering or bool(self._table.open)
 
     @property
     def opened_streams(self) -> int:
@@ -327,7 +330,7 @@ class ServerConnection:
             receive_window_bytes=self._table.inflow.window,
             pending_update_bytes=self._table.inflow.pending_update_bytes,
             send_window_bytes=self._sender.window,
-            queued_streams=self._sender.queued_streams,
+            queued_streams=len(self._sender.queue),
             output_pieces=len(self._output.pieces),
             frame_parts=self._reader.parts,
             cached_blocks=self._header_frames.decoder.cached_blocks,

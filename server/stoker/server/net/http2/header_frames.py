@@ -119,13 +119,36 @@ class HeaderFrames:
         if self._is_lost:
             self._drop(stream_id)
             return
+        inbound, table, limits = self._inbound, self._table, self._limits
         try:
-            if stream_id > self._table.last_id:
-                self._request(stream_id, block, ends)
-            else:
+            if stream_id <= table.last_id:
                 self._late(stream_id, block, ends)
+                return
+            request = self.decoder.request(block)
         except OversizedBlock as fault:
             self._lose(stream_id, fault.text)
+            return
+        if stream_id == table.last_id + 2:
+            table.last_id = stream_id
+        else:
+            table.begin(stream_id)
+        if inbound.is_refusing or len(self._open) >= limits.concurrent_streams:
+            inbound.charge(Flood.RESETS, "refused requests")
+            inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
+            return
+        if request.malformed is not None:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, request.malformed)
+        if ends and request.content_length:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a content-length, but no body")
+        table.opened += 1
+        self._open[stream_id] = Stream(
+            stream_id, _ENDED if ends else _OPENED, self._window, self._sender.initial_window, request.content_length
+        )
+        if request.size_bytes > limits.header_list_bytes or len(request.headers) > limits.header_count:
+            inbound.charge(Flood.FAULTS, "requests with too large headers")
+            inbound.events.append(HeadersTooLarge(stream_id, request.size_bytes, len(request.headers), ends))
+        else:
+            inbound.events.append(RequestStarted(stream_id, request.headers, ends))
 
     def _lose(self, stream_id: int, text: str) -> None:
         """Gives up decoding: the stream of the block is reset, new ones are refused, and the open ones go on."""
@@ -161,29 +184,6 @@ class HeaderFrames:
             self._inbound.check_crossed(stream_id, Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS)
         self._inbound.charge(Flood.CONTROL, "frames for streams that are reset")
         self.decoder.fields(block)
-
-    def _request(self, stream_id: int, block: bytes, ends: bool) -> None:
-        request = self.decoder.request(block)
-        self._table.begin(stream_id)
-        inbound = self._inbound
-        limits = self._limits
-        if inbound.is_refusing or len(self._open) >= limits.concurrent_streams:
-            inbound.charge(Flood.RESETS, "refused requests")
-            inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
-            return
-        if request.malformed is not None:
-            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, request.malformed)
-        if ends and request.content_length:
-            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a content-length, but no body")
-        self._table.opened += 1
-        self._open[stream_id] = Stream(
-            stream_id, _ENDED if ends else _OPENED, self._window, self._sender.initial_window, request.content_length
-        )
-        if request.size_bytes > limits.header_list_bytes or len(request.headers) > limits.header_count:
-            inbound.charge(Flood.FAULTS, "requests with too large headers")
-            inbound.events.append(HeadersTooLarge(stream_id, request.size_bytes, len(request.headers), ends))
-        else:
-            inbound.events.append(RequestStarted(stream_id, request.headers, ends))
 
     def _trailers(self, stream: Stream, block: bytes, ends: bool) -> None:
         fields = self.decoder.fields(block)

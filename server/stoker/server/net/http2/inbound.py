@@ -11,36 +11,40 @@ from stoker.server.net.http2.streams import NEXT, Inflow, Next, Step, Stream, St
 
 
 class Budget:
-    """A token bucket that is filled only when it is empty: after a long silence a burst may come twice. Confined to: one connection."""
+    """A token bucket that is filled only when it is empty: after a long silence a burst may come twice. Confined to: one connection.
 
-    __slots__ = ("_burst", "_left", "_per_s", "_since_s")
+    Attributes:
+        left: What the peer may spend without a refill; whoever finds 1 or more here may take it without `spend`.
+    """
+
+    __slots__ = ("_burst", "_per_s", "_since_s", "left")
 
     def __init__(self, burst: float, per_s: float, now_s: float) -> None:
         """`burst` at once, and `per_s` each second after."""
         self._burst = burst
         self._per_s = per_s
-        self._left = burst
+        self.left = burst
         self._since_s = now_s
 
     def spend(self, now_s: float) -> bool:
         """Takes one; False: the peer has none left."""
-        left = self._left
+        left = self.left
         if left < 1.0:
             left = min(self._burst, left + (now_s - self._since_s) * self._per_s)
             self._since_s = now_s
             if left < 1.0:
-                self._left = left
+                self.left = left
                 return False
-        self._left = left - 1.0
+        self.left = left - 1.0
         return True
 
     def earn(self, count: float) -> None:
         """Gives `count` more, never above the burst."""
-        self._left = min(self._burst, self._left + count)
+        self.left = min(self._burst, self.left + count)
 
     def refill(self) -> None:
         """Gives the whole burst again."""
-        self._left = self._burst
+        self.left = self._burst
 
 
 #: Bytes of DATA, sent or received, that entitle the peer to one control frame.
@@ -53,9 +57,12 @@ class FloodGuard:
     Control frames that come with traffic are no flood: a client sends WINDOW_UPDATE for the data it receives and for each of its calls, and
     PING to measure the bandwidth. So each stream opened, each DATA frame sent, and the bytes of DATA in both directions earn credit. The
     credit is computed only when the budget is empty, from totals that exist anyway: ordinary traffic pays nothing for it.
+
+    Attributes:
+        control: The budget for control frames.
     """
 
-    __slots__ = ("_budgets", "_counted", "_frames_per_data", "_frames_per_stream", "_inflow", "_sender", "_table")
+    __slots__ = ("_budgets", "_counted", "_frames_per_data", "_frames_per_stream", "_inflow", "_sender", "_table", "control")
 
     def __init__(self, limits: H2Limits, table: StreamTable, sender: Sender, inflow: Inflow, now_s: float) -> None:
         self._table = table
@@ -63,8 +70,9 @@ class FloodGuard:
         self._inflow = inflow
         self._frames_per_stream = limits.control_per_stream
         self._frames_per_data = limits.control_per_data_frame
+        self.control = Budget(limits.control_burst, limits.control_per_s, now_s)
         self._budgets = {
-            Flood.CONTROL: Budget(limits.control_burst, limits.control_per_s, now_s),
+            Flood.CONTROL: self.control,
             Flood.RESETS: Budget(limits.reset_burst, limits.reset_per_s, now_s),
             Flood.FAULTS: Budget(limits.fault_burst, limits.fault_per_s, now_s),
         }
@@ -104,6 +112,7 @@ class Inbound:
     """The state that the frame handlers share. Confined to: one connection.
 
     Attributes:
+        control: The budget for control frames, see `Budget.left`.
         events: Events of the present `receive`.
         now_s: The time of the present `receive`.
         expected: The type of the only frame that may come next, or `ANY`.
@@ -117,6 +126,7 @@ class Inbound:
         "_last_served",
         "_output",
         "_table",
+        "control",
         "events",
         "expected",
         "is_lingering",
@@ -126,6 +136,7 @@ class Inbound:
 
     def __init__(self, guard: FloodGuard, output: Output, table: StreamTable, now_s: float) -> None:
         self._guard = guard
+        self.control = guard.control
         self._output = output
         self._table = table
         self.events: list[Event] = []

@@ -153,7 +153,12 @@ class ControlFrames:
         if end - start != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE of {end - start} bytes")
         inbound = self._inbound
-        self._charge("WINDOW_UPDATE frames")
+        # Two of them come with each call: where the budget has any left, it is taken here.
+        budget = inbound.control
+        if budget.left >= 1.0:
+            budget.left -= 1.0
+        else:
+            self._charge("WINDOW_UPDATE frames")
         increment = _u32(data, start)[0] & frames.MOST_WINDOW_BYTES
         if stream_id == 0:
             if not increment:

@@ -96,6 +96,7 @@ class Sender:
         frame_bytes: Payload of the largest frame to send.
         data_frames: DATA frames sent, each of which may cause a WINDOW_UPDATE: without the short frames that a tiny window makes of
             larger data.
+        queue: Streams whose data waits, in their turn; those that were reset meanwhile included.
         drained: Streams whose waiting data was sent since `take_drained`.
     """
 
@@ -107,13 +108,13 @@ class Sender:
         "_most_waiting",
         "_notice",
         "_output",
-        "_queue",
         "_streams",
         "_table",
         "data_frames",
         "drained",
         "frame_bytes",
         "initial_window",
+        "queue",
         "window",
     )
 
@@ -121,7 +122,7 @@ class Sender:
         self._output = output
         self._table = table
         self._streams = table.open
-        self._queue: deque[Stream] = deque()
+        self.queue: deque[Stream] = deque()
         self._most_output = limits.output_bytes
         self._most_waiting = limits.stream_queue_bytes
         self._most_sent_frame = limits.sent_frame_bytes
@@ -138,12 +139,7 @@ class Sender:
     @property
     def can_move(self) -> bool:
         """Whether data that waits could be sent now."""
-        return self.window > 0 and bool(self._queue)
-
-    @property
-    def queued_streams(self) -> int:
-        """Streams in the queue, those that were reset meanwhile included."""
-        return len(self._queue)
+        return self.window > 0 and bool(self.queue)
 
     @property
     def sent_bytes(self) -> int:
@@ -205,11 +201,15 @@ class Sender:
         if stream is None:
             return 0
         length, block_bytes, trailers_bytes = len(data), len(block), len(trailers)
+        output = self._output
         if (
             self._notice
             or stream.has_responded
             or length > self.frame_bytes
-            or not self._fits(stream, length)
+            # As `_fits`, without the call.
+            or length > stream.send_window
+            or length > (self.window - _KEPT_FOR_WAITING_BYTES if self.queue else self.window)
+            or output.size >= self._most_output
             or block_bytes > DEFAULT_FRAME_BYTES
             or trailers_bytes > DEFAULT_FRAME_BYTES
         ):
@@ -220,7 +220,6 @@ class Sender:
         self.window -= length
         stream.send_window -= length
         self.data_frames += 1
-        output = self._output
         output.pieces += (
             _pack(block_bytes << 8 | HEADERS, FLAG_END_HEADERS, stream_id),
             block,
@@ -253,7 +252,7 @@ class Sender:
     def move(self) -> None:
         """Moves waiting data to the output, the streams in turn, until the output is full or the window is empty."""
         output = self._output
-        queue = self._queue
+        queue = self.queue
         while queue and self.window > 0:
             stream = queue.popleft()
             stream.is_listed = False
@@ -273,7 +272,8 @@ class Sender:
         stream.send_window += increment
         if stream.send_window > MOST_WINDOW_BYTES:
             raise StreamFault(stream.id, ErrorCode.FLOW_CONTROL_ERROR, f"the window grows above {MOST_WINDOW_BYTES}")
-        self._list(stream)
+        if stream.waiting:
+            self._list(stream)
 
     def set_initial_window(self, window_bytes: int) -> None:
         """The peer's SETTINGS_INITIAL_WINDOW_SIZE, which changes the windows of open streams too (RFC 9113, section 6.9.2)."""
@@ -301,12 +301,12 @@ class Sender:
     def _fits(self, stream: Stream, length: int) -> bool:
         if length > stream.send_window or self._output.size >= self._most_output:
             return False
-        return length <= (self.window - _KEPT_FOR_WAITING_BYTES if self._queue else self.window)
+        return length <= (self.window - _KEPT_FOR_WAITING_BYTES if self.queue else self.window)
 
     def _list(self, stream: Stream) -> None:
         if stream.waiting and not stream.is_listed and stream.send_window > 0:
             stream.is_listed = True
-            queue = self._queue
+            queue = self.queue
             if len(queue) > 2 * len(self._streams) + _LISTED_SLACK:
                 # Streams that were reset while they were in the queue: with an empty window, nothing else would remove them.
                 alive = [listed for listed in queue if listed.waiting]

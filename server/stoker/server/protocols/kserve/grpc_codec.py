@@ -376,8 +376,11 @@ class ResponseLayouts:
     def encode(self, response: InferResponse) -> bytes | None:
         """The serialised message that answers with `response`; None where an output holds strings, whose length varies."""
         outputs, signature = response.outputs, response.signature
+        shapes: list[object] = []
+        for array in outputs.values():
+            shapes.append(array.shape)
         # Hashing a signature would cost more than all else here: its identity is looked up, which no other has while its layout is kept.
-        key = (id(signature), response.model_name, response.model_version, *outputs, *[array.shape for array in outputs.values()])
+        key = (id(signature), response.model_name, response.model_version, *outputs, *shapes)
         layout = self._kept.get(key)
         if layout is None:
             layout = _layout_of(response)

@@ -26,6 +26,7 @@ from stoker.server.protocols.kserve.extensions import Extensions, RequestMetadat
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, ResponseLayouts, encode_message, encode_serialised
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
+from stoker.server.rpc.call import Call
 from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
 
 
@@ -34,9 +35,11 @@ class Inference:
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
         """`extensions` are those of the server; None: with their default settings."""
+        extensions = extensions or Extensions(limits)
         self._engine = engine
         self._limits = limits
-        self._memory = (extensions or Extensions(limits)).shared_memory
+        self._memory = extensions.shared_memory
+        self._headers = extensions.grpc_headers
         self._codec = GrpcCodec(engine, limits)
         self._templates = RequestTemplates(engine, limits)
         self._layouts = ResponseLayouts()
@@ -53,12 +56,14 @@ class Inference:
         """Where the first tensor of a message of `size_bytes` begins, if it is like the last one of that size."""
         return self._templates.lead_bytes(size_bytes)
 
-    def start(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None = None) -> Completion[Any]:
-        """Runs the serialised ModelInferRequest `data`; completes with the serialised ModelInferResponse.
+    def start(self, data: Raw, call: Call | None) -> Completion[Any]:
+        """Runs the serialised ModelInferRequest `data` of `call`; completes with the serialised ModelInferResponse.
 
-        `request_metadata` is what the call's metadata bring. A request that is refused completes at once, with a `ServingError`.
+        A request that is refused completes at once, with a `ServingError`. `call` None: there is no deadline and no metadata.
         """
         size_bytes = len(data)
+        deadline_ns = None if call is None else call.deadline_ns
+        request_metadata = self._headers.read(call.metadata) if self._headers.is_on and call is not None else None
         decoded = self._decode_like(data, deadline_ns)
         is_new = decoded is None
         if is_new and (size_bytes > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)):
@@ -79,13 +84,13 @@ class Inference:
             completion.end(_reported_error(error, completion.decoded))
         return completion
 
-    async def model_infer(self, data: bytes, deadline_ns: int | None, request_metadata: RequestMetadata | None = None) -> bytes:
+    async def model_infer(self, data: bytes, call: Call | None) -> bytes:
         """As `start`, to be awaited.
 
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
-        response: bytes = await self.start(data, deadline_ns, request_metadata).outcome()
+        response: bytes = await self.start(data, call).outcome()
         return response
 
     def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
@@ -124,8 +129,8 @@ class Inference:
             self._note_unencoded(error, decoded)
             raise
 
-    def _encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
-        """The serialised answer; None where making it takes a thread."""
+    def encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
+        """The serialised response; None where making it takes a thread."""
         most = self._most_inline_bytes
         # As `_is_large`, without the call.
         for array in response.outputs.values():
@@ -266,7 +271,7 @@ class _InferCompletion(Completion[bytes]):
             self.end(_reported_error(outcome, decoded))
             return
         try:
-            encoded = self._inference._encoded_now(outcome, decoded)
+            encoded = self._inference.encoded_now(outcome, decoded)
         except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's result
             self._inference._note_unencoded(error, decoded)
             self.end(error)

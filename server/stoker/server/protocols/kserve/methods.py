@@ -4,17 +4,12 @@ import re
 from functools import partial
 from typing import Any
 
-from google.protobuf.message import Message
-
-from stoker.server.codecs.tensors import Raw
-from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.rpc.call import Call
 from stoker.server.rpc.control import ControlMethods
 from stoker.server.rpc.method import Failed, Method, kind_of, path_of
 from stoker.server.rpc.status import kserve_status
@@ -33,15 +28,11 @@ def kserve_methods(engine: Engine, limits: Limits, extensions: Extensions | None
 def _method(descriptor: Any, service: KServeService, control: ControlMethods, limits: Limits, failed: Failed) -> Method:
     name, most_bytes = descriptor.name, limits.grpc_message_bytes
     if name == "ModelInfer":
-        inference, headers = service.inference, service.headers
-
-        def start(data: Raw, call: Call) -> Completion[bytes | Message]:
-            return inference.start(data, call.deadline_ns, headers.read(call.metadata) if headers.is_on else None)
-
+        inference = service.inference
         return Method(
             path=path_of(descriptor),
             kind=kind_of(descriptor),
-            start=start,
+            start=inference.start,
             lead_bytes=inference.lead_bytes,
             status=kserve_status,
             most_bytes=most_bytes,

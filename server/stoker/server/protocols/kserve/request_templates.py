@@ -116,7 +116,9 @@ class RequestTemplates:
                 return None
         except ServingError:
             return None
-        inputs: dict[str, Array] = {name: np.ndarray(shape, dtype, data, at + place) for name, shape, dtype, place in places}
+        inputs: dict[str, Array] = {}
+        for name, shape, dtype, place in places:
+            inputs[name] = np.ndarray(shape, dtype, data, at + place)
         if head is not data:
             self._leads.put(len(data), at + places[0].at)
         request = InferRequest(

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from stoker.server.core.byte_budget import Reservation, evicted
+from stoker.server.core.completion import Completion
 from stoker.server.net.progress import Progress
 from stoker.server.rpc.encodings import decompressed
-from stoker.server.rpc.framing import MessageReader
+from stoker.server.rpc.framing import MessageReader, WireMessage
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.responses import refusal_block
+from stoker.server.rpc.method import Result
 from stoker.server.rpc.refusal import CallFault, Refusal, rejection_of
 from stoker.server.rpc.request_head import RequestHead
 from stoker.server.rpc.status import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
@@ -33,10 +35,13 @@ class H2Call:
     """
 
     __slots__ = (
+        "_completion",
         "_connection",
         "_has_responded",
+        "_message",
         "_reader",
         "_reservation",
+        "_share_bytes",
         "_task",
         "_timer",
         "_trailers",
@@ -59,6 +64,11 @@ class H2Call:
         self.progress: Progress | None = None
         self._reservation: Reservation | None = None
         self._reader: MessageReader | None = None
+        #: The message of a unary call, until its method begins; and what it holds of the connection's share from then on.
+        self._message: WireMessage | None = None
+        self._share_bytes = 0
+        #: What the method of a unary call has begun.
+        self._completion: Completion[Result] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._trailers: list[tuple[str, str | bytes]] | None = None

@@ -149,7 +149,9 @@ class GrpcProtocol(asyncio.Protocol):
                 self._take_pieces(memoryview(data), now_s)
         finally:
             reads.end()
-        self._end_read()
+        # What was answered at once.
+        if not self._backlog:
+            self._write()
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -184,7 +186,8 @@ class GrpcProtocol(asyncio.Protocol):
             reads.end()
         if not self._receiving:
             self._zero_copy.note_small_read()
-        self._end_read()
+        if not self._backlog:
+            self._write()
 
     # ---- what calls use
 
@@ -366,15 +369,6 @@ class GrpcProtocol(asyncio.Protocol):
         else:
             self.calls.follow(events, is_last=True)
 
-    def _end_read(self) -> None:
-        """Writes what was answered at once, if anything was."""
-        if self._backlog:
-            return
-        if self.core.is_quiet:
-            self._is_output_noticed = False
-        else:
-            self._write()
-
     def _process_pending(self) -> None:
         """Handles one slice of the backlog; goes on after others have had their turn."""
         backlog = self._backlog
@@ -407,23 +401,23 @@ class GrpcProtocol(asyncio.Protocol):
         self._is_output_noticed = False
         if self._is_full or self._transport.is_closing():
             return
-        pieces = self.core.data_to_send()
+        core = self.core
+        pieces = core.data_to_send()
         if pieces:
-            self._watch.pings.note_sent(self.core.sent_data_frames)
             size_bytes = sum(map(len, pieces))
             self._watch.written_bytes += size_bytes
             if size_bytes <= _JOINED_BYTES:
                 self._transport.write(b"".join(pieces))
             else:
                 self._transport.writelines(pieces)
-        if self.core.is_quiet:
+        if core.is_quiet:
             return
-        for stream_id in self.core.take_drained():
+        for stream_id in core.take_drained():
             waiter = self._drains.get(stream_id)
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
             self._unflushed.forget(stream_id)
-        if self.core.has_output:
+        if core.has_output:
             self.notice_output()
-        elif self.core.is_finished:
+        elif core.is_finished:
             self._transport.close()

@@ -42,33 +42,33 @@ _KEPT_BYTES: Final = 64 * 1024
 
 
 class HeadCache:
-    """Confined to: one connection."""
+    """Heads of calls. Confined to: one connection.
 
-    __slots__ = ("_heads", "_methods", "_size_bytes")
+    Attributes:
+        known: Header fields with the head that they make, by the `id` of the fields: the core gives the same object for fields that it has
+            seen before. The fields are kept here, so that no other object gets their id.
+    """
+
+    __slots__ = ("_methods", "_size_bytes", "known")
 
     def __init__(self, methods: MethodTable) -> None:
         self._methods = methods
-        # By the id of the fields: the core gives the same object for fields it has seen before. To be kept here keeps an id from being
-        # used again.
-        self._heads: dict[int, tuple[Headers, RequestHead]] = {}
+        self.known: dict[int, tuple[Headers, RequestHead]] = {}
         self._size_bytes = 0
 
     def read(self, headers: Headers) -> RequestHead:
-        """The head that `headers` make.
+        """The head that `headers`, which are not known, make.
 
         Raises:
             NotGrpc, CallFault: see `read_head`.
         """
-        known = self._heads.get(id(headers))
-        if known is not None:
-            return known[1]
         head = read_head(headers, self._methods)
         size_bytes = sum(len(name) + len(value) for name, value in headers)
-        if len(self._heads) >= _KEPT or self._size_bytes + size_bytes > _KEPT_BYTES:
-            self._heads.clear()
+        if len(self.known) >= _KEPT or self._size_bytes + size_bytes > _KEPT_BYTES:
+            self.known.clear()
             self._size_bytes = 0
         self._size_bytes += size_bytes
-        self._heads[id(headers)] = (headers, head)
+        self.known[id(headers)] = (headers, head)
         return head
 
 
@@ -92,7 +92,8 @@ class Admission:
                 raise CallFault(TOO_MANY_CALLS)
             if self._unflushed.size_bytes > context.limits.grpc_unflushed_bytes:
                 raise CallFault(TOO_MUCH_UNFLUSHED)
-            head = self._heads.read(headers)
+            known = self._heads.known.get(id(headers))
+            head = self._heads.read(headers) if known is None else known[1]
             if self._connection.is_reserved and not is_reserved_method(head.method.path):
                 raise CallFault(RESERVED_SLOT)
             if head.method.require is not None:
@@ -224,7 +225,8 @@ class ConnectionCalls:
             stream_id, size_bytes, count, has_ended = event
             self._refuse(stream_id, metadata_too_large(size_bytes, count, connection.context.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
-            if self._watch.pings.is_too_many(connection.context.loop.time(), has_calls=bool(self.open)):
+            now_s, sent_frames = connection.context.loop.time(), connection.core.sent_data_frames
+            if self._watch.pings.is_too_many(now_s, has_calls=bool(self.open), sent_frames=sent_frames):
                 # gRPC proposal A8: clients that read this ping half as often from then on.
                 connection.core.refuse(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
                 connection.note_refused(GoawayReason.PINGS)

@@ -33,19 +33,19 @@ class PingRules:
         #: An answer was sent since the peer's last ping, which may well have been caused by it.
         self.has_sent_data = False
 
-    def note_sent(self, data_frames: int) -> None:
-        """Notes how many DATA frames were ever sent.
+    def is_too_many(self, now_s: float, *, has_calls: bool = True, sent_frames: int = 0) -> bool:
+        """Notes a ping of the client; whether it was one too many.
 
-        A large answer goes out long after its call was answered, and gRPC's clients ping while they read it, to measure the connection.
+        A large response goes out long after its call has ended, and gRPC's clients ping while they read it, to measure the connection.
+
+        Args:
+            now_s: The time.
+            has_calls: Whether calls are in work on the connection.
+            sent_frames: DATA frames sent so far.
         """
-        if data_frames != self._sent_frames:
-            self._sent_frames = data_frames
-            self.has_sent_data = True
-
-    def is_too_many(self, now_s: float, *, has_calls: bool = True) -> bool:
-        """Notes a ping of the client; whether it was one too many. `has_calls`: some are in work on its connection."""
         last_s, self._last_ping_s = self._last_ping_s, now_s
-        if self.has_sent_data:
+        if self.has_sent_data or sent_frames != self._sent_frames:
+            self._sent_frames = sent_frames
             self.has_sent_data = False
             self._strikes = 0
             return False

@@ -10,15 +10,11 @@ from typing import Final, cast
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import Cancelled, ServingError, TooLarge
-from stoker.server.core.completion import Completion
 from stoker.server.core.tasks import run_off_loop
-from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
+from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
-from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers
-from stoker.server.rpc.method import Result
 from stoker.server.rpc.refusal import CallFault
-from stoker.server.rpc.request_head import RequestHead
 
 _read_prefix = PREFIX.unpack_from
 _prefix = PREFIX.pack
@@ -31,14 +27,7 @@ _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
 class UnaryCall(H2Call):
     """Confined to: the event loop."""
 
-    __slots__ = ("_completion", "_message", "_share_bytes")
-
-    def __init__(self, connection: Connection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
-        super().__init__(connection, stream_id, head, deadline_ns)
-        self._message: WireMessage | None = None
-        self._completion: Completion[Result] | None = None
-        #: What the message holds of the connection's share from its completion to the end of the call.
-        self._share_bytes = 0
+    __slots__ = ()
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
