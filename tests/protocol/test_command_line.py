@@ -218,6 +218,27 @@ def test_one_file_for_both_streams_contains_one_json_object_a_line(tmp_path):
     assert table["not_ready"] == []
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_server_with_closed_standard_streams_starts_and_serves(closed, tmp_path):
+    ready = tmp_path / "ready.json"
+    flags = [f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}"]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "stoker.server.main", *flags]
+    process = subprocess.Popen(command, cwd=REPOSITORY_ROOT)
+    try:
+        wait_until(lambda: ready.exists() or process.poll() is not None, what="the ready file, or the end")
+        assert process.poll() is None
+        with urllib.request.urlopen(f"http://127.0.0.1:{json.loads(ready.read_text())['http_port']}/v2/health/ready") as response:
+            assert response.status == 200
+        # None of the server's sockets has the number of a standard stream.
+        numbers = range(3) if "<" in closed else range(1, 3) if ">&- 2" in closed else [2]
+        assert {Path(f"/proc/{process.pid}/fd/{number}").readlink() for number in numbers} == {Path(os.devnull)}
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_start_that_is_not_ready_names_the_missing_models(tmp_path):
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     (models / "broken" / "1").mkdir(parents=True)

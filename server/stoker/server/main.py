@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from stoker.server.early_signals import exit_at_once_on_signal
+from stoker.server.process_start import exit_at_once_on_signal, open_standard_streams
 
 if TYPE_CHECKING:
     from stoker.server.server_config import ServerConfig
@@ -20,6 +20,7 @@ USAGE_ERROR = 2
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
     exit_at_once_on_signal()
+    open_standard_streams()
     # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
     from stoker.server.core.flag import FlagError
     from stoker.server.flags.command import Page, read_command

@@ -19,10 +19,10 @@ from types import FrameType
 from typing import Any, Final
 
 from stoker.server.core.tasks import in_daemon_thread
-from stoker.server.early_signals import NUMBERS
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.frontend_set import Frontends
 from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.process_start import SHUTDOWN_SIGNALS
 
 #: Exit code when a further signal cut the shutdown short.
 CUT_SHORT = 1
@@ -46,7 +46,7 @@ class Shutdown:
         self._is_delaying = False
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(_ignore_signals)
-        for number in NUMBERS:
+        for number in SHUTDOWN_SIGNALS:
             signal.signal(number, self._receive)
 
     def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -83,7 +83,7 @@ class Shutdown:
 
 def _ignore_signals() -> None:
     """When all threads have ended. The interpreter gives back the default handlers as it goes, but leaves ignored signals ignored."""
-    for number in NUMBERS:
+    for number in SHUTDOWN_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -23,7 +23,7 @@ import time
 BEAT, THREAD_BEAT, STOPPING = b".", b"t", b"s"
 #: Has the server write the stacks of all threads by faulthandler. Sent only where no Python code of it runs: its stacks change else.
 DUMP = signal.SIGRTMIN + 3
-#: What asks the server for a shutdown; as `stoker.server.early_signals.NUMBERS`.
+#: What asks the server for a shutdown; as `stoker.server.process_start.SHUTDOWN_SIGNALS`.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: A look at everything, seconds. More than twice as much between two looks means that the monitor itself did not run (a suspended host).
 TICK_S = 0.2
