@@ -12,7 +12,7 @@ from stoker.backends.ipu.compile.compiler import compile_model
 from stoker.backends.ipu.runtime import DeviceManager, ModelRunner, RuntimeConfig, SimulatedSystem
 from stoker.backends.simulated.clocks import VirtualClock
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
+from stoker.compiler.passes.layout.host_io import ApplyHostConcatSplit
 from tests.fakes.graphs import parse, random_feeds, run_onnx
 from tests.fakes.ipu_runners import rows
 from tests.fakes.ipu_sessions import PATIENCE_S

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.compiler.passes import PassManager, get_pass
-from stoker.compiler.passes.cleanup.fuse_consecutive_cast import holds_every_value
+from stoker.compiler.passes.cleanup.consecutive import holds_every_value
 from tests.fakes.graphs import assert_same_results, initializers_of, op_types, parse, random_feeds
 
 

@@ -8,9 +8,7 @@ from rich.console import Console
 
 from stoker.compiler.errors import CompileError, OptionError, PassError, UnsupportedOperators
 from stoker.compiler.passes import get_pass
-from stoker.compiler.passes.inspection.check_with_fake_data import CheckWithFakeData
-from stoker.compiler.passes.inspection.model_io_info_stat import ModelIoInfoStat
-from stoker.compiler.passes.inspection.model_overview import ModelOverviewPass
+from stoker.compiler.passes.inspection import CheckWithFakeData, ModelIoInfoStat, ModelOverviewPass
 from tests.fakes.graphs import as_ir, as_proto, assert_valid, initializers_of, model_of, op_types, parse, run_onnx, tensor
 
 MODEL = parse(

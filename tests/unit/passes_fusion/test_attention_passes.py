@@ -6,10 +6,9 @@ import onnx_ir as ir
 import pytest
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.passes.fusion.fused_attention import FusedAttention
-from stoker.compiler.passes.fusion.matmul_rotary_embedding import MatmulRotaryEmbedding
-from stoker.compiler.passes.fusion.pre_scale import PreScale
-from stoker.compiler.passes.layout.attention_padding import AttentionPadding
+from stoker.compiler.passes import get_pass
+from stoker.compiler.passes.fusion.attention import FusedAttention, PreScale
+from stoker.compiler.passes.layout.weights import AttentionPadding
 from stoker.compiler.passes.matching.attention import find_attentions
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
@@ -124,7 +123,7 @@ def rotary(body: str, tail: str = "c = Mul(x, cos) s = Mul(r, sin) y = Add(c, s)
 @pytest.mark.parametrize("rotation", ROTATIONS)
 def test_rotation_becomes_a_product_with_a_constant(rotation):
     model = rotary(ROTATIONS[rotation])
-    turned = MatmulRotaryEmbedding()(model)
+    turned = get_pass("matmul_rotary_embedding")(model)
     assert sorted(op_types(turned)) == ["Add", "MatMul", "Mul", "Mul"]
     assert_valid(turned)
     assert_same_results(model, turned, rtol=0, atol=0)
@@ -141,4 +140,4 @@ def test_rotation_becomes_a_product_with_a_constant(rotation):
     ids=["order", "one half twice", "not multiplied", "no sign"],
 )
 def test_other_graphs_than_rotations_are_kept(model):
-    assert op_types(MatmulRotaryEmbedding()(model)) == op_types(model)
+    assert op_types(get_pass("matmul_rotary_embedding")(model)) == op_types(model)

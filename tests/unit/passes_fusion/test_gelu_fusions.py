@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.passes.fusion.erf_gelu_pattern import ErfGeluPattern
-from stoker.compiler.passes.fusion.gelu_pattern import GeluPattern
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_same_results, op_types, parse, random_feeds
 from tests.fakes.networks import transformer
 
@@ -48,7 +47,7 @@ def gelu_graph(body: str, *, dtype: str = "float", outputs: str = "", rank: int 
 @pytest.mark.parametrize("spelling", ERF_SPELLINGS)
 def test_every_spelling_of_the_erf_gelu_becomes_one_node(spelling, rank):
     model = gelu_graph(ERF_SPELLINGS[spelling], rank=rank)
-    fused = ErfGeluPattern()(model)
+    fused = get_pass("erf_gelu_pattern")(model)
     assert op_types(fused) == ["Gelu"]
     assert [node.domain for node in fused.graph.node] == ["com.microsoft"]
     assert not fused.graph.initializer
@@ -59,12 +58,14 @@ def test_every_spelling_of_the_erf_gelu_becomes_one_node(spelling, rank):
 @pytest.mark.parametrize("spelling", TANH_SPELLINGS)
 def test_every_spelling_of_the_tanh_gelu_becomes_one_node(spelling, rank):
     model = gelu_graph(TANH_SPELLINGS[spelling], rank=rank)
-    fused = GeluPattern()(model)
+    fused = get_pass("gelu_pattern")(model)
     assert op_types(fused) == ["FastGelu"]
     assert_same_results(model, fused, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("fusion", "spellings"), [(ErfGeluPattern(), ERF_SPELLINGS), (GeluPattern(), TANH_SPELLINGS)])
+@pytest.mark.parametrize(
+    ("fusion", "spellings"), [(get_pass("erf_gelu_pattern"), ERF_SPELLINGS), (get_pass("gelu_pattern"), TANH_SPELLINGS)]
+)
 def test_half_precision_constants_are_recognised_and_the_node_runs(fusion, spellings):
     model = gelu_graph(next(iter(spellings.values())), dtype="float16")
     fused = fusion(model)
@@ -72,7 +73,9 @@ def test_half_precision_constants_are_recognised_and_the_node_runs(fusion, spell
     assert_same_results(model, fused, rtol=5e-3, atol=5e-3)
 
 
-@pytest.mark.parametrize(("fusion", "spellings"), [(ErfGeluPattern(), ERF_SPELLINGS), (GeluPattern(), TANH_SPELLINGS)])
+@pytest.mark.parametrize(
+    ("fusion", "spellings"), [(get_pass("erf_gelu_pattern"), ERF_SPELLINGS), (get_pass("gelu_pattern"), TANH_SPELLINGS)]
+)
 def test_gelu_with_another_reader_of_an_inner_value_is_kept(fusion, spellings):
     model = gelu_graph(next(iter(spellings.values())), outputs=", float[2,3] a")
     assert op_types(fusion(model)) == op_types(model)
@@ -81,19 +84,19 @@ def test_gelu_with_another_reader_of_an_inner_value_is_kept(fusion, spellings):
 @pytest.mark.parametrize("wrong", [{"s2": 1.5}, {"one": 2.0}, {"half": 0.25}])
 def test_erf_with_other_constants_is_not_a_gelu(wrong):
     model = gelu_graph(next(iter(ERF_SPELLINGS.values())), **wrong)
-    assert op_types(ErfGeluPattern()(model)) == op_types(model)
+    assert op_types(get_pass("erf_gelu_pattern")(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("wrong", [{"k3": 0.05}, {"r2pi": 1.0}, {"three": 2.0}, {"half": 1.0}])
 def test_tanh_with_other_constants_is_not_a_gelu(wrong):
     model = gelu_graph(next(iter(TANH_SPELLINGS.values())), **wrong)
-    assert op_types(GeluPattern()(model)) == op_types(model)
+    assert op_types(get_pass("gelu_pattern")(model)) == op_types(model)
 
 
 def test_gate_after_the_gelu_is_kept():
     body = "d = Div(x, s2) e = Erf(d) a = Add(e, one) m = Mul(x, a) g = Mul(m, half) y = Mul(g, x)"
     model = gelu_graph(body)
-    fused = ErfGeluPattern()(model)
+    fused = get_pass("erf_gelu_pattern")(model)
     assert op_types(fused) == ["Gelu", "Mul"]
     assert_same_results(model, fused, random_feeds(model), rtol=1e-5, atol=1e-6)
 
@@ -106,7 +109,7 @@ def test_gelu_inside_a_branch_is_found():
       >
     }"""
     model = parse(text, {"s2": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)})
-    fused = ErfGeluPattern()(model)
+    fused = get_pass("erf_gelu_pattern")(model)
     assert op_types(fused) == ["If", "Gelu", "Relu"]
     for chosen in (True, False):
         feeds = {"c": np.array(chosen), "x": np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)}

@@ -4,9 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from stoker.compiler.passes.fusion.expand_if import ExpandIf
-from stoker.compiler.passes.fusion.merge_if_with_same_cond import MergeIfWithSameCond
-from stoker.compiler.passes.fusion.merge_variant_if import MergeVariantIf
+from stoker.compiler.passes import get_pass
+from stoker.compiler.passes.fusion.conditionals import MergeIfWithSameCond, MergeVariantIf
 from tests.fakes.graphs import as_proto, assert_same_results, assert_valid, op_types, parse
 
 X = np.linspace(-2, 2, 4, dtype=np.float32)
@@ -106,7 +105,7 @@ def selection(then: str, other: str, kind: str = "float[4]", dims: str = "", typ
     ids=["numbers", "condition of one element", "booleans"],
 )
 def test_if_becomes_a_where(model, ops):
-    expanded = ExpandIf()(model)
+    expanded = get_pass("expand_if")(model)
     assert op_types(expanded) == ops
     assert_same_for_both_choices(model, expanded)
 
@@ -121,4 +120,4 @@ def test_if_becomes_a_where(model, ops):
     ids=["indices", "division of integers", "two shapes"],
 )
 def test_if_that_guards_an_operator_is_kept(model):
-    assert op_types(ExpandIf()(model)) == op_types(model)
+    assert op_types(get_pass("expand_if")(model)) == op_types(model)

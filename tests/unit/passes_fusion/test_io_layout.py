@@ -8,9 +8,8 @@ import pytest
 
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.marks import EIGHT_BITS_IO, HOST_CONCAT
-from stoker.compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
-from stoker.compiler.passes.layout.eight_bits_io import IMAGENET_MEAN, IMAGENET_STD, EightBitsIO
-from stoker.compiler.passes.layout.fold_periodic_initializer import FoldPeriodicInitializer, period_along
+from stoker.compiler.passes.layout.host_io import IMAGENET_MEAN, IMAGENET_STD, ApplyHostConcatSplit, EightBitsIO
+from stoker.compiler.passes.layout.weights import FoldPeriodicInitializer, period_along
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, input_names, op_types, parse, random_feeds, run_onnx
 
 

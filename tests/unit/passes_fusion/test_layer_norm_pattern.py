@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stoker.compiler.passes.fusion.layer_norm_pattern import LayerNormPattern
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse
 
 MEAN = "m = ReduceMean<axes=[-1]>(x) d = Sub(x, m)"
@@ -32,7 +32,7 @@ def norm_graph(body: str, *, head: str = MEAN, outputs: str = "", **changed):
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_becomes_one_node_with_the_models_own_weights(spelling):
     model = norm_graph(SPELLINGS[spelling])
-    fused = LayerNormPattern()(model)
+    fused = get_pass("layer_norm_pattern")(model)
     assert op_types(fused) == ["LayerNormalization"]
     assert set(initializers_of(fused)) == {"scale", "bias"}
     assert_valid(fused)
@@ -43,7 +43,7 @@ def test_means_with_their_axes_as_an_input_are_recognised():
     body = "d2 = Mul(d, d) v = ReduceMean(d2, axes) e = Add(v, eps) s = Sqrt(e) n = Div(d, s) w = Mul(n, scale) y = Add(w, bias)"
     model = norm_graph(body, head="m = ReduceMean(x, axes) d = Sub(x, m)", axes=np.array([-1]))
     model.opset_import[0].version = 18
-    fused = LayerNormPattern()(model)
+    fused = get_pass("layer_norm_pattern")(model)
     assert op_types(fused) == ["LayerNormalization"]
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)
 
@@ -51,7 +51,7 @@ def test_means_with_their_axes_as_an_input_are_recognised():
 @pytest.mark.parametrize(("tail", "inputs"), [("y = Identity(n)", 2), ("y = Mul(n, scale)", 2), ("y = Add(n, bias)", 3)])
 def test_scale_and_bias_may_be_omitted(tail, inputs):
     model = norm_graph("d2 = Mul(d, d) v = ReduceMean<axes=[-1]>(d2) e = Add(v, eps) s = Sqrt(e) n = Div(d, s) " + tail)
-    fused = LayerNormPattern()(model)
+    fused = get_pass("layer_norm_pattern")(model)
     norm = next(node for node in fused.graph.node if node.op_type == "LayerNormalization")
     assert len(norm.input) == inputs
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)
@@ -61,7 +61,7 @@ def test_several_normalised_dimensions_and_scalars_get_one_shape():
     head = "m = ReduceMean<axes=[1,2]>(x) d = Sub(x, m)"
     body = "d2 = Mul(d, d) v = ReduceMean<axes=[-1,-2]>(d2) e = Add(v, eps) s = Sqrt(e) n = Div(d, s) w = Mul(n, scale) y = Add(w, bias)"
     model = norm_graph(body, head=head, scale=np.array([2.0], np.float32), bias=np.arange(12, dtype=np.float32).reshape(1, 3, 4))
-    fused = LayerNormPattern()(model)
+    fused = get_pass("layer_norm_pattern")(model)
     assert op_types(fused) == ["LayerNormalization"]
     assert {array.shape for array in initializers_of(fused).values()} == {(3, 4)}
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)
@@ -80,16 +80,16 @@ NOT_NORMS = {
 def test_other_graphs_than_layer_normalisation_are_kept(name):
     head, body, changed = NOT_NORMS[name]
     model = norm_graph(body, head=head, **changed)
-    assert op_types(LayerNormPattern()(model)) == op_types(model)
+    assert op_types(get_pass("layer_norm_pattern")(model)) == op_types(model)
 
 
 def test_standard_deviation_that_is_an_output_is_kept():
     model = norm_graph(SPELLINGS["torch"], outputs=", float[2,3,1] s")
-    assert op_types(LayerNormPattern()(model)) == op_types(model)
+    assert op_types(get_pass("layer_norm_pattern")(model)) == op_types(model)
 
 
 def test_scale_along_another_dimension_is_not_folded():
     model = norm_graph(SPELLINGS["torch"], scale=np.linspace(1, 2, 3, dtype=np.float32).reshape(3, 1))
-    fused = LayerNormPattern()(model)
+    fused = get_pass("layer_norm_pattern")(model)
     assert op_types(fused) == ["LayerNormalization", "Mul", "Add"]
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)

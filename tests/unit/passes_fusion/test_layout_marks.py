@@ -6,10 +6,8 @@ import pytest
 
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
-from stoker.compiler.passes.cleanup.eliminate_identity import EliminateIdentity
-from stoker.compiler.passes.layout.auto_insert_remap import AutoInsertRemap
-from stoker.compiler.passes.layout.manual_sharding import ManualSharding
-from stoker.compiler.passes.layout.overlap_io import OverlapIo
+from stoker.compiler.passes import get_pass
+from stoker.compiler.passes.layout.placement import AutoInsertRemap, ManualSharding, OverlapIo
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 CHAIN = "g (float[2,4] x) => (float[2,4] y) { a = MatMul(x, w) b = Relu(a) c = Softmax(b) y = Add(c, a) }"
@@ -47,7 +45,7 @@ def test_remaps_are_inserted_at_the_requested_tensors_and_change_no_value(modes,
 
 def test_clean_up_after_remapping_keeps_the_remaps():
     remapped = AutoInsertRemap(["after_matmul"])(parse(CHAIN, WEIGHTS))
-    assert op_types(EliminateIdentity()(remapped)) == op_types(remapped)
+    assert op_types(get_pass("eliminate_identity")(remapped)) == op_types(remapped)
 
 
 @pytest.mark.parametrize("mode", ["matmul", "around_matmul", "after_", ""])

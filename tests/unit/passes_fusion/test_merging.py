@@ -5,10 +5,7 @@ import onnx
 import pytest
 
 from stoker.compiler.errors import OptionError, PassError
-from stoker.compiler.passes.fusion.merge_matmul import MergeMatmul
-from stoker.compiler.passes.fusion.merge_matmul_add import MergeMatmulAdd
-from stoker.compiler.passes.fusion.merge_moe import MergeMoE
-from stoker.compiler.passes.fusion.merge_multi_slice import MergeMultiSlice
+from stoker.compiler.passes.fusion.merging import MergeMatmul, MergeMatmulAdd, MergeMoE, MergeMultiSlice
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 RANDOM = np.random.default_rng(7)

@@ -6,8 +6,7 @@ import pytest
 
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.marks import SERIAL_OF, SERIAL_PIECE
-from stoker.compiler.passes.layout.serialize_matmul import SerializeMatmul
-from stoker.compiler.passes.layout.serialize_matmul_add import SerializeMatmulAdd
+from stoker.compiler.passes.layout.serialize import SerializeMatmul, SerializeMatmulAdd
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse
 
 WEIGHTS = np.random.default_rng(5).standard_normal((8, 6)).astype(np.float32)

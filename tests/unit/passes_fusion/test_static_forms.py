@@ -4,15 +4,14 @@ import numpy as np
 import onnx
 import pytest
 
-from stoker.compiler.passes.fusion.compress_pattern import CompressPattern
-from stoker.compiler.passes.fusion.post_expand import PostExpand
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse, run_onnx
 
 
 @pytest.mark.parametrize(("axis", "shape"), [("<axis=1>", "float[2,K,3]"), ("<axis=-2>", "float[2,K,3]"), ("", "float[K]")])
 def test_constant_row_selection_becomes_a_gather(axis, shape):
     model = parse(f"g (float[2,4,3] x) => ({shape} y) {{ y = Compress{axis}(x, c) }}", {"c": np.array([True, False, True, True])})
-    static = CompressPattern()(model)
+    static = get_pass("compress_pattern")(model)
     assert op_types(static)[-1] == "Gather"
     assert "Compress" not in op_types(static)
     assert_same_results(model, static, rtol=0, atol=0)
@@ -26,7 +25,7 @@ def test_selected_rows_come_first_followed_by_zeros(chosen, axis):
     sizes = ",".join(map(str, shape))
     free = ",".join("K" if index == axis else "3" for index in range(2))
     model = parse(f"g (float[{sizes}] x, bool[4] c) => (float[{free}] y) {{ y = Compress<axis={axis}>(x, c) }}")
-    static = CompressPattern()(model)
+    static = get_pass("compress_pattern")(model)
     feeds = {"x": np.arange(1, 13, dtype=np.float32).reshape(shape), "c": np.array(chosen, bool)}
     expected, got = run_onnx(model, feeds)["y"], run_onnx(static, feeds)["y"]
     assert got.shape == tuple(shape)
@@ -39,7 +38,7 @@ def test_selected_rows_come_first_followed_by_zeros(chosen, axis):
 
 def test_compress_of_unknown_size_is_kept():
     model = parse("g (float[N,3] x, bool[M] c) => (float[K,3] y) { y = Compress<axis=0>(x, c) }")
-    assert op_types(CompressPattern()(model)) == ["Compress"]
+    assert op_types(get_pass("compress_pattern")(model)) == ["Compress"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_expand_moves_behind_elementwise_operators(body, ops):
     constants = {"s": np.array([4, 3]), "r": np.array([4, 1]), "k": np.float32(2), "row": np.array([1, 2, 3], np.float32)}
     used = {name: array for name, array in constants.items() if f"{name})" in body or f"({name}," in body or f", {name}" in body}
     model = onnx.shape_inference.infer_shapes(parse(f"g (float[1,3] x) => (float[4,3] y) {{ {body} }}", used), data_prop=True)
-    moved = PostExpand()(model)
+    moved = get_pass("post_expand")(model)
     assert op_types(moved) == ops
     assert_valid(moved)
     assert_same_results(model, moved, rtol=0, atol=0)
@@ -69,4 +68,4 @@ def test_expand_with_several_readers_or_an_output_is_kept():
         ("float[4,3] y, float[4,3] z", "e = Expand(x, s) y = Relu(e) z = Neg(e)"),
     ):
         model = parse(f"g (float[1,3] x) => ({outputs}) {{ {body} }}", {"s": np.array([4, 3])})
-        assert op_types(PostExpand()(model)) == op_types(model)
+        assert op_types(get_pass("post_expand")(model)) == op_types(model)

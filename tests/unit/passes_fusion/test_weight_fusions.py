@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from stoker.compiler.passes.fusion.fuse_bn_into_gemm import FuseBnIntoGemm
-from stoker.compiler.passes.fusion.fuse_cast_into_onehot import FuseCastIntoOnehot
-from stoker.compiler.passes.fusion.fuse_mul_into_matmul import FuseMulIntoMatmul
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 RANDOM = np.random.default_rng(3)
@@ -31,7 +29,7 @@ def test_batch_norm_is_folded_into_the_layer_before_it(body, constants):
         model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5] p) { p = Relu(x) }").graph.output)
     else:
         model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5] p) { p = Relu(x) }").graph.output)
-    fused = FuseBnIntoGemm()(model)
+    fused = get_pass("fuse_bn_into_gemm")(model)
     assert op_types(fused) == ["Gemm"]
     assert len(fused.graph.initializer) == 2
     assert_valid(fused)
@@ -52,19 +50,19 @@ def test_batch_norm_with_visible_intermediates_is_kept(graph):
     is_input = "float[4,5] w" in graph
     model = parse(graph, NORM if is_input else NORM | {"w": WEIGHTS})
     model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5] p) { p = Relu(x) }").graph.output)
-    assert op_types(FuseBnIntoGemm()(model)) == op_types(model)
+    assert op_types(get_pass("fuse_bn_into_gemm")(model)) == op_types(model)
 
 
 def test_batch_norm_over_the_middle_of_three_dimensions_is_kept():
     model = parse(f"g (float[3,5,4] x) => (float[3,5,5] y) {{ p = MatMul(x, w) {BN} }}", NORM | {"w": WEIGHTS})
     model.graph.value_info.extend(parse("g (float[3,4] x) => (float[3,5,5] p) { p = Relu(x) }").graph.output)
-    assert op_types(FuseBnIntoGemm()(model)) == op_types(model)
+    assert op_types(get_pass("fuse_bn_into_gemm")(model)) == op_types(model)
 
 
 def test_onehot_returns_the_cast_type_directly():
     body = "h = OneHot<axis=0>(x, depth, values) y = Cast<to=1>(h)"
     model = parse(f"g (int64[3] x) => (float[4,3] y) {{ {body} }}", {"depth": np.int64(4), "values": np.array([0, 7])})
-    fused = FuseCastIntoOnehot()(model)
+    fused = get_pass("fuse_cast_into_onehot")(model)
     assert op_types(fused) == ["OneHot"]
     assert_valid(fused)
     assert_same_results(model, fused, rtol=0, atol=0)
@@ -73,7 +71,7 @@ def test_onehot_returns_the_cast_type_directly():
 def test_onehot_with_other_readers_keeps_its_type():
     body = "h = OneHot(x, depth, values) y = Cast<to=1>(h)"
     model = parse(f"g (int64[3] x) => (float[3,4] y, int64[3,4] h) {{ {body} }}", {"depth": np.int64(4), "values": np.array([0, 1])})
-    assert op_types(FuseCastIntoOnehot()(model)) == ["OneHot", "Cast"]
+    assert op_types(get_pass("fuse_cast_into_onehot")(model)) == ["OneHot", "Cast"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_factor_is_folded_into_the_weights(body, factor):
     model = parse(f"g (float[2,3,4] x) => (float[2,3,5] y) {{ {body} }}", {"w": WEIGHTS, "c": factor})
     shape = "float[2,3,4]" if body.startswith(("p = Mul(x", "p = Div(x")) else "float[2,3,5]"
     model.graph.value_info.extend(parse(f"g (float[1] x) => ({shape} p) {{ p = Relu(x) }}").graph.output)
-    fused = FuseMulIntoMatmul()(model)
+    fused = get_pass("fuse_mul_into_matmul")(model)
     assert op_types(fused) == ["MatMul"]
     assert len(fused.graph.initializer) == 1
     assert_valid(fused)
@@ -116,4 +114,4 @@ def test_factor_is_kept_if_folding_would_change_the_result(body, factor, outputs
     model = parse(f"g (float[2,3,4] x) => (float[{rank}] y{outputs}) {{ {body} }}", {"w": WEIGHTS, "c": factor})
     if " p" not in outputs:
         model.graph.value_info.extend(parse("g (float[1] x) => (float[2,3,5] p) { p = Relu(x) }").graph.output)
-    assert op_types(FuseMulIntoMatmul()(model)) == op_types(model)
+    assert op_types(get_pass("fuse_mul_into_matmul")(model)) == op_types(model)

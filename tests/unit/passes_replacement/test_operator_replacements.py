@@ -116,7 +116,7 @@ def test_division_of_a_constant_is_kept() -> None:
 
 
 def test_the_fast_error_function_keeps_its_bound_and_its_sign() -> None:
-    from stoker.compiler.passes.replacement.replace_erf_with_erfv2 import ERROR_BOUND
+    from stoker.compiler.passes.replacement.elementwise import ERROR_BOUND
 
     x = np.array([*np.linspace(-7, 7, 20001), -1e30, 1e30, -INF, INF], np.float32)
     model = parse(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ y = Erf(x) }}")

@@ -4,7 +4,7 @@ The batch is dimension 0 where every input leaves it open. A size for it (`--bat
 `--input_shape`) says how many rows a batch may have, and not how many it must have.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.passes.fixed_dimensions import fed_inputs
-from stoker.compiler.passes.traverse import traverse_graphs
+from stoker.compiler.passes.traverse import traverse_values
 
 #: Sizes of open dimensions for random data: of the first, and of the others.
 RANDOM_ROWS: Final = 2
@@ -43,7 +43,7 @@ class OpenBatch:
         first = [value.shape[0] if value.shape is not None and len(value.shape) else 0 for value in inputs]
         if any(isinstance(dim, int) for dim in first):
             return cls({}, frozenset(), ())
-        shapes = {value: value.shape for value in _values(model) if value.shape is not None}
+        shapes = {value: value.shape for value in traverse_values(model) if value.shape is not None}
         return cls(shapes, frozenset(dim.value for dim in first if not isinstance(dim, int) and dim.value is not None), inputs)
 
     def reopen(self, options: ConversionOptions) -> None:
@@ -90,11 +90,3 @@ def closed(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]] | None = Non
             if not dim.HasField("dim_value"):
                 dim.dim_value = size
     return made
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in traverse_graphs(model):
-        yield from graph.inputs
-        yield from graph.outputs
-        for node in graph:
-            yield from node.outputs

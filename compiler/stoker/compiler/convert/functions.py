@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from stoker.compiler.convert.opset_versions import CannotAdapt, schema_of
-from stoker.compiler.passes.inlining import EXPANDED_DOMAIN
+from stoker.compiler.passes.simplify import EXPANDED_DOMAIN
 from stoker.compiler.passes.traverse import traverse_nodes
 
 

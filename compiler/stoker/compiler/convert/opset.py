@@ -14,10 +14,9 @@ from stoker.compiler.convert.functions import set_defaults_of_functions
 from stoker.compiler.convert.opset_lowering import NoAdapter, lower_opset
 from stoker.compiler.convert.opset_raising import CannotRaise, raise_opset
 from stoker.compiler.errors import CompileError, OptionError, PassError
-from stoker.compiler.passes.inlining import inline_functions
-from stoker.compiler.passes.pass_ import INTERNAL_OPSET
-from stoker.compiler.passes.reading import read_model
-from stoker.compiler.passes.verify import verify
+from stoker.compiler.passes.pass_ import INTERNAL_OPSET, read_model
+from stoker.compiler.passes.shape_inference import verify
+from stoker.compiler.passes.simplify import inline_functions
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,17 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.convert.opset_versions import CannotAdapt
-from stoker.compiler.passes.chain import Chain
-from stoker.compiler.passes.edit import bypass, constant_ints, constant_of, input_at, new_constant, rank_of, replace_node, static_shape
+from stoker.compiler.passes.edit import (
+    Chain,
+    bypass,
+    constant_ints,
+    constant_of,
+    input_at,
+    new_constant,
+    rank_of,
+    replace_node,
+    static_shape,
+)
 
 Adapter = Callable[[ir.Node], list[ir.Node]]
 ADAPTERS: dict[tuple[str, int], Adapter] = {}

@@ -15,9 +15,8 @@ from stoker.compiler.convert.functions import replace_by_function
 from stoker.compiler.convert.opset_adapters import ADAPTERS
 from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, refuse_missing_inputs, refuse_missing_types, schema_of
 from stoker.compiler.passes.edit import describe
-from stoker.compiler.passes.folding import fold_constants
-from stoker.compiler.passes.infer import infer_shapes
-from stoker.compiler.passes.inlining import inline_functions
+from stoker.compiler.passes.shape_inference import infer_shapes
+from stoker.compiler.passes.simplify import fold_constants, inline_functions
 from stoker.compiler.passes.traverse import traverse_nodes
 
 #: What functions compute about shapes is smaller; weights are not to be touched.

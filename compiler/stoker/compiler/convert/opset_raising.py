@@ -22,7 +22,7 @@ from stoker.compiler.convert.opset_versions import (
     schema_of,
 )
 from stoker.compiler.passes.edit import describe
-from stoker.compiler.passes.infer import infer_shapes
+from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.traverse import traverse_nodes
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.convert.opset_versions import CannotAdapt
-from stoker.compiler.passes.chain import Chain
-from stoker.compiler.passes.edit import constant_of, input_at, new_constant, rank_of, replace_node, static_shape, unused_name
+from stoker.compiler.passes.edit import Chain, constant_of, input_at, new_constant, rank_of, replace_node, static_shape, unused_name
 
 Adapter = Callable[[ir.Node], list[ir.Node]]
 UPGRADES: dict[tuple[str, int], Adapter] = {}

@@ -14,9 +14,8 @@ from onnxscript import optimizer
 from stoker.backends.simulated.numerics import GraphRunner, NumericsError
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.lowering.tensor_facts import words
-from stoker.compiler.passes.infer import infer_shapes
-from stoker.compiler.passes.inlining import inline_functions
-from stoker.compiler.passes.verify import light_proto
+from stoker.compiler.passes.shape_inference import infer_shapes, light_proto
+from stoker.compiler.passes.simplify import inline_functions
 
 
 class FreeNames:

@@ -1,11 +1,9 @@
 """What makes a model's shapes static: sizes for the variable dimensions of its inputs, and the question which are still missing."""
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from stoker.compiler.errors import ShapeError
-from stoker.compiler.passes.traverse import traverse_graphs
+from stoker.compiler.passes.traverse import traverse_values
 
 
 def fed_inputs(model: ir.Model) -> dict[str, ir.Value]:
@@ -65,7 +63,7 @@ class FixedDimensions:
             dims = list(value.shape)
             dims[axis] = size
             value.shape = ir.Shape(dims)
-        for value in _values(self._model):
+        for value in traverse_values(self._model):
             if value.shape is not None and any(_name(dim) in self._by_name for dim in value.shape):
                 value.shape = ir.Shape([self._sized(dim) for dim in value.shape])
         return bool(self._by_axis)
@@ -77,11 +75,3 @@ class FixedDimensions:
 
 def _name(dim: int | ir.SymbolicDim) -> str | None:
     return None if isinstance(dim, int) else dim.value
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in traverse_graphs(model):
-        yield from graph.inputs
-        yield from graph.outputs
-        for node in graph:
-            yield from node.outputs

@@ -45,7 +45,7 @@ def registered_since(mark: int) -> list[str]:
 
 
 def load_builtin_passes() -> None:
-    """Imports every module of the pass folders, once."""
+    """Imports every module of the groups, once. A group is a module or a folder of modules."""
     global _are_builtins_loaded
     if _are_builtins_loaded:
         return
@@ -53,7 +53,7 @@ def load_builtin_passes() -> None:
     earlier = dict(_passes)
     for group in _GROUPS:
         package = importlib.import_module(f"stoker.compiler.passes.{group}")
-        for module in pkgutil.iter_modules(package.__path__):
+        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{package.__name__}.{module.name}")
     _passes.update(earlier)  # a pass that was registered before ours were loaded overrides them too
 

@@ -27,6 +27,15 @@ def traverse_nodes(model: ir.Model) -> Iterator[ir.Node]:
                 yield node
 
 
+def traverse_values(model: ir.Model) -> Iterator[ir.Value]:
+    """Inputs and outputs of every graph, and outputs of every node; not initialisers that are no inputs."""
+    for graph in traverse_graphs(model):
+        yield from graph.inputs
+        yield from graph.outputs
+        for node in graph:
+            yield from node.outputs
+
+
 def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
     """Graphs in the attributes of `node` itself, such as the two branches of an If."""
     found: list[ir.Graph] = []

@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.errors import OptionError
-from stoker.compiler.passes.precision.float_to_half import FloatToHalf
-from stoker.compiler.passes.precision.float_to_mixed import FloatToMixed
+from stoker.compiler.passes.precision import FloatToHalf, FloatToMixed
 
 
 class BuildFlag(enum.Enum):

@@ -8,13 +8,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from stoker.compiler.passes.edit import constant_ints, constant_of, input_at, is_op, only_use, producer_of, rank_of, static_shape
-from stoker.compiler.passes.matching.constants import is_constant, scalar_of
-from stoker.compiler.passes.matching.each_node import rewrite_each
-from stoker.compiler.passes.matching.edges import int_attribute, other_input, reader_of, split_constant
+from stoker.compiler.passes.matching.edges import int_attribute, is_constant, other_input, reader_of, scalar_of, split_constant
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.product import power_of
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.matching.rewriting import rewrite_pass
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
@@ -31,8 +28,8 @@ class _Norm:
     bias: ir.Value | None = None
 
 
-@register("layer_norm_pattern")
-class LayerNormPattern(Pass):
+@rewrite_pass("Sqrt")
+def layer_norm_pattern(editor: GraphEditor, sqrt: ir.Node) -> bool:
     """Replaces (x - mean) / sqrt(variance + eps) * scale + bias by one LayerNormalization node.
 
     Upstream this makes a GroupNormalization of one group, because PopART has no other; since opset 17 ONNX has LayerNormalization, which
@@ -43,12 +40,6 @@ class LayerNormPattern(Pass):
     and bias are constants of the normalised shape (what can be broadcast to it is), or left out (scale 1, no bias). FP32 and FP16 only.
     Tolerance is rounding.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        return rewrite_each(model, _fuse, "Sqrt")
-
-
-def _fuse(editor: GraphEditor, sqrt: ir.Node) -> bool:
     found = _norm_around(sqrt)
     if found is None or found.x.dtype not in _FLOATS:
         return False

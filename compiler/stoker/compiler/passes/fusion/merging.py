@@ -1,4 +1,4 @@
-"""Shared code of the merging passes: finding the named branches, and joining products that read the same input."""
+"""Products and slices that read one input are made one: weights side by side, experts stacked, slices one Split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,13 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, PassError
-from stoker.compiler.passes.edit import constant_of, describe, static_shape
-from stoker.compiler.passes.matching.edges import is_ancestor, values_read_by
-from stoker.compiler.passes.matching.editing import GraphEditor, graph_of
-from stoker.compiler.passes.matching.naming import find_node
+from stoker.compiler.passes.edit import constant_ints, constant_of, describe, input_at, is_op, only_use, static_shape
+from stoker.compiler.passes.matching.edges import is_ancestor, other_input, values_read_by
+from stoker.compiler.passes.matching.editing import GraphEditor, find_node, graph_of
 from stoker.compiler.passes.matching.stacking import BranchStacker
+from stoker.compiler.passes.pass_ import Pass
+from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.traverse import traverse_graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +127,148 @@ def _input_of(begin: ir.Node, option: str) -> ir.Value:
     if len(found) != 1:
         raise PassError(f"{option}: {describe(begin)} must have exactly one input that is not constant; it has {len(found)}")
     return found[0]
+
+
+@register("merge_matmul")
+class MergeMatmul(Pass):
+    """Merges named MatMul nodes: one large product uses the tiles better than several small ones.
+
+    Products of one input get their weights side by side and a Split after them; products of different inputs of one shape, with weights of
+    one shape, become one batched product. Tolerance is rounding: the order of summation may change with the size.
+
+    Args:
+        merge_matmul: Names of the nodes, at least two; a string may list them with commas.
+    """
+
+    def __init__(self, merge_matmul: str | Sequence[str] = ()) -> None:
+        self._names = parse_names(merge_matmul, option=self.name, each=1)
+
+    def run(self, model: ir.Model) -> bool:
+        doubled = [name for name in self._names for _ in range(2)]
+        branches = find_branches(model, doubled, option=self.name, op_types=["MatMul"], ends=["MatMul"])
+        editor = GraphEditor(model)
+        nodes = [branch.begin for branch in branches]
+        if can_merge_columns(nodes):
+            merge_columns(editor, nodes, [], [node.outputs[0] for node in nodes])
+        else:
+            merge_by_stacking(editor, branches, option=self.name)
+        return True
+
+
+@register("merge_matmul_add")
+class MergeMatmulAdd(Pass):
+    """Merges named pairs of MatMul and Add as `merge_matmul` merges products, with their biases side by side or stacked.
+
+    Args:
+        merge_matmul_add: MatMul and Add of the first pair, of the second and so on; a string may list them with commas.
+    """
+
+    def __init__(self, merge_matmul_add: str | Sequence[str] = ()) -> None:
+        self._names = parse_names(merge_matmul_add, option=self.name, each=2)
+
+    def run(self, model: ir.Model) -> bool:
+        branches = find_branches(model, self._names, option=self.name, op_types=["MatMul"], ends=["Add"])
+        editor = GraphEditor(model)
+        biases = [_bias(branch) for branch in branches]
+        known = [bias for bias in biases if bias is not None]
+        matmuls = [branch.begin for branch in branches]
+        if len(known) == len(branches) and can_merge_columns(matmuls):
+            merge_columns(editor, matmuls, known, [branch.end.outputs[0] for branch in branches])
+        else:
+            merge_by_stacking(editor, branches, option=self.name)
+        return True
+
+
+def _bias(branch: Branch) -> ir.Value | None:
+    """The addend of the product, if that is one constant number a column and nothing else reads the product."""
+    product = branch.begin.outputs[0]
+    weights = static_shape(branch.begin.inputs[1])
+    bias = other_input(branch.end, product)
+    is_simple = only_use(product) is branch.end and weights is not None and is_column_bias(bias, weights[-1])
+    return bias if is_simple else None
+
+
+@register("merge_moe")
+class MergeMoE(Pass):
+    """Merges named experts of equal structure: their weights are stacked, and each operator runs once for all of them.
+
+    An expert reaches from its first node to its last; in between stand products with constant weights, element by element arithmetic and
+    activations. Experts may read one input or several of one shape. Tolerance is rounding.
+
+    Args:
+        merge_moe: First and last node of the first expert, of the second and so on; a string may list them with commas.
+    """
+
+    def __init__(self, merge_moe: str | Sequence[str] = ()) -> None:
+        self._names = parse_names(merge_moe, option=self.name, each=2)
+
+    def run(self, model: ir.Model) -> bool:
+        branches = find_branches(model, self._names, option=self.name)
+        merge_by_stacking(GraphEditor(model), branches, option=self.name)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Indices `start` to `end` of dimension `axis`, taken by `node`."""
+
+    node: ir.Node
+    axis: int
+    start: int
+    end: int
+
+
+@register("merge_multi_slice")
+class MergeMultiSlice(Pass):
+    """Replaces Slice nodes that cut one tensor along one dimension into all its parts, without overlap, by one Split. Exact.
+
+    The bounds must be constants, the steps 1, the size of the dimension known, and the ranges must cover it whole; ranges taken by several
+    nodes are taken once.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        editor = GraphEditor(model)
+        changed = False
+        for graph in list(traverse_graphs(model)):
+            groups: dict[tuple[ir.Value, int], list[_Range]] = {}
+            for node in graph:
+                found = _range_of(node) if is_op(node, "Slice") else None
+                if found is not None and node.inputs[0] is not None:
+                    groups.setdefault((node.inputs[0], found.axis), []).append(found)
+            for (value, axis), ranges in groups.items():
+                changed |= _merge_slices(editor, value, axis, ranges)
+        return changed
+
+
+def _range_of(node: ir.Node) -> _Range | None:
+    shape = static_shape(node.inputs[0])
+    starts, ends = constant_ints(input_at(node, 1)), constant_ints(input_at(node, 2))
+    axes, steps = input_at(node, 3), input_at(node, 4)
+    if shape is None or starts is None or ends is None or len(starts) != 1 or len(ends) != 1:
+        return None
+    axis = [0] if axes is None else constant_ints(axes)
+    if axis is None or (steps is not None and constant_ints(steps) != [1]):
+        return None
+    position = axis[0] % len(shape)
+    size = shape[position]
+    start, end = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in (starts[0], ends[0]))
+    return _Range(node, position, start, end) if start < end else None
+
+
+def _merge_slices(editor: GraphEditor, value: ir.Value, axis: int, ranges: list[_Range]) -> bool:
+    shape = static_shape(value)
+    parts = sorted({(each.start, each.end) for each in ranges})
+    ends = [0, *(end for _, end in parts)]
+    if shape is None or len(parts) < 2 or [start for start, _ in parts] != ends[:-1] or ends[-1] != shape[axis]:
+        return False
+    sizes = [end - start for start, end in parts]
+    shapes = [[*shape[:axis], size, *shape[axis + 1 :]] for size in sizes]
+    first = ranges[0].node  # in graph order
+    outputs = editor.insert_split(first, value, sizes, axis, name=f"{first.name or 'Slice'}/Split", shapes=shapes)
+    for part, output in zip(parts, outputs, strict=True):
+        takers = [each.node for each in ranges if (each.start, each.end) == part]
+        editor.replace(takers[0].outputs[0], output)
+        for other in takers[1:]:
+            editor.bypass(other.outputs[0], output)
+    editor.remove_dead(*(each.node for each in ranges))
+    return True

@@ -11,8 +11,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.marks import PACKING
 from stoker.compiler.passes.edit import static_shape
-from stoker.compiler.passes.folding import fold_constants
-from stoker.compiler.passes.infer import infer_shapes
 from stoker.compiler.passes.layout.packing_axes import Layout, Role, axis_of, find, plain, roles, roles_in
 from stoker.compiler.passes.layout.packing_index import PackSizes
 from stoker.compiler.passes.layout.packing_rewrite import PackedGraph
@@ -21,6 +19,8 @@ from stoker.compiler.passes.matching.edges import values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.shape_inference import infer_shapes
+from stoker.compiler.passes.simplify import fold_constants
 
 log = logging.getLogger(__name__)
 

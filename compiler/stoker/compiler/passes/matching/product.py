@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from stoker.compiler.passes.edit import is_op, only_use, producer_of
-from stoker.compiler.passes.matching.constants import is_close, scalar_of
-from stoker.compiler.passes.matching.edges import is_private
+from stoker.compiler.passes.matching.edges import is_close, is_private, scalar_of
 
 
 @dataclass(slots=True)

@@ -1,0 +1,118 @@
+"""Constants become initialisers; unused, equal and misplaced initialisers are removed or moved."""
+
+import hashlib
+
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass, NameFixPass, RemoveInitializersFromInputsPass
+
+from stoker.compiler.passes.edit import constant_tensor, new_constant, remove, substitute
+from stoker.compiler.passes.node_pass import node_pass
+from stoker.compiler.passes.pass_ import Pass
+from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.traverse import FUNCTION_BODY, subgraphs_of, traverse_graphs
+
+
+@node_pass("Constant")
+def extract_constant_to_initializer(node: ir.Node) -> bool:
+    """Turns Constant nodes into initialisers of their graph, under the same name. One that is a graph output stays, sparse ones too."""
+    graph = node.graph
+    if graph is None or graph.meta.get(FUNCTION_BODY) or "sparse_value" in node.attributes:
+        return False
+    old = node.outputs[0]
+    tensor = constant_tensor(old)
+    if tensor is None or old.is_graph_output():
+        return False
+    name = old.name
+    new = new_constant(node, tensor, "value")
+    substitute(old, new)
+    remove(node)
+    new.name = name
+    return True
+
+
+@register("eliminate_unused_initializer")
+class EliminateUnusedInitializer(Pass):
+    """Removes initialisers that no node reads and that are no graph output; one that is an input too stays, as part of the signature."""
+
+    def run(self, model: ir.Model) -> bool:
+        changed = False
+        for graph in traverse_graphs(model):
+            for name, value in list(graph.initializers.items()):
+                if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                    del graph.initializers[name]
+                    changed = True
+        return changed
+
+
+@register("move_subgraph_initializer")
+class MoveSubgraphInitializer(Pass):
+    """Moves initialisers of sub-graphs to the main graph; a name that is taken there or in another sub-graph gets a number."""
+
+    def run(self, model: ir.Model) -> bool:
+        if not LiftSubgraphInitializersToMainGraphPass()(model).modified:
+            return False
+        NameFixPass()(model)  # a sibling's value may have the name that is now visible to it from outside
+        return True
+
+
+@register("remove_initializer_from_input")
+class RemoveInitializerFromInput(Pass):
+    """Removes initialisers from the list of inputs, where IR versions before 4 had them all; they are constants then."""
+
+    def run(self, model: ir.Model) -> bool:
+        return bool(RemoveInitializersFromInputsPass()(model).modified)
+
+
+Known = dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value]
+"""Initialisers that may be read, by element type, shape and digest of their bytes."""
+
+
+def merge_equal(graph: ir.Graph, known: Known) -> bool:
+    """Replaces initialisers of `graph` that equal one of `known` or an earlier one of their own; adds the others to `known`.
+
+    Bytes decide, so that -0.0 and 0.0, and NaNs of different kinds, stay apart. SHA-256 stands for the bytes: a model holds fewer tensors
+    than would ever collide.
+    """
+    changed = False
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or value.is_graph_input() or value.is_graph_output() or tensor.dtype == ir.DataType.STRING:
+            continue
+        key = (tensor.dtype, tuple(int(size) for size in tensor.shape.numpy()), hashlib.sha256(tensor.tobytes()).digest())
+        earlier = known.setdefault(key, value)
+        if earlier is not value:
+            value.replace_all_uses_with(earlier)
+            del graph.initializers[name]
+            changed = True
+    return changed
+
+
+@register("eliminate_duplicate_initializer")
+class EliminateDuplicateInitializer(Pass):
+    """Lets readers of initialisers with the same bytes read one of them; those that are inputs or outputs of a graph stay."""
+
+    def run(self, model: ir.Model) -> bool:
+        changed = False
+        for graph in traverse_graphs(model):
+            changed = merge_equal(graph, {}) or changed
+        return changed
+
+
+@register("remove_duplicated_initializer")
+class RemoveDuplicatedInitializer(Pass):
+    """As `eliminate_duplicate_initializer`, and a sub-graph reads an equal initialiser of the graphs around it."""
+
+    def run(self, model: ir.Model) -> bool:
+        changed = _merge_inwards(model.graph, {})
+        for function in model.functions.values():
+            changed = _merge_inwards(function.graph, {}) or changed
+        return changed
+
+
+def _merge_inwards(graph: ir.Graph, outer: Known) -> bool:
+    known = dict(outer)
+    changed = merge_equal(graph, known)
+    for node in graph:
+        for inner in subgraphs_of(node):
+            changed = _merge_inwards(inner, known) or changed
+    return changed

@@ -1,0 +1,111 @@
+"""Unused and equal nodes are removed; nodes are sorted and named."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from stoker.compiler.errors import PassError
+from stoker.compiler.passes.edit import remove, substitute
+from stoker.compiler.passes.pass_ import Pass
+from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.traverse import subgraphs_of, traverse_graphs, traverse_nodes
+
+
+@register("eliminate_deadend")
+class EliminateDeadend(Pass):
+    """Removes nodes whose outputs nothing reads, with the initialisers that only they read; optional outputs that nothing reads go too."""
+
+    def run(self, model: ir.Model) -> bool:
+        return bool(RemoveUnusedNodesPass()(model).modified)
+
+
+@register("eliminate_duplicate_nodes")
+class EliminateDuplicateNodes(Pass):
+    """Merges nodes of one graph that have operator, inputs, attributes and metadata in common.
+
+    Left alone: operators that ONNX calls random or does not know, and nodes with sub-graphs.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        changed = False
+        for graph in traverse_graphs(model):
+            first: dict[Hashable, ir.Node] = {}
+            for node in tuple(graph):
+                if not _is_repeatable(node, model.opset_imports.get("", 1)):
+                    continue
+                earlier = first.setdefault(_identity(node), node)
+                if earlier is node:
+                    continue
+                # An Identity whose output is a graph output beside an equal one stays: only Identities can be both.
+                if all(substitute(mine, theirs) for mine, theirs in zip(node.outputs, earlier.outputs, strict=True)):
+                    remove(node)
+                    changed = True
+        return changed
+
+
+def _is_repeatable(node: ir.Node, opset: int) -> bool:
+    if node.domain != "" or subgraphs_of(node) or node.op_type in _RANDOM_IN_TRAINING:
+        return False
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # whose stubs do not know about determinism
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic)
+
+
+#: Random only with training_mode, for which the schema has no word.
+_RANDOM_IN_TRAINING = frozenset({"Dropout"})
+
+
+def _identity(node: ir.Node) -> Hashable:
+    attributes = tuple(
+        (name, ir.to_proto(attribute).SerializeToString(deterministic=True)) for name, attribute in sorted(node.attributes.items())
+    )
+    outputs = tuple(bool(output.name) for output in node.outputs)
+    return (node.op_type, tuple(id(each) for each in node.inputs), outputs, attributes, tuple(sorted(node.metadata_props.items())))
+
+
+@register("sort_graph")
+class SortGraph(Pass):
+    """Puts nodes in topological order; those that do not depend on each other stay as they stood."""
+
+    def run(self, model: ir.Model) -> bool:
+        before = [node for graph in traverse_graphs(model) for node in graph]
+        try:
+            model.graph.sort()
+            for function in model.functions.values():
+                function.sort()
+        except ValueError as error:
+            raise PassError(f"graph '{model.graph.name}' goes round in a circle: {error}") from error
+        return before != [node for graph in traverse_graphs(model) for node in graph]
+
+
+@register("unique_name_for_nodes")
+class UniqueNameForNodes(Pass):
+    """Gives every node a name of its own in the whole model: unnamed ones after their operator, later ones of a name a number."""
+
+    def run(self, model: ir.Model) -> bool:
+        nodes = list(traverse_nodes(model))
+        taken = {node.name for node in nodes if node.name}
+        seen: set[str] = set()
+        numbers: dict[str, int] = {}
+        changed = False
+        for node in nodes:
+            if not node.name or node.name in seen:
+                wanted = node.name or node.op_type
+                node.name = _numbered(wanted, taken, numbers)
+                taken.add(node.name)
+                changed = True
+            seen.add(node.name)
+        return changed
+
+
+def _numbered(wanted: str, taken: set[str], numbers: dict[str, int]) -> str:
+    while True:
+        numbers[wanted] = numbers.get(wanted, 0) + 1
+        name = f"{wanted}_{numbers[wanted]}"
+        if name not in taken:
+            return name

@@ -1,1 +1,0 @@
-"""Passes that look, check, and expose or drop outputs."""

@@ -1,0 +1,138 @@
+"""Inputs get fixed shapes; shapes are inferred, and computations of constants and shapes are folded."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from stoker.compiler.errors import OptionError, ShapeError
+from stoker.compiler.passes.edit import input_at, new_constant, static_shape
+from stoker.compiler.passes.fixed_dimensions import FixedDimensions, fed_inputs
+from stoker.compiler.passes.node_pass import node_pass
+from stoker.compiler.passes.pass_ import Pass
+from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.shape_inference import infer_shapes
+from stoker.compiler.passes.simplify import fold_constants
+
+
+@register("const_batch_size")
+class ConstBatchSize(Pass):
+    """Sets one dimension of every input to the batch size. Where it is known already, it must be that; scalars have none.
+
+    Args:
+        batch_size: At least 1; None leaves the model as it is.
+        batch_axis: Which dimension; from the back if negative.
+    """
+
+    def __init__(self, batch_size: int | None = None, batch_axis: int = 0) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise OptionError(f"batch_size {batch_size}: expected at least 1")
+        self._size, self._axis = batch_size, batch_axis
+
+    def run(self, model: ir.Model) -> bool:
+        if self._size is None:
+            return False
+        dimensions = FixedDimensions(model)
+        for name, value in fed_inputs(model).items():
+            if value.shape is None:
+                raise ShapeError(f"input '{name}' has no declared shape to set a batch size in; give it one by input_shape")
+            rank = len(value.shape)
+            if rank == 0:
+                continue
+            if not -rank <= self._axis < rank:
+                raise ShapeError(f"input '{name}' has {rank} dimensions {value.shape}, hence no batch axis {self._axis}")
+            dimensions.fix(value, self._axis % rank, self._size)
+        return dimensions.apply()
+
+
+@register("const_input_shape")
+class ConstInputShape(Pass):
+    """Fixes the variable dimensions of inputs to the sizes given. A dimension that is known already cannot be changed.
+
+    A named dimension gets its size wherever the name stands.
+
+    Args:
+        input_shape: By input name, its whole shape. Inputs that are not mentioned stay as they are.
+    """
+
+    def __init__(self, input_shape: Mapping[str, Sequence[int]] | None = None) -> None:
+        self._shapes = dict(input_shape or {})
+
+    def run(self, model: ir.Model) -> bool:
+        inputs = fed_inputs(model)
+        dimensions = FixedDimensions(model)
+        for name, shape in self._shapes.items():
+            value = inputs.get(name)
+            if value is None:
+                raise ShapeError(f"there is no input '{name}' to give a shape to; the inputs are {', '.join(inputs)}")
+            if value.shape is None:
+                value.shape = ir.Shape([None] * len(shape))
+            if len(value.shape) != len(shape):
+                raise ShapeError(f"input '{name}' has {len(value.shape)} dimensions {value.shape}, not {len(shape)} as in {list(shape)}")
+            for axis, size in enumerate(shape):
+                dimensions.fix(value, axis, size)
+        return dimensions.apply()
+
+
+@register("shape_inference")
+class ShapeInference(Pass):
+    """Infers shapes and element types of all values, with the contents of small shape tensors followed as well."""
+
+    def run(self, model: ir.Model) -> bool:
+        return infer_shapes(model)
+
+
+@node_pass("Squeeze")
+def fill_squeeze_axes(node: ir.Node) -> bool:
+    """Gives a Squeeze without axes the axes of size 1 of its input, where the input's shape is known."""
+    if input_at(node, 1) is not None:
+        return False
+    shape = static_shape(node.inputs[0])
+    if shape is None:
+        return False
+    node.resize_inputs(2)
+    axes = np.array([axis for axis, size in enumerate(shape) if size == 1], np.int64)
+    node.replace_input_with(1, new_constant(node, axes, "axes"))
+    return True
+
+
+#: What is computed about shapes is made of these; weights are not.
+_INDEX_TYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
+#: Bytes; a chain of shape arithmetic never makes more.
+_LARGEST = 1 << 16
+
+
+@register("trace_folding")
+class TraceFolding(Pass):
+    """Computes the chains of Shape, Gather, Concat and integer arithmetic that end in shapes, once the inputs' shapes are static.
+
+    Weights are left to `constant_folding`. Each round may make more shapes known, which makes more chains constant.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        changed = infer_shapes(model)
+        while fold_constants(model, max_tensor_size=_LARGEST, only=_is_about_indices):
+            changed = True
+            infer_shapes(model)
+        return changed
+
+
+def _is_about_indices(node: ir.Node) -> bool:
+    return all(output.dtype in _INDEX_TYPES for output in node.outputs)
+
+
+@register("constant_folding")
+class ConstantFolding(Pass):
+    """Computes nodes whose inputs are all constant, as far as the results stay below a size.
+
+    Args:
+        max_tensor_size: Bytes that a tensor created may have at most; -1 for any number.
+    """
+
+    def __init__(self, max_tensor_size: int = -1) -> None:
+        if max_tensor_size < -1:
+            raise OptionError(f"max_tensor_size {max_tensor_size}: expected bytes, or -1 for no limit")
+        self._max_tensor_size = max_tensor_size
+
+    def run(self, model: ir.Model) -> bool:
+        return fold_constants(model, max_tensor_size=self._max_tensor_size)

@@ -1,1 +1,0 @@
-"""Batch sizes and shapes."""

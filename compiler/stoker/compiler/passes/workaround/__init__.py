@@ -1,1 +1,0 @@
-"""Forms that the IPU's compiler does not take, made into others."""
