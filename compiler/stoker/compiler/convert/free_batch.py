@@ -23,7 +23,7 @@ from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 
 Array = NDArray[Any]
 
-_BATCH = "batch"
+_FREE_DIM = "batch"
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _HINT = "export it with a variable batch, or compile it for that size only"
 
@@ -60,7 +60,7 @@ def _free(graph: onnx.GraphProto, old: int) -> None:
     for value in (*graph.input, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if value.name not in given and len(dims) and dims[0].dim_value == old:
-            dims[0].dim_param = _BATCH
+            dims[0].dim_param = _FREE_DIM
     constants = {each.name: each for each in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
@@ -80,7 +80,7 @@ def _follow(graph: onnx.GraphProto, node: onnx.NodeProto, target: NDArray[np.int
         return
     sizes = np.array(target)
     sizes[0] = 0 if -1 in target else -1
-    name = f"{node.input[1]}/{_BATCH}/{node.output[0]}"
+    name = f"{node.input[1]}/{_FREE_DIM}/{node.output[0]}"
     graph.initializer.append(numpy_helper.from_array(sizes, name))
     node.input[1] = name
 

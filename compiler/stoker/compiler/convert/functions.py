@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by functions, made calls of these functions, which `passes.inlining` then puts in their place."""
+"""Operators that ONNX defines by functions, made calls of these functions, which `passes.simplify` then puts in their place."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Brings a model to the opset that passes work at, and back to the one that is to be written.
 
-`opset_raising` and `opset_lowering` do it, by the same walk over ONNX's operator schemas. ONNX's own version converter is not used: it
+`opset_walk` does it, by ONNX's operator schemas. ONNX's own version converter is not used: it
 changes what some operators compute (Upsample, Resize, Hardmax, Scan), lacks adapters downwards (ReduceMean, LayerNormalization, Softmax),
 loses the metadata of nodes, and takes serialised models with all their weights, which end at 2 GB.
 """
@@ -11,8 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from stoker.compiler.convert.functions import set_defaults_of_functions
-from stoker.compiler.convert.opset_lowering import NoAdapter, lower_opset
-from stoker.compiler.convert.opset_raising import CannotRaise, raise_opset
+from stoker.compiler.convert.opset_walk import NoCounterpart, lower_opset, raise_opset
 from stoker.compiler.errors import CompileError, OptionError, PassError
 from stoker.compiler.passes.pass_ import INTERNAL_OPSET, read_model
 from stoker.compiler.passes.shape_inference import verify
@@ -51,7 +50,7 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             lower_opset(graph, INTERNAL_OPSET)
             verify(graph, f"at opset {INTERNAL_OPSET}")
-        except (NoAdapter, PassError) as error:
+        except (NoCounterpart, PassError) as error:
             log.warning("the model keeps its opset %d: %s", version, error)
             graph = _read(model)
             inline_functions(graph)
@@ -87,7 +86,7 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, is_explicit
         else:
             lower_opset(graph, convert_version)
             verify(graph, f"at opset {convert_version}")
-    except (NoAdapter, CompileError) as error:
+    except (NoCounterpart, CompileError) as error:
         if is_explicit:
             raise CompileError(f"convert_version {convert_version} was asked for: {error}") from error
         log.warning("the written model keeps opset %d instead of %d: %s", version, convert_version, error)
@@ -121,7 +120,7 @@ def _raise_opset(model: ir.Model, version: int) -> ir.Model:
         raise_opset(model, version)
         model.ir_version = _ir_version(model)  # below 4, what adapters make (scales, axes) would have to be inputs as well
         verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that newer rules compute otherwise
-    except (CannotRaise, PassError) as error:
+    except (NoCounterpart, PassError) as error:
         raise CompileError(f"opset {old} cannot be converted to {version}: {error}") from error
     return model
 

@@ -186,6 +186,11 @@ class ConversionOptions:
             raise OptionError(f"{only_fp8[0]} is for precision fp8 and fp8_weight only")
 
     @property
+    def inserted_remaps(self) -> tuple[str, ...] | None:
+        """`remap_mode`; None where no remap is asked for."""
+        return self.remap_mode if self.enable_insert_remap else None
+
+    @property
     def calibrates(self) -> bool:
         """Whether conversion chooses formats, layers or codes by the samples of `data_preprocess`."""
         is_requested = self.calibration_with_data or self.num_of_layers_keep_fp16 > 0 or self.calibration_loss_type == "gptq"

@@ -64,6 +64,25 @@ _FUSIONS = (
     "layer_norm_pattern",
     "gelu_pattern",
 )
+#: Passes that an option calls for, in order: the option, the pass, and the setting of the pass that takes the option's value.
+_FUSION_OPTIONS = (
+    ("enable_erf_gelu", "erf_gelu_pattern", ""),
+    ("enable_compress_pattern", "compress_pattern", ""),
+    ("merge_if_with_same_cond", "merge_if_with_same_cond", ""),
+    ("merge_matmul", "merge_matmul", "merge_matmul"),
+    ("merge_matmul_add", "merge_matmul_add", "merge_matmul_add"),
+    ("merge_moe", "merge_moe", "merge_moe"),
+)
+_LAYOUT_OPTIONS = (
+    ("eightbitsio", "eight_bits_io", ""),
+    ("apply_hcsr", "apply_host_concat_split", "groups"),
+    ("serialize_matmul", "serialize_matmul", "factors"),
+    ("serialize_matmul_add", "serialize_matmul_add", "factors"),
+    ("fold_periodic_initializer", "fold_periodic_initializer", ""),
+    ("inserted_remaps", "auto_insert_remap", "remap_mode"),
+    ("num_io_tiles", "overlap_io", "num_io_tiles"),
+    ("manual_sharding_config", "manual_sharding", "config"),
+)
 #: The last of all: what must come after user's passes too.
 _FINISH = ("eliminate_deadend", "eliminate_unused_initializer", "unique_name_for_nodes", "sort_graph", "shape_inference", "final_check")
 
@@ -116,7 +135,7 @@ def conversion_steps(options: ConversionOptions, log_folder: Path | None = None)
     steps += _steps(_REPLACEMENTS)
     steps += _fusion_steps(options)
     steps += _precision_steps(options, log_folder)
-    steps += _layout_steps(options)
+    steps += _asked_steps(options, _LAYOUT_OPTIONS)
     steps += _steps(name for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive")))
     return steps
 
@@ -132,22 +151,16 @@ def _steps(names: Iterable[str]) -> list[Step]:
 
 
 def _fusion_steps(options: ConversionOptions) -> list[Step]:
-    steps = _steps(_FUSIONS)
-    if options.enable_erf_gelu:
-        steps.append(Step("erf_gelu_pattern"))
-    if options.enable_compress_pattern:
-        steps.append(Step("compress_pattern"))
-    if options.merge_if_with_same_cond:
-        steps.append(Step("merge_if_with_same_cond"))
-    if options.merge_matmul:
-        steps.append(Step("merge_matmul", {"merge_matmul": options.merge_matmul}))
-    if options.merge_matmul_add:
-        steps.append(Step("merge_matmul_add", {"merge_matmul_add": options.merge_matmul_add}))
-    if options.merge_moe:
-        steps.append(Step("merge_moe", {"merge_moe": options.merge_moe}))
+    steps = _steps(_FUSIONS) + _asked_steps(options, _FUSION_OPTIONS)
     if options.pack_args:
         steps.append(Step("packed_transformer", {name: literal(value) for name, value in options.pack_args.items()}))
     return steps
+
+
+def _asked_steps(options: ConversionOptions, table: Iterable[tuple[str, str, str]]) -> list[Step]:
+    """The passes of `table` whose options are given."""
+    given = [(name, setting, getattr(options, option)) for option, name, setting in table]
+    return [Step(name, {setting: value} if setting else {}) for name, setting, value in given if value not in (None, False, (), {})]
 
 
 def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> list[Step]:
@@ -166,25 +179,4 @@ def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> lis
         if log_folder is not None:
             eight_bits["quantize_log"] = log_folder / QUANTIZE_LOG
         steps.append(Step("float_to_fp8", eight_bits))
-    return steps
-
-
-def _layout_steps(options: ConversionOptions) -> list[Step]:
-    steps: list[Step] = []
-    if options.eightbitsio:
-        steps.append(Step("eight_bits_io"))
-    if options.apply_hcsr:
-        steps.append(Step("apply_host_concat_split", {"groups": options.apply_hcsr}))
-    if options.serialize_matmul:
-        steps.append(Step("serialize_matmul", {"factors": options.serialize_matmul}))
-    if options.serialize_matmul_add:
-        steps.append(Step("serialize_matmul_add", {"factors": options.serialize_matmul_add}))
-    if options.fold_periodic_initializer:
-        steps.append(Step("fold_periodic_initializer"))
-    if options.enable_insert_remap:
-        steps.append(Step("auto_insert_remap", {"remap_mode": options.remap_mode}))
-    if options.num_io_tiles:
-        steps.append(Step("overlap_io", {"num_io_tiles": options.num_io_tiles}))
-    if options.manual_sharding_config is not None:
-        steps.append(Step("manual_sharding", {"config": options.manual_sharding_config}))
     return steps

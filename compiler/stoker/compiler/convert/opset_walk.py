@@ -1,0 +1,156 @@
+"""Rewrites a model for an older or a newer opset, node by node and without touching weights.
+
+For each node, version by version: if its operator did not change, nothing is to be done. If it did, an adapter rewrites it
+(`opset_adapters` downwards, `opset_upgrades` upwards). If there is none, the node stays where the other version has all that the node
+uses, and means the same by it (`opset_versions.fit`). All else is refused: a node is never given the meaning of another version. An
+operator that did not exist yet is replaced by the function that ONNX defines it by, if there is one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+from stoker.compiler.convert.functions import replace_by_function
+from stoker.compiler.convert.opset_adapters import ADAPTERS
+from stoker.compiler.convert.opset_upgrades import UPGRADES
+from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, fit, next_version, schema_of
+from stoker.compiler.passes.edit import describe
+from stoker.compiler.passes.shape_inference import infer_shapes
+from stoker.compiler.passes.simplify import fold_constants, inline_functions
+from stoker.compiler.passes.traverse import traverse_nodes
+
+#: What functions compute about shapes is smaller; weights are not to be touched.
+_FOLDED_BYTES = 1024
+#: Operators whose meaning changed with the version given, so that the older one of the same name will not do.
+_REDEFINED = frozenset({("GroupNormalization", 21)})
+
+#: Brings a node one version of its operator on; returns the nodes that replace it with the opset each of them is of now.
+Step = Callable[[ir.Node, int, int], list[tuple[ir.Node, int]]]
+
+
+class NoCounterpart(Exception):
+    """Nodes that cannot be expressed at the opset wanted; the text names each operator with why, and the first of its nodes.
+
+    Attributes:
+        problems: Nodes by operator and reason.
+    """
+
+    def __init__(self, problems: Mapping[tuple[str, str], Sequence[ir.Node]], before: str = "", between: str = "; ") -> None:
+        reasons = [f"{describe(nodes[0])}{_and_others(len(nodes) - 1)}: {reason}" for (_, reason), nodes in problems.items()]
+        super().__init__(before + between.join(reasons))
+        self.problems = problems
+
+
+def _and_others(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def lower_opset(model: ir.Model, target: int) -> None:
+    """Brings `model` down to opset `target`, in place.
+
+    Raises:
+        NoCounterpart: some nodes have none there; the model is then not to be used further.
+    """
+    current = model.opset_imports[""]
+    infer_shapes(model)  # adapters go by ranks and element types
+    if _expand_functions(model, current, target):
+        fold_constants(model, max_tensor_size=_FOLDED_BYTES)  # bodies compute axes and shapes that were attributes in older opsets
+    if problems := _walk(model, target, _lower):
+        raise NoCounterpart(problems, f"there is no counterpart at opset {target} of ", "; of ")
+    model.opset_imports[""] = target
+    for function in model.functions.values():
+        function.opset_imports[""] = target
+
+
+def raise_opset(model: ir.Model, target: int) -> None:
+    """Brings `model` up to opset `target`, in place.
+
+    Raises:
+        NoCounterpart: some nodes cannot be expressed there; the model is then not to be used further.
+    """
+    infer_shapes(model)  # adapters use ranks and element types
+    if problems := _walk(model, target, _raise):
+        raise NoCounterpart(problems)
+    model.opset_imports[""] = target
+
+
+def _walk(model: ir.Model, target: int, step: Step) -> dict[tuple[str, str], list[ir.Node]]:
+    """Brings all nodes to opset `target` by single steps; returns the nodes that cannot, by operator and reason."""
+    current = model.opset_imports[""]
+    problems: dict[tuple[str, str], list[ir.Node]] = {}
+    for node in list(traverse_nodes(model)):  # adapters may make graphs whose nodes are adapted already
+        waiting = [(node, current)]
+        try:
+            while waiting:
+                each, level = waiting.pop()
+                if each.domain == "":
+                    waiting += step(each, level, target)
+        except CannotAdapt as error:
+            problems.setdefault((node.op_type, str(error)), []).append(node)
+    return problems
+
+
+def _lower(node: ir.Node, level: int, target: int) -> list[tuple[ir.Node, int]]:
+    schema = _known(node, level)
+    since = schema.since_version
+    if since <= target:
+        return []
+    adapter = ADAPTERS.get((node.op_type, since))
+    if adapter is not None:
+        return [(made, since - 1) for made in adapted(adapter, node)]
+    older = schema_of(node.op_type, since - 1)
+    if older is None:
+        raise CannotAdapt(f"{node.op_type} is new in opset {since}")
+    fit(node, schema, older)
+    return [(node, since - 1)]
+
+
+def _raise(node: ir.Node, level: int, target: int) -> list[tuple[ir.Node, int]]:
+    older = _known(node, level)
+    version = next_version(node.op_type, level)
+    if version is None or version > target:
+        return []
+    adapter = UPGRADES.get((node.op_type, version))
+    if adapter is not None:
+        return [(made, version) for made in adapted(adapter, node)]
+    fit(node, older, _known(node, version))
+    return [(node, version)]
+
+
+def _known(node: ir.Node, level: int) -> OpSchema:
+    schema = schema_of(node.op_type, level)
+    if schema is None:
+        raise CannotAdapt(f"opset {level} has no {node.op_type}")
+    return schema
+
+
+def _expand_functions(model: ir.Model, current: int, target: int) -> bool:
+    """Replaces operators newer than `target` that have no adapter by the functions that define them; returns whether there were any.
+
+    Raises:
+        CompileError: ONNX's functions cannot be put in the place of their operators.
+    """
+    expanded = False
+    while True:
+        found = False
+        for node in list(traverse_nodes(model)):
+            schema = schema_of(node.op_type, current) if node.domain == "" else None
+            if schema is None or not _is_to_expand(node, schema, target):
+                continue
+            try:
+                found = replace_by_function(model, node, schema, current) or found
+            except CannotAdapt:
+                continue  # the walk that follows refuses the node, with all others
+        if not found:
+            return expanded
+        expanded = True
+        inline_functions(model)
+        infer_shapes(model)  # the bodies of some operators depend on types
+
+
+def _is_to_expand(node: ir.Node, schema: OpSchema, target: int) -> bool:
+    version = schema.since_version
+    if version <= target or (node.op_type, version) in ADAPTERS:
+        return False
+    return schema_of(node.op_type, target) is None or (node.op_type, version) in _REDEFINED
