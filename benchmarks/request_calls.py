@@ -283,11 +283,11 @@ def count_requests(cases: Sequence[str] = _CASES) -> Mapping[str, ReadCount]:
     Raises:
         RuntimeError: the server did not start or a request failed.
     """
+    counter = CallCounter()
+    # Before the server is imported, which keeps it. Without a Python function around it, which would be counted: `int()` is 0.
+    time.thread_time_ns = int
     from stoker.server.main import main
 
-    counter = CallCounter()
-    # Without a Python function around it, which would be counted: `int()` is 0.
-    time.thread_time_ns = int
     counts: dict[str, ReadCount] = {}
     with tempfile.TemporaryDirectory() as folder:
         repository, ready = Path(folder, "models"), Path(folder, "ready.json")

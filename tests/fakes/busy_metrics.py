@@ -27,9 +27,7 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         recorder = metrics.version("digits", version, {})
         metrics.state("digits", version, VersionState.READY)
         metrics.loaded("digits", version, seconds=0.25)
-        recorder.queued()
-        recorder.queued()
-        recorder.dequeued()
+        recorder.queue_depth += 1
         recorder.executed([4], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
         recorder.succeeded(rows=[4], request_ns=[3_000_400], queue_ns=[900_000], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
         recorder.responses.completed(0, 1_000)

@@ -110,18 +110,12 @@ class RecorderLog:
     """A VersionRecorder that keeps its calls."""
 
     def __init__(self) -> None:
-        self.depth = 0
+        self.queue_depth = 0
         self.succeeded_rows: list[int] = []
         self.failures: list[str] = []
         self.executions: list[int] = []
         self.queue_ns: list[int] = []
         self.ejected_counts: list[int] = []
-
-    def queued(self) -> None:
-        self.depth += 1
-
-    def dequeued(self, count: int = 1) -> None:
-        self.depth -= count
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self.executions.extend(rows)

@@ -1,6 +1,7 @@
 """A `Completion` has exactly one result or none, whoever completes or cancels it, and however often."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -125,3 +126,29 @@ def test_coroutine_that_waits_for_nothing_completes_without_a_task():
     results: list[object] = []
     TaskCompletion(work, is_inline=True).then(results.append)
     assert results == ["now"]
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+@pytest.mark.parametrize("is_error", [True, False])
+def test_exception_of_a_result_callback_is_logged_once(is_inline: bool, is_error: bool, caplog: pytest.LogCaptureFixture):
+    async def work() -> str:
+        await asyncio.sleep(0)
+        if is_error:
+            raise BackendFailed("broken")
+        return "done"
+
+    def callback(result: object) -> None:
+        raise ValueError("a defect")
+
+    async def scenario() -> None:
+        completion = TaskCompletion(work, is_inline=is_inline)
+        completion.then(callback)
+        ended = asyncio.Event()
+        completion.when_ended(ended.set)
+        await asyncio.wait_for(ended.wait(), 10)
+
+    with caplog.at_level(logging.ERROR, "stoker.engine"):
+        asyncio.run(scenario())
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)

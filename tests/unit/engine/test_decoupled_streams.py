@@ -36,6 +36,7 @@ class Streaming:
         )
         self.signature = SIGNATURE
         self.version = 3
+        self.scheduler = self
         self.was_wanted: list[bool] = []
         self.work: asyncio.Future[None] | None = None
         self.is_cancelled = False

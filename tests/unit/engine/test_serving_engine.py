@@ -37,6 +37,7 @@ class OneServable:
         self.version = 3
         self.labels = {"OUT": ("a", "b")}
         self.held: list[Held] = []
+        self.scheduler = self
 
     def submit(self, request: InferRequest, done: Done, ended: Callable[[], None]) -> "Held":
         return Held(self, request, done, ended)

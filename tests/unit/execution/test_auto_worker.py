@@ -12,8 +12,7 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_backend import FakeInstance, Gate
-from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
-from stoker.server.execution.worker import Work
+from stoker.server.execution.worker import AutoWorker, Work, may_run_on_loop
 from stoker.server.tuning.constants import INLINE_EVICT_NS, INLINE_FIRST_RUNS
 
 STATIC = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), (TensorSpec("y", DataType.FP32, (2,)),), 8)

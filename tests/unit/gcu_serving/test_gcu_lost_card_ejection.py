@@ -11,8 +11,8 @@ from stoker.backends.testing.samples import same_in_and_out
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
 from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.execution.worker import ThreadWorker
-from stoker.server.scheduling.ejection import FIRST_EJECTION_NS
 from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.worker_pool import FIRST_EJECTION_NS
 from tests.fakes.gcu_backend import CardBench
 from tests.fakes.gcu_served import doubling
 from tests.fakes.puppet_worker import HandTimers, RecorderLog

@@ -37,7 +37,7 @@ async def ask(servable: Servable) -> None:
     signature = servable.config.signature
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     request = InferRequest(model_name=servable.name, inputs=inputs, output_names=("y",), signature=signature)
-    servable.submit(request, done.set_result, lambda: None)
+    servable.scheduler.submit(request, done.set_result, lambda: None)
     await done
 
 

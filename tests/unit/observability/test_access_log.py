@@ -18,7 +18,7 @@ from stoker.server.core.request import Done, EngineResult, InferRequest, InferRe
 from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.settings import AccessLogSettings
-from stoker.server.scheduling.accounting import count_batch
+from stoker.server.scheduling.outcomes import count_batch
 from stoker.server.scheduling.pending import Pending
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (2,)),), (TensorSpec("OUT", DataType.FP32, (2,)),), 4)

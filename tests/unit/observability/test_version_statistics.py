@@ -94,14 +94,6 @@ def test_retried_executions_share_the_time_and_lose_none_of_it(rows: list[int], 
     assert {batch.batch_size: batch.compute_infer.count for batch in batches} == {size: rows.count(size) for size in rows}
 
 
-def test_queue_depth_is_entries_minus_exits() -> None:
-    statistics = VersionStatistics(FakeClock())
-    statistics.queued()
-    statistics.queued()
-    statistics.dequeued()
-    assert statistics.queue_depth == 1
-
-
 def test_histograms_count_each_completed_request_and_each_execution() -> None:
     statistics = VersionStatistics(FakeClock())
     answered(statistics, request_ns=7_000_000, queue_ns=200_000, input_ns=1_000_000, infer_ns=4_000_000, output_ns=1_000_000)

@@ -17,7 +17,7 @@ from stoker.backends.testing.fake_clock import FakeClock
 from stoker.backends.testing.samples import signature
 from stoker.server.core.request import InferRequest
 from stoker.server.execution.worker import run_batch
-from stoker.server.scheduling.failures import FAILURES_PER_S, FailureLog
+from stoker.server.scheduling.outcomes import FAILURES_PER_S, FailureLog
 from tests.unit.scheduling.test_scheduler import Rig
 
 

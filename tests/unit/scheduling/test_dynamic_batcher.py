@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.server.core.model_config import DynamicBatching, QueuePolicy
-from stoker.server.scheduling.batcher import DynamicBatcher, Wait
-from stoker.server.scheduling.queue import QueueEntry, RequestQueue
+from stoker.server.scheduling.queue import DynamicBatcher, QueueEntry, RequestQueue, Wait
 
 US = 1_000
 

@@ -4,7 +4,7 @@ import pytest
 
 from stoker.backends.api.batch import BatchResult
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, Unavailable
-from stoker.server.scheduling.ejection import FIRST_EJECTION_NS, MAX_EJECTION_NS, InstanceEjections, is_outage
+from stoker.server.scheduling.worker_pool import FIRST_EJECTION_NS, MAX_EJECTION_NS, InstanceEjections, is_outage
 from tests.fakes.puppet_worker import rows_array
 
 FREE = (1, 1, 1)

@@ -122,7 +122,7 @@ def test_requests_queued_while_the_worker_is_busy_become_the_next_batch():
         await rig.settle()
         later = [await rig.ask() for _ in range(4)]
         await rig.settle()
-        assert (rig.worker.history, rig.log.depth) == ([[1]], 4)
+        assert (rig.worker.history, rig.log.queue_depth) == ([[1]], 4)
         rig.worker.finish()
         await rig.settle()
         assert rig.worker.history == [[1], [1, 1, 1, 1]]
@@ -206,7 +206,7 @@ def test_cancelled_waiter_leaves_the_queue_and_never_runs():
         doomed, mate = await rig.ask(value=1.0), await rig.ask(value=2.0)
         doomed.cancel()
         await asyncio.gather(doomed, return_exceptions=True)
-        assert (rig.log.depth, rig.log.failures) == (1, ["CANCELED"])
+        assert (rig.log.queue_depth, rig.log.failures) == (1, ["CANCELED"])
         rig.worker.finish()
         await rig.settle()
         assert rig.worker.rows == [1]
@@ -262,7 +262,7 @@ def test_a_queue_timeout_rejects_before_compute():
         rig.worker.finish()
         await running
         assert rig.worker.history == [[1]]
-        assert (rig.log.failures, rig.log.depth) == (["REJECTED"], 0)
+        assert (rig.log.failures, rig.log.queue_depth) == (["REJECTED"], 0)
 
     run(scenario())
 
@@ -403,7 +403,7 @@ def test_abandoned_requests_complete_at_once_and_their_late_results_are_dropped(
             with pytest.raises(Unavailable, match="too late"):
                 await task
         rig.worker.finish()
-        assert (rig.log.failures, rig.log.succeeded_rows, rig.log.depth) == (["OTHER", "OTHER"], [], 0)
+        assert (rig.log.failures, rig.log.succeeded_rows, rig.log.queue_depth) == (["OTHER", "OTHER"], [], 0)
 
     run(scenario())
 
@@ -451,7 +451,7 @@ def test_random_mixture_completes_every_accepted_request_exactly_once():
         failed = [task for task in tasks if task.cancelled() or task.exception() is not None]
         assert len(rig.log.succeeded_rows) >= answered  # one cancelled after its answer was set counts as answered
         assert len(rig.log.succeeded_rows) + len(rig.log.failures) == len(tasks)
-        assert rig.log.depth == 0
+        assert rig.log.queue_depth == 0
         assert failed
         assert answered > 50
 
@@ -579,7 +579,7 @@ def test_submitted_request_completes_once_in_a_later_tick():
         rig.worker.finish()
         flights[0].cancel()
         assert events == ["end 1", "answer 0", "end 0", "answer 2", "end 2", "idle"]
-        assert (rig.log.succeeded_rows, rig.log.failures, rig.log.depth) == ([1, 1], ["CANCELED"], 0)
+        assert (rig.log.succeeded_rows, rig.log.failures, rig.log.queue_depth) == ([1, 1], ["CANCELED"], 0)
 
     run(scenario())
 

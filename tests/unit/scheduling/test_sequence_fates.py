@@ -237,7 +237,7 @@ def check_that_nothing_is_left(rig: Rig) -> None:
     rig.time.advance(2 * IDLE_US)
     rig.finish_all()
     assert sorted(rig.ended) == sorted(rig.flights)
-    assert (rig.scheduler.in_flight, rig.inner.in_flight, rig.log.depth) == (0, 0, 0)
+    assert (rig.scheduler.in_flight, rig.inner.in_flight, rig.log.queue_depth) == (0, 0, 0)
     counted = len(rig.log.succeeded_rows) + len(rig.log.failures)
     assert counted == len(rig.flights) + (0 if "late" in rig.flights else 1), "'late' was refused and counted, or accepted"
     for number in range(20, 23):

@@ -428,7 +428,7 @@ def test_each_request_has_one_completion_and_is_counted_once(data):
     assert sorted(rig.ended) == sorted(flights), "each accepted request ends once"
     assert len(rig.answers) + cancelled == len(flights)
     assert len(rig.log.succeeded_rows) + len(rig.log.failures) == sent
-    assert rig.log.depth == 0
+    assert rig.log.queue_depth == 0
     rig.time.advance(2 * IDLE_US)
     rig.ask("last", whole(9), value=4)
     rig.finish_all()

@@ -7,7 +7,7 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.request import InferRequest
 from stoker.server.core.trace import RequestTrace, TraceRecord
-from stoker.server.scheduling.accounting import count_batch
+from stoker.server.scheduling.outcomes import count_batch
 from stoker.server.scheduling.pending import Pending
 from tests.fakes.puppet_worker import RecorderLog
 

@@ -1,6 +1,7 @@
 """`Completion`: what one request comes to, exactly one result or none; and the completion of work done by a coroutine."""
 
 import asyncio
+import logging
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar, cast
@@ -9,6 +10,7 @@ from stoker.backends.api.errors import Cancelled
 from stoker.server.core.tasks import Waiter
 
 T = TypeVar("T")
+_log = logging.getLogger("stoker.engine")
 
 
 class Completion(Generic[T]):
@@ -121,24 +123,38 @@ class TaskCompletion(Completion[T]):
 
     async def _run(self, begin: Callable[[], Awaitable[T]]) -> None:
         try:
-            self.complete(await begin())
+            result: T | Exception = await begin()
         except asyncio.CancelledError:
-            self._cancelled_elsewhere()
+            result = _cancelled()
         except Exception as error:  # noqa: BLE001 - as above
-            self.complete(error)
+            result = error
+        self._settle(result)
+        # The traceback of an error holds this frame.
+        del result
 
     async def _continue(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
         """Goes on with a coroutine that waits for `awaited`."""
         self._has_task_begun = True
         try:
-            self.complete(await _continued(work, awaited, is_cancelled=self.is_over))
+            result: T | Exception = await _continued(work, awaited, is_cancelled=self.is_over)
         except asyncio.CancelledError:
-            self._cancelled_elsewhere()
+            result = _cancelled()
         except Exception as error:  # noqa: BLE001 - as above
-            self.complete(error)
+            result = error
+        self._settle(result)
+        # As above.
+        del result
 
-    def _cancelled_elsewhere(self) -> None:
-        self.complete(Cancelled("the call was cancelled by the server"))
+    def _settle(self, result: T | Exception) -> None:
+        """Completes. What the callback raises is logged: it is a defect of who began the request, and the task has no other caller."""
+        try:
+            self.complete(result)
+        except Exception:  # noqa: BLE001 - whatever it is, it is a defect
+            _log.exception("the result callback of a request raised")
+
+
+def _cancelled() -> Cancelled:
+    return Cancelled("the call was cancelled by the server")
 
 
 @types.coroutine

@@ -2,6 +2,9 @@
 
 The event loop hands a batch over by a `SimpleQueue` and gets it back by `call_soon_threadsafe`: one crossing each way per batch, not per
 request. A worker never touches scheduler state, a scheduler never touches an instance.
+
+`ThreadWorker` runs every batch in a thread, `InlineWorker` on the event loop, `AutoWorker` on either by what it has measured.
+`StreamWorker` is for models that respond to a request any number of times.
 """
 
 import asyncio
@@ -13,10 +16,11 @@ from typing import Protocol
 
 from stoker.backends.api.backend import Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, Share, processor_for
-from stoker.backends.api.clock import Clock
+from stoker.backends.api.clock import Clock, thread_cpu_ns
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread, raise_niceness
+from stoker.server.tuning.inline_policy import InlinePolicy
 
 
 class Work:
@@ -151,3 +155,71 @@ class InlineWorker:
 
     async def close(self) -> None:
         self._instance.close()
+
+
+class AutoWorker(ThreadWorker):
+    """A worker of one slot whose batches run on the loop while they are quick (see `inline_policy.py`), and in its thread when not.
+
+    Never both at once: a batch runs on the loop only while the thread has none. Measured is the time that the running thread spends on
+    the processor, at 0.3 us a look: what it waits for is, for an instance that only computes, the interpreter or a core, and tells
+    nothing of the model. What it takes by the clock counts only where it is extreme.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instance: Instance,
+        signature: ModelSignature,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        cpu_ns: Callable[[], int] = thread_cpu_ns,
+    ) -> None:
+        """REQUIRES: `may_run_on_loop(instance)`. `cpu_ns` gives the CPU time of the thread it is called in."""
+        self._cpu_ns = cpu_ns
+        self._inline_policy = InlinePolicy()
+        self._has_one_shape = all(spec.is_static for spec in signature.inputs)
+        super().__init__(name, instance, signature, clock, loop)
+
+    def submit(self, work: Work) -> None:
+        items = work.items
+        size = items[0].rows if self._has_one_shape and len(items) == 1 else self._size(items)
+        if self._in_flight or not self._inline_policy.may_run_on_loop(size):
+            super().submit(work)
+            return
+        begun_ns = self._cpu_ns()
+        result = run_batch(self.processors[0], items)
+        wall_ns = result.input_ns + result.infer_ns + result.output_ns
+        self._inline_policy.ran(size, cpu_ns=self._cpu_ns() - begun_ns, wall_ns=wall_ns)
+        work.on_done(result)
+
+    def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
+        begun_ns = self._cpu_ns()
+        result = run_batch(processor, items)
+        result.cpu_ns = self._cpu_ns() - begun_ns
+        return result
+
+    def _finished(self, work: Work, result: BatchResult) -> None:
+        wall_ns = result.input_ns + result.infer_ns + result.output_ns
+        self._inline_policy.ran(self._size(work.items), cpu_ns=result.cpu_ns, wall_ns=wall_ns)
+        super()._finished(work, result)
+
+    def _size(self, items: Sequence[Share]) -> int:
+        """Rows, or bytes where rows differ in size: what the time of a batch goes by."""
+        if self._has_one_shape:
+            return sum([item.rows for item in items])
+        return sum(array.nbytes for item in items for array in item.inputs.values())
+
+
+def may_run_on_loop(instance: Instance) -> bool:
+    """Whether `execution: auto` may ever run batches of `instance` on the event loop."""
+    return instance.only_computes and instance.pipeline_depth <= 1
+
+
+class StreamWorker(ThreadWorker):
+    """As `ThreadWorker`, but a short stream does not wait for the end of a long one that began before."""
+
+    def _finished(self, work: Work, result: BatchResult) -> None:
+        self._in_flight.remove(work)
+        self.free_slots += 1
+        work.on_done(result)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from stoker.backends.api.files import ModelFiles
 from stoker.server.core.model_config import ModelConfig
-from stoker.server.core.request import Done, InferRequest, InFlight
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
 
@@ -22,7 +21,7 @@ class Servable:
         version: Version number.
         config: Completed configuration.
         signature: That of `config`.
-        scheduler: Queue and workers.
+        scheduler: Queue and workers. A request that it has accepted keeps the version loaded until it has its response.
         labels: Class labels by output name.
     """
 
@@ -42,8 +41,6 @@ class Servable:
         self.signature = config.signature
         self.scheduler = scheduler
         self.labels = labels
-        #: Runs a request on this version, which stays loaded until it is answered: `Scheduler.submit`, without a method around it.
-        self.submit: Callable[[InferRequest, Done, Callable[[], None]], InFlight] = scheduler.submit
         self._files = files
         self._discard = discard
         self._is_retired = False

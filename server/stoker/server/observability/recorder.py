@@ -20,13 +20,13 @@ class FailureReason(enum.Enum):
 
 
 class VersionRecorder(Protocol):
-    """Counts for one model version. Durations in nanoseconds."""
+    """Counts for one model version. Durations in nanoseconds.
 
-    def queued(self) -> None:
-        """A request entered the queue."""
+    Attributes:
+        queue_depth: Requests that wait now; each scheduler of the version adds its own and takes them off.
+    """
 
-    def dequeued(self, count: int = 1) -> None:
-        """`count` requests left the queue, into a batch or dropped."""
+    queue_depth: int
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """A batch ran; `rows` has an element for each execution of the instance (several if requests were retried apart)."""

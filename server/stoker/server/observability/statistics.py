@@ -326,29 +326,30 @@ class VersionStatistics:
         self.compute_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
         self.rows_histogram = Histogram(ROWS_BOUNDS)
 
-    def queued(self) -> None:
-        self.queue_depth += 1
-
-    def dequeued(self, count: int = 1) -> None:
-        self.queue_depth -= count
-
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self._last_inference_ms = self._clock.wall_ms()
         self.execution_count += len(rows)
-        if len(rows) == 1:
-            self._add_execution(rows[0], input_ns, infer_ns, output_ns)
-            return
-        # Retried apart: the times are known only in sum, so each execution gets a share by its rows, and the last one what rounding left.
-        rows_left = sum(rows)
+        # Retried apart: the times are known only in sum, so each execution gets a share by its rows, and the last one what is left.
+        rows_left, left = sum(rows), len(rows)
         for size in rows:
-            share_input, share_infer, share_output = (
-                left * size // rows_left if rows_left else 0 for left in (input_ns, infer_ns, output_ns)
-            )
-            self._add_execution(size, share_input, share_infer, share_output)
-            rows_left -= size
-            input_ns -= share_input
-            infer_ns -= share_infer
-            output_ns -= share_output
+            left -= 1
+            share_input, share_infer, share_output = input_ns, infer_ns, output_ns
+            if left:
+                share_input, share_infer, share_output = (
+                    ns * size // rows_left if rows_left else 0 for ns in (input_ns, infer_ns, output_ns)
+                )
+                rows_left -= size
+                input_ns -= share_input
+                infer_ns -= share_infer
+                output_ns -= share_output
+            self.rows_histogram.observe(size)
+            batch = self._batches.get(size)
+            if batch is None:
+                batch = self._batches[size] = _Executions()
+            batch.count += 1
+            batch.input_ns += share_input
+            batch.infer_ns += share_infer
+            batch.output_ns += share_output
 
     def succeeded(
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
@@ -398,13 +399,3 @@ class VersionStatistics:
             ),
             responses=self.responses.snapshot(),
         )
-
-    def _add_execution(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        self.rows_histogram.observe(rows)
-        batch = self._batches.get(rows)
-        if batch is None:
-            batch = self._batches[rows] = _Executions()
-        batch.count += 1
-        batch.input_ns += input_ns
-        batch.infer_ns += infer_ns
-        batch.output_ns += output_ns

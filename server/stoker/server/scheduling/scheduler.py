@@ -5,6 +5,7 @@ what is out of time and hands batches to free workers. A waiter that is cancelle
 running is forgotten and its result dropped. Nothing else is touched either way: no request's fate depends on a batchmate.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
 
@@ -16,12 +17,9 @@ from stoker.server.core.request import Done, EngineResult, InferRequest, InferRe
 from stoker.server.core.timers import Timer, Timers
 from stoker.server.execution.worker import InstanceWorker, Work
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
-from stoker.server.scheduling.accounting import count_batch
-from stoker.server.scheduling.batcher import DynamicBatcher, Wait
-from stoker.server.scheduling.failures import FailureLog
-from stoker.server.scheduling.ordering import ReleaseOrder
-from stoker.server.scheduling.pending import Pending, outcome_of
-from stoker.server.scheduling.queue import RequestQueue, earliest, queue_timeout_us
+from stoker.server.scheduling.outcomes import FailureLog, count_batch
+from stoker.server.scheduling.pending import Pending, ReleaseOrder, outcome_of
+from stoker.server.scheduling.queue import DynamicBatcher, RequestQueue, Wait, earliest, queue_timeout_us
 from stoker.server.scheduling.worker_pool import WorkerPool
 
 log = logging.getLogger("stoker.scheduling")
@@ -148,7 +146,7 @@ class Scheduler:
             error.retry_after_s = self._retry_after_s
             raise self._refused(entry, error) from None
         self._outstanding += 1
-        self._recorder.queued()
+        self._recorder.queue_depth += 1
         if self._order is not None:
             self._order.expect(entry)
         if not self._dispatch_is_due:
@@ -185,41 +183,39 @@ class Scheduler:
         if self._is_dispatching:
             return
         self._is_dispatching = True
+        wake_ns = None
+        queue = self._queue
+        begun_ns = 0
         try:
-            wake_ns = self._dispatch_batches()
+            while queue.size:
+                now_ns = self._now_ns()
+                begun_ns = begun_ns or now_ns
+                if now_ns - begun_ns >= LOOP_SHARE_NS:
+                    # What has waited for the loop meanwhile comes first.
+                    self._dispatch_is_due = True
+                    self._timers.call_soon(self._dispatch)
+                    return
+                if queue.timed:
+                    for expired in queue.expire(now_ns):
+                        self._expire(expired, now_ns)
+                worker = self._pool.free(now_ns)
+                if worker is None:
+                    wake_ns = earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
+                    break
+                batch = self._batcher.next_batch(queue, now_ns)
+                if batch is None:
+                    break
+                if isinstance(batch, Wait):
+                    wake_ns = earliest(queue.next_expiry_ns(), batch.until_ns)
+                    break
+                self._recorder.queue_depth -= len(batch)
+                work = _Batch(self, batch, worker, now_ns)
+                self._running.add(work)
+                self._pool.workers[worker].submit(work)
         finally:
             self._is_dispatching = False
         if wake_ns != self._timer_ns:
             self._arm(wake_ns)
-
-    def _dispatch_batches(self) -> int | None:
-        """Hands out every batch that can go; returns when to look again."""
-        queue = self._queue
-        begun_ns = 0
-        while queue.size:
-            now_ns = self._now_ns()
-            begun_ns = begun_ns or now_ns
-            if now_ns - begun_ns >= LOOP_SHARE_NS:
-                # What has waited for the loop meanwhile comes first.
-                self._dispatch_is_due = True
-                self._timers.call_soon(self._dispatch)
-                return self._timer_ns
-            if queue.timed:
-                for expired in queue.expire(now_ns):
-                    self._expire(expired, now_ns)
-            worker = self._pool.free(now_ns)
-            if worker is None:
-                return earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
-            batch = self._batcher.next_batch(queue, now_ns)
-            if batch is None:
-                return None
-            if isinstance(batch, Wait):
-                return earliest(queue.next_expiry_ns(), batch.until_ns)
-            self._recorder.dequeued(len(batch))
-            work = _Batch(self, batch, worker, now_ns)
-            self._running.add(work)
-            self._pool.workers[worker].submit(work)
-        return None
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)
@@ -239,7 +235,7 @@ class Scheduler:
             self._dispatch()
 
     def _expire(self, entry: Pending, now_ns: int) -> None:
-        self._recorder.dequeued()
+        self._recorder.queue_depth -= 1
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - entry.request.received_ns)
         entry.is_counted = True
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -277,7 +273,7 @@ class Scheduler:
 
     def _withdraw(self, entry: Pending) -> None:
         if self._queue.remove(entry):
-            self._recorder.dequeued()
+            self._recorder.queue_depth -= 1
         if self._order is not None:
             self._order.forget(entry)
         if not entry.is_counted:
@@ -300,7 +296,7 @@ class Scheduler:
         waiting = list(self._queue)
         for entry in waiting:
             self._queue.remove(entry)
-        self._recorder.dequeued(len(waiting))
+        self._recorder.queue_depth -= len(waiting)
         running = [entry for batch in self._running for entry in batch.entries if not entry.is_over]
         now_ns = self._now_ns()
         for entry in (*waiting, *running):
@@ -319,7 +315,7 @@ class Scheduler:
         self._is_closed = True
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
-        await self._pool.close()
+        await asyncio.gather(*(worker.close() for worker in self._pool.workers))
 
 
 def _ignore() -> None:

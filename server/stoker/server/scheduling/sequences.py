@@ -9,20 +9,103 @@ is no sequence: when a START is lost or fails, the requests behind it are refuse
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature
+from stoker.server.core.completion import Completion
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
-from stoker.server.core.sequence import ControlKind, SequenceBatching, SequenceMark
-from stoker.server.core.timers import Timers
+from stoker.server.core.sequence import Array, ControlKind, SequenceBatching, SequenceMark
+from stoker.server.core.timers import Timer, Timers
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
-from stoker.server.scheduling.open_sequence import Member, OpenSequence
+from stoker.server.scheduling.pending import Pending
 from stoker.server.scheduling.queue import earliest
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequence_tensors import control_arrays, first_states, id_array, next_states
+
+
+class OpenSequence:
+    """Confined to: the event loop.
+
+    Attributes:
+        id: What clients call it.
+        states: What the next request is given, by input name.
+        waiting: Requests behind the one that runs.
+        running: The one that runs.
+        idle: Rings when nothing has come for too long.
+        is_admitted: Whether it counts among those in progress.
+    """
+
+    __slots__ = ("id", "idle", "is_admitted", "running", "states", "waiting")
+
+    def __init__(self, sequence_id: int | str, states: dict[str, Array]) -> None:
+        self.id = sequence_id
+        self.states = states
+        self.waiting: deque[Member] = deque()
+        self.running: Member | None = None
+        self.idle: Timer | None = None
+        self.is_admitted = False
+
+    def rest(self) -> None:
+        """Nothing waits any more for it to be idle too long."""
+        if self.idle is not None:
+            self.idle.cancel()
+            self.idle = None
+
+
+class Member(Completion[InferResponse]):
+    """The completion of one accepted request of a sequence. Confined to: the event loop.
+
+    Attributes:
+        sequence: Its sequence.
+        request: What was asked.
+        mark: Its place in the sequence.
+        timeout_ns: When its time in the queue runs out; None: never.
+        ended: Called once, when it was answered or withdrawn.
+        expiry: Rings when it has waited for its turn too long.
+        flight: What the inner scheduler gave for it; None: it waits for its turn.
+    """
+
+    __slots__ = ("_withdraw_from", "ended", "expiry", "flight", "mark", "request", "sequence", "timeout_ns")
+
+    def __init__(
+        self,
+        sequence: OpenSequence,
+        request: InferRequest,
+        mark: SequenceMark,
+        now_ns: int,
+        done: Done,
+        ended: Callable[[], None],
+        withdraw: "Callable[[Member], None]",
+    ) -> None:
+        """Accepted at `now_ns`; `withdraw` takes it back."""
+        super().__init__(done)
+        self.sequence = sequence
+        self.request = request
+        self.mark = mark
+        self.timeout_ns = now_ns + request.timeout_us * 1_000 if request.timeout_us else None
+        self.ended = ended
+        self.expiry: Timer | None = None
+        self.flight: Pending | None = None
+        self._withdraw_from = withdraw
+
+    def _withdraw(self) -> None:
+        self._withdraw_from(self)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a worker has taken it, so that the model sees it."""
+        return self.flight is not None and self.flight.dispatched_ns > 0
+
+    def silence(self) -> None:
+        """Nothing waits any more for it to have waited too long."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
+
 
 log = logging.getLogger("stoker.scheduling")
 
@@ -301,7 +384,6 @@ class SequenceScheduler:
 
     def _withdraw(self, member: Member) -> None:
         """Its client has left. What a worker has is run all the same, and what it leaves counts: another request must wait for it."""
-        member.is_over = True
         self._members.discard(member)
         if member.flight is None:
             self._count_cancelled(member)
@@ -346,10 +428,9 @@ class SequenceScheduler:
     def _deliver(self, member: Member, response: EngineResult) -> None:
         if member.is_over:
             return
-        member.is_over = True
         self._members.discard(member)
         try:
-            member.done(response)
+            member.complete(response)
         except Exception:  # a defect of one front; the sequence goes on all the same
             log.exception("taking the answer of a request raised")
         self._end(member)

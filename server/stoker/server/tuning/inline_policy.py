@@ -37,17 +37,9 @@ class _SizeClass:
         self._dwelt_runs = 0
 
     def ran(self, cpu_ns: int) -> None:
-        if self.is_on_loop:
-            self._check_dwell(cpu_ns)
-        elif cpu_ns > INLINE_QUICK_NS:
-            self._quick = max(0, self._quick - INLINE_SLOW_COST_RUNS)
-        else:
-            self._quick += 1
-            if self._quick >= self._needed:
-                self.is_on_loop = True
-                self._runs = self._slow = self._dwelt_runs = 0
-
-    def _check_dwell(self, cpu_ns: int) -> None:
+        if not self.is_on_loop:
+            self._ran_in_thread(cpu_ns)
+            return
         self._runs += 1
         if cpu_ns > INLINE_SLOW_NS:
             self._slow += 1
@@ -60,6 +52,15 @@ class _SizeClass:
         if self._runs >= INLINE_WINDOW_RUNS:
             self._dwelt_runs += self._runs
             self._runs = self._slow = 0
+
+    def _ran_in_thread(self, cpu_ns: int) -> None:
+        if cpu_ns > INLINE_QUICK_NS:
+            self._quick = max(0, self._quick - INLINE_SLOW_COST_RUNS)
+            return
+        self._quick += 1
+        if self._quick >= self._needed:
+            self.is_on_loop = True
+            self._runs = self._slow = self._dwelt_runs = 0
 
 
 class InlinePolicy:
