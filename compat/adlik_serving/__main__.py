@@ -1,7 +1,7 @@
 """`adlik_serving`: Stoker's `serve` with Adlik's flags and defaults.
 
 A front whose port is 0 or not given is off, all interfaces are bound, the repository is looked at every 10 s, and metadata below /v1 is
-answered in Adlik's form. Binding all interfaces is what Adlik does and what scripts written for it expect (a container's port, another
+served in Adlik's form. Binding all interfaces is what Adlik does and what scripts written for it expect (a container's port, another
 host); one line says so. Flags of Adlik's that have no counterpart are accepted with a line that says so, except where ignoring one would
 make the server less safe than it was asked to be. Every flag of `serve` may be given too.
 """

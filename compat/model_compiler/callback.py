@@ -55,7 +55,7 @@ def send_result(url: str, result: Mapping[str, str], *, pause: Callable[[float],
                 return True
         except urllib.error.HTTPError as error:
             with error:
-                logger.warning("callback %s answered %d %s", url, error.code, error.reason)
+                logger.warning("callback %s returned %d %s", url, error.code, error.reason)
             if error.code < _FIRST_SERVER_ERROR:
                 return False
         except OSError as error:  # URLError, timeouts, broken connections

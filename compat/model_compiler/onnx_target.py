@@ -24,7 +24,7 @@ VARIABLE = -1
 
 
 def serve_onnx(source: OnnxModel, job: Job) -> ServedOnnx:
-    """Writes the model as it computes: nothing is converted, so that its answers are the source's to the last bit.
+    """Writes the model as it computes: nothing is converted, so that its responses are the source's to the last bit.
 
     Raises:
         OptionError: the request asks for a precision, or its shapes or formats do not fit.

@@ -2,7 +2,7 @@
 
     python examples/digits/compile_gcu.py
 
-Clients see no difference: names, datatypes and shapes are the same, and so are the answers. One engine holds several batch sizes; a batch
+Clients see no difference: names, datatypes and shapes are the same, and so are the results. One engine holds several batch sizes; a batch
 runs as the smallest that takes it. The command below is all there is to it; this script only adds the labels and a configuration in
 Adlik's form. The same sources give the same bytes, so the sample in the repository can be rebuilt and compared.
 """

@@ -6,7 +6,7 @@
     STOKER_URL=http://127.0.0.1:9501 python examples/digits/evaluate.py     # one server address, one protocol
 
 Every image is a request of its own, one after the other. The same images go through ONNX Runtime in this process, where it is installed:
-the server must answer the same, or, where the model is compiled for another precision, be as right within half a percentage point. Exits 0
+the server must return the same, or, where the model is compiled for another precision, be as right within half a percentage point. Exits 0
 if every protocol reaches 0.97 and agrees, 1 if not.
 """
 

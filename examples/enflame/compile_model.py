@@ -3,7 +3,7 @@
     python examples/enflame/compile_model.py --folder /tmp/enflame
     serve --model_base_path=/tmp/enflame/model_repos
 
-`<folder>/model/resnet50.onnx` is the model; where there is none, one with weights from a seed is built, whose answers mean nothing: put a
+`<folder>/model/resnet50.onnx` is the model; where there is none, one with weights from a seed is built, whose results mean nothing: put a
 trained file there, and everything after it is the same. `model_compiler` is Adlik's interface, part of stoker-compat, which this script
 finds in the checkout. Needs the extra `compile`.
 """

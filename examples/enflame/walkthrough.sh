@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From an ONNX model to the answer of a served one on a simulated Enflame i20, in six steps; takes a minute or two, needs no card.
+# From an ONNX model to the results of a served one on a simulated Enflame i20, in six steps; takes a minute or two, needs no card.
 #
 #     examples/enflame/walkthrough.sh [FOLDER]
 #
 # FOLDER (a temporary one, removed at the end, unless given) gets the model, the repository and the logs. PYTHON says which Python runs it
-# (.venv/bin/python); it needs the extras compile, examples and test. Ends with 0 if the served model answers as its source does.
+# (.venv/bin/python); it needs the extras compile, examples and test. Ends with 0 if the served model's results are those of its source.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -58,11 +58,11 @@ cat "$folder/ready.json"
 port="$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["grpc_port"])' "$folder/ready.json")"
 
 step "5. A client asks, over Adlik's protocol"
-source_answers=("$python" "$root/examples/enflame/source_answers.py" --model "$folder/model/resnet50.onnx" --folder "$folder/data")
+source_results=("$python" "$root/examples/enflame/source_results.py" --model "$folder/model/resnet50.onnx" --folder "$folder/data")
 photographs="$("$python" -c 'from pathlib import Path; from sklearn import datasets; print(Path(datasets.__file__).parent / "images")')"
-"${source_answers[@]}" "$photographs"
+"${source_results[@]}" "$photographs"
 "$python" "$root/examples/resnet50/client.py" -m resnet50 -b 2 -c 5 -u "127.0.0.1:$port" -t "$folder/data/val_map.txt" \
-    "$photographs" "$folder/data/imagenet_class.txt" | tee "$folder/answers.txt"
+    "$photographs" "$folder/data/imagenet_class.txt" | tee "$folder/results.txt"
 
 step "6. The result"
-"${source_answers[@]}" --compare "$folder/answers.txt" "$photographs"
+"${source_results[@]}" --compare "$folder/results.txt" "$photographs"

@@ -3,7 +3,7 @@
     python examples/resnet50/build.py --repository /tmp/models
     serve --model_base_path=/tmp/models
 
-The weights come from a seed, so the same command writes the same model; its answers mean nothing. Input `data` FP32 [3, 224, 224] per
+The weights come from a seed, so the same command writes the same model; its results mean nothing. Input `data` FP32 [3, 224, 224] per
 row, normalised as for ImageNet; output `resnetv17_dense0_fwd` FP32 [1000], logits, as the public ONNX model zoo names them. Needs `onnx`.
 """
 

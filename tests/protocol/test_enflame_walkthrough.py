@@ -35,23 +35,23 @@ def test_walkthrough_converts_compiles_serves_and_infers(tmp_path):
     assert "\nmodel_repos\n    resnet50\n        1\n            model.exec\n        config.pbtxt\n    resnet50_1.zip\n" in done.stdout
     assert len(re.findall(r"^Image: '.*', result: \[\{'idx': \d+, 'score': ", done.stdout, re.MULTILINE)) == 2
     assert "ACC: 2 of 2 is 100.0% \n" in done.stdout
-    assert "the served model answers as its source does" in done.stdout
+    assert "the served model's results are those of its source" in done.stdout
     with zipfile.ZipFile(tmp_path / "model_repos" / "resnet50_1.zip") as archive:
         assert archive.namelist() == ["1/model.exec", "config.pbtxt"]
     (ready,) = re.findall(r'^\{"grpc_port".*\}$', done.stdout, re.MULTILINE)
     assert not is_running(json.loads(ready)["pid"])
 
     # The same answers, with one score changed, and with one picture left out, are distinguished from the source's.
-    answers = (tmp_path / "answers.txt").read_text()
+    answers = (tmp_path / "results.txt").read_text()
     first, rest = answers.split("\n", 1)
     for tampered, complaint in (
-        (re.sub(r"'score': \d", "'score': 9", first, count=1) + "\n" + rest, "place 1 is class"),
-        (rest, "the client printed no answer"),
+        (re.sub(r"'score': \d", "'score': 9", first, count=1) + "\n" + rest, "rank 1 is class"),
+        (rest, "the client printed no result"),
     ):
         (tmp_path / "tampered.txt").write_text(tampered)
         command = [
             sys.executable,
-            EXAMPLE / "source_answers.py",
+            EXAMPLE / "source_results.py",
             "--model",
             tmp_path / "model/resnet50.onnx",
             "--folder",

@@ -92,10 +92,10 @@ class AsyncClient(abc.ABC):
         queue_timeout_s: float | None = None,
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> AsyncIterator[InferResult]:
-        """Sends one request for each item of `inputs` and yields the answers as they come.
+        """Sends one request for each item of `inputs` and yields the responses as they come.
 
-        gRPC: one bidirectional stream; requests are in work together, and a decoupled model may answer each any number of times. HTTP: the
-        requests go one after the other, each answered once. The n-th request (from 0) has the id `<request_id><n>`. The first failing
+        gRPC: one bidirectional stream; requests run concurrently, and a decoupled model may return any number of responses to each. HTTP:
+        requests go one after the other, with one response each. The n-th request (from 0) has the id `<request_id><n>`. The first failing
         request ends the stream with its error. Nothing is retried. Leaving the loop early cancels what is in work. `timeout_s` bounds
         the whole stream; None: no limit. The other arguments are those of `infer`.
         """
@@ -119,7 +119,7 @@ class AsyncClient(abc.ABC):
         return await self._run(self._dialect.is_ready(), timeout_s)
 
     async def is_model_ready(self, model: str, version: int | str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether that version (None: any) answers requests; False also for an unknown model."""
+        """Whether that version (None: any) is ready for requests; False also for an unknown model."""
         try:
             return await self._run(self._dialect.is_model_ready(model, version_text(version)), timeout_s)
         except NotFound:

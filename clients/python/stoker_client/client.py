@@ -25,7 +25,7 @@ class Client(abc.ABC):
     """A connection to one server; made by `connect`, `GrpcClient` or `HttpClient`.
 
     Every call takes `timeout_s`: seconds for the whole call, retries included; None means the client's own default, `math.inf` no limit.
-    Every call raises a `StokerError`; `model_metadata` and its like answer with plain dicts in the protocol's field names, equal for both
+    Every call raises a `StokerError`; `model_metadata` and similar methods return plain dicts in the protocol's field names, equal for both
     protocols. Connects at the first call. Thread-safe. Close it, or use it in a `with` block.
     """
 
@@ -91,10 +91,10 @@ class Client(abc.ABC):
         queue_timeout_s: float | None = None,
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> Iterator[InferResult]:
-        """Sends one request for each item of `inputs` and yields the answers as they come.
+        """Sends one request for each item of `inputs` and yields the responses as they come.
 
-        gRPC: one bidirectional stream; requests are in work together, and a decoupled model may answer each any number of times. HTTP: the
-        requests go one after the other, each answered once. The n-th request (from 0) has the id `<request_id><n>`. The first failing
+        gRPC: one bidirectional stream; requests run concurrently, and a decoupled model may return any number of responses to each. HTTP:
+        requests go one after the other, with one response each. The n-th request (from 0) has the id `<request_id><n>`. The first failing
         request ends the stream with its error. Nothing is retried. Leaving the loop early cancels what is in work. `timeout_s` bounds
         the whole stream; None: no limit. The other arguments are those of `infer`.
         """
@@ -119,7 +119,7 @@ class Client(abc.ABC):
         return self._run(self._dialect.is_ready(), timeout_s)
 
     def is_model_ready(self, model: str, version: int | str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether that version (None: any) answers requests; False also for an unknown model."""
+        """Whether that version (None: any) is ready for requests; False also for an unknown model."""
         try:
             return self._run(self._dialect.is_model_ready(model, version_text(version)), timeout_s)
         except NotFound:

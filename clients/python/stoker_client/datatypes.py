@@ -1,7 +1,7 @@
 """Element types: the wire's names (`FP32`) and numpy's, and the wire form of BYTES.
 
 BF16 has no numpy type of its own. Arrays of `ml_dtypes.bfloat16` are recognised without importing ml_dtypes; otherwise send the raw
-bits as uint16 in a `TypedArray(bits, "BF16")`. Answers in BF16 arrive as uint16 bits whatever is installed; `bf16_to_float32` widens them.
+bits as uint16 in a `TypedArray(bits, "BF16")`. Responses in BF16 always arrive as uint16 bits; `bf16_to_float32` widens them.
 """
 
 import struct

@@ -27,7 +27,7 @@ class Call(Generic[T]):
 
     Attributes:
         request: What the transport sends.
-        parse: Reply to answer; raises a `StokerError` where the reply says so, or is malformed.
+        parse: Reply to response; raises a `StokerError` where the reply says so, or is malformed.
         is_read: Whether asking twice changes nothing at the server and costs it little.
     """
 

@@ -1,7 +1,7 @@
 """What can go wrong, as one tree: catch a leaf to react, or `StokerError` to report.
 
     StokerError
-     +- ConnectionFailed          no answer came; `request_may_have_run` says whether the server could have seen the request
+     +- ConnectionFailed          no response came; `request_may_have_run` says whether the server could have seen the request
      +- InvalidRequest            the request contradicts the protocol or the model's signature (also raised before sending)
      |   +- TooLarge              a message is over a size limit
      +- Unauthenticated           no valid credentials
@@ -17,7 +17,7 @@
      +- ClientClosed              the client was closed; a RuntimeError too
      +- ForkedClient              a gRPC client that has connected is used in a child of its process; a RuntimeError too
      +- ServerError               the server or its backend failed
-         +- InvalidResponse       the answer does not keep to the protocol
+         +- InvalidResponse       the response does not keep to the protocol
 
 Every error carries `message`, and `status`: the HTTP status or the gRPC status name it came from, None where it arose in this process.
 """
@@ -40,7 +40,7 @@ class StokerError(Exception):
 
 
 class ConnectionFailed(StokerError):
-    """No answer came: the server could not be reached, or the connection broke.
+    """No response came: the server could not be reached, or the connection broke.
 
     Attributes:
         request_may_have_run: False where the request certainly never left this process.
@@ -121,4 +121,4 @@ class ServerError(StokerError):
 
 
 class InvalidResponse(ServerError):
-    """The server's answer does not keep to the protocol."""
+    """The server's response does not keep to the protocol."""

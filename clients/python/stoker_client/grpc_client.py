@@ -97,7 +97,7 @@ class _Feed(Iterator[Message]):
             return next(self._messages)
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again, in the thread that reads the answers
+        except Exception as error:  # noqa: BLE001 - raised again, in the thread that reads the responses
             self.error = error
             raise StopIteration from None
 
@@ -122,7 +122,7 @@ class _AsyncFeed:
             return await anext(self._messages)
         except StopAsyncIteration:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again, in the task that reads the answers
+        except Exception as error:  # noqa: BLE001 - raised again, in the task that reads the responses
             self.error = error
             raise StopAsyncIteration from None
 
@@ -244,7 +244,7 @@ class GrpcTransport(_ChannelOwner):
         return read_message(request.reply, data)
 
     def submit(self, path: str, message: Message, read: Callable[[bytes], T], timeout_s: float | None) -> "Future[T]":
-        """Starts one unary call. The future holds what `read` makes of the answer, or the `StokerError`; cancelling it ends the call."""
+        """Starts one unary call. The future holds what `read` makes of the response, or the `StokerError`; cancelling it ends the call."""
         method = self._method(path)
         with self._errors():
             call = method.future(message, timeout=timeout_s, metadata=self._metadata)

@@ -26,7 +26,7 @@ class GrpcRequest:
     Attributes:
         path: `/service/method`.
         message: The request.
-        reply: Class of the answer.
+        reply: Class of the response.
     """
 
     path: str
@@ -46,7 +46,7 @@ def read_message(kind: type[M], data: bytes) -> M:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise InvalidResponse(f"the server's answer is not a {kind.DESCRIPTOR.name}: {error}") from error
+        raise InvalidResponse(f"the server's response is not a {kind.DESCRIPTOR.name}: {error}") from error
 
 
 class GrpcDialect(Dialect):
@@ -127,7 +127,7 @@ def _call(method: str, message: Message, reply: type[Message], parse: Callable[[
 
 
 def stream_result(reply: pb.ModelStreamInferResponse) -> InferResult:
-    """One answer of a stream.
+    """One response of a stream.
 
     Raises:
         ServerError: the server reports a failed request in its message rather than as a status.

@@ -166,7 +166,7 @@ def _index(reply: HttpReply) -> list[Facts]:
 
 def _objects(value: Any, where: str) -> list[Facts]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise InvalidResponse(f"{where} of the server's answer is not a list of objects")
+        raise InvalidResponse(f"{where} of the server's response is not a list of objects")
     return value
 
 
@@ -174,14 +174,14 @@ def _parsed(body: bytes | memoryview, kind: type[Any]) -> Any:
     try:
         value = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
-        raise InvalidResponse(f"the server's answer is not JSON: {error}") from error
+        raise InvalidResponse(f"the server's response is not JSON: {error}") from error
     if not isinstance(value, kind):
-        raise InvalidResponse(f"the server's answer is a JSON {type(value).__name__}; expected a {kind.__name__}")
+        raise InvalidResponse(f"the server's response is a JSON {type(value).__name__}; expected a {kind.__name__}")
     return value
 
 
 def read_infer_result(reply: HttpReply) -> InferResult:
-    """The outputs of an answer, whether they came as binary or as JSON.
+    """The outputs of a response, whether they came as binary or as JSON.
 
     Raises:
         StokerError: the reply is an error. InvalidResponse: it contradicts itself.
@@ -207,7 +207,7 @@ def read_infer_result(reply: HttpReply) -> InferResult:
             at += size
         info[name] = TensorInfo(datatype, shape)
     if at != len(body):
-        raise InvalidResponse(f"the server's answer has {len(body) - at} bytes behind its last output")
+        raise InvalidResponse(f"the server's response has {len(body) - at} bytes behind its last output")
     result = InferResult(
         outputs,
         model_name=str(head.get("model_name", "")),

@@ -47,11 +47,11 @@ _SHOWN_CHARACTERS = 500
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes | memoryview) -> StokerError:
-    """The error for an answer with `status`; the text is the body's `error` field, or the body itself where it has none."""
+    """The error for a response with `status`; the text is the body's `error` field, or the body itself where it has none."""
     text = _message(status, bytes(body))
     retry_after_s = _seconds(headers.get("retry-after"))
     kind = _KINDS.get(status, InvalidRequest if 400 <= status < 500 else ServerError)
-    if status == 400 and _UNKNOWN_MODEL in text:  # what KServe servers of Triton's line answer where others say 404
+    if status == 400 and _UNKNOWN_MODEL in text:  # Triton and servers like it send 400 where others send 404
         kind = NotFound
     elif status == 503 and (retry_after_s is not None or _QUEUE_FULL in text):
         kind = Overloaded

@@ -55,8 +55,8 @@ class InferResult(dict[str, Array]):
     `bytes`, BF16 outputs bits in uint16.
 
     Attributes:
-        model_name: The model that answered.
-        model_version: The version that answered, as the server spells it.
+        model_name: The model that responded.
+        model_version: The version that responded, as the server spells it.
         request_id: The id of the request.
         parameters: The response's parameters.
         info: Datatype and shape of each output on the wire.

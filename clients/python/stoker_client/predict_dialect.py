@@ -14,9 +14,9 @@ class PredictDialect(Protocol):
     """Both questions in the words of one protocol. Stateless, and so thread-safe."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """Ways to ask what a model takes and gives, to be tried in turn while the answer is `InvalidResponse` or `Unsupported`.
+        """Ways to ask what a model takes and gives, to be tried in turn while the response is `InvalidResponse` or `Unsupported`.
 
-        The answer has the fields of KServe's metadata: `name`, `versions`, `platform`, `inputs` and `outputs` with `name`, `datatype`,
+        The response has the fields of KServe's metadata: `name`, `versions`, `platform`, `inputs` and `outputs` with `name`, `datatype`,
         `shape` (batch dimension included, -1 where it is open).
         """
 
@@ -25,7 +25,7 @@ class PredictDialect(Protocol):
 
         Args:
             request: The request. Ids and parameters are sent if the protocol has fields for them.
-            facts: The model's metadata; protocols whose answers do not name outputs and types need it.
+            facts: The model's metadata; protocols whose responses do not name outputs and types need it.
         """
 
 

@@ -27,7 +27,7 @@ class RetryPolicy:
         max_attempts: Times a call is sent at most, the first included.
         first_backoff_s: Upper end of the first wait; each further one is up to twice as long.
         max_backoff_s: Longest wait. A server that asks for a longer one gets no retry: the error is raised.
-        budget: Retries the client may spend in a row; every answered call gives a tenth of one back.
+        budget: Retries the client may spend in a row; every completed call gives a tenth of one back.
     """
 
     max_attempts: int = 4
@@ -87,7 +87,7 @@ class RetryBudget:
             return True
 
     def refund(self) -> None:
-        """A call was answered: gives a part of a retry back."""
+        """A call was completed: gives a part of a retry back."""
         with self._lock:
             self._left = min(self._size, self._left + self._REFUND)
 
@@ -130,7 +130,7 @@ class Attempts:
         return left_s
 
     def succeeded(self) -> None:
-        """The attempt was answered."""
+        """The attempt got a response."""
         self._budget.refund()
 
     def wait_after(self, error: StokerError) -> float:
@@ -153,7 +153,7 @@ class Attempts:
 
 
 def send_with_retries(send: Callable[[float | None], T], attempts: Attempts, timing: Timing) -> T:
-    """The answer of `send`, which is given the seconds left (None: no limit), and is called again as `attempts` allows.
+    """The result of `send`. It gets the seconds left (None: no limit), and is called again as `attempts` allows.
 
     Raises:
         StokerError: that of the last attempt.

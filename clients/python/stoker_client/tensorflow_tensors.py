@@ -53,7 +53,7 @@ def set_tensor(proto: Any, tensor: EncodedTensor) -> None:
 
 
 def result_of(tensors: Mapping[str, Any], model: str, version: str) -> InferResult:
-    """The outputs of an answer, in the order of their names, which is the only one that a map has.
+    """The outputs of a response, in the order of their names, which is the only one that a map has.
 
     Raises:
         InvalidResponse: type, shape and content of one contradict each other.

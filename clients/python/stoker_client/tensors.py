@@ -92,7 +92,7 @@ def decode_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes | memo
 
 
 def decode_elements(name: str, datatype: str, shape: Sequence[int], elements: Any) -> Array:
-    """The tensor from a sequence of Python or protobuf values, flat or nested: servers may answer so although raw data was asked for.
+    """The tensor from a sequence of Python or protobuf values, flat or nested. A server may send it instead of requested raw data.
 
     Raises:
         InvalidResponse: the elements do not fit `datatype` or `shape`.

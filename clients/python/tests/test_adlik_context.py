@@ -244,8 +244,8 @@ def _short(request: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (_other_model, "the server answered for model 'other', asked was 'echo'"),
-        (_no_outputs, "the answer lacks output 'x'; it has none"),
+        (_other_model, "the server responded for model 'other', asked was 'echo'"),
+        (_no_outputs, "the response lacks output 'x'; it has none"),
         (_short, "output 'x' DT_FLOAT[2, 4] needs 32 bytes, got 3"),
     ],
 )

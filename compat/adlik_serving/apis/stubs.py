@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 
 def stub_class(service: str, methods: Mapping[str, tuple[type[Message], type[Message]]]) -> type[Any]:
-    """The stub of `adlik.serving.<service>`; `methods` are its unary methods with the classes of request and answer."""
+    """The stub of `adlik.serving.<service>`; `methods` are its unary methods with the classes of request and response."""
 
     def __init__(self: Any, channel: grpc.Channel) -> None:  # noqa: N807 - it becomes the class's own
         for name, (request, reply) in methods.items():

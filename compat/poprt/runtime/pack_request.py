@@ -25,7 +25,7 @@ class PackRequest:
         lengths: Its tokens in each group of inputs.
         outputs: Memory of the caller, by name; None: allocated, and all outputs are wanted.
         is_batched: Whether the request gave arrays [1, length, ...]; allocated outputs then have that dimension too.
-        future: Its answer.
+        future: Its result.
     """
 
     inputs: Mapping[str, Array]

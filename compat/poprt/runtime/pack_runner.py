@@ -162,7 +162,7 @@ class PackRunner(ModelRunner):
             for number, placed in enumerate(pack.items):
                 try:
                     outputs = placed.item.deliver(self.layout, results, placed.starts, number)
-                except Exception as error:  # noqa: BLE001 - a caller took his memory back: the others still get their answers
+                except Exception as error:  # noqa: BLE001 - a caller took his memory back: the others still get their responses
                     placed.item.future.set_exception(error)
                 else:
                     placed.item.future.set_result(outputs)

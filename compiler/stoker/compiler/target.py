@@ -57,7 +57,7 @@ class ServedPart:
         config: As `Artefact.config`, with the parameters that select this part.
         files: Further text files of a version's folder, by name.
         datatypes: As `Artefact.datatypes`, by the tensors' names in this part's model.
-        not_servable: Why a server would answer otherwise than the source; empty where it would not.
+        not_servable: Why a server's results would differ from those of the source model; empty: they would not.
     """
 
     suffix: str

@@ -1,6 +1,6 @@
 """The composition root: builds the server from its parts, runs it, and takes it down. The only file that knows every class.
 
-Start: check the repository, bind the ports (so that health answers while models load), load, print the table, say ready.
+Start: check the repository, bind the ports (so that health requests get a response while models load), load, print the table, say ready.
 Stop: ready turns false, the fronts take no new work (after the shutdown delay), what is in flight finishes within the exit timeout, models
 unload.
 """

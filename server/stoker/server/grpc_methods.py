@@ -24,7 +24,7 @@ def grpc_methods(
     """KServe v2 with Triton's extensions, Adlik's and TensorFlow Serving's services, health, and reflection where asked for.
 
     Args:
-        engine: What answers.
+        engine: Runs the requests.
         limits: Bounds on what clients send.
         adlik: Adlik's services.
         extensions: KServe v2's extensions; None: with their default settings.

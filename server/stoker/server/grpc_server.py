@@ -41,7 +41,7 @@ class GrpcFrontend:
         """Listens on `address:port` once started.
 
         Args:
-            engine: What answers.
+            engine: Runs the requests.
             limits: Bounds on what clients send.
             address: Where to listen.
             port: Where to listen; 0: any free one.

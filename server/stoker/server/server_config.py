@@ -64,7 +64,7 @@ class ServerConfig:
         grpc_address, http_address, metrics_address: Addresses to bind.
         grpc_port, http_port: Ports; 0 = any free one; None = that front is off.
         metrics_port: A port of its own for /metrics; None = only on the HTTP port.
-        metrics_on_http: Whether the HTTP port answers /metrics.
+        metrics_on_http: Whether the HTTP port serves /metrics.
         api_key: The bearer token that every call but those of health must bring, on every port; None: none.
         backend_settings: By backend, its settings.
         notices: Lines to log at the start: flags without effect, and warnings.

@@ -6,7 +6,7 @@ The handlers are Python's own (`signal.signal`), not the loop's: a loop gives ba
 that comes just then would end the process by the signal instead of with an exit code.
 
 Delay: not ready, but every request is served, so that load balancers can stop sending. Drain: new requests are refused, what is in flight
-finishes within the exit timeout. End: the last answers leave, models unload; all of this takes at most `END_S` more.
+finishes within the exit timeout. End: the last responses leave, models unload; all of this takes at most `END_S` more.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ log = logging.getLogger("stoker.server")
 END_S: Final = 0.8
 #: What each writer has at least, even then.
 WRITE_S: Final = 0.05
-#: What of this the last answers have, where the exit timeout is used up.
+#: What of this the last responses have, where the exit timeout is used up.
 RESPONSE_TIMEOUT_S: Final = 0.3
 #: What of this the models have to unload, at least.
 UNLOAD_S: Final = 0.2
@@ -118,7 +118,7 @@ async def take_down(
     (but for `WRITE_S` of each writer).
 
     Args:
-        engine: What answers.
+        engine: Runs the requests.
         frontends: What listens.
         manager: What holds the models.
         exit_timeout_s: For what is in flight.
@@ -130,7 +130,7 @@ async def take_down(
     loop = asyncio.get_running_loop()
     end_s = loop.time() + exit_timeout_s + END_S
     engine.begin_shutdown()
-    # The ports stay open while requests are answered, so that a probe hears "not ready" and a late client why it is refused.
+    # The ports stay open while requests are completed, so that a probe hears "not ready" and a late client why it is refused.
     left_s = await engine.drained(exit_timeout_s)
     await _within("closing the connections", frontends.stop(max(left_s, RESPONSE_TIMEOUT_S)), end_s - UNLOAD_S - loop.time())
     unload_s = min(LONGEST_UNLOAD_S, end_s - loop.time())

@@ -381,7 +381,7 @@ def test_batch_size_after_growth_is_reported() -> None:
 
 def test_a_decoupled_model_needs_a_backend_that_streams_and_threads() -> None:
     text = X + N + Y + "max_batch_size: 4 model_transaction_policy { decoupled: true }"
-    assert "answers every request exactly once" in problems_of(text, BATCHABLE)[0]
+    assert "returns exactly one response to a request" in problems_of(text, BATCHABLE)[0]
     streaming = onnx_like()
     streaming.streams = True
     assert completed(text, BATCHABLE, streaming).config.signature.is_decoupled

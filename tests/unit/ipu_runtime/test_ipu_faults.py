@@ -122,7 +122,7 @@ def test_hanging_device_is_aborted_after_the_host_sync_timeout(tmp_path: Path) -
         error = recorder.error()
 
         assert isinstance(error, UnknownRuntimeError)
-        assert "no answer for 300 s" in str(error)
+        assert "no response for 300 s" in str(error)
 
 
 def test_session_can_be_stopped_while_its_device_hangs(tmp_path: Path) -> None:

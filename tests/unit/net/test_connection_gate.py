@@ -214,7 +214,7 @@ def test_reserved_slot_of_the_http_port_serves_only_health():
         client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
         status, answer = await client.answer()
         assert (status, b"retry-after: 1" in answer) == (503, True)
-        assert b"answered for health, metrics and administration only" in answer
+        assert b"serves health, metrics and administration only" in answer
         go.set()
         assert (await peer.answer())[0] == 200
         for each in (probe, client):
@@ -271,7 +271,7 @@ def test_reserved_slot_of_the_grpc_port_serves_only_health():
             async with connected(port) as probe:
                 assert (await probe.call(path=health)).status == ("0", "")
                 code, text = (await probe.call(path=infer)).status
-                assert (code, "answered for health, metrics and administration only" in text) == ("14", True)
+                assert (code, "serves health, metrics and administration only" in text) == ("14", True)
             go.set()
             assert (await first.ended(stream_id)).status == ("0", "")
 

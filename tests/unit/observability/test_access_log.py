@@ -77,7 +77,7 @@ def test_access_log_line_contains_client_request_and_duration(log: Callable[[int
     assert answers == [answer]
     assert written_log.lines() == [
         {
-            "message": "an inference request was answered",
+            "message": "an inference request was completed",
             "protocol": "kserve-grpc",
             "model": "m",
             "version": 4,

@@ -60,9 +60,9 @@ def test_optional_parts_of_paths_are_bracketed_in_position(script: ModuleType):
 @pytest.mark.parametrize(
     ("notes", "fragment"),
     [
-        ({"note": [{"calls": ["no.Such/Call"], "answer": "differs", "text": ""}], "absent": []}, "no.Such/Call"),
+        ({"note": [{"calls": ["no.Such/Call"], "support": "differs", "text": ""}], "absent": []}, "no.Such/Call"),
         ({"note": [], "absent": [{"calls": ["inference.GRPCInferenceService/ModelInfer"], "text": ""}]}, "ModelInfer"),
-        ({"note": [{"calls": ["GET /v2"], "answer": "maybe", "text": ""}], "absent": []}, "answer = 'maybe'"),
+        ({"note": [{"calls": ["GET /v2"], "support": "maybe", "text": ""}], "absent": []}, "support = 'maybe'"),
     ],
 )
 def test_notes_of_otherwise_served_calls_are_refused(script: ModuleType, notes: dict[str, object], fragment: str):

@@ -382,7 +382,7 @@ def test_callback_that_raises_does_not_end_the_sequence(caplog):
     rig.ask("1", end(), value=2)
     rig.finish_all()
     assert rig.out("1") == 3
-    assert "taking the answer of a request raised" in caplog.text
+    assert "the result callback of a request raised" in caplog.text
 
 
 def test_state_of_a_sequence_holds_no_batch_of_others_in_memory():

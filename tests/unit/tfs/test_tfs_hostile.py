@@ -134,6 +134,6 @@ def test_rest_request_ends_at_its_deadline():
     scope = {"method": "POST", "path": "/v1/models/simple:predict", "query_string": b"", "headers": []}
     asyncio.run(v1.respond(scope, receive, send))
     assert sent[0]["status"] == 504
-    assert b"not answered within 0.01 s" in sent[1]["body"]
+    assert b"not completed within 0.01 s" in sent[1]["body"]
     assert engine.cancelled
     assert engine.reserved_bytes == 0

@@ -80,7 +80,7 @@ def test_calls_request_outputs_without_a_json_form_as_binary_data(datatype):
     texts = {call.key: call.text for call in calls_of(description)}
     assert "curl-json" not in texts
     assert '"binary_data_output": true' in texts["curl-binary"]
-    assert texts["curl-binary"].endswith(" -o answer.bin")
+    assert texts["curl-binary"].endswith(" -o response.bin")
     assert "/v2/models/m/infer" not in model_document(description, sample(description, None))["paths"]
 
 

@@ -1,6 +1,6 @@
 """N requests in, one device execution, N outcomes out.
 
-A `BatchProcessor` copies every request's tensors once, runs the instance once, and answers each request with slices of the outputs. The
+A `BatchProcessor` copies every request's tensors once, runs the instance once, and returns slices of the outputs for each request. The
 copies go into the tensors that the instance has bound (`Instance.bound`), or into preallocated `Buffer`s. A request's outcome never depends
 on a batchmate: if the execution of several fails, each is run once more alone, so that only the culprit fails.
 """
@@ -48,7 +48,7 @@ class Share(Protocol):
 
     @property
     def responses(self) -> ResponseSink | None:
-        """Takes the responses of a model that may answer any number of times; None: exactly one answer is wanted."""
+        """Takes the responses of a model that may return any number of responses; None: exactly one response is wanted."""
 
 
 @dataclass(frozen=True, slots=True)

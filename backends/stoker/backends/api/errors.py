@@ -70,7 +70,7 @@ class Forbidden(ServingError):
 
 
 class RestrictedCall(Forbidden):
-    """A call of a restricted kind without its key; a kind of its own because Triton answers it as unavailable over gRPC."""
+    """A call of a restricted kind without its key; a kind of its own because Triton's gRPC status for it is UNAVAILABLE."""
 
 
 class NotFound(ServingError):
@@ -112,7 +112,7 @@ class DeadlineExceeded(ServingError):
 
 
 class QueueTimeout(DeadlineExceeded):
-    """The request waited in the queue longer than its queue policy allows; a kind of its own because Triton answers it as unavailable."""
+    """The request waited longer than its queue policy allows; a kind of its own because Triton's status for it is UNAVAILABLE."""
 
 
 class Cancelled(ServingError):

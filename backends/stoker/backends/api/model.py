@@ -48,7 +48,7 @@ class ModelSignature:
         inputs: In config order.
         outputs: In config order.
         max_batch_size: 0: tensors have no batch dimension. n > 0: a leading dimension of 1..n rows precedes `dims`.
-        is_decoupled: Whether a request may be answered any number of times (`model_transaction_policy.decoupled`).
+        is_decoupled: Whether a request may have any number of responses (`model_transaction_policy.decoupled`).
         batch_inputs: Inputs of the model that are made from the batch.
         batch_outputs: Outputs that are cut into requests by the shapes of an input.
     """

@@ -1,4 +1,4 @@
-"""Where the responses of one request go, when a model may answer any number of times.
+"""Where the responses of one request go, when a model may return any number of responses.
 
 A worker's thread gives them, the event loop takes them; what lies between is bounded, so that a model that is faster than its client waits.
 """

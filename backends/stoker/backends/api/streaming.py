@@ -1,4 +1,4 @@
-"""Models that answer a request any number of times (Triton: decoupled).
+"""Models that return any number of responses to a request (Triton: decoupled).
 
 A backend offers it by `Backend.streams` and by instances of `StreamingInstance`. Requests are not batched with others: each is a stream of
 its own, and an instance runs up to `pipeline_depth` of them side by side, each in a thread.
@@ -88,7 +88,7 @@ class StreamingProcessor(BatchProcessor):
 
 
 class StreamingInstance(Instance):
-    """A loaded model that may answer each request any number of times. Confined to: the one worker that owns it.
+    """A loaded model that may return any number of responses to a request. Confined to: the one worker that owns it.
 
     With `pipeline_depth` above 1, `respond` runs in that many threads at once.
     """

@@ -60,7 +60,7 @@ def compare(artefact: Artefact, source: SourceModel, *, filename: str, is_timed:
         try:
             after = _served_run(served, names, signature)
             expected, found = [before(each) for each in samples.report], [after(each) for each in samples.report]
-            # Fewer rows, too: kernels are chosen by their number, and a lone request must be answered as well as a full batch is.
+            # Fewer rows, too: kernels are chosen by their number, and a single row must be as exact as a full batch.
             for rows in _fewer_rows(batch, samples.report[0]):
                 expected.append({name: array[:rows] for name, array in expected[0].items()})
                 found.append(after({name: array[:rows] for name, array in samples.report[0].items()}))

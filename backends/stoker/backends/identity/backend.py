@@ -26,7 +26,7 @@ MAX_DELAY_MS = 3_600_000.0
 
 
 class IdentityBackend(Backend):
-    """Answers with its inputs. Its models need no file; `model.identity` chooses it where config.pbtxt names no backend."""
+    """Returns its inputs. Its models need no file; `model.identity` chooses it where config.pbtxt names no backend."""
 
     name = "identity"
     platforms = ("identity",)

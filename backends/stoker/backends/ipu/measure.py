@@ -1,4 +1,4 @@
-"""Measures a PopEF file as its clients see it: in a closed loop, each client sending the next batch when it has the answer to its last.
+"""Measures a PopEF file as its clients see it: in a closed loop, each client sending the next batch when it has the response to its last.
 
 With `pacing: realtime` the figures are those of the simulated device behind its queue; with `none` those of this host. A mean latency of
 such a loop is clients x rows / throughput, so more clients than the device can work on at a time raise the latency and nothing else.

@@ -41,7 +41,7 @@ class BoundTensors:
         #: In the shapes that the model knows.
         self._outputs: list[Array] = []
         for spec in signature.inputs:
-            # Zeros, not what the allocator gives: outputs are answers to clients.
+            # Zeros, not what the allocator gives: clients read the outputs.
             array = np.zeros((rows, *spec.model_dims), spec.datatype.numpy)
             self._binding.bind_input(spec.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             self.inputs[spec.name] = array.reshape((rows, *spec.dims))

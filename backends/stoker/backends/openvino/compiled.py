@@ -95,7 +95,7 @@ class CompiledModel:
 
         Args:
             inputs: By name, C-contiguous; with fewer rows than the model is compiled for, zeros are put below them.
-            rows: Rows of the batch that answers are cut to; None: they stay as they come.
+            rows: Rows that the outputs are cut to; None: all rows of the batch.
             output_names: Outputs that are wanted.
 
         Returns:

@@ -24,7 +24,7 @@ from stoker.backends.openvino.parameters import ModelParameters
 log = logging.getLogger("stoker.backends.openvino")
 
 _DEVICE = "CPU"
-#: Generated kernels ("snippets") that fuse several matrix products in eight bits give wrong answers for batches below 16: seen with release
+#: Generated kernels ("snippets") that fuse several matrix products in eight bits give wrong results for batches below 16: seen with release
 #: 2026.4 on a Xeon with AMX, with two products, whatever the quantiser. Without them ResNet-50 in INT8 is as fast.
 _FOR_EIGHT_BITS = {"SNIPPETS_MODE": "DISABLE"}
 

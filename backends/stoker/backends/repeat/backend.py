@@ -1,9 +1,9 @@
-"""A backend that answers each request as often as its input has elements: to try streaming clients with, and the living example of one.
+"""A backend that returns one response for each element of the input: to try streaming clients with, and as an example of such a backend.
 
 It is Triton's repeat example. config.pbtxt says everything, `backend: "repeat"` and `model_transaction_policy { decoupled: true }`
 included; the version folder may be empty, or hold any files:
 
-    input   IN     any numeric type, [-1]    what to answer, one response an element
+    input   IN     any numeric type, [-1]    the values to return, one response for each element
             DELAY  UINT32 [-1]               milliseconds to wait before each response; as many as IN
             WAIT   UINT32 [1]                milliseconds that the request takes at least, all in all
     output  OUT    as IN, [1]                the element
@@ -11,7 +11,7 @@ included; the version folder may be empty, or hold any files:
 
 Parameters:
 
-    streams    requests that one instance answers side by side; 16 where not written
+    streams    requests that one instance runs concurrently; 16 where not written
     fail_at    a place: in stead of the response of that place the request fails, so that error handling can be rehearsed
 """
 
@@ -35,7 +35,7 @@ _DEFAULT_STREAMS = 16
 
 
 class RepeatBackend(Backend):
-    """Answers once per element. Its models need no file; `model.repeat` chooses it where config.pbtxt names no backend."""
+    """Returns one response for each element. Its models need no file; `model.repeat` chooses it where config.pbtxt names no backend."""
 
     name = "repeat"
     platforms = ("repeat",)
@@ -46,7 +46,7 @@ class RepeatBackend(Backend):
     streams = True
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        return ModelFacts(inputs=None, outputs=None, notes=("answers once for each element of IN",))
+        return ModelFacts(inputs=None, outputs=None, notes=("returns one response for each element of IN",))
 
     def check(self, candidate: Candidate) -> Iterator[Violation]:
         for key, least, most in (("streams", 1, MAX_STREAMS), ("fail_at", 0, (1 << 31) - 1)):
@@ -64,7 +64,7 @@ class RepeatBackend(Backend):
 
 
 class RepeatInstance(StreamingInstance):
-    """Answers element by element. Holds no state, so that any number of threads may ask it."""
+    """Returns the elements one by one. Holds no state, so any number of threads may call it."""
 
     def __init__(self, *, streams: int = 1, fail_at: int | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
         """`sleep` waits out the delays, in seconds; a test gives its own."""

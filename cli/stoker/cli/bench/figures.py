@@ -33,7 +33,7 @@ class Figures:
 
     Attributes:
         requests, errors: That ended in it, well and not.
-        requests_per_s: Good answers a second.
+        requests_per_s: Good responses a second.
         mean_us: Mean latency, microseconds.
         latency_us: By percentile.
         send_us, receive_us: Means of the client's own work, see `Trip`.

@@ -21,7 +21,7 @@ class Samples:
     """Every ended request since the load began, in the order of their ends. Confined to: the event loop.
 
     Attributes:
-        ended_ns: When each good answer came.
+        ended_ns: When each good response came.
         latency_ns: From when it was due (open loop) or sent (closed loop).
         send_ns, receive_ns: See `Trip`.
         lag_ns: How long after it was due each was sent; zeros in a closed loop.
@@ -38,7 +38,7 @@ class Samples:
     failures: dict[str, int] = field(default_factory=dict)
 
     def add(self, ended_ns: int, latency_ns: int, trip: Trip, lag_ns: int) -> None:
-        """Notes a good answer."""
+        """Notes a good response."""
         self.ended_ns.append(ended_ns)
         self.latency_ns.append(latency_ns)
         self.send_ns.append(trip.send_ns)
@@ -63,7 +63,7 @@ MOST_TEXTS = 20
 NS_PER_S = 1_000_000_000
 #: Timers of the event loop are a millisecond coarse: it is woken that much earlier and turns until the request is due.
 _EARLY_NS = 1_500_000
-#: Requests of an open loop that may be unanswered; more wait, and their latency counts on.
+#: Requests of an open loop that may be without a response; more wait, and their latency counts on.
 MOST_IN_FLIGHT = 4096
 #: A load whose requests fail at once is not to spin.
 _PAUSE_AFTER_FAILURE_S = 0.01
@@ -154,7 +154,7 @@ class OpenLoop:
     async def _wait_until(self, due_ns: float) -> None:
         left_ns = due_ns - self._clock_ns()
         while True:
-            # Also where it is late: the answers need their turn.
+            # Also where it is late: the responses need their turn.
             await self._sleep(max(0.0, (left_ns - _EARLY_NS) / NS_PER_S))
             left_ns = due_ns - self._clock_ns()
             if left_ns <= 0:

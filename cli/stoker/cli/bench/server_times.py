@@ -12,7 +12,7 @@ class ServerReading:
     """A model's counters at one moment.
 
     Attributes:
-        requests, rows, executions: Answered requests, their rows, and the batches they ran in.
+        requests, rows, executions: Completed requests, their rows, and the batches they ran in.
         ns: Time that all requests together spent in each part, by its name in the statistics.
     """
 

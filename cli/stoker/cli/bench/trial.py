@@ -14,7 +14,7 @@ from stoker.cli.bench.server_times import ServerReading, between
 AGREEING = 3
 #: Waits are cut into such pieces, so that a bound on requests is kept closely and progress is seen.
 _LOOK_S = 0.1
-#: Requests that fail before the first good answer, after which a level is given up.
+#: Requests that fail before the first good response, after which a level is given up.
 _HOPELESS = 20
 
 

@@ -90,13 +90,13 @@ class PredictContext:
         Args:
             inputs: By name an array, or a list with a value for each sample: the first dimension is the batch. Python's own numbers take
                 the type that the model's configuration states.
-            outputs: Names of those wanted; or by name how many of the best classes to answer beside the tensor (a number, or
+            outputs: Names of those wanted; or by name how many of the best classes to return beside the tensor (a number, or
                 `{"cls": number}`); None: all.
             batch_size: Number of samples; None: what the inputs have.
-            iteration: Times the same request is sent, one after the other; the last answer counts.
+            iteration: Times the same request is sent, one after the other; the last response counts.
 
         Raises:
-            StokerError: the request is wrong, or there is no answer to it.
+            StokerError: the request is wrong, or there is no response to it.
         """
         if iteration < 1:
             raise InvalidRequest(f"iteration is {iteration}; expected at least 1")
@@ -128,14 +128,14 @@ class PredictContext:
         return self._wire.submit(self._request(inputs, outputs, batch_size), self._timeout_s)
 
     def process_response(self, output_names: OutputChoice, response: pb.PredictResponse) -> dict[str, PredictOutput]:
-        """The outputs of an answer, by name and in the order asked for.
+        """The outputs of a response, by name and in the order asked for.
 
         Args:
             output_names: As `outputs` of `run`.
             response: The result of `async_run`'s future.
 
         Raises:
-            InvalidResponse: it is the answer of another model or version, or lacks an output.
+            InvalidResponse: it is the response of another model or version, or lacks an output.
         """
         self._check_model_spec(response.model_spec)
         return read_outputs(chosen_names(output_names), response)
@@ -156,18 +156,16 @@ class PredictContext:
     def _model_config(self) -> pb.ModelConfigProto:
         meta = self._call(lambda left_s: self._wire.model_meta(self._spec, left_s), is_read=True)
         if meta.config.name and meta.config.name != self._spec.name:
-            raise InvalidResponse(
-                f"the server answered with the configuration of model '{meta.config.name}', asked for '{self._spec.name}'"
-            )
+            raise InvalidResponse(f"the server returned the configuration of model '{meta.config.name}', asked for '{self._spec.name}'")
         return meta.config
 
     def _check_model_spec(self, served: pb.ModelSpec) -> None:
-        """Servers repeat what was asked for, or leave it out; anything else is another request's answer."""
+        """Servers repeat what was asked for, or leave it out; anything else is another request's response."""
         if served.name != self._spec.name:
-            raise InvalidResponse(f"the server answered for model '{served.name}', asked was '{self._spec.name}'")
+            raise InvalidResponse(f"the server responded for model '{served.name}', asked was '{self._spec.name}'")
         requested = self._spec
         if requested.HasField("version") and served.version.value != requested.version.value:
-            raise InvalidResponse(f"the server answered for version {served.version.value}, asked was {requested.version.value}")
+            raise InvalidResponse(f"the server responded for version {served.version.value}, asked was {requested.version.value}")
 
     def _call(self, send: Callable[[float | None], T], *, is_read: bool) -> T:
         limit_s = time_limit_s(None, self._timeout_s)

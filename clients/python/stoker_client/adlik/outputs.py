@@ -41,7 +41,7 @@ def read_outputs(names: Iterable[str], response: pb.PredictResponse) -> dict[str
     missing = [name for name in wanted if name not in response.outputs]
     if missing:
         raise InvalidResponse(
-            f"the answer lacks output {', '.join(map(repr, missing))}; it has {', '.join(sorted(response.outputs)) or 'none'}"
+            f"the response lacks output {', '.join(map(repr, missing))}; it has {', '.join(sorted(response.outputs)) or 'none'}"
         )
     return {name: _read(name, response.outputs[name]) for name in wanted}
 

@@ -13,7 +13,7 @@ from stoker_client.errors import InvalidRequest
 
 #: A list or array whose first dimension is the batch, or a TensorProto of any library.
 InputValue = Sequence[Any] | Array | Message
-#: Names; or by name how many of the best classes to answer: a number, `{"cls": number}`, a `PredictRequest.Output`, None for none.
+#: Names; or by name how many of the best classes to return: a number, `{"cls": number}`, a `PredictRequest.Output`, None for none.
 OutputChoice = str | Iterable[str] | Mapping[str, Any] | None
 
 _UINT32 = range(2**32)

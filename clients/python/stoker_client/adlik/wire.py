@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Wire(Protocol):
-    """Carries requests, each once. Thread-safe. Every method raises a `StokerError` where there is no answer."""
+    """Carries requests, each once. Thread-safe. Every method raises a `StokerError` where there is no response."""
 
     def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
         """Asks what the model takes and gives."""
@@ -73,7 +73,7 @@ class HttpWire:
         self._threads = PerProcess(lambda: ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix="adlik-http"))
 
     def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
-        # TensorFlow Serving has the same route: a server that knows both may answer in that form, or say that it is not offered.
+        # TensorFlow Serving has the same route: a server that knows both may respond in that form, or with an error.
         try:
             facts = self._metadata(spec, "", timeout_s)
         except Unsupported:
@@ -138,4 +138,4 @@ def parsed(facts: dict[str, Any], kind: type[M]) -> M:
     try:
         return json_format.ParseDict(facts, kind(), ignore_unknown_fields=True, descriptor_pool=pb.POOL)
     except json_format.ParseError as error:
-        raise InvalidResponse(f"the server's answer is not a {kind.DESCRIPTOR.name}: {error}") from error
+        raise InvalidResponse(f"the server's response is not a {kind.DESCRIPTOR.name}: {error}") from error

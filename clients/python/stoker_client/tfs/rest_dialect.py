@@ -41,14 +41,14 @@ class TfsRestDialect:
         return tuple(Call(HttpRequest("GET", route + query, b"", {}), parse, is_read=True) for query in ("", "?format=tfs"))
 
     def infer(self, request: InferRequest, facts: Facts) -> Call[InferResult]:
-        """See `PredictDialect`. The protocol has no choice of outputs: those not wanted are dropped from the answer."""
+        """See `PredictDialect`. The protocol has no choice of outputs: those not wanted are dropped from the response."""
         body = json.dumps({"inputs": {tensor.name: _values(tensor) for tensor in request.inputs}}).encode("utf-8")
         specs = {str(spec["name"]): str(spec["datatype"]) for spec in facts.get("outputs", [])}
 
         def parse(reply: HttpReply) -> InferResult:
             outputs = object_of(reply).get("outputs")
             if outputs is None:
-                raise InvalidResponse("the server's answer has no 'outputs': it does not speak TensorFlow Serving's REST protocol")
+                raise InvalidResponse("the server's response has no 'outputs': it does not speak TensorFlow Serving's REST protocol")
             if len(specs) == 1 and not (isinstance(outputs, dict) and specs.keys() == outputs.keys()):
                 outputs = {next(iter(specs)): outputs}
             if not isinstance(outputs, dict):

@@ -1,6 +1,6 @@
 """Whether the rows of a batch are computed each by itself, so that a server may join requests and fill up a batch with padding.
 
-A model that computes across the batch (a mean over dimension 0, a table of one row for each place) answers a request differently for each
+A model that computes across the batch (a mean over dimension 0, a table of one row for each position) returns another result for each
 set of requests that it is served with. That cannot be seen in the graph for sure, so it is tried: the rows are run once more in other
 places and beside another row, and, where the batch is open, alone.
 """

@@ -69,6 +69,6 @@ def _can_create_session(
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except NoKernel:
         return False
-    except Exception:  # noqa: BLE001  a node out of its graph may be refused for want of a shape or a constant: no answer about the types
+    except Exception:  # noqa: BLE001  a node out of its graph may be refused for want of a shape or a constant: no response about the types
         return True
     return True

@@ -94,9 +94,9 @@ def check_decoupled(config: pb.ModelConfig, backend: Backend, report: Report) ->
     if not config.model_transaction_policy.decoupled:
         return
     if not backend.streams:
-        report.error("model_transaction_policy.decoupled", f"backend '{backend.name}' answers every request exactly once")
+        report.error("model_transaction_policy.decoupled", f"backend '{backend.name}' returns exactly one response to a request")
     if "execution" in config.parameters and config.parameters["execution"].string_value == Execution.INLINE.value:
-        report.error('parameters["execution"]', "a decoupled model answers from threads of its own: 'inline' is not possible")
+        report.error('parameters["execution"]', "a decoupled model sends its responses from threads of its own: 'inline' is not possible")
     if config.HasField("dynamic_batching"):
         report.warn("dynamic_batching", "joins no requests of a decoupled model: each is a stream of its own; its queue settings hold")
 
@@ -283,13 +283,13 @@ def _check_warmups(config: pb.ModelConfig, report: Report) -> None:
 
 
 def _check_response_cache(config: pb.ModelConfig, report: Report) -> None:
-    """Triton's rule: what answers depend on more than the inputs cannot be kept."""
+    """Triton's rule: a response that depends on more than the inputs cannot be cached."""
     if not config.response_cache.enable:
         return
     if config.HasField("sequence_batching"):
-        report.error("response_cache.enable", "contradicts sequence_batching: an answer depends on the requests before")
+        report.error("response_cache.enable", "contradicts sequence_batching: a response depends on the requests before")
     if config.model_transaction_policy.decoupled:
-        report.error("response_cache.enable", "contradicts model_transaction_policy.decoupled: a request has any number of answers")
+        report.error("response_cache.enable", "contradicts model_transaction_policy.decoupled: a request has any number of responses")
 
 
 def _check_execution(config: pb.ModelConfig, report: Report) -> None:

@@ -19,7 +19,7 @@ _log = logging.getLogger("stoker.engine")
 
 
 class Upload(Protocol):
-    """A request that is still being received, or an answer that is still being read: its client decides how long its bytes are held."""
+    """A request that is still being received, or a response that is still being read: its client decides how long its bytes are held."""
 
     def held_bytes(self) -> int:
         """What it holds of the budget."""

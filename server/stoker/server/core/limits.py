@@ -68,7 +68,7 @@ class Limits:
         dims_count: Dimensions of one tensor.
         shared_memory_regions: Regions of client shared memory that may be registered; each holds a file descriptor.
         traced_models: Models that may have trace settings of their own.
-        class_count: Highest values (classification, `cls`) that one answer names; each takes some hundred bytes of memory.
+        class_count: Highest values (classification, `cls`) that one response names; each takes some hundred bytes of memory.
         parameter_count: Parameters of one request or tensor.
         name_length: Model and tensor names, in characters.
         id_length: Request id, in characters.

@@ -71,7 +71,7 @@ class DynamicBatching:
     Attributes:
         preferred_batch_sizes: Row counts worth waiting for, ascending; empty: max_batch_size.
         max_queue_delay_us: How long the oldest request may wait for a better batch; 0: never.
-        preserve_ordering: Answers leave in the order the requests came.
+        preserve_ordering: Responses leave in the order the requests came.
         priority_levels: 0: priorities are ignored; n: levels 1..n.
         default_priority_level: Level of a request that names none.
         default_queue_policy: For levels without their own.
@@ -154,7 +154,7 @@ class ModelConfig:
         execution: Auto, thread or inline.
         nice: Niceness of the threads that run the model (config.pbtxt parameter `nice`).
         metric_tags: Extra labels for metrics.
-        wire: The completed `inference.ModelConfig` message, serialised: what GetModelConfig answers.
+        wire: The completed `inference.ModelConfig` message, serialised: the response of GetModelConfig.
     """
 
     name: str

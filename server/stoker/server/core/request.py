@@ -73,7 +73,7 @@ class InferRequest:
         trace: Where the points that it passes are noted; None for all but those that are traced.
         caller: The trace that the client is in, where traces of clients are taken up; None: it names none.
         access: Where its times are noted; None for all but those whose line in the access log needs them.
-        responses: Set by the engine where the model may answer any number of times: takes what it answers.
+        responses: Set by the engine where the model may return any number of responses: takes each response.
         servable: The version that it was validated against and runs on; `Engine.submit` requires it.
     """
 
@@ -101,14 +101,14 @@ class InferRequest:
 
 @dataclass(slots=True)
 class InferResponse:
-    """The answer to one request.
+    """The response to one request.
 
     Attributes:
         model_name: As served.
-        model_version: The version that answered.
+        model_version: The version that responded.
         request_id: The request's id.
         outputs: By name in the order wanted, `[rows, *dims]`.
-        signature: Of the version that answered: gives each output's datatype.
+        signature: Of the version that responded: gives each output's datatype.
     """
 
     model_name: str
@@ -125,18 +125,18 @@ class InferResponse:
         """
         spec = self.signature.output(name)
         if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{self.model_name}'")
+            raise KeyError(f"the engine returned '{name}', which is not an output of '{self.model_name}'")
         return spec
 
 
 EngineResult = InferResponse | ServingError
 """What becomes of an accepted request."""
 Done = Callable[[EngineResult], None]
-"""Takes the one answer of a request, on the event loop. What it raises is logged, and harms no other request."""
+"""Takes the one result of a request, on the event loop. An exception from it is logged and affects no other request."""
 
 
 class InFlight(Protocol):
-    """An accepted request that has no answer yet."""
+    """An accepted request that has no response yet."""
 
     def cancel(self) -> None:
         """The caller does not wait any more: `done` is not called from now on. After the response this has no effect."""

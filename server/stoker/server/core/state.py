@@ -90,11 +90,11 @@ class ResponseStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatistics:
-    """Answer of ModelStatistics for one version.
+    """Response to ModelStatistics for one version.
 
     Attributes:
         last_inference_ms: Wall time of the last request, milliseconds since the epoch; 0 = never.
-        inference_count: Rows answered (a request of batch n counts n).
+        inference_count: Rows completed (a request of batch n counts n).
         execution_count: Executions of the model.
         success, fail: Whole requests, end to end.
         queue, compute_input, compute_infer, compute_output: Per request: `count` rises by one for each, `ns` by the time its batch took.
@@ -134,7 +134,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class ServerDescription:
-    """Answer to "who are you": name, version, protocol extensions."""
+    """Response to "who are you": name, version, protocol extensions."""
 
     name: str
     version: str

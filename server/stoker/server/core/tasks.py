@@ -120,7 +120,7 @@ class ShieldedTasks:
 
 
 class Waiter(Generic[T]):
-    """Called once with an answer, or with what went wrong; awaited once. Confined to: the event loop.
+    """Called once with a response, or with what went wrong; awaited once. Confined to: the event loop.
 
     A future would keep the error it was given, and errors lead back to the frames they were raised in, and those to the future: a cycle
     that keeps a request in memory until the next collection. This drops its reference to the result.
@@ -138,7 +138,7 @@ class Waiter(Generic[T]):
             self._woken.set_result(None)
 
     async def outcome(self) -> T:
-        """The answer.
+        """The response.
 
         Raises:
             Exception: what it was called with, if that is one.

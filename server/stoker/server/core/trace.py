@@ -100,7 +100,7 @@ class TraceRecord:
 class RequestTrace:
     """The trace of a request in progress. It is written when its last reference is dropped.
 
-    That happens however the request ends: answered, failed, cancelled, its client gone.
+    That happens however the request ends: completed, failed, cancelled, its client gone.
 
     Attributes:
         record: What is noted.

@@ -80,7 +80,7 @@ class Engine(Protocol):
         """As `submit`, to be awaited.
 
         Raises:
-            ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one answer.
+            ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one response.
         """
 
     def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
@@ -89,13 +89,13 @@ class Engine(Protocol):
         """
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
-        """Notes in the access log that an inference request was answered by `error`. Fronts say so of every one; none is noted twice."""
+        """Notes in the access log that an inference request failed with `error`. Frontends report every failure; none is noted twice."""
 
     def note_goaway(self, reason: GoawayReason) -> None:
         """Counts a gRPC connection that was sent GOAWAY."""
 
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        """Runs one request whose model may answer any number of times; a plain model answers once.
+        """Runs one request whose model may return any number of responses; an ordinary model returns one.
 
         Raises:
             As `infer`.

@@ -104,7 +104,7 @@ class ServingEngine:
         self._is_delaying = True
 
     def begin_shutdown(self) -> None:
-        """Ready turns false at once; what was accepted is still answered, what comes is refused."""
+        """Ready turns false at once. Accepted requests still complete; new ones are rejected."""
         self._is_stopping = True
         self._notice_idle()
 
@@ -114,8 +114,8 @@ class ServingEngine:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         if self.requests_in_flight:
-            log.warning("the exit timeout is over: answering what is left as unavailable", extra={"requests": self.requests_in_flight})
-            self._manager.abandon("the server is shutting down, and the time for answering is over")
+            log.warning("the exit timeout is over: the requests left fail as unavailable", extra={"requests": self.requests_in_flight})
+            self._manager.abandon("the server is shutting down, and the time to respond is over")
         return max(0.0, timeout_s - (self._clock.now_ns() - started_ns) / 1e9)
 
     def is_live(self) -> bool:

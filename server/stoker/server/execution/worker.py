@@ -1,4 +1,4 @@
-"""`InstanceWorker`: owns one `Instance` and runs batches on it, up to its `pipeline_depth` at a time, answered in order.
+"""`InstanceWorker`: owns one `Instance` and runs batches on it, up to its `pipeline_depth` at a time; their results come in order.
 
 The event loop hands a batch over by a `SimpleQueue` and gets it back by `call_soon_threadsafe`: one crossing each way per batch, not per
 request. A worker never touches scheduler state, a scheduler never touches an instance.
@@ -60,11 +60,11 @@ class InstanceWorker(Protocol):
 
 
 def run_batch(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
-    """Runs a batch; whatever the backend raises becomes its answer."""
+    """Runs a batch; an exception of the backend becomes its result."""
     try:
         return processor.process(items)
-    except BaseException as error:  # noqa: BLE001 - whatever it was becomes the answer of its batch, and the scheduler logs it
-        # SystemExit and the like out of a backend must not end the thread: its batch is owed an answer.
+    except BaseException as error:  # noqa: BLE001 - the exception becomes the result of its batch, and the scheduler logs it
+        # SystemExit and the like out of a backend must not end the thread: its batch must still get a result.
         failure = BackendFailed(f"{type(error).__name__}: {error}")
         failure.__cause__ = error
         return BatchResult(outcomes=[failure for _ in items])

@@ -165,7 +165,7 @@ _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.\-]*://(?:[a-z0-9_.\-]+|\[[0-9a-f:]+
 
 @dataclass(frozen=True, kw_only=True)
 class CorsFlags:
-    """Whose pages may read answers of the HTTP port."""
+    """Whose pages may read responses of the HTTP port."""
 
     http_cors_allow_origin: Annotated[
         list[str] | None,

@@ -68,7 +68,7 @@ _OF_TRITON: Mapping[str, _Ignored] = {
     "metrics-interval-ms": _Ignored("figures are read at every scrape"),
     **dict.fromkeys(("http-thread-count", "grpc-infer-thread-count", "grpc-infer-allocation-pool-size"), _Ignored(_ONE_LOOP)),
     "grpc-max-response-pool-size": _Ignored("--limit stream_responses=N bounds the responses that wait"),
-    "grpc-infer-response-compression-level": _Ignored("an answer is compressed as its request was"),
+    "grpc-infer-response-compression-level": _Ignored("a response is compressed as its request was"),
     "buffer-manager-thread-count": _Ignored("each instance copies its own tensors"),
     "host-policy": _Ignored("--cpu-threads shares out the cores"),
     **dict.fromkeys(("backend-directory", "repoagent-directory", "cache-directory"), _Ignored(_IS_INSTALLED)),

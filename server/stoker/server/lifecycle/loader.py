@@ -76,7 +76,7 @@ WARMUP_FOLDER = "warmup"
 
 
 class _Unread:
-    """Takes what a decoupled model answers, and drops it."""
+    """Takes the responses of a decoupled model, and drops them."""
 
     def put(self, outputs: Arrays) -> bool:
         return True

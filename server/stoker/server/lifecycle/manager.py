@@ -293,7 +293,7 @@ class ModelManager:
         return self._settings.exit_on_error and self._is_initial_over and bool(self.failed_models())
 
     def abandon(self, why: str) -> None:
-        """Answers every request in flight as UNAVAILABLE with `why`: the time for answering is over."""
+        """Fails every request in flight with UNAVAILABLE and `why`: the time to respond is over."""
         for servable in [known.servable for record in self._table.values() for known in record.versions.values() if known.servable]:
             servable.abandon(why)
         self._reconciler.abandon(why)

@@ -34,7 +34,7 @@ class LifecycleSettings:
         load_concurrency: Versions loading at once, without those that have become slow; see `LoadSlots`.
         load_timeout_s: The bound of one attempt.
         labels_for_unavailable: Whether a label that never meant anything may be given to a version that does not serve.
-        unload_grace_s: How long an explicit unload waits for the requests in flight before it answers; they finish in any case.
+        unload_grace_s: How long an explicit unload waits for the requests in flight before it responds; they finish in any case.
         drain_timeout_s: After how long a version that still has requests in flight is named in the log. They are not cut off.
     """
 

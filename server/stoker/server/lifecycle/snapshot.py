@@ -263,7 +263,7 @@ def _move(source: int, target: int, count: int) -> int:
         else:
             if moved:
                 return moved
-    # Some file systems copy no ranges, and some answer 0 for a file that has more: plain reading decides.
+    # Some file systems copy no ranges, and some return 0 for a file that has more: plain reading decides.
     data = os.read(source, min(count, 1 << 20))
     left = memoryview(data)
     while left:

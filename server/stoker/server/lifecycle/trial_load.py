@@ -50,8 +50,8 @@ class Trial:
 def serve_trials(
     connection: Connection, output: Path, registry: Callable[[], BackendRegistry]
 ) -> None:  # pragma: no cover - runs in the process of the trial
-    """Says that it is ready by None, then answers each `Trial` by why it failed, None if it did not; until the other side closes."""
-    # What libraries print belongs neither to the answer of the command nor to its terminal.
+    """Sends None when it is ready. Then sends for each `Trial` why it failed, or None, until the other side closes."""
+    # Output of libraries belongs neither to the result of the command nor to its terminal.
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
@@ -171,7 +171,7 @@ class TrialLoads:
         """Starts the process and waits until it takes trials.
 
         Raises:
-            EOFError, OSError: it has crashed, or does not answer in time.
+            EOFError, OSError: it has crashed, or does not respond in time.
         """
         self._output.write_bytes(b"")
         context = multiprocessing.get_context("spawn")
@@ -185,7 +185,7 @@ class TrialLoads:
         return self._connection
 
     def _crash(self) -> str:
-        """Why the process has ended, or does not answer any more."""
+        """Why the process has ended, or does not respond any more."""
         process = self._process
         code = None
         if process is not None:

@@ -18,9 +18,7 @@ _MOST_RESERVED: Final = 32
 _NOTED: Final = 64
 _SEARCHES: Final = 16
 #: The error for all other requests on a connection in a reserved slot.
-RESERVED_TEXT: Final = (
-    "the server holds as many connections as it may: this one is answered for health, metrics and administration only; try again"
-)
+RESERVED_TEXT: Final = "the server holds as many connections as it may: this one serves health, metrics and administration only; try again"
 _log = logging.getLogger(__name__)
 
 Idleness = tuple[int, float]
@@ -50,7 +48,7 @@ class Slot(enum.Enum):
     """The slot of a new connection."""
 
     ORDINARY = 0
-    #: The port is full of busy connections: only health, metrics and administration are answered.
+    #: The port is full of busy connections: only health, metrics and administration are served.
     RESERVED = 1
 
 

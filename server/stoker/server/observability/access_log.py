@@ -1,7 +1,7 @@
 """The access log: one line for one of every so many inference requests, and for each that fails.
 
 It stands at the engine's door, where the requests of all protocols come by. A request that is not taken pays for one count and one test of
-its answer. Lines go through the ordinary log or to a file of their own, by the same formatter, so that what clients send is escaped and
+its response. Lines go through the ordinary log or to a file of their own, by the same formatter, so that what clients send is escaped and
 cut there (`log_text.py`) and no request waits for a disk.
 
 Peers' addresses are personal data, and are not logged.
@@ -134,7 +134,7 @@ class _Sampled:
             facts["version"] = response.model_version
             facts["status"] = _OK
             facts["out_bytes"] = sum(array.nbytes for array in response.outputs.values())
-            self._log._write("an inference request was answered", facts)
+            self._log._write("an inference request was completed", facts)
         else:
             self._log.failed(facts, response)
         self._done(response)

@@ -30,8 +30,8 @@ _NS_PER_US: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 # Name within `nv_inference_..._summary_us`, help, quantiles of a version, sum of its times in nanoseconds.
 _SUMMARIES: tuple[tuple[str, str, Callable[[LatencySummaries], RollingQuantiles], Callable[[VersionStatistics], int]], ...] = (
-    ("request", "Time of answered requests from end to end, in microseconds", lambda s: s.request, lambda s: s.success_ns),
-    ("queue", "Time answered requests waited in the queue, in microseconds", lambda s: s.queue, lambda s: s.queue_ns),
+    ("request", "Time of completed requests from end to end, in microseconds", lambda s: s.request, lambda s: s.success_ns),
+    ("queue", "Time completed requests waited in the queue, in microseconds", lambda s: s.queue, lambda s: s.queue_ns),
     ("compute_input", "Time spent on preparing model inputs, in microseconds", lambda s: s.compute_input, lambda s: s.input_ns),
     ("compute_infer", "Time spent on executing the model, in microseconds", lambda s: s.compute_infer, lambda s: s.infer_ns),
     ("compute_output", "Time spent on extracting model outputs, in microseconds", lambda s: s.compute_output, lambda s: s.output_ns),
@@ -63,7 +63,7 @@ def _summaries(versions: Sequence[VersionSeries], ranks: Sequence[float], now_ns
 
 
 def _first_responses(versions: Sequence[VersionSeries]) -> Metric:
-    """Of decoupled models alone, as in Triton: a response of any other is all of its answer."""
+    """Of decoupled models alone, as in Triton: any other model has one response per request."""
     name = "nv_inference_first_response_histogram_ms"
     family = Metric(name, "Time from a request to its first response, in milliseconds", "histogram")
     for version in versions:
@@ -80,15 +80,15 @@ def _first_responses(versions: Sequence[VersionSeries]) -> Metric:
 
 # Name, help, value of one version. Durations are whole microseconds, as Triton counts them.
 _COUNTERS: tuple[tuple[str, str, Callable[[VersionStatistics], int]], ...] = (
-    ("nv_inference_request_success", "Inference requests that were answered, whatever their batch size", lambda s: s.success_count),
+    ("nv_inference_request_success", "Inference requests that were completed, whatever their batch size", lambda s: s.success_count),
     ("nv_inference_count", "Inferences made: a request of batch size n counts n", lambda s: s.rows),
     (
         "nv_inference_exec_count",
         "Executions of the model; one execution may serve a batch of several requests",
         lambda s: s.execution_count,
     ),
-    ("nv_inference_request_duration_us", "Time of answered requests from end to end, in microseconds", lambda s: s.success_ns // 1000),
-    ("nv_inference_queue_duration_us", "Time answered requests waited in the queue, in microseconds", lambda s: s.queue_ns // 1000),
+    ("nv_inference_request_duration_us", "Time of completed requests from end to end, in microseconds", lambda s: s.success_ns // 1000),
+    ("nv_inference_queue_duration_us", "Time completed requests waited in the queue, in microseconds", lambda s: s.queue_ns // 1000),
     ("nv_inference_compute_input_duration_us", "Time spent on preparing model inputs, in microseconds", lambda s: s.input_ns // 1000),
     ("nv_inference_compute_infer_duration_us", "Time spent on executing the model, in microseconds", lambda s: s.infer_ns // 1000),
     ("nv_inference_compute_output_duration_us", "Time spent on extracting model outputs, in microseconds", lambda s: s.output_ns // 1000),
@@ -182,7 +182,7 @@ class ServingFamilies:
         yield _request_count(statistics)
         yield _histograms(
             f"{_PREFIX}request_latency",
-            "Distribution of wall time (in microseconds) of requests that were answered",
+            "Distribution of wall time (in microseconds) of requests that were completed",
             SERVING_LATENCY_BOUNDS_NS,
             {name: [each.request_histogram for each in found] for name, found in statistics.items()},
             lambda name: {"model_name": name, "API": "Predict", "entrypoint": "any", "status": "OK"},
@@ -204,7 +204,7 @@ class ServingFamilies:
         runs = Metric(f"{_PREFIX}batching_session:wrapped_run_count", "Executions of all models", "counter")
         runs.add_sample(runs.name, {}, sum(each.execution_count for found in statistics.values() for each in found))
         yield runs
-        examples = Metric(f"{_PREFIX}request_example_count_total", "Rows of answered requests", "counter")
+        examples = Metric(f"{_PREFIX}request_example_count_total", "Rows of completed requests", "counter")
         for name, found in statistics.items():
             examples.add_sample(f"{_PREFIX}request_example_count_total", {"model": name}, sum(each.rows for each in found))
         yield examples
@@ -264,11 +264,11 @@ def _path(version: VersionSeries) -> str:
 
 # Name, help, histogram of one version, how many of its units make one of the metric's unit.
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[VersionStatistics], Histogram], int], ...] = (
-    ("stoker_request_duration_seconds", "Time of answered requests from end to end.", lambda s: s.request_histogram, 1_000_000_000),
-    ("stoker_queue_duration_seconds", "Time answered requests waited in the queue.", lambda s: s.queue_histogram, 1_000_000_000),
+    ("stoker_request_duration_seconds", "Time of completed requests from end to end.", lambda s: s.request_histogram, 1_000_000_000),
+    ("stoker_queue_duration_seconds", "Time completed requests waited in the queue.", lambda s: s.queue_histogram, 1_000_000_000),
     (
         "stoker_compute_duration_seconds",
-        "Time of the batch that computed an answered request: inputs, model and outputs.",
+        "Time of the batch that computed a completed request: inputs, model and outputs.",
         lambda s: s.compute_histogram,
         1_000_000_000,
     ),
@@ -300,7 +300,7 @@ class StokerFamilies:
         dropped.add_sample("stoker_log_lines_dropped_total", {}, series.log_lines_dropped())
         yield dropped
         evictions = Metric(
-            "stoker_budget_evictions_total", "Slow requests and answers that were ended because the budget of bytes was full.", "counter"
+            "stoker_budget_evictions_total", "Slow requests and responses that were ended because the byte budget was full.", "counter"
         )
         evictions.add_sample("stoker_budget_evictions_total", {}, series.evictions())
         yield evictions
@@ -309,7 +309,7 @@ class StokerFamilies:
             goaways.add_sample("stoker_grpc_goaways_total", {"reason": reason.value}, count)
         yield goaways
         for name, text, value in (
-            ("stoker_requests_in_flight", "Requests taken in and not yet answered.", series.requests_in_flight()),
+            ("stoker_requests_in_flight", "Requests accepted and not yet completed.", series.requests_in_flight()),
             ("stoker_bytes_in_flight", "Bytes that requests in flight hold of the admission budget.", series.bytes_in_flight()),
             ("stoker_ready", "Whether the server is ready, as its health routes say.", int(series.is_ready())),
         ):

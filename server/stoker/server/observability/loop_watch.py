@@ -121,7 +121,7 @@ class LoopWatch:
         if block_s and gap_ns >= block_s * 1e9:
             self._blocks += 1
             self._blocked_ns += gap_ns
-            log.warning("the event loop did not run for %.3f s: no request was read or answered meanwhile", gap_ns / 1e9)
+            log.warning("the event loop did not run for %.3f s: no request was read or completed meanwhile", gap_ns / 1e9)
         self._tell(loop_monitor.BEAT)
         self._timer = loop.call_later(self._settings.beat_s, self._beat, loop)
 

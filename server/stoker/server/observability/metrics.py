@@ -1,4 +1,4 @@
-"""The room's front: `Metrics` listens to the whole server, answers statistics calls and scrapes.
+"""`Metrics` records what the whole server reports and serves statistics calls and scrapes.
 
 prometheus-client's `CollectorRegistry` is the registry, so that anyone may register further collectors (`Metrics.registry`); its
 per-observation objects, which lock, are not used: our collectors read plain integers when a scrape comes.

@@ -34,7 +34,7 @@ class VersionRecorder(Protocol):
     def succeeded(
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
     ) -> None:
-        """Requests of one batch were answered: of each its rows and its times, and the times of the batch that is theirs in common."""
+        """The requests of one batch completed: rows and times of each, and the times of their batch."""
 
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""

@@ -28,7 +28,7 @@ from stoker.backends.api.clock import Clock
 from stoker.server.core.state import BatchSizeStatistics, Duration, ModelStatistics, ResponseStatistics
 from stoker.server.observability.recorder import FailureReason
 
-#: Upper ends for durations, in nanoseconds: 100 us to 60 s, about 2.5 times apart, finer where a served model usually answers.
+#: Upper ends for durations, in nanoseconds: 100 us to 60 s, about 2.5 times apart, finer where served models usually respond.
 DURATION_BOUNDS_NS: tuple[int, ...] = tuple(
     microseconds * 1_000
     for microseconds in (
@@ -148,7 +148,7 @@ class LatencySummaries:
         self.compute_output = RollingQuantiles()
 
     def observe(self, *, request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Requests of one batch were answered."""
+        """The requests of one batch completed."""
         now_ns, count = self._clock.now_ns(), len(request_ns)
         self.request.current(now_ns).observe_all(request_ns)
         self.queue.current(now_ns).observe_all(queue_ns)
@@ -266,17 +266,17 @@ class VersionStatistics:
     """The `VersionRecorder` of one version. Confined to: the event loop.
 
     Attributes (all since the version was first seen; durations in nanoseconds):
-        success_count, success_ns: Requests answered, and their time from end to end.
+        success_count, success_ns: Requests completed, and their time from end to end.
         failure_counts, failure_ns: Requests failed by reason, and their time together.
-        rows: Rows answered.
-        queue_ns, input_ns, infer_ns, output_ns: Sums over the answered requests.
+        rows: Rows completed.
+        queue_ns, input_ns, infer_ns, output_ns: Sums over the completed requests.
         execution_count: Executions of the model.
         queue_depth: Requests that wait now.
         responses: Single responses, where the model is decoupled.
         instances_ejected: Instances that are passed over now, because their last batches failed.
-        request_histogram, queue_histogram, compute_histogram: Over answered requests; compute is input, infer and output together.
+        request_histogram, queue_histogram, compute_histogram: Over completed requests; compute is input, infer and output together.
         rows_histogram: Rows of each execution.
-        summaries: Times of answered requests by quantile; None: they are not asked for.
+        summaries: Times of completed requests by quantile; None: they are not asked for.
     """
 
     __slots__ = (

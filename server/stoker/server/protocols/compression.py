@@ -16,7 +16,7 @@ B = TypeVar("B", bound=bytes | memoryview)
 
 
 class UnsupportedEncoding(Unsupported):
-    """A request body in an encoding that is not read here; the answer names those that are."""
+    """A request body in an encoding that is not read here; the response names those that are."""
 
 
 async def decompress(body: B, encoding: str, take: Callable[[int], None], limits: Limits, most: int) -> B | bytes:

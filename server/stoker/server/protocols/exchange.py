@@ -1,4 +1,4 @@
-"""One HTTP exchange at ASGI level: reading the body under the limits, sending an answer, naming an error."""
+"""One HTTP exchange at ASGI level: reading the body under the limits, sending a response, naming an error."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -106,16 +106,16 @@ def header_of(headers: Iterable[tuple[bytes, bytes]]) -> Callable[[str], str | N
 
 
 async def send_response(send: Send, status: int, body: bytes, headers: HeaderList) -> None:
-    """Sends a complete answer; its length is added to `headers`."""
+    """Sends a complete response; its length is added to `headers`."""
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_reserved(budget: ByteBudget, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
-    """Sends a complete answer of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
+    """Sends a complete response of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
 
-    REQUIRES: what the request held is released, so that request and answer are not counted together.
+    REQUIRES: what the request held is released, so that request and response are not counted together.
 
     Raises:
         Overloaded: it exceeds the byte budget; nothing was sent.

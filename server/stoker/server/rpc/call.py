@@ -33,7 +33,7 @@ class Call(Protocol):
 
 
 class StreamCall(Call, Protocol):
-    """A `Call` that brings messages and takes answers one by one.
+    """A `Call` that delivers messages and takes responses one by one.
 
     `receive` and `send` may wait at the same time, in two tasks; each of them in one task only.
     """
@@ -46,4 +46,4 @@ class StreamCall(Call, Protocol):
         """
 
     async def send(self, message: bytes | Message) -> None:
-        """Sends one answer; returns when there is room for the next."""
+        """Sends one response; returns when there is room for the next."""

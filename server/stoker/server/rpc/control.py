@@ -25,17 +25,17 @@ class ControlMethods:
     """Makes the methods of a protocol out of functions from message to message. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, status: Callable[[ServingError], Status]) -> None:
-        """`status` is what the protocol answers for an error."""
+        """`status` returns the protocol's status for an error."""
         self._engine = engine
         self._limits = limits
         self._status = status
 
     def method(self, descriptor: Any, run: Run, most_bytes: int | None = None) -> Method:
-        """The unary method that `descriptor` (protobuf's) describes and `run` answers.
+        """The unary method that `descriptor` (protobuf's) describes and `run` handles.
 
         Args:
             descriptor: Gives path and request type.
-            run: Answers the parsed request.
+            run: Handles the parsed request and returns the response.
             most_bytes: Largest request; by default `Limits.control_bytes`.
         """
         request = GetMessageClass(descriptor.input_type)

@@ -14,7 +14,7 @@ from stoker.server.rpc.call import Call, StreamCall
 from stoker.server.rpc.status import Status
 
 Result = bytes | Message
-"""The one message that answers a unary call."""
+"""The one response message of a unary call."""
 
 Start = Callable[[Any, Call], Completion[Result]]
 """Begins a unary call, given its serialised message; raises `ServingError` where it refuses at once. The message is `bytes`, or, where the
@@ -112,7 +112,7 @@ def inference_method(
     most_bytes: int,
     failed: Failed | None = None,
 ) -> Method:
-    """The unary method that `descriptor` (protobuf's) describes and `response` answers, given the message and the call's deadline.
+    """The unary method of protobuf's `descriptor`. `response` gets the message and the call's deadline and returns the response.
 
     `response` runs up to its first wait without a task: see `TaskCompletion`.
     """

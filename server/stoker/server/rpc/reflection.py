@@ -1,6 +1,6 @@
 """`grpc.reflection`, v1 and v1alpha: what tools like grpcurl ask for before they can call anything.
 
-Both versions are the same messages but for the package's name, which is not on the wire: one handler answers both. Only v1alpha's file
+Both versions are the same messages but for the package's name, which is not on the wire: one handler serves both. Only v1alpha's file
 comes with grpcio-reflection; v1's is made of it, so that it can be asked for like every other.
 """
 
@@ -24,7 +24,7 @@ SERVICES = (f"{_FINAL}.{_SERVICE}", f"{_ALPHA}.{_SERVICE}")
 
 
 class Reflection:
-    """Answers from protobuf's default pool, where every served message is registered. Confined to: the event loop."""
+    """Serves descriptors from protobuf's default pool, where every served message is registered. Confined to: the event loop."""
 
     def __init__(self, services: Iterable[str], limits: Limits) -> None:
         """Lists `services` and itself."""

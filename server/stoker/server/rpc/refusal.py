@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
 
 
 class CallFault(Exception):
-    """The client broke a rule of gRPC itself, for which every implementation answers the same status; `refusal` says which."""
+    """The client broke a rule of gRPC itself, for which every implementation sends the same status; `refusal` says which."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -40,7 +40,7 @@ class CallFault(Exception):
 
 
 def rejection_of(error: Exception, method: Method) -> Refusal:
-    """What `error`, raised by the handler of `method`, is answered with.
+    """The response to a call of `method` whose handler raised `error`.
 
     Anything but a `ServingError` is a defect of the server: the traceback goes to the log, nothing of it to the client.
     """

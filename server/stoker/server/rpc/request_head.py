@@ -32,10 +32,10 @@ _SHOWN_CHARACTERS = 128
 
 
 class NotGrpc(Exception):
-    """The request is not gRPC's: it is answered with the plain HTTP `status` and no body."""
+    """The request is not gRPC's: its response is the plain HTTP `status` without a body."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"answered {status}")
+        super().__init__(f"HTTP status {status}")
         self.status = status
 
 
@@ -46,7 +46,7 @@ class RequestHead:
         method: What is called.
         timeout_ns: How long the client waits from now on; None = for ever.
         encoding: Of messages whose compressed-flag is set; None where none may be.
-        response_encoding: What answers may be compressed with: the request's own encoding, as the client evidently knows it.
+        response_encoding: The encoding that may compress responses: the request's own encoding, as the client evidently knows it.
     """
 
     __slots__ = ("_binary", "_fields", "_text", "encoding", "method", "response_encoding", "timeout_ns")

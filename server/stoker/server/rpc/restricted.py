@@ -233,7 +233,7 @@ RESERVED_CATEGORIES: Final = frozenset((Category.HEALTH, Category.STATISTICS, Ca
 
 
 def is_reserved_method(path: str) -> bool:
-    """Whether an RPC is answered on a connection in a reserved slot."""
+    """Whether a connection in a reserved slot may call an RPC."""
     try:
         return category_of_method(path) in RESERVED_CATEGORIES
     except LookupError:

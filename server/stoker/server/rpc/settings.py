@@ -37,7 +37,7 @@ class GrpcSettings:
         ),
     ] = 7200.0
     keepalive_timeout_s: Annotated[
-        float, milliseconds("grpc-keepalive-timeout", 1, _MOST, panel=Panel.GRPC, text="Milliseconds it has to answer.")
+        float, milliseconds("grpc-keepalive-timeout", 1, _MOST, panel=Panel.GRPC, text="Milliseconds it has to respond.")
     ] = 20.0
     min_ping_interval_s: Annotated[
         float,

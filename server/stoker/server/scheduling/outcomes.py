@@ -46,7 +46,7 @@ log = logging.getLogger("stoker.scheduling")
 
 #: Lines for one version; further ones are counted.
 FAILURES_PER_S: Final = 5
-#: What a backend answers for which no client is to blame.
+#: Errors of a backend that no client has caused.
 _CODES: Final = frozenset({ErrorCode.BACKEND_FAILED, ErrorCode.UNAVAILABLE, ErrorCode.INTERNAL})
 
 
@@ -60,7 +60,7 @@ class FailureLog:
         self._budget = LineBudget(FAILURES_PER_S)
 
     def note(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
-        """Logs what a backend answered to `request`, unless the client is to blame, or there are too many lines.
+        """Logs the error of a backend for `request`, unless the client has caused it, or there are too many lines.
 
         Then the error has no traceback any more: its frames hold the inputs of the batch, and the error itself, so that only the garbage
         collector would end them.

@@ -65,10 +65,10 @@ class Pending(Completion[InferResponse]):
 
 
 async def outcome_of(submit: Callable[[InferRequest, Done], InFlight], request: InferRequest) -> InferResponse:
-    """What `submit` answers to `request`; cancelling the caller cancels the request.
+    """The result of `submit` for `request`; cancelling the caller cancels the request.
 
     Raises:
-        ServingError: as `submit` raises or answers.
+        ServingError: as `submit` raises or reports.
     """
     waiter = Waiter[InferResponse]()
     flight = submit(request, waiter)

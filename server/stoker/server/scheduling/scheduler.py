@@ -1,4 +1,4 @@
-"""`Scheduler`: accepts or refuses a request now, and owes every accepted one exactly one answer.
+"""`Scheduler`: accepts or rejects a request at once, and completes every accepted one exactly once.
 
 It drives the pure queue and batcher on the event loop: whenever something arrives, a worker becomes free, or a timer rings, it expires
 what is out of time and hands batches to free workers. A waiter that is cancelled leaves the queue at once; one whose batch is already
@@ -115,17 +115,17 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Requests accepted that have no answer yet."""
+        """Requests accepted that have no response yet."""
         return self._outstanding
 
     def submit(self, request: InferRequest, done: Done, ended: "Callable[[], None] | None" = None) -> Pending:
-        """Queues one validated request; `done` gets its one answer later, never before this returns.
+        """Queues one validated request; `done` gets its one response later, never before this returns.
 
-        `ended` is called once, after the answer or when the request is cancelled.
+        `ended` is called once, after the response or when the request is cancelled.
 
         Raises:
             Overloaded: the queue is full. Unavailable: the version is being unloaded. DeadlineExceeded: too late already. What is
-            refused so gets no answer.
+            refused so gets no response.
         """
         now_ns = self._now_ns()
         received_ns = request.received_ns
@@ -259,8 +259,8 @@ class Scheduler:
             result = InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature)
         try:
             entry.complete(result)
-        except Exception:  # a defect of one front; the other requests of the batch are owed their answers all the same
-            log.exception("taking the answer of a request raised")
+        except Exception:  # a defect of one front; the other requests of the batch must still get their responses
+            log.exception("the result callback of a request raised")
         self._end(entry)
 
     def _end(self, entry: Pending) -> None:
@@ -292,7 +292,7 @@ class Scheduler:
         self._dispatch()
 
     def abandon(self, why: str) -> None:
-        """Answers every request that waits or runs as UNAVAILABLE with `why`. Results of what runs are dropped."""
+        """Fails every request that waits or runs with UNAVAILABLE and `why`. Later results of running batches are dropped."""
         waiting = list(self._queue)
         for entry in waiting:
             self._queue.remove(entry)
@@ -301,7 +301,7 @@ class Scheduler:
         now_ns = self._now_ns()
         for entry in (*waiting, *running):
             if entry.is_over:
-                continue  # withdrawn by whoever was answered before it
+                continue  # withdrawn by the callback of an earlier request
             if not entry.is_counted:
                 entry.is_counted = True
                 self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
@@ -311,7 +311,7 @@ class Scheduler:
         self._running.clear()
 
     async def close(self) -> None:
-        """Refuses new requests, answers whatever waits or runs as UNAVAILABLE, closes the workers when their batches have ended."""
+        """Rejects new requests, fails those that wait or run with UNAVAILABLE, closes the workers when their batches have ended."""
         self._is_closed = True
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)

@@ -1,11 +1,11 @@
-"""`SequenceScheduler`: requests of one sequence run one after the other, each given what the one before left; different ones share batches.
+"""`SequenceScheduler`: requests of one sequence run one after the other, each with the state of the one before; sequences share batches.
 
 It stands in front of a `Scheduler`, to which every request goes with the control inputs that tell the model where in its sequence it is,
 and with the states that the request before gave back. Rules and texts are Triton's.
 
-Fate of a request: once a worker has it, it counts, whoever still waits for its answer: what it leaves is given to the next request, and an
-END ends the sequence. One that is lost before (cancelled, too late, refused) leaves the sequence as it was. Without an executed START there
-is no sequence: when a START is lost or fails, the requests behind it are refused like any other request without START.
+A request that a worker has taken counts, even if its client has gone: its state goes to the next request, and an END ends the sequence. A
+request that is lost before (cancelled, too late, rejected) leaves the sequence as it was. Without an executed START there is no sequence:
+when a START is lost or fails, the requests behind it are rejected like any other request without START.
 """
 
 import logging
@@ -120,7 +120,7 @@ class SequenceScheduler:
     they are bounded too.
 
     Attributes:
-        on_idle: Called whenever the last request that had no answer got one.
+        on_idle: Called whenever the last request that had no response got one.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class SequenceScheduler:
 
     @property
     def in_flight(self) -> int:
-        """Requests accepted that have no answer yet."""
+        """Requests accepted that have no response yet."""
         return len(self._members)
 
     def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
@@ -260,7 +260,7 @@ class SequenceScheduler:
             self._admitted -= 1
 
     def _admit(self) -> None:
-        """Lets sequences that wait begin, as far as there is room; what of them cannot run is answered with why."""
+        """Starts sequences that wait, as far as there is capacity; requests that cannot run fail with the reason."""
         if self._is_admitting:
             return  # one of those below was over at once; the loop that let it begin goes on
         self._is_admitting = True
@@ -403,7 +403,7 @@ class SequenceScheduler:
         self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - member.request.received_ns)
 
     def _expire(self, member: Member) -> None:
-        """Answers a request whose time ran out before its turn came."""
+        """Fails a request whose time ran out before its turn came."""
         self._take_out(member)
         now_ns = self._clock.now_ns()
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - member.request.received_ns)
@@ -432,7 +432,7 @@ class SequenceScheduler:
         try:
             member.complete(response)
         except Exception:  # a defect of one front; the sequence goes on all the same
-            log.exception("taking the answer of a request raised")
+            log.exception("the result callback of a request raised")
         self._end(member)
 
     def _end(self, member: Member) -> None:

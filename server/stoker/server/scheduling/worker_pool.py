@@ -115,7 +115,7 @@ class WorkerPool:
         return self._ejections.choose([worker.free_slots for worker in workers], now_ns)
 
     def next_probe_ns(self, now_ns: int) -> int | None:
-        """When `free` may next have another answer by the time alone; None: never."""
+        """When the time alone may next change what `free` returns; None: never."""
         return self._ejections.next_probe_ns(now_ns)
 
     def ended(self, worker: int, result: BatchResult, now_ns: int) -> None:

@@ -1,7 +1,7 @@
-"""Cross-origin resource sharing (the Fetch standard, section "CORS protocol"): scripts of the pages allowed may read answers.
+"""Cross-origin resource sharing (the Fetch standard, section "CORS protocol"): scripts of the pages allowed may read responses.
 
-A preflight is answered for every path, before any route, key or body is looked at: it tells nothing but who may ask. That credentials
-(cookies, client certificates) go along is never allowed; a key in a header of its own is none in this sense.
+A preflight gets its response for every path, before any route, key or body is read: it reveals only which origins are allowed. Credentials
+(cookies, client certificates) are never allowed. A key in a header of its own is no credential in this sense.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from stoker.server.net.http1.response import HeaderList, Piece
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, send_response
 from stoker.server.web.settings import ANY, CorsSettings
 
-#: What scripts may see of an answer beside its body and the few fields that they always may.
+#: What scripts may see of a response beside its body and the few fields that they always may.
 _EXPOSED: Final = b"inference-header-content-length, retry-after"
 _METHODS: Final = b"GET, HEAD, POST"
 #: How long a browser need not ask again, seconds.
@@ -25,7 +25,7 @@ _VARY: Final = (b"vary", b"origin")
 
 
 class CorsRoutes:
-    """Stands before the routes of the short path: answers preflights, and puts what browsers look for into answers."""
+    """Wraps the routes of the short path: responds to preflights, and adds the CORS headers to responses."""
 
     def __init__(self, settings: CorsSettings, routes: DirectRoutes) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class CorsRoutes:
 
 
 class CorsApp:
-    """Does the same for answers of an ASGI app."""
+    """Does the same for responses of an ASGI app."""
 
     def __init__(self, settings: CorsSettings, app: Any) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class CorsApp:
 
 
 def response_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
-    """What an answer to a page of `origin` says; None: the request names none."""
+    """The CORS headers of a response to a page of `origin`; None: the request names no origin."""
     if settings.is_any:
         return [] if origin is None else [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
     if origin is None or not settings.allows(origin.decode("latin-1")):
@@ -93,7 +93,7 @@ def _preflight(settings: CorsSettings, origin: bytes, requested_headers: bytes |
 
 
 class _CorsRoute:
-    """A route of the short path, its answers with further lines."""
+    """A route of the short path that adds header lines to its responses."""
 
     __slots__ = ("_lines", "_route")
 

@@ -31,7 +31,7 @@ class CorsSettings:
         return ANY in self.origins
 
     def allows(self, origin: str) -> bool:
-        """Whether pages of `origin` may read answers."""
+        """Whether pages of `origin` may read responses."""
         return self.is_any or origin in self.origins
 
 

@@ -43,7 +43,7 @@ from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.rpc.status import adlik_status
 
-#: Every path that is answered here.
+#: Every path that is served here.
 PREFIX: Final = re.compile(r"/v1(?:/|\Z)", re.IGNORECASE)
 _ROUTE: Final = re.compile(
     r"/v1/models(?:/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?(?::(predict|ml_predict|classify|regress)|/(metadata))?)?\Z",
@@ -73,7 +73,7 @@ class _Route(NamedTuple):
 
 @dataclass(slots=True)
 class _Exchange:
-    """One request; `dialect` is whose it is, as far as is known: errors are answered with that protocol's numbers."""
+    """One request. `dialect` is its protocol, as far as is known: errors have that protocol's status."""
 
     scope: Scope
     receive: Receive
@@ -86,7 +86,7 @@ class _Exchange:
 
 
 class HttpV1:
-    """Answers what comes below /v1. Confined to: the event loop."""
+    """Handles requests below /v1. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, adlik: AdlikService, tfs: TfsService | None = None) -> None:
         """`tfs` None: TensorFlow Serving's services with their default settings."""
@@ -99,7 +99,7 @@ class HttpV1:
         self._timeout_s = tfs.settings.rest_timeout_s
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, also with an error.
+        """Handles one request; sends an error response if it fails.
 
         Raises:
             ClientGone: the client disconnected.
@@ -160,7 +160,7 @@ class HttpV1:
         return InvalidRequest(f"Malformed request: {method} {path[:256]}; expected {expected}")
 
     def _got(self, route: _Route, exchange: _Exchange) -> bytes:
-        """The answer to a GET."""
+        """The response to a GET."""
         if not route.verb:
             exchange.dialect = Dialect.TFS
             return self._tfs.status(route.query)
@@ -179,7 +179,7 @@ class HttpV1:
             return ""
 
     async def _posted(self, route: _Route, exchange: _Exchange, reservation: Reservation) -> bytes:
-        """The answer to a POST."""
+        """The response to a POST."""
         body = await read_body(exchange.receive, exchange.headers, reservation, self._limits)
         given = await self._parsed(body, exchange, reservation)
         if route.verb != "predict" or route.query.label:
@@ -193,7 +193,7 @@ class HttpV1:
             async with asyncio.timeout(self._timeout_s):
                 return await responses[route.verb](route.query, given, len(body), reservation)
         except TimeoutError:
-            raise DeadlineExceeded(f"the request was not answered within {self._timeout_s:g} s (--rest_api_timeout_in_ms)") from None
+            raise DeadlineExceeded(f"the request was not completed within {self._timeout_s:g} s (--rest_api_timeout_in_ms)") from None
 
     async def _parsed(self, body: bytes, exchange: _Exchange, reservation: Reservation) -> Json:
         limits = self._limits

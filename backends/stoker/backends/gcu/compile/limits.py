@@ -30,7 +30,7 @@ class GcuCompileError(CompileError):
     """A limit of the device is exceeded.
 
     Attributes:
-        status: What the vendor's library would answer.
+        status: The status that the vendor's library would return.
     """
 
     def __init__(self, reason: str, status: VendorStatus) -> None:
@@ -42,7 +42,7 @@ class GcuUnsupportedOperators(UnsupportedOperators):
     """All nodes that the device cannot run, at once.
 
     Attributes:
-        status: What the vendor's library would answer.
+        status: The status that the vendor's library would return.
     """
 
     def __init__(self, card: str, operators: Sequence[Unsupported]) -> None:

@@ -37,7 +37,7 @@ class Slot:
             device: Where.
             engine: What runs on it.
             layout: Of the tensors.
-            moves_bytes: False: copies take their time on the card and are counted, but nothing is moved, and all answers are the same
+            moves_bytes: False: copies take their time on the card and are counted, but nothing is moved, and all responses are the same
                 zeros. For an engine that computes nothing: a card's copies cost its host no time, so a simulated one's should not either.
 
         Raises:

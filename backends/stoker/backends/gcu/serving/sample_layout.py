@@ -86,7 +86,7 @@ class SampleLayout:
         return self._served[name]
 
     def fresh(self, output: ServedOutput, samples: int) -> Array:
-        """Memory for `samples` samples of `output`, zeroed: an answer never holds what the allocator left."""
+        """Memory for `samples` samples of `output`, zeroed: a response never holds what the allocator left."""
         return np.zeros(self._shape(output, samples), output.dtype)
 
     def zeros(self, output: ServedOutput, samples: int) -> Array:

@@ -44,7 +44,7 @@ def apply_fault(fault: Fault, device: Device, gate: Gate) -> None:
     if fault.kind is FaultKind.HANG:
         if gate.wait_for(lambda: gate.is_stopping, gate.clock.now_ns() + HOST_SYNC_TIMEOUT_S * NS_PER_S):
             raise SessionStopped(f"{where}: the session was stopped while the device hung")
-        hung = UnknownRuntimeError(f"{where}: no answer for {HOST_SYNC_TIMEOUT_S} s (host sync timeout)")
+        hung = UnknownRuntimeError(f"{where}: no response for {HOST_SYNC_TIMEOUT_S} s (host sync timeout)")
         device.break_down(hung)
         raise hung
 

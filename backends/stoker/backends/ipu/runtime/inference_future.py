@@ -1,4 +1,4 @@
-"""`InferenceFuture`: the answer to one request, from when it was accepted."""
+"""`InferenceFuture`: the response to one request, from when it was accepted."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ class PendingOutputs:
     """The missing parts of one request's outputs: counts them until the future can be completed. Any thread may use it."""
 
     def __init__(self, future: InferenceFuture, outputs: Outputs, parts: int, copies: Sequence[tuple[Array, Array]] = ()) -> None:
-        """An answer of `parts` parts.
+        """A response of `parts` parts.
 
         Args:
             future: Completed with the last part: only then nothing uses the request's memory any more.

@@ -42,7 +42,7 @@ class CutRequest:
     Attributes:
         count: How many.
         inputs, outputs: By stream, with a leading dimension that counts micro-batches.
-        results: What the request is answered with, by the names it used.
+        results: What the request is completed with, by the names it used.
         copies: Pairs of memory the device writes and memory of the user that cannot be written directly.
     """
 

@@ -1,6 +1,6 @@
 """Which anchors of a model a queue manager (or a user's handlers) serve, and which get nothing.
 
-A predicate looks at an anchor and answers with an `AnchorCallbackPolicy`; `or_bind` joins two.
+A predicate takes an anchor and returns an `AnchorCallbackPolicy`; `or_bind` joins two.
 """
 
 import enum
@@ -43,7 +43,7 @@ def bound(anchors: Iterable[Anchor], predicate: AnchorPredicate) -> list[Anchor]
     """The anchors that `predicate` binds.
 
     Raises:
-        ApplicationRuntimeError: it answers something else than a policy; a bool would bind nothing, unnoticed.
+        ApplicationRuntimeError: it returns something else than a policy; a bool would silently bind nothing.
     """
     found = []
     for anchor in anchors:

@@ -1,4 +1,4 @@
-"""`RequestTracepoints`: when requests came and when they were answered, for whoever looks for the time lost between."""
+"""`RequestTracepoints`: when requests arrived and when they completed, to find the time lost between."""
 
 import threading
 from collections import deque

@@ -195,7 +195,7 @@ class Session:
             out_pred: Likewise for outputs.
 
         Raises:
-            ApplicationRuntimeError: the main programs run, the session is closed, or a predicate answers something else than a policy.
+            ApplicationRuntimeError: the main programs run, the session is closed, or a predicate returns something else than a policy.
             ValueError: a number is out of range.
         """
         self._refuse_unless_idle("create_queue_manager")

@@ -15,7 +15,7 @@ class TensorManager:
 
         Raises:
             PopefError: the tensor data is damaged.
-            ApplicationRuntimeError: it does not fit its anchor, or the predicate answers something else than a policy.
+            ApplicationRuntimeError: it does not fit its anchor, or the predicate returns something else than a policy.
         """
         self._executable = executable
         self._inputs: dict[str, InputStream] = {}

@@ -1,7 +1,7 @@
 """Clients that have gone away, among those that send no more and wait for their response.
 
 A client that shuts down its sending side (`nc -N`, `shutdown(SHUT_WR)`) and one that has closed its socket both send a FIN. They differ in
-what follows: the kernel of a client that has closed its socket answers the next bytes with a reset. A Unix-domain socket reports the
+what follows: the kernel of a client that has closed its socket replies to the next bytes with a reset. A Unix-domain socket reports the
 hang-up.
 """
 
@@ -73,7 +73,7 @@ class HalfClosedClient:
         loop: asyncio.AbstractEventLoop,
         may_probe: Callable[[], bool],
     ) -> None:
-        """`may_probe`: whether an interim response may be written, which the kernel of a client that is gone answers by a reset."""
+        """`may_probe`: whether an interim response may be written, to which the kernel of a disconnected client replies with a reset."""
         self._transport = transport
         self._watch = watch
         self._may_probe = may_probe

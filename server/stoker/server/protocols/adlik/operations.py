@@ -1,10 +1,10 @@
 """ModelOperateService: clients add, delete, activate and list models.
 
-Failures are answers with `status: "ERROR"` and a text, never a status of gRPC. Every operation changes the repository on disk and answers
-once the change has taken effect: under explicit control by a load or unload, under polling by a look at that model at once. What fails is
-taken back, and what served goes on serving: each operation is judged by the loads that it has begun itself. Operations on one model are
-done one after the other, and to the end even if their caller goes away; different models never wait for each other. A caller waits for a
-bounded time.
+A failure is a response with `status: "ERROR"` and a text, never a status of gRPC. Every operation changes the repository on disk. It
+responds once the change has taken effect: under explicit control by a load or unload, under polling by reading that model at once. A failed
+change is undone, and the earlier versions go on serving; an operation is judged by the loads that it has begun itself. Operations on one
+model run one after the other, and run to their end even if the client disconnects. Operations on different models never wait for each
+other. A client waits for a bounded time.
 """
 
 import asyncio

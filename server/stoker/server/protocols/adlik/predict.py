@@ -117,7 +117,7 @@ _CLASS_BYTES = 300
 
 
 class Predict:
-    """Answers predict requests of both protocols. Confined to: the event loop."""
+    """Handles predict requests of both protocols. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -125,7 +125,7 @@ class Predict:
         self._reader = PredictReader(engine, limits)
 
     async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
-        """Answers a serialised PredictRequest by a serialised PredictResponse.
+        """Handles a serialised PredictRequest; returns a serialised PredictResponse.
 
         Raises:
             ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
@@ -147,7 +147,7 @@ class Predict:
             return print_response(reply)
 
     async def from_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
-        """Answers the parsed JSON body `given` (`size_bytes` as text) of a request for `model` by the text of a PredictResponse.
+        """Handles the parsed JSON body `given` (`size_bytes` as text) of a request for `model`; returns the text of a PredictResponse.
 
         Raises:
             ServingError: as `from_message`.
@@ -176,7 +176,7 @@ class Predict:
             else:
                 request = self._reader.build(target, query, size_bytes, deadline_ns, via)
         except NotFound as error:
-            # Adlik answers so for an unknown model or version here, and with NOT_FOUND only where its metadata is asked for.
+            # Adlik's status for an unknown model or version here; a request for its metadata gets NOT_FOUND.
             engine.count_refused(query.model.name, query.model.version, error, via)
             raise InvalidRequest(error.message) from None
         except ServingError as error:

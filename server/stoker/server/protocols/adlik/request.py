@@ -51,7 +51,7 @@ class ModelQuery(NamedTuple):
 
     @property
     def echo(self) -> model_pb2.ModelSpec:
-        """What an answer says: name and number as asked for, 0 where no number was (as Adlik's batching runtimes answer)."""
+        """The model spec of a response: name and version number of the request, 0 without a number (as in Adlik's batching runtimes)."""
         spec = model_pb2.ModelSpec(name=self.name)
         spec.version.value = self.version or 0
         return spec
@@ -118,10 +118,10 @@ class PredictionResponse(NamedTuple):
 
 
 def make_response(model: ModelQuery, response: InferResponse, top: Mapping[str, int], labels: Labels, limits: Limits) -> PredictionResponse:
-    """The answer to a request for `model`; `top` says how many highest values of which output. Safe in a thread.
+    """The response to a request for `model`; `top` is the count of highest values by output. Safe in a thread.
 
     Raises:
-        TooLarge: more highest values than one answer may hold.
+        TooLarge: more highest values than one response may hold.
     """
     signature = response.signature
     outputs: list[ResponseOutput] = []
@@ -135,7 +135,7 @@ def make_response(model: ModelQuery, response: InferResponse, top: Mapping[str, 
             if left < 0:
                 raise TooLarge(
                     f"output '{name}': cls.count {count} for {rows.shape[0]} samples is more than the {limits.class_count} classes "
-                    "that one answer may hold"
+                    "that one response may hold"
                 )
             classes = [_best(row, count, labels.get(name, ())) for row in rows]
         outputs.append(ResponseOutput(name, spec.datatype, array, classes))

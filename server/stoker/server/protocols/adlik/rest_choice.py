@@ -6,7 +6,7 @@
   only Adlik's. Where `inputs` stands alone, it is Adlik's if it is an object whose every value is a TensorProto: an object with
   `tensor_content`, `dtype`, `tensor_shape` or a field of typed values such as `float_val`. A body with nothing of either is a mistake,
   and TensorFlow Serving's, which has many more clients, unless `--prefer_adlik` is set: its front says what is missing.
-* GET of `metadata` has no body. It is answered in Adlik's form where `--prefer_adlik` is set (`adlik_serving` sets it) and for models
+* GET of `metadata` has no body. The response has Adlik's form where `--prefer_adlik` is set (`adlik_serving` sets it) and for models
   whose platform is one that only Adlik names so, such as `topsinference`.
 * The query `?format=adlik` or `?format=tfs` decides for one request, whatever else is set.
 * `:ml_predict` is Adlik's alone.
@@ -66,7 +66,7 @@ def of_body(settings: AdlikSettings, given: Json) -> Dialect:
 
 
 def of_platform(settings: AdlikSettings, platform: str) -> Dialect:
-    """The protocol in which metadata of a model of `platform` is answered that nothing else decides."""
+    """The protocol of the metadata response for a model of `platform`, when nothing else decides it."""
     return Dialect.ADLIK if settings.prefer_adlik or platform in ADLIK_PLATFORMS else Dialect.TFS
 
 

@@ -155,7 +155,7 @@ _SERVICES = (
 
 
 def adlik_methods(engine: Engine, limits: Limits, service: AdlikService) -> tuple[Method, ...]:
-    """Every method of the four services, answered by `service`."""
+    """Every method of the four services, handled by `service`."""
     control = ControlMethods(engine, limits, adlik_status)
     failed = partial(engine.note_failed, Via.ADLIK_GRPC)
     return tuple(_method(descriptor, service, control, limits, failed) for each in _SERVICES for descriptor in each.methods)

@@ -12,7 +12,7 @@ from stoker.server.core.request import Array, InferResponse
 
 
 def check_classes(response: InferResponse, classifications: Mapping[str, int], limits: Limits) -> None:
-    """Refuses classifications that would name more classes than one answer may; each becomes an object and a text of its own.
+    """Refuses classifications that would name more classes than one response may; each becomes an object and a text of its own.
 
     Raises:
         TooLarge: they would.
@@ -25,7 +25,7 @@ def check_classes(response: InferResponse, classifications: Mapping[str, int], l
         if left < 0:
             raise TooLarge(
                 f"classification of output '{name}' with {count} classes for each of {rows} rows names more than the "
-                f"{limits.class_count} classes that one answer may hold"
+                f"{limits.class_count} classes that one response may hold"
             )
 
 

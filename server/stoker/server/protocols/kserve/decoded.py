@@ -1,4 +1,4 @@
-"""A request after decoding: what the engine needs, and what the encoder of its answer must remember."""
+"""A request after decoding: what the engine needs, and what the encoder of its response must remember."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ from stoker.server.protocols.kserve.shared_tensors import NO_SHARED
 
 
 class Encoded(NamedTuple):
-    """An answer's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
+    """A response's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
 
     pieces: Sequence[Raw]
     header_length: int | None

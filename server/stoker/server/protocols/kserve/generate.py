@@ -24,7 +24,7 @@ _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class HttpGenerate:
-    """Answers generate requests. Confined to: the event loop."""
+    """Handles generate requests. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, reader: HeaderReader | None = None) -> None:
         """`reader` reads parameters from headers; None: none."""

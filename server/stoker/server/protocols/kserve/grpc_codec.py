@@ -267,7 +267,7 @@ def encode_message(
     labels: Mapping[str, Sequence[str]],
     shared: Mapping[str, Span] = NO_SHARED,
 ) -> pb.ModelInferResponse:
-    """The message that answers with `response`; outputs are raw, or in shared memory. Safe in a thread.
+    """The message that carries `response`; outputs are raw, or in shared memory. Safe in a thread.
 
     Raises:
         InvalidRequest: as `Span.write`.
@@ -374,7 +374,7 @@ class ResponseLayouts:
         self._kept: BoundedCache[object, _Layout] = BoundedCache()
 
     def encode(self, response: InferResponse) -> bytes | None:
-        """The serialised message that answers with `response`; None where an output holds strings, whose length varies."""
+        """The serialised message that carries `response`; None where an output holds strings, whose length varies."""
         outputs, signature = response.outputs, response.signature
         shapes: list[object] = []
         for array in outputs.values():

@@ -331,7 +331,7 @@ _GAP = b"\0"
 
 
 class ResponseFrame(NamedTuple):
-    """What answers with outputs of the same shapes have in common.
+    """The common part of responses whose outputs have the same shapes.
 
     Attributes:
         texts: The text before, between and after the gaps.
@@ -344,7 +344,7 @@ class ResponseFrame(NamedTuple):
     has_binary: bool
 
     def filled(self, arrays: Sequence[Array], request_id: str) -> Encoded | None:
-        """The answer with these outputs; None where one holds a number that needs care to be printed.
+        """The response with these outputs; None where one holds a number that needs care to be printed.
 
         REQUIRES: their shapes are those that the frame was made for, and small.
         """
@@ -378,7 +378,7 @@ def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest,
 
 
 def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str, Sequence[str]]) -> Encoded:
-    """The body that answers with `response`.
+    """The body that carries `response`.
 
     Raises:
         InvalidRequest: JSON was asked for, and cannot carry an output's values.
@@ -421,7 +421,7 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
 def frame_of(response: InferResponse, decoded: DecodedRequest) -> ResponseFrame | None:
     """The text that the encoding of `response` shares with later responses; None if any output has no fixed text around it.
 
-    REQUIRES: `encode` has made the answer.
+    REQUIRES: `encode` has made the response.
     """
     outputs: list[dict[str, Any]] = []
     in_text: list[bool] = []

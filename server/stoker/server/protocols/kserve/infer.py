@@ -1,6 +1,6 @@
-"""POST .../infer: from the bytes of a request to the bytes of its answer, without any framework between.
+"""POST .../infer: from the bytes of a request to the bytes of its response, without any framework between.
 
-Small requests and answers, which are most, are decoded and encoded at once on the event loop and need no task (`infer_exchange.py`); what
+Small requests and responses, which are most, are decoded and encoded at once on the event loop and need no task (`infer_exchange.py`); what
 takes long is done in threads, by a task (`HttpInfer.reply`). A request whose path is written in an unusual way comes through the
 framework, to the same code.
 """
@@ -93,7 +93,7 @@ class HttpInfer:
         self.request_memo = RequestMemo()
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request for (`model`, `version`) that came through the framework.
+        """Handles a request for (`model`, `version`) that came through the framework.
 
         Raises:
             ServingError: nothing was sent yet. ClientGone: the client disconnected.
@@ -109,7 +109,7 @@ class HttpInfer:
         await send_reserved(self.engine.budget, scope, send, reply, response_headers, self.limits)
 
     async def reply(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
-        """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
+        """The response's body, in pieces, and its headers. Slow steps run in threads.
 
         Raises:
             ServingError: the response is an error.
@@ -132,7 +132,7 @@ class HttpInfer:
         return reply
 
     def note_sent(self, trace: RequestTrace, received_ns: int) -> None:
-        """Notes when a traced request was read and answered. Decoding counts as reading, and writing ends where the transport begins."""
+        """Notes when a traced request was read and completed. Decoding counts as reading, and writing ends where the transport begins."""
         now_ns = self.engine.now_ns()
         trace.mark("HTTP_RECV_START", received_ns)
         trace.mark("HTTP_RECV_END", trace.begun_ns)
@@ -219,7 +219,7 @@ class HttpInfer:
         return spans, http_codec.count_strings(head, len(body) + spans.input_bytes, limits)
 
     def encode_now(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> Encoded | None:
-        """The answer that carries `response`; None where making it takes longer than the event loop has time for.
+        """The response bytes of `response`; None where making it takes longer than the event loop has time for.
 
         Raises:
             ServingError: `response` cannot be carried as asked.
@@ -227,7 +227,7 @@ class HttpInfer:
         if call.response_encoding is not None:
             return None
         most = self.limits.decode_inline_bytes
-        # A loop, not `any`: no generator for each small answer.
+        # A loop, not `any`: no generator for each small response.
         for array in response.outputs.values():
             if array.nbytes > most:
                 return None
@@ -241,7 +241,7 @@ class HttpInfer:
         return encoded
 
     async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[Sequence[Piece], HeaderList]:
-        """As `encode_now`, in threads: the answer's body, in pieces, and its headers.
+        """As `encode_now`, in threads: the response's body, in pieces, and its headers.
 
         Raises:
             ServingError: `response` cannot be carried as asked.

@@ -1,4 +1,4 @@
-"""Infer requests on the short path: the body goes from the socket to where it is decoded, the answer from the encoder to the socket."""
+"""Infer requests on the short path: the body goes from the socket to where it is decoded, the response from the encoder to the socket."""
 
 import asyncio
 import logging
@@ -83,7 +83,7 @@ class InferRoute:
 
 
 class InferExchange:
-    """One infer request. Confined to: the event loop. INVARIANT: what it reserved is released when it is answered or given up."""
+    """One infer request. Confined to: the event loop. INVARIANT: what it reserved is released when it completes or is abandoned."""
 
     # fmt: off
     __slots__ = (
@@ -198,11 +198,11 @@ class InferExchange:
                 reads.end()
         except ServingError:
             raise
-        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
+        except Exception:  # noqa: BLE001 - the last stop of any defect: logged; the response is 500
             self._fail_unexpectedly()
 
     def _done(self, reply: EngineResponse) -> None:
-        """The engine has answered."""
+        """The engine has responded."""
         decoded, route = self._decoded, self._route
         assert decoded is not None
         self._flight = None
@@ -229,7 +229,7 @@ class InferExchange:
         self._task.add_done_callback(lambda _: self._reservation.release())
 
     async def _respond_async(self, body: Body) -> None:
-        """Decodes in threads; and then there is a task, which may as well wait for the answer."""
+        """Decodes in threads; and then there is a task, which may as well wait for the response."""
         route = self._route
         await self._send_slowly(route.infer.reply(route.call, body, self._received_ns, self._reservation))
 
@@ -244,7 +244,7 @@ class InferExchange:
             self._finish(HttpResponse(200, headers, pieces).parts(keep_alive=self._connection.keep_alive))
         except ServingError as error:
             self._fail(error)
-        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
+        except Exception:  # noqa: BLE001 - the last stop of any defect: logged; the response is 500
             self._fail_unexpectedly()
 
     def _write(self, encoded: Encoded) -> None:
@@ -279,7 +279,7 @@ class InferExchange:
             self._write_large(parts)
 
     def _write_large(self, parts: Sequence[Piece]) -> None:
-        """Writes an answer that counts against the budget of bytes in flight until its client has taken it."""
+        """Writes a response that counts against the budget of bytes in flight until its client has taken it."""
         unflushed = self._connection.reservation(self._route.infer.engine.budget)
         try:
             unflushed.take(sum(map(len, parts)))

@@ -32,7 +32,7 @@ class _Tensor(NamedTuple):
 
 
 class RequestPlan:
-    """How to decode and answer requests of one structure. Confined to: the event loop."""
+    """How to decode requests of one structure, and to encode their responses. Confined to: the event loop."""
 
     __slots__ = ("_binary_bytes", "_check", "_decoded", "_frame", "_has_lists", "_model_version", "_shapes", "_signature", "_tensors")
 

@@ -103,7 +103,7 @@ class StreamCall(Call, Protocol):
 
 
 class StreamInference:
-    """Answers streams. Confined to: the event loop."""
+    """Handles streams. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, reader: HeaderReader | None = None) -> None:
         """`reader` reads the parameters of requests from the metadata of the stream; None: none."""
@@ -113,7 +113,7 @@ class StreamInference:
         self._limits = limits
 
     async def model_stream_infer(self, call: StreamCall) -> None:
-        """Answers the requests of one stream until the client ends it.
+        """Handles the requests of one stream until the client ends it.
 
         Raises:
             ServingError: a request failed, and the client asked for a real status.

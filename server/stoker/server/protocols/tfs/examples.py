@@ -229,21 +229,21 @@ _INLINE_VALUES = 16_384
 
 
 class Classified(NamedTuple):
-    """What Classify answers: the version that answered, and by sample its (label, score) pairs in the model's order."""
+    """The result of Classify: the version that responded, and each sample's (label, score) pairs in the model's order."""
 
     version: int
     samples: list[list[tuple[str, float]]]
 
 
 class Regressed(NamedTuple):
-    """What Regress answers: the version that answered, and a number by sample."""
+    """The result of Regress: the version that responded, and one number per sample."""
 
     version: int
     values: list[float]
 
 
 class ExampleInference:
-    """Answers what takes Examples. Confined to: the event loop."""
+    """Handles requests that hold Examples. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, targets: Targets) -> None:
         self._engine = engine
@@ -276,7 +276,7 @@ class ExampleInference:
     def _target(
         self, query: ModelQuery, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]
     ) -> tuple[Target, _Outputs]:
-        """The model, and what of its outputs answers by `method`; a refusal is noted with the model's name."""
+        """The model, and the outputs that `method` returns; a rejected request is counted with the model's name."""
         try:
             target = self._targets.find(query)
             if query.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
@@ -313,7 +313,7 @@ def _classes(response: InferResponse, outputs: ClassifyOutputs, labels: Sequence
         raise InvalidRequest(f"Tensors class and score should match in dim_size(1). Got {' vs. '.join(map(str, sorted(shapes)))}")
     rows, count = shapes.pop()
     if rows * count > limits.class_count:
-        raise InvalidRequest(f"{rows} samples of {count} classes are more than the {limits.class_count} that one answer may hold")
+        raise InvalidRequest(f"{rows} samples of {count} classes are more than the {limits.class_count} that one response may hold")
     texts: list[Any] = [list(labels[:count]) + [""] * (count - len(labels))] * rows if classes is None else classes.tolist()
     numbers: list[Any] = [[0.0] * count] * rows if scores is None else scores.tolist()
     return [
@@ -334,7 +334,7 @@ _MOST_TASKS: Final = 64
 
 
 class ExampleCalls:
-    """Answers the messages that hold Examples. Confined to: the event loop."""
+    """Handles the messages that hold Examples. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, inference: ExampleInference) -> None:
         self._engine = engine
@@ -342,7 +342,7 @@ class ExampleCalls:
         self._inference = inference
 
     async def classify(self, data: bytes, deadline_ns: int | None) -> Message:
-        """Answers a serialised ClassificationRequest.
+        """Handles a serialised ClassificationRequest.
 
         Raises:
             ServingError: as `ExampleInference.classify`; InvalidRequest where it is no such message.
@@ -354,7 +354,7 @@ class ExampleCalls:
             return classification_pb2.ClassificationResponse(result=_classification(found), model_spec=query.response_spec(found.version))
 
     async def regress(self, data: bytes, deadline_ns: int | None) -> Message:
-        """Answers a serialised RegressionRequest.
+        """Handles a serialised RegressionRequest.
 
         Raises:
             ServingError: as `classify`.
@@ -366,7 +366,7 @@ class ExampleCalls:
             return regression_pb2.RegressionResponse(result=_regression(found), model_spec=query.response_spec(found.version))
 
     async def multi_inference(self, data: bytes, deadline_ns: int | None) -> Message:
-        """Answers a serialised MultiInferenceRequest; its tasks run one after the other.
+        """Handles a serialised MultiInferenceRequest; its tasks run one after the other.
 
         Raises:
             ServingError: as `classify`; InvalidRequest too where the tasks are of several models, or two are the same.

@@ -197,7 +197,7 @@ INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
 
 
 class Form(Enum):
-    """How a body holds its tensors, and so how its answer does."""
+    """How a body holds its tensors, and so how its response does."""
 
     ROW = auto()
     COLUMN = auto()
@@ -352,7 +352,7 @@ _BYTES_SUFFIX: Final = "_bytes"
 
 
 def print_predictions(response: InferResponse, form: Form) -> bytes:
-    """The body that answers `:predict`. Safe in a thread.
+    """The response body of `:predict`. Safe in a thread.
 
     Raises:
         InvalidRequest: row form was asked for, and the outputs have no rows, or different numbers of them.
@@ -376,7 +376,7 @@ def print_predictions(response: InferResponse, form: Form) -> bytes:
 
 
 def print_classes(classified: Sequence[Sequence[tuple[str, float]]]) -> bytes:
-    """The body that answers `:classify`: for each sample, a list of [label, score]."""
+    """The response body of `:classify`: for each sample, a list of [label, score]."""
     samples = [
         b"[" + b",".join([b"[" + orjson.dumps(label) + b"," + _printed(np.float32(score)) + b"]" for label, score in sample]) + b"]"
         for sample in classified
@@ -385,7 +385,7 @@ def print_classes(classified: Sequence[Sequence[tuple[str, float]]]) -> bytes:
 
 
 def print_numbers(numbers: Sequence[float]) -> bytes:
-    """The body that answers `:regress`: a number for each sample."""
+    """The response body of `:regress`: a number for each sample."""
     return b'{"results":' + _printed(np.array(numbers, dtype=np.float32)) + b"}"
 
 

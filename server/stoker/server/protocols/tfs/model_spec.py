@@ -62,7 +62,7 @@ class ModelQuery(NamedTuple):
         return f"Latest({name})" if self.version is None else f"Specific({name}, {self.version})"
 
     def response_spec(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
-        """What an answer of `version` says; `signature`: whether it names the signature too."""
+        """What a response of `version` says; `signature`: whether it names the signature too."""
         spec = model_pb2.ModelSpec()
         self.fill_response(spec, version, signature=signature)
         return spec
@@ -138,7 +138,7 @@ class ClassifyOutputs(NamedTuple):
 
 
 def classify_outputs(signature: ModelSignature) -> ClassifyOutputs:
-    """What Classify answers with: the outputs called `classes` (strings) and `scores`, else the only output, a row of numbers.
+    """The outputs that Classify returns: those called `classes` (strings) and `scores`, else the only output, a row of numbers.
 
     Raises:
         FailedPrecondition: the model has no such outputs, or no batch dimension.
@@ -161,7 +161,7 @@ def classify_outputs(signature: ModelSignature) -> ClassifyOutputs:
 
 
 def regress_output(signature: ModelSignature) -> TensorSpec:
-    """What Regress answers with: the output called `outputs`, else the only one; one number a sample.
+    """The output that Regress returns: the one called `outputs`, else the only one; one number a sample.
 
     Raises:
         FailedPrecondition: the model has no such output, or no batch dimension.

@@ -83,7 +83,7 @@ class Targets:
 
 
 def check_signature_name(query: ModelQuery) -> None:
-    """Refuses any signature but the one that Predict answers.
+    """Refuses any signature but the one that Predict serves.
 
     Raises:
         FailedPrecondition: as TensorFlow Serving says it.
@@ -259,7 +259,7 @@ _OUTPUTS = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
 
 
 class Predict:
-    """Answers Predict. Confined to: the event loop."""
+    """Handles Predict. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, targets: Targets) -> None:
         self._engine = engine
@@ -267,7 +267,7 @@ class Predict:
         self._targets = targets
 
     async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
-        """Answers a serialised PredictRequest by a serialised PredictResponse.
+        """Handles a serialised PredictRequest; returns a serialised PredictResponse.
 
         Raises:
             ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST interface without a transport: the parsed body of a request in, the body of its answer out."""
+"""TensorFlow Serving's REST interface without a transport: the parsed body of a request in, the body of its response out."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from stoker.server.protocols.tfs.service import SIGNATURE_DEF, TfsService
 
 
 class TfsRest:
-    """Answers what REST asks of `service`. Confined to: the event loop."""
+    """Handles the REST requests for `service`. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, service: TfsService) -> None:
         self._engine = engine
@@ -41,7 +41,7 @@ class TfsRest:
         self._service = service
 
     async def predict(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
-        """Answers `:predict`, whose body is `given` (`size_bytes` as text).
+        """Handles `:predict`, whose body is `given` (`size_bytes` as text).
 
         Raises:
             ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
@@ -70,7 +70,7 @@ class TfsRest:
         return print_predictions(response, form)
 
     async def classify(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
-        """Answers `:classify`.
+        """Handles `:classify`.
 
         Raises:
             ServingError: as `predict`.
@@ -82,7 +82,7 @@ class TfsRest:
         return print_classes(found.samples)
 
     async def regress(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
-        """Answers `:regress`.
+        """Handles `:regress`.
 
         Raises:
             ServingError: as `predict`.
@@ -94,7 +94,7 @@ class TfsRest:
         return print_numbers(found.values)
 
     def metadata(self, query: ModelQuery) -> bytes:
-        """Answers GET `.../metadata`.
+        """Handles GET `.../metadata`.
 
         Raises:
             ServingError: as `TfsService.metadata`.
@@ -106,7 +106,7 @@ class TfsRest:
         return orjson.dumps({"model_spec": _plain(reply.model_spec), "metadata": {SIGNATURE_DEF: _plain(signatures)}})
 
     def status(self, query: ModelQuery) -> bytes:
-        """Answers GET of a model.
+        """Handles GET of a model.
 
         Raises:
             ServingError: as `TfsService.status`.

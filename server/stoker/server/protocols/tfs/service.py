@@ -190,7 +190,7 @@ _RpcResponse = Callable[[bytes, int | None], Awaitable[bytes | Message]]
 
 
 def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Method, ...]:
-    """Every method of PredictionService and ModelService, answered by `service`."""
+    """Every method of PredictionService and ModelService, handled by `service`."""
     control = ControlMethods(engine, limits, tfs_status)
     failed = partial(engine.note_failed, Via.TFS_GRPC)
     responses: dict[str, _RpcResponse] = {

@@ -14,7 +14,7 @@ class TfsSettings:
     """Settings of TensorFlow Serving's wire interface.
 
     Attributes:
-        rest_timeout_s: How long a REST request may take, from its complete body to its answer; None: as long as it does.
+        rest_timeout_s: How long a REST request may take, from its complete body to its response; None: as long as it does.
         allow_reload: Whether HandleReloadConfigRequest does anything.
         metrics_path: Where the metrics are under TensorFlow Serving's names; None: nowhere.
     """

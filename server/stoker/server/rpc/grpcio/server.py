@@ -137,7 +137,7 @@ def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.Servicer
         try:
             assert method.start is not None
             return await method.start(data, call).outcome()
-        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
             call.refuse(rejection_of(error, method))
         return None
 
@@ -158,7 +158,7 @@ def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.Servic
 
 
 def _serialise(response: bytes | Message) -> bytes:
-    # A large answer is made as bytes at once, in a thread.
+    # A large response is made as bytes at once, in a thread.
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 

@@ -94,7 +94,7 @@ class H2Call:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Prepares for a longer wait; most calls are answered before they need it. The call ends at its deadline from now on."""
+        """Prepares for a longer wait; most calls are completed before they need it. The call ends at its deadline from now on."""
         context = self._connection.context
         if self.deadline_ns is not None:
             self._timer = context.loop.call_later(max(0, self.deadline_ns - context.engine.now_ns()) / _NS_PER_S, self._expire)
@@ -119,7 +119,7 @@ class H2Call:
             self._cancel_work()
 
     def _finish(self) -> None:
-        """Notes that the end of the answer was sent."""
+        """Notes that the end of the response was sent."""
         self.is_over = True
         if self._timer is not None or self._reservation is not None or self._reader is not None:
             self._release_message()
@@ -204,18 +204,18 @@ class H2Call:
             self._give_back(taken_bytes)
 
 
-#: grpcio's asyncio client turns a status that overtakes its first message into INTERNAL, and curl takes an answer that overtakes its body
-#: for a broken stream. Both are answered when the first of the body comes, or after this time.
+#: grpcio's asyncio client turns a status that arrives before it has sent its first message into INTERNAL. curl reports a response that
+#: arrives before it has sent its body as a broken stream. Both get their response when their first DATA arrives, or after this time.
 _PATIENCE_S: Final = 0.05
 
 
 class RefusedCall:
-    """Answers when the client has begun to send. Confined to: the event loop."""
+    """A rejected call: sends its response when the client has begun to send. Confined to: the event loop."""
 
     __slots__ = ("_block", "_connection", "_timer", "has_ended", "is_over", "stream_id")
 
     def __init__(self, connection: Connection, stream_id: int, block: bytes) -> None:
-        """`block` is the whole answer."""
+        """`block` is the whole response."""
         self._connection = connection
         self._block = block
         self._timer: asyncio.TimerHandle = connection.context.loop.call_later(_PATIENCE_S, self._respond)

@@ -113,10 +113,10 @@ class ConnectionCalls:
     """Confined to: the event loop.
 
     Attributes:
-        open: Calls that are not answered, by stream.
+        open: Calls without a response, by stream.
         receiving: Unary calls whose request is not complete, by stream.
         arriving: Streamed calls that have part of a message, by stream.
-        unflushed: Answers that wait for the client to read them.
+        unflushed: Responses that wait for the client to read them.
     """
 
     __slots__ = ("_admission", "_connection", "_watch", "_zero_copy_pending", "arriving", "open", "receiving", "unflushed")
@@ -171,7 +171,7 @@ class ConnectionCalls:
             else:
                 self._follow_rare(event)
         for late in fresh:
-            # Few have anything to prepare for: they are answered by now, or whole and without a deadline.
+            # Few have anything to prepare for: they have completed by now, or are whole and have no deadline.
             if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
                 late.settle()
         if is_last and self._zero_copy_pending:
@@ -238,7 +238,7 @@ class ConnectionCalls:
             self.forget_all()
 
     def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
-        """Answers a request that becomes no call by one header block."""
+        """Responds with one header block to a request that does not become a call."""
         if has_ended:
             self._connection.send_end(stream_id, block)
         else:

@@ -104,7 +104,7 @@ class ConnectionContext:
 
     Attributes:
         methods: What is served.
-        engine: What answers.
+        engine: Runs the requests.
         reads: Its reads.
         limits: Bounds on what clients send.
         h2_limits: The same for HTTP/2 itself.

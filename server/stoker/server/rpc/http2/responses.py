@@ -30,7 +30,7 @@ def ok_trailers(metadata: Metadata) -> bytes:
 
 
 def ok_without_message(metadata: Metadata) -> bytes:
-    """All of an answer that succeeded and holds no message."""
+    """All of a response that succeeded and holds no message."""
     return encode_block([*_START, _OK, *metadata_fields(metadata)])
 
 
@@ -45,13 +45,13 @@ def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) 
 
 
 def metadata_too_large(size_bytes: int, count: int, limits: H2Limits) -> bytes:
-    """The answer to a request whose metadata takes `size_bytes` in `count` fields."""
+    """The response to a request whose metadata takes `size_bytes` in `count` fields."""
     text = f"the metadata takes {size_bytes} bytes in {count} fields; {limits.header_list_bytes} bytes in {limits.header_count} are allowed"
     return refusal_block(Refusal(RESOURCE_EXHAUSTED, text), is_first=True)
 
 
 def plain_block(status: int) -> bytes:
-    """The answer to a request that is not gRPC's."""
+    """The response to a request that is not gRPC's."""
     fields = [(b":status", str(status).encode())]
     if status == 405:  # RFC 9110, section 15.5.6
         fields.append((b"allow", b"POST"))

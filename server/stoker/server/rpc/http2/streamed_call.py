@@ -174,7 +174,7 @@ class StreamedCall(H2Call):
         except asyncio.CancelledError:
             if not self.is_over:
                 self.fail(Cancelled("the call was cancelled by the server"))
-        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
             self.fail(error)
         else:
             self._end()

@@ -19,7 +19,7 @@ from stoker.server.rpc.refusal import CallFault
 _read_prefix = PREFIX.unpack_from
 _prefix = PREFIX.pack
 _PLAIN_HEADERS: Final = HEADERS[None]
-#: Above it, an answer is not copied to stand behind its prefix, but sent in a frame of its own.
+#: Above it, a response is not copied to stand behind its prefix, but sent in a frame of its own.
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
 
@@ -127,7 +127,7 @@ class UnaryCall(H2Call):
         assert start is not None
         try:
             completion = start(data, self)
-        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
             self.fail(error)
             return
         self._completion = completion
@@ -167,7 +167,7 @@ class UnaryCall(H2Call):
         super()._cancel_work()
 
     def _cancelled_elsewhere(self) -> None:
-        """Whatever cancelled the handler, its client gets an answer, if it still waits for one."""
+        """Whatever cancelled the handler, its client gets a response, if it still waits for one."""
         if not self.is_over:
             self.fail(Cancelled("the call was cancelled by the server"))
 

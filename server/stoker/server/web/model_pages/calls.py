@@ -109,7 +109,7 @@ def shell_calls(sample: Sample, addresses: CallAddresses, *, has_reflection: boo
         if sample.fits_json and not sample.is_sequence:
             calls.append(Call("curl, TensorFlow Serving's REST", "curl-tfs", "sh", _curl_tfs(sample, addresses)))
     elif sample.fits_json and sample.is_printed:
-        note = "Each answer is a server-sent event; -N prints it as it comes."
+        note = "Each response is a server-sent event; -N prints it as it arrives."
         calls.append(Call("curl, server-sent events", "curl-generate-stream", "sh", _curl_generate(sample, addresses), note))
     if addresses.grpc is not None and sample.fits_json:
         note = "" if has_reflection else "Needs a server started with --grpc-reflection."
@@ -175,8 +175,8 @@ def _curl_binary(sample: Sample, addresses: CallAddresses) -> Call:
     url = shlex.quote(addresses.http_url + infer_path(sample))
     curl = f"{_curl(addresses)} {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
     if sample.is_response_binary:
-        curl += " -o answer.bin"
-    note = "The tensors follow the JSON as raw bytes; with binary_data_output the answer's do, too."
+        curl += " -o response.bin"
+    note = "The tensors follow the JSON as raw bytes; with binary_data_output those of the response do, too."
     return Call(
         "curl, binary tensors",
         "curl-binary",

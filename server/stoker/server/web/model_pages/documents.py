@@ -55,7 +55,7 @@ def model_page(description: ModelDescription, version: int | None, calls: Sequen
     lead = (-1,) if signature.is_batched else ()
     batch = f"up to {signature.max_batch_size} rows a request" if signature.is_batched else "no batch dimension"
     facts = [f"version {description.version}", config.platform or config.backend, batch]
-    facts += ["answers a request any number of times"] if signature.is_decoupled else []
+    facts += ["returns any number of responses to a request"] if signature.is_decoupled else []
     facts += ["requests belong to sequences"] if config.sequences is not None else []
     tensors = [_tensor("input", spec, lead) for spec in signature.inputs] + [_tensor("output", spec, lead) for spec in signature.outputs]
     parts = [
@@ -152,7 +152,7 @@ def _about(description: ModelDescription, sample: Sample) -> str:
     batch = f"at most {signature.max_batch_size} rows a request" if signature.is_batched else "no batch dimension"
     text = f"Served by {platform}; {batch}."
     if signature.is_decoupled:
-        text += " It answers a request any number of times: reach it by ModelStreamInfer over gRPC, or by generate_stream."
+        text += " It returns any number of responses to a request: reach it by ModelStreamInfer over gRPC, or by generate_stream."
     elif not sample.fits_json or sample.is_response_binary:
         text += " Its FP16 or BF16 tensors have no form in JSON: they travel as binary data behind it."
     if sample.is_sequence:
@@ -245,7 +245,7 @@ def _schemas(signature: ModelSignature) -> Schema:
 
 
 def _tensor_schema(spec: TensorSpec, signature: ModelSignature) -> Schema:
-    """One tensor of an infer request or answer, its data flat or nested."""
+    """One tensor of an infer request or response, its data flat or nested."""
     sizes: list[Schema] = [{"type": "integer", "minimum": 1, "maximum": signature.max_batch_size}] if signature.is_batched else []
     sizes += [{"type": "integer", "minimum": 0} if size == VARIABLE else {"const": size} for size in spec.dims]
     shape: Schema = {"type": "array", "minItems": len(sizes), "maxItems": len(sizes)}

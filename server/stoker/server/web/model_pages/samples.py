@@ -62,10 +62,10 @@ class Sample:
         version: None: the server's choice.
         inputs: Those that a request must have, in the model's order.
         first_output: A name to print.
-        is_decoupled: Whether the model answers a request any number of times.
+        is_decoupled: Whether the model returns any number of responses to a request.
         is_sequence: Whether requests belong to sequences.
         sequence_id: Of the type that the model takes.
-        is_response_binary: Whether JSON cannot hold its answer.
+        is_response_binary: Whether JSON cannot hold its response.
     """
 
     model: str

@@ -1,11 +1,11 @@
-"""The ONNX model's own results for pictures, run by ONNX Runtime in this process: what a served model's answers are held against.
+"""The ONNX model's own results for pictures, run by ONNX Runtime in this process: the reference for a served model's results.
 
-    python examples/enflame/source_answers.py --model model/resnet50.onnx --folder data      # the truth, as files for the client
-    python examples/resnet50/client.py -c 5 -t data/val_map.txt PICTURES data/imagenet_class.txt > answers.txt
-    python examples/enflame/source_answers.py --model model/resnet50.onnx --folder data --compare answers.txt
+    python examples/enflame/source_results.py --model model/resnet50.onnx --folder data      # the truth, as files for the client
+    python examples/resnet50/client.py -c 5 -t data/val_map.txt PICTURES data/imagenet_class.txt > results.txt
+    python examples/enflame/source_results.py --model model/resnet50.onnx --folder data --compare results.txt
 
 The first writes `val_map.txt`, a line `file class` for each picture, and `imagenet_class.txt`, a label for each class (made up: `<n>
-class`; put the real ones there for a trained model). The last ends with 1 where an answer differs. Needs the extra `examples`.
+class`; put the real ones there for a trained model). The last ends with 1 where a response differs. Needs the extra `examples`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "resnet50"))  # the
 from client import preprocess
 from picture_files import in_layout, picture_files, read_rgb
 
-_ANSWER = re.compile(r"Image: '(?P<file>.*)', result: (?P<best>\[.*\])")
+_RESULT = re.compile(r"Image: '(?P<file>.*)', result: (?P<best>\[.*\])")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wrong = differences(options.compare.read_text(encoding="utf-8"), scores, options.tolerance)
     if wrong:
         raise SystemExit("\n".join(wrong))
-    print(f"{len(scores)} pictures: the served model answers as its source does (scores within {options.tolerance:g})")
+    print(f"{len(scores)} pictures: the served model's results are those of its source (scores within {options.tolerance:g})")
 
 
 def run(model: Path, files: Sequence[Path]) -> np.ndarray:
@@ -67,19 +67,19 @@ def write_truth(folder: Path, scores: dict[str, np.ndarray]) -> None:
 
 
 def differences(printed: str, scores: dict[str, np.ndarray], tolerance: float) -> list[str]:
-    """Where the client's lines say otherwise than `scores`: a picture without answer, a score too far away, or a better class left out."""
+    """Differences of the client's lines from `scores`: a picture without result, a wrong score, or a better class left out."""
     wrong = []
-    answers = {Path(match["file"]).name: ast.literal_eval(match["best"]) for match in _ANSWER.finditer(printed)}
+    results = {Path(match["file"]).name: ast.literal_eval(match["best"]) for match in _RESULT.finditer(printed)}
     for name, expected in scores.items():
-        best = answers.get(name, [])
+        best = results.get(name, [])
         if not best:
-            wrong.append(f"{name}: the client printed no answer")
-        for rank, (answer, score) in enumerate(zip(best, np.sort(expected)[::-1], strict=False), start=1):
+            wrong.append(f"{name}: the client printed no result")
+        for rank, (result, score) in enumerate(zip(best, np.sort(expected)[::-1], strict=False), start=1):
             # Classes of nearly equal scores may change places; neither score may be far from its place's or its class's.
-            if max(abs(answer["score"] - score), abs(answer["score"] - expected[answer["idx"]])) > tolerance:
+            if max(abs(result["score"] - score), abs(result["score"] - expected[result["idx"]])) > tolerance:
                 wrong.append(
-                    f"{name}: place {rank} is class {answer['idx']} with {answer['score']}; the source gives that class "
-                    f"{expected[answer['idx']]}, and that place {score}"
+                    f"{name}: rank {rank} is class {result['idx']} with {result['score']}; the source gives that class "
+                    f"{expected[result['idx']]}, and that rank {score}"
                 )
     return wrong
 
