@@ -69,7 +69,7 @@ class Servable:
         self._notice_idle()
 
     def abandon(self, why: str) -> None:
-        """Answers every request it holds as UNAVAILABLE with `why`, at once."""
+        """Fails every request it holds with UNAVAILABLE and `why`, at once."""
         self.scheduler.abandon(why)
 
     async def drained(self) -> None:
@@ -82,7 +82,7 @@ class Servable:
         await self.close()
 
     async def close(self) -> None:
-        """Closes at once; requests that still wait are answered UNAVAILABLE. For a shutdown whose time has run out."""
+        """Closes at once; requests that still wait fail with UNAVAILABLE. For a shutdown whose time has run out."""
         await self.scheduler.close()
         await asyncio.get_running_loop().run_in_executor(None, self._discard, self._files)
 
@@ -122,7 +122,7 @@ class Retirement:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     def abandon(self, why: str) -> None:
-        """Answers whatever requests these still hold as UNAVAILABLE with `why`."""
+        """Fails the requests that these still hold with UNAVAILABLE and `why`."""
         for servable in self._leaving.values():
             servable.abandon(why)
 

@@ -64,7 +64,7 @@ class Member(Completion[InferResponse]):
         request: What was asked.
         mark: Its place in the sequence.
         timeout_ns: When its time in the queue runs out; None: never.
-        ended: Called once, when it was answered or withdrawn.
+        ended: Called once, when it was completed or withdrawn.
         expiry: Rings when it has waited for its turn too long.
         flight: What the inner scheduler gave for it; None: it waits for its turn.
     """

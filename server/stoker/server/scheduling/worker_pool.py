@@ -54,7 +54,7 @@ class InstanceEjections:
         return _freest((index for index in range(len(free_slots)) if index not in ejections), free_slots)
 
     def next_probe_ns(self, now_ns: int) -> int | None:
-        """When `choose` may next have another answer by the time alone; None: never."""
+        """When the time alone may next change what `choose` returns; None: never."""
         return min(
             (ejection.until_ns for ejection in self._ejections.values() if not ejection.is_probing and ejection.until_ns > now_ns),
             default=None,
@@ -77,7 +77,7 @@ class InstanceEjections:
 
 
 def is_outage(result: BatchResult) -> bool:
-    """Whether no request of a batch was answered, for reasons that lie with the instance: it says UNAVAILABLE.
+    """Whether every request of a batch failed for a reason of the instance: its status is UNAVAILABLE.
 
     Whatever else it raises counts as the request's own (see `Instance.execute`): else one client whose requests fail could have
     instance after instance ejected, at the cost of all clients.

@@ -31,7 +31,7 @@ from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
 
 
 class Inference:
-    """Answers infer requests. Confined to: the event loop."""
+    """Handles infer requests. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
         """`extensions` are those of the server; None: with their default settings."""
@@ -145,7 +145,7 @@ class Inference:
         return outcome
 
     def _note_sent(self, request: InferRequest) -> None:
-        """Notes what this side sees of a traced call: it is read before it is handed over, and sent after its answer is."""
+        """Notes what this side sees of a traced call: it is read before it is handed over, and sent after its response is."""
         assert request.trace is not None
         now_ns = self._engine.now_ns()
         request.trace.mark("GRPC_WAITREAD_START", request.received_ns)
@@ -173,7 +173,7 @@ class Inference:
             raise
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
-        """The message that answers with `response`; a large one is made in a thread."""
+        """The message that carries `response`; a large one is made in a thread."""
         try:
             labels = self._codec.labels(response, decoded.classifications)
             if self._is_large(response):
@@ -237,7 +237,7 @@ class Inference:
 
     def _is_large(self, response: InferResponse) -> bool:
         most = self._most_inline_bytes
-        # A loop, not `any`: no generator for each small answer.
+        # A loop, not `any`: no generator for each small response.
         for array in response.outputs.values():  # noqa: SIM110
             if array.nbytes > most:
                 return True

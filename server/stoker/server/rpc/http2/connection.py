@@ -149,7 +149,7 @@ class GrpcProtocol(asyncio.Protocol):
                 self._take_pieces(memoryview(data), now_s)
         finally:
             reads.end()
-        # What was answered at once.
+        # Responses that were ready at once.
         if not self._backlog:
             self._write()
 
@@ -202,12 +202,12 @@ class GrpcProtocol(asyncio.Protocol):
             self.context.loop.call_soon(self._write)
 
     def streamed(self) -> None:
-        """Notes that part of an answer was given to the core: a client that measures the connection pings for what it reads."""
+        """Notes that part of a response was given to the core: a client that measures the connection pings for what it reads."""
         self._watch.pings.has_sent_data = True
         self.notice_output()
 
     def send_end(self, stream_id: int, block: bytes) -> None:
-        """Ends an answer by a header block."""
+        """Ends a response by a header block."""
         self.core.send_headers(stream_id, block, end_stream=True)
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
@@ -217,18 +217,18 @@ class GrpcProtocol(asyncio.Protocol):
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
 
     def responded(self, call: H2Call | RefusedCall) -> None:
-        """Forgets a call whose answer was given to the core."""
+        """Forgets a call whose response was given to the core."""
         stream_id = call.stream_id
         if self._open.pop(stream_id, None) is not None:
             self.context.calls -= 1
         self._watch.pings.has_sent_data = True
         if not call.has_ended:
-            # RFC 9113, section 8.1: the answer is complete, and the rest of the request is of no use.
+            # RFC 9113, section 8.1: the response is complete, and the rest of the request is of no use.
             self.core.abandon_request(stream_id)
         if self._is_output_noticed:
             return
         if self._open:
-            # Others are likely answered in this turn too, and one write does for all.
+            # Others likely complete in this turn too, and one write sends all responses.
             self.notice_output()
         else:
             # No other call shares it: a turn of the loop less, 4 us of each call that is alone on its connection.
@@ -267,7 +267,7 @@ class GrpcProtocol(asyncio.Protocol):
             if buffered_bytes or not self._open:
                 self.abort()
                 return
-            # A proxy reads the connection, but one of its clients does not take its answer: the calls of others go on.
+            # A proxy reads the connection, but one of its clients does not take its response: the calls of others go on.
             self._unflushed.evict()
         self._unflushed.look()
         if watch.pings.should_ping(now_s, has_calls=bool(self._open)):

@@ -30,7 +30,7 @@ class PingRules:
         self._ping_sent_s: float | None = None
         #: When the peer was last heard of.
         self.heard_s = now_s
-        #: An answer was sent since the peer's last ping, which may well have been caused by it.
+        #: A response was sent since the peer's last ping, which may well have been caused by it.
         self.has_sent_data = False
 
     def is_too_many(self, now_s: float, *, has_calls: bool = True, sent_frames: int = 0) -> bool:
@@ -64,7 +64,7 @@ class PingRules:
         return True
 
     def is_dead(self, now_s: float) -> bool:
-        """Whether a ping has gone unanswered for too long; anything heard counts as an answer."""
+        """Whether a ping has had no ACK for too long; any received frame counts as one."""
         if self._ping_sent_s is None:
             return False
         if self.heard_s > self._ping_sent_s:
@@ -78,7 +78,7 @@ class UnflushedResponses:
 
     Attributes:
         size_bytes: All of them together.
-        unary: How many are answers to unary calls, which clients take as they come.
+        unary: How many are responses to unary calls, which clients read as they arrive.
     """
 
     __slots__ = ("_connection", "_progress", "_sizes", "_taken_bytes", "_unary", "size_bytes")
@@ -92,7 +92,7 @@ class UnflushedResponses:
         self.size_bytes = 0
 
     def streams(self) -> list[int]:
-        """Whose answers wait."""
+        """The calls whose responses wait."""
         return list(self._sizes)
 
     @property
@@ -147,7 +147,7 @@ class UnflushedResponses:
         self._connection.notice_output()
 
 
-#: How much longer than the answer to a unary call the end of a stream may stay unread.
+#: How much longer than the response to a unary call the end of a stream may stay unread.
 _STREAM_TIMEOUT_FACTOR = 10
 
 
@@ -213,12 +213,11 @@ class PeerMonitor:
     def is_stuck(self, buffered_bytes: int, unflushed: UnflushedResponses, now_s: float) -> bool:
         """Whether the peer has taken nothing for too long of what is there for it.
 
-        Clients read their connections all the time, and take the answers to unary calls as they come. The end of a stream may wait for an
-        application that takes its time.
+        Clients read responses to unary calls as they arrive. The end of a stream may wait for a slow application.
 
         Args:
             buffered_bytes: What the transport still holds.
-            unflushed: What waits for the peer's windows and is answered already.
+            unflushed: Finished responses that wait for the peer's windows.
             now_s: The time.
         """
         taken_bytes = self.written_bytes - buffered_bytes
