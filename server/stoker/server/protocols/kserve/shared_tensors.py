@@ -73,7 +73,7 @@ def find_span(memory: SharedMemory, parameters: Mapping[str, object], tensor: st
 
 
 def span_parameters(span: Span, byte_size: int) -> dict[str, str | int]:
-    """What a response says of an output of `byte_size` bytes that was written to `span`."""
+    """The entry of a response for an output of `byte_size` bytes that was written to `span`."""
     parameters: dict[str, str | int] = {"shared_memory_region": span.region.name, "shared_memory_byte_size": byte_size}
     if span.offset:
         parameters["shared_memory_offset"] = span.offset

@@ -62,7 +62,7 @@ class ModelQuery(NamedTuple):
         return f"Latest({name})" if self.version is None else f"Specific({name}, {self.version})"
 
     def response_spec(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
-        """What a response of `version` says; `signature`: whether it names the signature too."""
+        """The model spec of a response of `version`; `signature`: whether it names the signature too."""
         spec = model_pb2.ModelSpec()
         self.fill_response(spec, version, signature=signature)
         return spec
