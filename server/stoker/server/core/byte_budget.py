@@ -229,7 +229,8 @@ class Reservation:
         held_bytes = self.held_bytes
         if held_bytes + size_bytes > self.budget.most_request_bytes:
             raise too_much(held_bytes + size_bytes, self.budget.most_request_bytes)
-        share = self._share
+        # A share does not count what is small.
+        share = self._share if held_bytes + size_bytes > self.budget.small_bytes else None
         if share is not None:
             share.take(size_bytes, held_bytes)
         if not self.budget.reserve(size_bytes, held_bytes, self._requester):
@@ -241,7 +242,7 @@ class Reservation:
     def give_back(self, size_bytes: int) -> None:
         """Gives back a part of what was taken."""
         self.budget.release(size_bytes, self.held_bytes)
-        if self._share is not None:
+        if self._share is not None and self.held_bytes > self.budget.small_bytes:
             self._share.give_back(size_bytes, self.held_bytes)
         self.held_bytes -= size_bytes
 

@@ -251,7 +251,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # What the byte budget calls: while a body arrives, the connection is an `Upload`.
 
     def reservation(self, budget: ByteBudget) -> Reservation:
-        made = Reservation(budget, self.share(budget), self)
+        made = Reservation(budget, self._share or self.share(budget), self)
         if self._exchange is None or not self._exchange.is_responded:
             self._reservation = made
             if self._body is not None:
@@ -291,7 +291,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.write(parts[0])
         else:
             self.transport.writelines(parts)
-        self.response_written()
+        if self._phase is Phase.SENDING_RESPONSE:
+            self._await_next()
+        else:
+            self.response_written()
 
     def response_reservation(self, budget: ByteBudget) -> Reservation:
         """The reservation of the response."""
@@ -327,7 +330,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Reads `data` from `at`: the remainder of the present message, or the next one, but never two. Further bytes wait."""
         try:
             if self._phase is not Phase.BODY:
-                at = self._take_head(data, at)
+                known, at = self._heads.take(data, at)
+                if known is not None:
+                    at = self._begin(known, data, at)
+                elif self._phase is Phase.IDLE:
+                    # Part of a head. Blank lines begin no message, and do not keep a connection alive.
+                    self._phase = Phase.HEAD
+                    self._since_s = self._port.loop.time()
             if self._phase is Phase.BODY and at < len(data):
                 at = self._take_body(data, at)
         except Refusal as refusal:
@@ -338,17 +347,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             if len(data) - at > _AHEAD_BYTES:
                 self.flow.pause_reading()
             self._schedule_turn()
-
-    def _take_head(self, data: bytes, at: int) -> int:
-        """Reads a head, and begins its request once it is complete; returns where it stopped."""
-        known, at = self._heads.take(data, at)
-        if known is not None:
-            return self._begin(known, data, at)
-        # Blank lines begin no message, and do not keep a connection alive.
-        if self._phase is Phase.IDLE:
-            self._phase = Phase.HEAD
-            self._since_s = self._port.loop.time()
-        return at
 
     def _begin(self, known: KnownHead[DirectRoute], data: bytes, at: int) -> int:
         """Begins the request whose head ends at `at`; returns the end of its body if that has arrived completely, else `at`."""
@@ -455,7 +453,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _await_next(self) -> None:
         self._exchange = self._reservation = None
-        if not self.keep_alive or (self._has_ended and not self._ahead):
+        if self._is_stopping or self._is_last or not self._keep_alive or (self._has_ended and not self._ahead):
             self._close()
             return
         self._phase = Phase.IDLE

@@ -215,35 +215,34 @@ class HeadCache(Generic[RouteType]):
 
     Attributes:
         limits: Bounds on what clients send.
+        heads: The cached heads by their bytes.
     """
 
-    __slots__ = ("_find_route", "_heads", "_seen_once", "limits")
+    __slots__ = ("_find_route", "_seen_once", "heads", "limits")
 
     def __init__(self, limits: Limits, find_route: Callable[[RequestHead], RouteType | None]) -> None:
         """`find_route` is called once for each head that is parsed."""
         self.limits = limits
         self._find_route = find_route
-        self._heads: dict[bytes, KnownHead[RouteType]] = {}
+        self.heads: dict[bytes, KnownHead[RouteType]] = {}
         #: Hashes of heads that came once. A head is cached from its second time on: a head that holds a request number never comes again.
         self._seen_once: set[int] = set()
 
     def __len__(self) -> int:
         """How many heads are cached."""
-        return len(self._heads)
+        return len(self.heads)
 
-    def find(self, block: bytes) -> KnownHead[RouteType]:
-        """The head `block`, complete from its first byte to its blank line.
+    def parse(self, block: bytes) -> KnownHead[RouteType]:
+        """The head `block`, complete from its first byte to its blank line; cached from its second time on.
 
         Raises:
             Refusal: the head is invalid or exceeds a limit.
         """
-        known = self._heads.get(block)
-        if known is None:
-            parser = HeadParser(self.limits)
-            parser.feed(block)
-            known = self.parsed(parser)
-            if len(block) <= _KEPT_HEAD_BYTES:
-                self._keep(block, known)
+        parser = HeadParser(self.limits)
+        parser.feed(block)
+        known = self.parsed(parser)
+        if len(block) <= _KEPT_HEAD_BYTES:
+            self._keep(block, known)
         return known
 
     def parsed(self, parser: HeadParser) -> KnownHead[RouteType]:
@@ -262,9 +261,9 @@ class HeadCache(Generic[RouteType]):
                 self._seen_once.clear()
             self._seen_once.add(mark)
             return
-        if len(self._heads) >= _KEPT_HEADS:
-            self._heads.clear()
-        self._heads[block] = known
+        if len(self.heads) >= _KEPT_HEADS:
+            self.heads.clear()
+        self.heads[block] = known
 
 
 class HeadReader(Generic[RouteType]):
@@ -293,7 +292,8 @@ class HeadReader(Generic[RouteType]):
             end = data.find(BLANK_LINE, at)
             if end >= 0:
                 end += len(BLANK_LINE)
-                return self._cache.find(data[at:end]), end
+                block = data[at:end]
+                return self._cache.heads.get(block) or self._cache.parse(block), end
             parser = self._parser = HeadParser(self._cache.limits)
         # The blank line may come in pieces.
         joined = self._tail + data[at:]

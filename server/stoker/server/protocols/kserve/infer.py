@@ -8,14 +8,13 @@ framework, to the same code.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError
+from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError, UnknownModel
 from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, strings_cost
 from stoker.server.codecs.validation import SignatureCheck, SignatureChecks, check_model_name
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
-from stoker.server.core.servable import Servable
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.core.trace import RequestTrace
 from stoker.server.engine.interface import Engine
@@ -148,8 +147,12 @@ class HttpInfer:
         limits = self.limits
         text_cost = 0
         try:
-            check_model_name(call.model)
-            servable, check = self._checks.find(call.model, call.version)
+            try:
+                servable, check = self._checks.find(call.model, call.version)
+            except UnknownModel:
+                # What is no name at all is another error.
+                check_model_name(call.model)
+                raise
             size = len(body)
             header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
             text_bytes = size if header_length is None else header_length
@@ -165,7 +168,9 @@ class HttpInfer:
             else:
                 plan = self.request_memo.find(call.model, call.version, parsed.key)
                 if plan is not None and plan.fits(check, parsed, size - text_bytes):
-                    return _bound(plan.decode(parsed, body, received_ns), servable)
+                    decoded = plan.decode(parsed, body, received_ns)
+                    decoded.request.servable = servable
+                    return decoded
                 head = parsed.restored()
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
@@ -178,7 +183,8 @@ class HttpInfer:
             decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
             if parsed is not None and spans is NO_SPANS:
                 decoded = self.request_memo.remember(parsed, check, decoded, size - text_bytes)
-            return _bound(decoded, servable)
+            decoded.request.servable = servable
+            return decoded
         except ServingError as error:
             self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
@@ -187,7 +193,9 @@ class HttpInfer:
         """As `decode_now`, in threads; the version stays loaded meanwhile."""
         servable, check = self._checks.find(call.model, call.version)
         with servable.borrowed():
-            return _bound(await self._decode_for(check, call, body, received_ns, reservation), servable)
+            decoded = await self._decode_for(check, call, body, received_ns, reservation)
+            decoded.request.servable = servable
+            return decoded
 
     async def _decode_for(
         self, check: SignatureCheck, call: InferCall, body: Body, received_ns: int, reservation: Reservation
@@ -257,12 +265,6 @@ class HttpInfer:
             body = [await compress(body, call.response_encoding, limits)]
             headers.append((b"content-encoding", call.response_encoding.encode()))
         return body, headers
-
-
-def _bound(decoded: DecodedRequest, servable: Servable) -> DecodedRequest:
-    """`decoded`, to run on the version that it was validated against."""
-    decoded.request.servable = servable
-    return decoded
 
 
 def _headers(encoded: Encoded) -> HeaderList:
