@@ -142,6 +142,11 @@ class FakeEngine:
         self.load_error: ServingError | None = None
         self.time_ns = 1_000_000_000
 
+    def limit_budget(self, limit_bytes: int) -> None:
+        """Changes the limit of the plain budget."""
+        assert isinstance(self.budget, PlainBudget)
+        self.budget.limit_bytes = limit_bytes
+
     def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
         self.refused.append(name)
         self.refused_versions.append(version)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 from onnx import helper, numpy_helper
 
 from stoker.compiler.passes.pass_ import INTERNAL_OPSET
@@ -19,6 +19,8 @@ IR_VERSION = 10
 
 AnyModel = onnx.ModelProto | ir.Model
 Feeds = Mapping[str, NDArray]
+#: By name, whatever `np.asarray` takes.
+Constants = Mapping[str, object]
 
 
 def tensor(name: str, shape: Sequence[int | str | None] | None, dtype: DTypeLike = np.float32) -> onnx.ValueInfoProto:
@@ -30,7 +32,7 @@ def model_of(
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
-    initializers: Mapping[str, ArrayLike] | Sequence[onnx.TensorProto] = (),
+    initializers: Constants | Sequence[onnx.TensorProto] = (),
     *,
     opset: int = INTERNAL_OPSET,
     functions: Sequence[onnx.FunctionProto] = (),
@@ -46,7 +48,7 @@ def model_of(
     return model
 
 
-def parse(text: str, initializers: Mapping[str, ArrayLike] | None = None, *, opset: int = INTERNAL_OPSET) -> onnx.ModelProto:
+def parse(text: str, initializers: Constants | None = None, *, opset: int = INTERNAL_OPSET) -> onnx.ModelProto:
     """A model from a graph in ONNX's own text form, such as `g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }`."""
     graph = onnx.parser.parse_graph(text)
     for name, array in (initializers or {}).items():

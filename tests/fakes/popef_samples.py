@@ -71,6 +71,16 @@ def write_sample(writer: Writer, executable: str = "pair", *, compress: bool = F
         blob.stream.write(b'{"graph0": [1]}')
 
 
+def samples(*executables: str, compress: bool = False) -> Callable[[Writer], None]:
+    """Writes one blob of every kind for each executable."""
+
+    def write(writer: Writer) -> None:
+        for executable in executables:
+            write_sample(writer, executable, compress=compress)
+
+    return write
+
+
 def file_of(write: Callable[[Writer], object]) -> bytes:
     """The bytes of a file with what `write` puts into it."""
     stream = io.BytesIO()

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ class Bench:
             }  # type: ignore[arg-type]
         )
 
-    def do(self, verb: str, **fields: object) -> pb.ModelOperateResponse:
+    def do(self, verb: str, **fields: Any) -> pb.ModelOperateResponse:
         async def operate() -> pb.ModelOperateResponse:
             async with asyncio.timeout(20):
                 return await ModelOperations(self.engine, self.settings, limit_s=LIMIT_S).run(verb, pb.ModelOperateRequest(**fields))
@@ -101,11 +102,11 @@ class Bench:
         assert sorted(path.name for path in self.root.iterdir() if path.name.startswith(".")) == []
         return answer
 
-    def succeeds(self, verb: str, **fields: object) -> None:
+    def succeeds(self, verb: str, **fields: Any) -> None:
         answer = self.do(verb, **fields)
         assert (answer.status, answer.error_message) == ("SUCCESS", "")
 
-    def fails(self, verb: str, *texts: str, **fields: object) -> None:
+    def fails(self, verb: str, *texts: str, **fields: Any) -> None:
         answer = self.do(verb, **fields)
         assert answer.status == "ERROR"
         for text in texts:
@@ -384,14 +385,15 @@ def test_client_wait_is_bounded_and_the_operation_continues(bench: Bench):
 
     async def slow(*given: object) -> None:
         await held.wait()
-        await take_effect(*given)  # type: ignore[call-arg, arg-type]
+        await take_effect(*given)  # type: ignore[arg-type]
 
     bench.engine.load = bench.engine.refresh = slow  # type: ignore[assignment, method-assign]
 
     async def scenario() -> None:
         operations = ModelOperations(bench.engine, bench.settings, limit_s=1e-3)
-        for verb, fields in (("addModelVersion", {"path": "three"}), ("activateModel", {"model_version": 1})):
-            answer = await operations.run(verb, pb.ModelOperateRequest(model_name="m", **fields))  # type: ignore[arg-type]
+        calls: tuple[tuple[str, dict[str, Any]], ...] = (("addModelVersion", {"path": "three"}), ("activateModel", {"model_version": 1}))
+        for verb, fields in calls:
+            answer = await operations.run(verb, pb.ModelOperateRequest(model_name="m", **fields))
             assert answer.status == "ERROR"
             assert "has not ended within 0.001 s" in answer.error_message, "also for the one that waits for the first"
         held.set()

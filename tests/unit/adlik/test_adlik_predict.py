@@ -136,7 +136,13 @@ def test_typed_values_of_every_element_type_are_accepted(datatype, field, values
     run_direct(scenario, engine)
 
 
-def refused(request: predict_pb2.PredictRequest, code: Code, *texts: str, engine: FakeEngine | None = None, limits: Limits | None = None):
+def refused(
+    request: predict_pb2.PredictRequest,
+    code: grpc.StatusCode,
+    *texts: str,
+    engine: FakeEngine | None = None,
+    limits: Limits | None = None,
+):
     async def scenario(caller: Caller) -> None:
         found, text = await caller.refusal("predict", request)
         assert found is code, text

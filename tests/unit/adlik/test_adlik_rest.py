@@ -223,7 +223,7 @@ def test_tensorflow_serving_body_keeps_its_protocol_if_adlik_is_preferred():
 
 
 #: Bodies with nothing of either protocol, with what TensorFlow Serving's front and Adlik's find wrong with them.
-NOBODYS = (
+FOREIGN_BODIES: tuple[tuple[object, str, str], ...] = (
     ({}, "Missing 'inputs' or 'instances' key", "batch_size must be at least 1"),
     ({"instance": [1]}, "Missing 'inputs' or 'instances' key", "batch_size must be at least 1"),
     ({"inputs": None}, "inputs is a plain value", "batch_size must be at least 1"),
@@ -233,8 +233,8 @@ NOBODYS = (
 
 
 def test_body_of_neither_protocol_gets_tensorflow_servings_error_unless_adlik_is_preferred():
-    ask(*((URL, given, 400, text) for given, text, _ in NOBODYS))
-    ask(*((URL, given, 400, text) for given, _, text in NOBODYS), settings=AdlikSettings(prefer_adlik=True))
+    ask(*((URL, given, 400, text) for given, text, _ in FOREIGN_BODIES))
+    ask(*((URL, given, 400, text) for given, _, text in FOREIGN_BODIES), settings=AdlikSettings(prefer_adlik=True))
 
 
 def test_operator_setting_determines_the_protocol_of_every_request():

@@ -1,6 +1,7 @@
 """The wire splitter cuts out of a serialised request exactly the contents that the parser would have read."""
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,11 @@ from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge
 from stoker.server.codecs.tensor_proto import split_predict_request
 from stoker.server.core.limits import Limits
 from stoker.server.pb.adlik import predict_pb2
-from stoker.server.pb.tensorflow.core.framework import tensor_pb2
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 from stoker.server.protocols.adlik.predict import read_request
 
 names = st.text(max_size=5)
-tensors = st.builds(
+tensors: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     content=st.binary(max_size=300),
     shape=st.lists(st.integers(-1, 1 << 40), max_size=4),
@@ -86,7 +87,7 @@ def entry(name: bytes, *tensors: tensor_pb2.TensorProto) -> bytes:
 
 
 def test_tensor_sent_in_two_parts_is_merged_as_by_the_parser():
-    parts = tensor_pb2.TensorProto(dtype=1, tensor_content=b"old"), tensor_pb2.TensorProto(tensor_content=b"new")
+    parts = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, tensor_content=b"old"), tensor_pb2.TensorProto(tensor_content=b"new")
     wire = split_predict_request(entry(b"x", *parts), Limits())
     assert bytes(wire.contents["x"]) == b"new"
     assert predict_pb2.PredictRequest.FromString(wire.rest).inputs["x"].dtype == 1

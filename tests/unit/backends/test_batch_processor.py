@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.backend import Arrays
-from stoker.backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, processor_for
+from stoker.backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, Share, processor_for
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_backend import FakeInstance, fake_signature
 from tests.fakes.bound_instance import BoundInstance
+from tests.fakes.outcomes import outputs_of
 
 
 class TickingClock:
@@ -40,11 +41,6 @@ def processor(instance: FakeInstance) -> BatchProcessor:
     return BatchProcessor(instance, instance.signature, TickingClock())
 
 
-def outputs(outcome: Mapping[str, np.ndarray] | ServingError) -> Mapping[str, np.ndarray]:
-    assert not isinstance(outcome, ServingError), outcome
-    return outcome
-
-
 def failing_on(value: float) -> FakeInstance:
     instance = FakeInstance(fake_signature(2))
     instance.fail_if = lambda inputs: BackendFailed("cannot take this") if (inputs["x"] == value).any() else None
@@ -54,7 +50,7 @@ def failing_on(value: float) -> FakeInstance:
 def test_requests_run_as_one_batch_and_get_their_own_rows() -> None:
     instance = FakeInstance(fake_signature(2))
     result = processor(instance).process([item(rows(1)), item(rows(2, 3)), item(rows(4))])
-    assert [outputs(o)["y"][:, 0].tolist() for o in result.outcomes] == [[1], [2, 3], [4]]
+    assert [outputs_of(o)["y"][:, 0].tolist() for o in result.outcomes] == [[1], [2, 3], [4]]
     assert [call.rows for call in instance.calls] == [4]
     assert result.executions == [4]
 
@@ -85,7 +81,7 @@ def test_batch_equals_its_requests_run_alone(sizes: list[int], dims: list[int], 
     together = processor(instance).process(items)
     for one, outcome in zip(items, together.outcomes, strict=True):
         alone = processor(instance).process([one]).outcomes[0]
-        for answer in (outputs(outcome)["y"], outputs(alone)["y"]):
+        for answer in (outputs_of(outcome)["y"], outputs_of(alone)["y"]):
             assert answer.dtype == datatype.numpy
             assert answer.shape == one.inputs["x"].shape
             assert np.array_equal(answer, one.inputs["x"])
@@ -94,9 +90,9 @@ def test_batch_equals_its_requests_run_alone(sizes: list[int], dims: list[int], 
 def test_only_the_bad_request_fails_when_a_batch_fails() -> None:
     instance = failing_on(13)
     result = processor(instance).process([item(rows(1)), item(rows(13)), item(rows(3, 4))])
-    assert outputs(result.outcomes[0])["y"][0, 0] == 1
+    assert outputs_of(result.outcomes[0])["y"][0, 0] == 1
     assert isinstance(result.outcomes[1], BackendFailed)
-    assert outputs(result.outcomes[2])["y"][:, 0].tolist() == [3, 4]
+    assert outputs_of(result.outcomes[2])["y"][:, 0].tolist() == [3, 4]
     assert [call.rows for call in instance.calls] == [4, 1, 1, 2]
     assert result.executions == [1, 2]
 
@@ -105,7 +101,7 @@ def test_transient_failure_is_corrected_by_the_retry() -> None:
     instance = FakeInstance(fake_signature(2))
     instance.failures = [BackendFailed("once")]
     result = processor(instance).process([item(rows(1)), item(rows(2))])
-    assert [outputs(o)["y"][0, 0] for o in result.outcomes] == [1, 2]
+    assert [outputs_of(o)["y"][0, 0] for o in result.outcomes] == [1, 2]
 
 
 def test_lost_device_gets_no_retry_for_each_request_of_a_batch() -> None:
@@ -201,17 +197,17 @@ def test_each_request_gets_only_its_requested_outputs() -> None:
     instance = FakeInstance(two_in_two_out(), compute=compute)
     both = {"a": rows(1), "b": rows(1)}
     result = processor(instance).process([BatchItem(both, 1, ("q",)), BatchItem(both, 1, ("q", "p")), BatchItem(both, 1, ("p",))])
-    assert [list(outputs(o)) for o in result.outcomes] == [["q"], ["q", "p"], ["p"]]
+    assert [list(outputs_of(o)) for o in result.outcomes] == [["q"], ["q", "p"], ["p"]]
     assert asked == [("q", "p")]
 
 
 def test_requests_with_different_optional_inputs_never_share_a_run() -> None:
     def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
-        return {"p": inputs["a"] + inputs.get("b", np.array(0, np.float32)), "q": inputs["a"].copy()}
+        return {"p": np.add(inputs["a"], inputs.get("b", np.float32(0))), "q": inputs["a"].copy()}
 
     instance = FakeInstance(two_in_two_out(), compute=compute)
     result = processor(instance).process([BatchItem({"a": rows(1)}, 1, ("p",)), BatchItem({"a": rows(1), "b": rows(5)}, 1, ("p",))])
-    assert [outputs(o)["p"][0, 0] for o in result.outcomes] == [1, 6]
+    assert [outputs_of(o)["p"][0, 0] for o in result.outcomes] == [1, 6]
     assert [call.rows for call in instance.calls] == [1, 1]
 
 
@@ -221,7 +217,7 @@ def test_static_device_is_padded_with_zeros_not_with_an_earlier_batch() -> None:
     unit.process([item(rows(99, 99, 99)), item(rows(99))])
     result = unit.process([item(rows(1))])
     assert instance.calls[-1].inputs["x"][:, 0].tolist() == [1, 0, 0, 0]
-    assert outputs(result.outcomes[0])["y"].tolist() == [[1, 1]]
+    assert outputs_of(result.outcomes[0])["y"].tolist() == [[1, 1]]
 
 
 def test_strings_are_padded_with_empty_strings() -> None:
@@ -260,7 +256,7 @@ def test_model_without_batch_dimension_gets_its_tensors_unchanged(shape: tuple[i
     array = np.ones(shape, np.float32)
     (outcome,) = processor(instance).process([BatchItem({"x": array}, 1, ("y",))]).outcomes
     assert instance.calls[0].inputs["x"].shape == shape
-    assert outputs(outcome)["y"].shape == shape
+    assert outputs_of(outcome)["y"].shape == shape
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:
@@ -281,7 +277,7 @@ def test_instance_gets_aligned_arrays_for_any_offset_in_the_message(max_batch_si
     lead = (1,) if max_batch_size else ()
     result = processor(instance).process([item(unaligned(np.arange(3, dtype=np.float32).reshape((*lead, 3))))])
     assert instance.calls[0].inputs["x"].flags.aligned
-    assert outputs(result.outcomes[0])["y"].reshape(-1).tolist() == [0, 1, 2]
+    assert outputs_of(result.outcomes[0])["y"].reshape(-1).tolist() == [0, 1, 2]
 
 
 def reshaping(dims: tuple[int, ...], reshape: tuple[int, ...], max_batch_size: int) -> ModelSignature:
@@ -308,7 +304,7 @@ def test_reshape_is_applied_to_inputs_and_outputs(
     items = [BatchItem({"x": np.ones((*lead, *request_dims), np.float32)}, 1, ("y",)) for _ in range(max(1, requests))]
     result = processor(instance).process(items)
     assert instance.calls[0].inputs["x"].shape == ((requests,) if requests else ()) + model_dims
-    assert all(outputs(o)["y"].shape == (*lead, *request_dims) for o in result.outcomes)
+    assert all(outputs_of(o)["y"].shape == (*lead, *request_dims) for o in result.outcomes)
 
 
 def test_request_strings_are_released_after_the_batch() -> None:
@@ -321,7 +317,7 @@ def test_request_strings_are_released_after_the_batch() -> None:
 class EachToItself(BatchProcessor):
     """Runs requests one by one, and none in a batch that contains a 7."""
 
-    def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
+    def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
         if any((item.inputs["x"] == 7).any() for item in items):
             raise ValueError("seven")
         result.executions.append(sum(item.rows for item in items))
@@ -334,7 +330,7 @@ def test_instance_with_its_own_processor_isolates_a_bad_request() -> None:
     instance.batch_processor = EachToItself
     unit = processor_for(instance, instance.signature, TickingClock())
     first, second, third = unit.process([item(rows(1)), item(rows(7)), item(rows(2))]).outcomes
-    assert [outputs(each)["y"].tolist() for each in (first, third)] == [[[2, 2]], [[4, 4]]]
+    assert [outputs_of(each)["y"].tolist() for each in (first, third)] == [[[2, 2]], [[4, 4]]]
     assert isinstance(second, BackendFailed)
     assert second.message == "ValueError: seven"
     assert instance.calls == []
@@ -355,8 +351,8 @@ def test_a_batch_in_bound_tensors_equals_one_in_buffers(
     batches: list[list[tuple[list[int], tuple[str, ...]]]], culprit: int, static: int | None, refuses: bool, most_rows: int
 ) -> None:
     """Request by request: outputs, errors, executions; one set of values fails whatever batch it is in."""
-    outputs_of = tuple(TensorSpec(name, DataType.FP32, (2,)) for name in ("y", "z"))
-    served = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), outputs_of, 64)
+    outputs = tuple(TensorSpec(name, DataType.FP32, (2,)) for name in ("y", "z"))
+    served = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), outputs, 64)
 
     def fails(inputs: Arrays) -> Exception | None:
         return InvalidRequest("no") if culprit and (inputs["x"] == culprit).any() else None
@@ -373,6 +369,6 @@ def test_a_batch_in_bound_tensors_equals_one_in_buffers(
             if isinstance(second, ServingError):
                 assert repr(first) == repr(second)
                 continue
-            assert list(outputs(first)) == list(second)
+            assert list(outputs_of(first)) == list(second)
             for name, array in second.items():
-                np.testing.assert_array_equal(outputs(first)[name], array)
+                np.testing.assert_array_equal(outputs_of(first)[name], array)

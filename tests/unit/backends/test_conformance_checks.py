@@ -30,7 +30,7 @@ class _RowDependent(FakeBackend):
     """Adds the number of rows of the batch to each element."""
 
     def load(self, request: LoadRequest) -> Instance:
-        return FakeInstance(request.signature, compute=lambda inputs, names: {"y": inputs["x"] + np.float32(len(inputs["x"]))})
+        return FakeInstance(request.signature, compute=lambda inputs, names: {"y": np.add(inputs["x"], np.float32(len(inputs["x"])))})
 
 
 @pytest.fixture

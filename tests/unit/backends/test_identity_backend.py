@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
 PAIR = signature({"a": (FP32, (2,)), "b": (BYTES, (-1,))}, {"p": (FP32, (2,)), "q": (BYTES, (-1,))})
 
 
-def request(folder: Path, served: ModelSignature = PAIR, **parameters: str) -> LoadRequest:
+def request(folder: Path, parameters: Mapping[str, str] | None = None, *, served: ModelSignature = PAIR) -> LoadRequest:
     files = version_files(folder, {"model.identity": b""})
-    return LoadRequest(model_name="unit", version=1, files=files, model_filename="model.identity", signature=served, parameters=parameters)
+    return LoadRequest(
+        model_name="unit", version=1, files=files, model_filename="model.identity", signature=served, parameters=parameters or {}
+    )
 
 
 def test_outputs_are_the_inputs_in_their_order(tmp_path: Path) -> None:
@@ -48,13 +51,13 @@ def test_each_batch_takes_the_delay() -> None:
 def test_delay_is_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[float] = []
     monkeypatch.setattr("stoker.backends.identity.backend.IdentityInstance", lambda served, *, delay_s, fail_on: made.append(delay_s))
-    IdentityBackend().load(request(tmp_path, execute_delay_ms="1.5"))
+    IdentityBackend().load(request(tmp_path, {"execute_delay_ms": "1.5"}))
     IdentityBackend().load(request(tmp_path))
     assert made == [0.0015, 0.0]
 
 
 def test_batch_with_the_fail_value_fails(tmp_path: Path) -> None:
-    instance = IdentityBackend().load(request(tmp_path, fail_on="13"))
+    instance = IdentityBackend().load(request(tmp_path, {"fail_on": "13"}))
     text = np.array([[b"13"]], dtype=object)
     with pytest.raises(BackendFailed, match="input 'a' holds 13"):
         instance.execute({"a": np.array([[1, 13]], np.float32), "b": text}, ["p"])
@@ -75,7 +78,7 @@ def test_batch_with_the_fail_value_fails(tmp_path: Path) -> None:
 )
 def test_signature_with_different_inputs_and_outputs_is_refused(tmp_path: Path, served: ModelSignature, text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
-        IdentityBackend().load(request(tmp_path, served))
+        IdentityBackend().load(request(tmp_path, served=served))
     assert text in caught.value.message
 
 
@@ -90,7 +93,7 @@ def test_signature_with_different_inputs_and_outputs_is_refused(tmp_path: Path, 
 )
 def test_bad_parameter_is_refused_by_name(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
-        IdentityBackend().load(request(tmp_path, **parameters))
+        IdentityBackend().load(request(tmp_path, parameters))
     assert text in caught.value.message
 
 

@@ -17,6 +17,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.samples import signature
 from stoker.server.tuning.heap_trim import trim_all
 from tests.fakes.onnx_models import load_request, model, onnx_files, value
+from tests.fakes.outcomes import outputs_of
 
 MIB = 1 << 20
 STATM = Path("/proc/self/statm")
@@ -60,7 +61,7 @@ def test_idle_time_after_a_large_batch_releases_its_memory(name: str, is_first: 
     trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
     assert not backend.has_memory_to_release()
-    np.testing.assert_allclose(instance.execute({"x": small}, ["y"])["y"], 1.7310586, rtol=1e-5)
+    np.testing.assert_allclose(outputs_of(instance.execute({"x": small}, ["y"]))["y"], 1.7310586, rtol=1e-5)
     instance.close()
     trim_all([backend])
 
@@ -165,7 +166,7 @@ def test_backend_that_fails_to_release_does_not_stop_the_others(caplog: pytest.L
         def give_memory_back(self) -> None:
             type(self).calls += 1
 
-    Failing.__abstractmethods__ = Willing.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    Failing.__abstractmethods__ = Willing.__abstractmethods__ = frozenset()
     trim_all([Failing(), Willing()])  # type: ignore[abstract]
     assert Willing.calls == 1
     assert "backend 'failing' did not give memory back: RuntimeError: not now" in caplog.text

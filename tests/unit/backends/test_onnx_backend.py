@@ -54,12 +54,10 @@ def test_sequence_output_is_refused(tmp_path: Path) -> None:
         inspect(tmp_path, proto)
 
 
-@pytest.mark.parametrize(
-    ("versions", "text"), [({"ir_version": 14}, "IR version 14 and opset 21"), ({"opset": 28}, "IR version 10 and opset 28")]
-)
-def test_too_new_file_is_refused_with_the_versions_of_both_sides(tmp_path: Path, versions: dict[str, int], text: str) -> None:
+@pytest.mark.parametrize(("ir_version", "opset", "text"), [(14, 21, "IR version 14 and opset 21"), (10, 28, "IR version 10 and opset 28")])
+def test_too_new_file_is_refused_with_the_versions_of_both_sides(tmp_path: Path, ir_version: int, opset: int, text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
-        inspect(tmp_path, identity(**versions))
+        inspect(tmp_path, identity(opset=opset, ir_version=ir_version))
     assert text in caught.value.message
     limits = limits_of(ort.__version__)
     assert limits is not None
@@ -277,7 +275,8 @@ MIXED_INPUTS = {"x": (DataType.FP32, (2,)), "h": (DataType.BF16, (2,)), "text": 
 def test_bfloat16_inputs_beside_strings_are_accepted(tmp_path: Path) -> None:
     served = signature(MIXED_INPUTS, {"g": (DataType.FP32, (2,)), "same": (DataType.BYTES, (1,))})
     instance = BACKEND.load(load_request(onnx_files(tmp_path, mixed_with_bfloat16()), served))
-    inputs = {"x": np.ones((1, 2), np.float32), "h": np.array([[0x3F80, 0xC000]], np.uint16), "text": np.array([[b"t"]], dtype=object)}
+    half, text = np.array([[0x3F80, 0xC000]], np.uint16), np.array([[b"t"]], dtype=object)
+    inputs: dict[str, np.ndarray] = {"x": np.ones((1, 2), np.float32), "h": half, "text": text}
     found = instance.execute(inputs, ["same", "g"])
     assert found["g"].tolist() == [[1, -2]]
     assert found["same"].tolist() == [[b"t"]]
@@ -288,7 +287,7 @@ def test_bfloat16_outputs_beside_other_types_are_returned(tmp_path: Path) -> Non
     del proto.graph.node[2], proto.graph.input[2], proto.graph.output[2]
     served = signature({name: MIXED_INPUTS[name] for name in ("x", "h")}, {"y": (DataType.BF16, (2,)), "g": (DataType.FP32, (2,))})
     instance = BACKEND.load(load_request(onnx_files(tmp_path, proto), served))
-    inputs = {"x": np.array([[1, -2]], np.float32), "h": np.array([[0x3F80, 0xC000]], np.uint16)}
+    inputs: dict[str, np.ndarray] = {"x": np.array([[1, -2]], np.float32), "h": np.array([[0x3F80, 0xC000]], np.uint16)}
     found = instance.execute(inputs, ["g", "y"])
     assert found["y"].tolist() == [[0x3F80, 0xC000]]
     assert found["g"].tolist() == [[1, -2]]

@@ -14,6 +14,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.bindings import MOST_BYTES, MOST_SIZES, are_worth_it
 from stoker.backends.onnx.knobs import read_knobs
 from stoker.backends.onnx.session import OnnxInstance, session_options
+from tests.fakes.outcomes import all_outputs
 
 
 def signature(size: int = 4, max_batch_size: int = 8, datatype: DataType = DataType.FP32, output_size: int | None = None) -> ModelSignature:
@@ -35,19 +36,17 @@ def instance(of: ModelSignature) -> OnnxInstance:
     return OnnxInstance(session, of, static_batch_size=None, shrink_arena=False)
 
 
-def some(rows: int, size: int = 4, seed: int = 0) -> Arrays:
+def some(rows: int, size: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
     return {name: generator.random((rows, size), dtype=np.float32) for name in ("a", "b")}
 
 
-def run(served: OnnxInstance, of: ModelSignature, *batch: Arrays, wanted: tuple[str, ...] = ("sum", "difference")) -> list[Arrays]:
+def run(
+    served: OnnxInstance, of: ModelSignature, *batch: Arrays, wanted: tuple[str, ...] = ("sum", "difference")
+) -> list[dict[str, np.ndarray]]:
     """The responses to `batch`, by the processor of the server."""
     items = [BatchItem(inputs, len(inputs["a"]), wanted) for inputs in batch]
-    outcomes = BatchProcessor(served, of, SystemClock()).process(items).outcomes
-    for outcome in outcomes:
-        if isinstance(outcome, ServingError):
-            raise outcome
-    return outcomes
+    return all_outputs(BatchProcessor(served, of, SystemClock()).process(items).outcomes)
 
 
 def test_bindings_return_the_results_of_an_ordinary_run_at_every_batch_size():

@@ -16,6 +16,7 @@ from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.testing.samples import signature, version_files
 from tests.fakes.classifiers import classifier
 from tests.fakes.onnx_models import load_request, onnx_files, value
+from tests.fakes.outcomes import outputs_of
 
 BACKEND = OnnxRuntimeBackend()
 X = np.array([[2, 1], [0, 3], [-4, -5], [1, 1]], np.float32)
@@ -48,7 +49,7 @@ def test_probabilities_in_double_precision_are_served_as_fp32(tmp_path: Path) ->
     proto.graph.node.insert(len(proto.graph.node) - 1, helper.make_node("Cast", [zip_map.input[0]], ["wide"], to=TensorProto.DOUBLE))
     expected = [list(row.values()) for row in ort.InferenceSession(classifier((0, 1, 2)).SerializeToString()).run(None, {"x": X})[1]]
     zip_map.input[0] = "wide"
-    found = BACKEND.load(request(tmp_path, proto, DataType.INT64)).execute({"x": X}, ["probabilities"])["probabilities"]
+    found = outputs_of(BACKEND.load(request(tmp_path, proto, DataType.INT64)).execute({"x": X}, ["probabilities"]))["probabilities"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -24,15 +23,13 @@ from stoker.backends.openvino.backend import OpenVinoBackend
 from stoker.compiler.convert.options import PRECISIONS
 from stoker.compiler.target import Target
 from stoker.server.config.pbtxt import parse_pbtxt
+from tests.fakes.cpu_compiler import Compile
 from tests.fakes.cpu_models import network, samples
 from tests.fakes.graphs import parse
 
 NO_OPENVINO = "the 'openvino' extra is not installed"
 has_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason=NO_OPENVINO)
 has_nncf = pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="the package 'nncf' is not installed")
-
-
-Compile = Callable[..., Any]
 
 
 def serve(folder: Path, name: str = "m") -> tuple[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:

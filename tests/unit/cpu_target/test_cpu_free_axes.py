@@ -1,7 +1,6 @@
 """Dimensions that the source leaves open stay open in what is compiled for the CPU; the batch is one only where rows are independent."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from stoker.compiler.cli import main
+from tests.fakes.cpu_compiler import Compile
 from tests.fakes.cpu_models import attention, causal_mask, items
 from tests.fakes.graphs import parse
 
-Compile = Callable[..., Any]
 SERVED = ("--model_repository", "repository", "--model_name", "m")
 SAMPLES = ("--data_preprocess", "samples.npz")
 

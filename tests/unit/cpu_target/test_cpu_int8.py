@@ -3,9 +3,7 @@
 import json
 import logging
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -21,10 +19,10 @@ from stoker.backends.cpu.quantising import quantised, quantised_dynamically
 from stoker.backends.cpu.speed import Speeds
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
+from tests.fakes.cpu_compiler import Compile
 from tests.fakes.cpu_models import attention, causal_mask, items, network, samples
 from tests.fakes.graphs import parse, run_onnx
 
-Compile = Callable[..., Any]
 INT8 = ("--precision", "int8", "--data_preprocess", "samples.npz")
 OUT = ("--export_popef", "--output_dir", "out")
 ALL = CompilerOptions(int8_preset="all")

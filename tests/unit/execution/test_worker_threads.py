@@ -15,6 +15,7 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.execution.worker import InlineWorker, ThreadWorker, Work
+from tests.fakes.outcomes import all_outputs, outputs_of
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (2,)),), (TensorSpec("OUT", DataType.INT32, (2,)),), 4)
 
@@ -63,7 +64,7 @@ def test_batch_returns_its_results(kind):
             else InlineWorker(instance, SIGNATURE, SystemClock())
         )
         result = await _result(worker, item(1), item(2))
-        assert [outcome["OUT"].tolist() for outcome in result.outcomes] == [[[2, 2]], [[4, 4]]]
+        assert [outputs["OUT"].tolist() for outputs in all_outputs(result.outcomes)] == [[[2, 2]], [[4, 4]]]
         assert (threading.get_ident() in instance.threads) == (kind == "inline")
         assert worker.free_slots == 1
         await worker.close()
@@ -115,7 +116,7 @@ def test_exception_of_a_backend_becomes_a_response_and_the_worker_continues(kind
         assert all(isinstance(outcome, BackendFailed) and type(raised).__name__ in outcome.message for outcome in failed.outcomes)
         instance.raises = None
         again = await _result(worker, item(3))
-        assert again.outcomes[0]["OUT"].tolist() == [[6, 6]]
+        assert outputs_of(again.outcomes[0])["OUT"].tolist() == [[6, 6]]
         await worker.close()
 
     asyncio.run(scenario())

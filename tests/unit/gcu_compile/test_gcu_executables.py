@@ -79,7 +79,7 @@ def test_several_batch_sizes_share_their_weights(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     for at, batch in enumerate(executable.batches):
         rows = batch.batch_size
-        feeds = {"x": random.standard_normal((rows, 6)).astype(np.float32), "place": np.arange(rows)}
+        feeds: dict[str, np.ndarray] = {"x": random.standard_normal((rows, 6)).astype(np.float32), "place": np.arange(rows)}
         assert_close(run(executable, feeds, at), reference(model, feeds), 1e-5)
 
 

@@ -244,13 +244,14 @@ def test_message_of_many_empty_entries_is_refused_before_allocation(tmp_path: Pa
 
 @given(st.binary(max_size=60) | st.tuples(st.integers(0, 300), st.binary(min_size=1, max_size=4)))
 def test_any_description_is_read_or_refused(change: bytes | tuple[int, bytes]) -> None:
-    data = change
     if isinstance(change, tuple):
         at, patch = change
         packed = pack_description(SAMPLE)
         data = packed[:at] + patch + packed[at + len(patch) :]
+    else:
+        data = change
     with contextlib.suppress(ContainerError):
-        executable, _, sizes = unpack_description(bytes(data))
+        executable, _, sizes = unpack_description(data)
         assert len(sizes) == len(executable.batches)
 
 

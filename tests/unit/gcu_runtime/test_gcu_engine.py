@@ -116,7 +116,7 @@ def test_buffers_that_cannot_be_used_are_refused():
     with pytest.raises(StatusError, match="is not on card 0"):
         engine.run_with_batch(1, [second.allocate(48)], [y, n])
     with pytest.raises(StatusError, match="a buffer of the device is needed, not ndarray"):
-        engine.run_with_batch(1, [np.zeros((1, 3), np.float32)], [y, n])
+        engine.run_with_batch(1, [np.zeros((1, 3), np.float32)], [y, n])  # type: ignore[list-item]
     x.free()
     with pytest.raises(StatusError, match="freed> cannot be used any more"):
         engine.run_with_batch(1, [x], [y, n])

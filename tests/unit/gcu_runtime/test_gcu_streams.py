@@ -111,17 +111,18 @@ def test_grouped_actions_are_skipped_together_after_a_failure(device):
     """The second submission's copy is skipped, so its run must be too, though the first one's failure was reported between them."""
     engine, first, between, done = device.load(scaled()), Gate(), Gate(), []
     with device.create_stream() as stream:
-        ended = Future()
+        ended: Future[object] = Future()
 
         def fail(*_):
             first()
             raise StatusError(Status.TIF_ENGINE_RUN_FAILED, "broken on purpose")
 
         stream.submit(fail, [], ended)
-        copied = Future()
+        copied: Future[object] = Future()
         copied.add_done_callback(between)  # holds the stream's thread after the copy was skipped
         stream.submit(lambda *_: done.append("copied"), [], copied)
-        stream.submit(lambda *_: done.append("ran"), [], last := Future())
+        last: Future[object] = Future()
+        stream.submit(lambda *_: done.append("ran"), [], last)
         first.is_open.set()
         error = ended.exception(30)
         assert between.is_reached.wait(30)

@@ -56,7 +56,7 @@ def test_handle_is_released_once():
     assert tops.release_device(handle)
     for wrong in (handle, None, 7):
         with pytest.raises(StatusError, match="release_device takes what set_device gave, once"):
-            tops.release_device(wrong)
+            tops.release_device(wrong)  # type: ignore[arg-type]
 
 
 def in_a_thread(function):
@@ -120,14 +120,14 @@ def test_memory_copies_are_checked(card):
     for call, says in (
         (lambda: tops.mem_alloc(0), "at least one byte"),
         (lambda: tops.mem_alloc(17 << 30), "bytes of HBM"),
-        (lambda: tops.mem_alloc("4"), "mem_alloc: a number of bytes is needed, not '4'"),
+        (lambda: tops.mem_alloc("4"), "mem_alloc: a number of bytes is needed, not '4'"),  # type: ignore[arg-type]
         (lambda: tops.mem_h2d_copy(host, pointer, 20), "20 bytes of host memory are to be copied; it has 16"),
         (lambda: tops.mem_h2d_copy(host, pointer + 8, 16), "bytes 8 to 24 are outside the buffer of 16 bytes"),
         (lambda: tops.mem_h2d_copy(host, 12345, 16), "no device memory is allocated at 0x3039"),
-        (lambda: tops.mem_h2d_copy(host, host, 16), "an address from mem_alloc is needed, not ndarray"),
+        (lambda: tops.mem_h2d_copy(host, host, 16), "an address from mem_alloc is needed, not ndarray"),  # type: ignore[arg-type]
         (lambda: tops.mem_free(pointer + 4), "lies 4 bytes inside a block"),
         (lambda: tops.mem_copy(host, pointer, 16, 5), "5 is no kind of copy"),
-        (lambda: tops.mem_copy_async(host, pointer, 16, 0, None), "a stream from create_stream is needed, not NoneType"),
+        (lambda: tops.mem_copy_async(host, pointer, 16, 0, None), "a stream from create_stream is needed, not NoneType"),  # type: ignore[arg-type]
     ):
         with pytest.raises(StatusError, match=says):
             call()
@@ -148,10 +148,10 @@ def test_memory_of_a_released_device_cannot_be_used():
 
 
 def test_run_accepts_lists_and_dicts_and_fills_the_outputs(engine):
-    x, made = rows(5), []
+    x, made = rows(5), list[np.ndarray]()
     assert engine.run([x], made, HOST)
     np.testing.assert_array_equal(made[0], expected(x))
-    by_name = []
+    by_name: list[np.ndarray] = []
     engine.run([{"x": x}], by_name)
     given = [np.zeros((5, 3), np.float32), np.zeros(5, np.int64)]
     engine.run({"x": x}, given)
@@ -180,14 +180,14 @@ def test_run_accepts_device_memory_for_complete_batches(engine, card):
 
 def test_run_with_batch_accepts_the_samples_of_each_input(engine):
     x = rows(6)
-    given = [np.zeros((6, 3), np.float32), [np.zeros((), np.int64) for _ in range(6)]]
-    future = engine.run_with_batch(6, [[x[0:1], *x[1:]]], given, HOST)
+    whole, single = np.zeros((6, 3), np.float32), [np.zeros((), np.int64) for _ in range(6)]
+    future = engine.run_with_batch(6, [[x[0:1], *x[1:]]], [whole, single], HOST)
     assert future.done()
     assert future.status() is Status.TIF_SUCCESS
     y, n = future.get()
     np.testing.assert_array_equal(y, expected(x))
-    np.testing.assert_array_equal(given[0], y)
-    assert [int(each) for each in given[1]] == n.tolist() == x.argmax(axis=1).tolist()
+    np.testing.assert_array_equal(whole, y)
+    assert [int(each) for each in single] == n.tolist() == x.argmax(axis=1).tolist()
     np.testing.assert_array_equal(engine.run_with_batch(6, [x]).get()[0], y)
 
 
@@ -215,7 +215,11 @@ def test_runs_by_run_v2_are_concurrent_on_separate_streams(engine):
 
 def test_unfinished_future_times_out(engine):
     stream, gate = tops.create_stream(), threading.Event()
-    stream.submit(lambda *_: gate.wait(30), [])
+
+    def wait(*_: object) -> None:
+        gate.wait(30)
+
+    stream.submit(wait, [])
     future = engine.runV2([rows(1)], stream)
     assert not future.done()
     with pytest.raises(StreamTimeout):
@@ -262,7 +266,7 @@ def test_error_manager_reports_and_clears(caplog):
     manager = tops.create_error_manager()
     with pytest.raises(StatusError):
         tops.set_device(0, 6)
-    assert manager.get_error_status(0) == tops.TIF_MORE_CLUSTER_APPLIED
+    assert manager.get_error_status(0) == tops.TIF_MORE_CLUSTER_APPLIED  # type: ignore[attr-defined]
     with caplog.at_level(logging.ERROR):
         assert manager.report_status(0)
     assert "there is no cluster 6" in caplog.text

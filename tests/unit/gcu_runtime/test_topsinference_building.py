@@ -39,7 +39,7 @@ def symbolic(tmp_path):
 def run(engine, batch):
     x, b = np.ones((batch, 3), np.float32), np.ones((batch, 2), np.float32)
     with tops.device(0, 0):
-        outputs = []
+        outputs: list[np.ndarray] = []
         engine.run({"x": x, "b": b}, outputs)
     return [output.tolist() for output in outputs]
 

@@ -47,7 +47,7 @@ def test_compiled_digits_are_as_accurate_as_the_source_model(bench: CardBench, r
     expected = session.run(["scores"], {"image": images})[0]
     instance = bench.load((SAMPLES / "digits_gcu/1/model.exec").read_bytes(), DIGITS)
     unit = processor_for(instance, DIGITS, SystemClock())
-    found = []
+    found: list[np.ndarray] = []
     for at in range(0, len(images), rows):
         part = images[at : at + rows]
         [outcome] = unit.process([BatchItem({"image": part}, len(part), ("scores",))]).outcomes

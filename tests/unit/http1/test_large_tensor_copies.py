@@ -19,6 +19,7 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine, model, signature
 from tests.fakes.http_reads import arrive
+from tests.fakes.no_app import no_app
 
 ELEMENTS = 2_000_000
 SLACK_BYTES = 4 * READ_BYTES + 200_000
@@ -60,7 +61,7 @@ def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch:
     wire = memoryview(head % (len(text), len(text) + size) + text + bytes(size))
 
     async def main() -> tuple[int, int]:
-        port = HttpPort(None, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
+        port = HttpPort(no_app, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
         connection, sink = HttpConnection(port), Sink()
         connection.connection_made(sink)
         tracemalloc.start()

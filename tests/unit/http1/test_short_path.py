@@ -24,6 +24,7 @@ from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 from tests.fakes.http_reads import arrive
+from tests.fakes.no_app import no_app
 
 LARGE = 200_000
 
@@ -347,7 +348,7 @@ def test_response_above_the_budget_is_refused():
 
     async def fill_up(request: InferRequest) -> None:
         assert engine.budget.reserve(1)
-        engine.budget.limit_bytes = 1000
+        engine.limit_budget(1000)
 
     engine.models["echo"].before = fill_up
 
@@ -448,7 +449,7 @@ class Recorder(asyncio.Transport):
 
 
 def connected(engine: FakeEngine) -> tuple[HttpConnection, Recorder]:
-    port = HttpPort(None, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
+    port = HttpPort(no_app, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
     connection, recorder = HttpConnection(port), Recorder()
     connection.connection_made(recorder)
     return connection, recorder

@@ -17,6 +17,7 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from stoker.server.tuning.constants import SINGLE_CONNECTION_READS
 from tests.fakes.fake_engine import FakeEngine, echo
+from tests.fakes.no_app import no_app
 
 ARRAY = np.arange(3, dtype=np.int32)
 TENSOR = {"name": "INPUT", "datatype": "INT32", "shape": [1, 3], "data": ARRAY.tolist()}
@@ -69,7 +70,7 @@ def ask(connection: HttpConnection, data: bytes = REQUEST) -> None:
 
 def new_port() -> HttpPort:
     loop = asyncio.get_running_loop()
-    return HttpPort(None, Limits(), InferRoutes(HttpInfer(PromptEngine(loop), Limits())), loop)
+    return HttpPort(no_app, Limits(), InferRoutes(HttpInfer(PromptEngine(loop), Limits())), loop)
 
 
 async def single_connection() -> tuple[HttpConnection, Transport]:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Says what the operator gives."""
     monkeypatch.setattr("stoker.compiler.convert.shape_functions._functions", dict(_functions))
-    register_shape_func(["Double"], domain="test.ops")(lambda _node, inputs: [inputs[0]])
+
+    @register_shape_func(["Double"], domain="test.ops")
+    def same_as_the_input(_node: onnx.NodeProto, inputs: Sequence[onnx.TypeProto | None]) -> list[onnx.TypeProto]:
+        assert inputs[0] is not None
+        return [inputs[0]]
 
 
 def doubled() -> onnx.ModelProto:
@@ -90,7 +95,7 @@ def test_another_library_misses_the_cache(library: Path, tmp_path: Path) -> None
     other = tmp_path / "libdouble.so"
     other.write_bytes(library.read_bytes() + b"\0")
     keys = [
-        cache_key([SourceModel(model=source.model, name="m", custom_libraries=each)], CompilerOptions()) for each in ([library], [other])
+        cache_key([SourceModel(model=source.model, name="m", custom_libraries=[str(each)])], CompilerOptions()) for each in (library, other)
     ]
     assert keys[0] != keys[1]
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from stoker.backends.ipu.compile import engine_cache
+from stoker.backends.ipu.compile.assemble import compile_sources
 from stoker.backends.ipu.compile.compiler import as_source
 from stoker.backends.ipu.compile.engine_cache import cache_key, compile_into
 from stoker.backends.ipu.compile.target import IpuTarget, summarise
@@ -22,11 +23,10 @@ def options(tmp_path) -> CompilerOptions:
 def compilations(monkeypatch) -> list[object]:
     """One entry for each time that something is compiled."""
     calls: list[object] = []
-    original = engine_cache.compile_sources
 
     def counted(sources, options):
         calls.append(sources)
-        return original(sources, options)
+        return compile_sources(sources, options)
 
     monkeypatch.setattr(engine_cache, "compile_sources", counted)
     return calls

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,7 +29,7 @@ from tests.fakes.graphs import parse, random_feeds, run_onnx
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
 
 
-def export(path: Path, *models: onnx.ModelProto, **options: object) -> Artefact:
+def export(path: Path, *models: onnx.ModelProto, **options: Any) -> Artefact:
     return IpuTarget().export([as_source(model) for model in models], CompilerOptions(**options), path / "executable.popef")
 
 
@@ -232,7 +233,9 @@ def test_facts_and_own_blobs_are_in_the_file(tmp_path) -> None:
     facts = load_facts(COMPILATION, opaques[COMPILATION])
     assert (facts["simulated"], facts["precision"], facts["models"]) == (True, "fp32", ["g"])
     assert artefact.summary["device"] == "simulated IPU, M2000 (ipu2)"
-    assert artefact.summary["modelled_latency_ms"]["g"] > 0
+    latencies_ms = artefact.summary["modelled_latency_ms"]
+    assert isinstance(latencies_ms, dict)
+    assert latencies_ms["g"] > 0
 
 
 def test_notes_of_passes_reach_options_and_blobs(tmp_path) -> None:

@@ -1,5 +1,7 @@
 """Times of a call of the main program, from a schedule of round numbers."""
 
+from typing import Any
+
 import pytest
 
 from stoker.backends.ipu.hardware import ATTACH_S, C600, ENGINE_BUILD_BYTES_PER_S
@@ -15,7 +17,7 @@ WRITE = Step(kind=StepKind.HOST_WRITE, cycles=2 * US)
 STEPS = (READ, SYNC, COMPUTE, EXCHANGE, WRITE)
 
 
-def program(*schedules: tuple[Step, ...], system: str = "C600", **settings: int) -> StaticProgram:
+def program(*schedules: tuple[Step, ...], system: str = "C600", **settings: Any) -> StaticProgram:
     graphs = tuple(SubGraph(index=at, name=f"g{at}", onnx=b"", inputs=(), outputs=(), steps=steps) for at, steps in enumerate(schedules))
     return StaticProgram(package_hash="", system=system, ipu_version=21, tiles_per_ipu=1472, graphs=graphs, **settings)
 

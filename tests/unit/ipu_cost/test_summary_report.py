@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,8 +33,8 @@ def mlp(text: str = MLP, weights: dict[str, np.ndarray] | None = None) -> onnx.M
     return parse(text, WEIGHTS if weights is None else weights)
 
 
-def report_of(model: onnx.ModelProto | None = None, **settings: object) -> SummaryReport:
-    return compile_and_get_summary_report(model or mlp(), options=CompilerOptions(**settings))  # type: ignore[arg-type] # any option
+def report_of(model: onnx.ModelProto | None = None, **settings: Any) -> SummaryReport:
+    return compile_and_get_summary_report(model or mlp(), options=CompilerOptions(**settings))
 
 
 class Page(HTMLParser):
@@ -176,7 +177,7 @@ def test_json_is_labelled_and_complete() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_io_tiles": 32, "batches_per_step": 8}, {"replication_factor": 2}])
-def test_page_is_complete_labelled_and_self_contained(settings: dict[str, int]) -> None:
+def test_page_is_complete_labelled_and_self_contained(settings: dict[str, Any]) -> None:
     text = render_page(report_of(**settings))
     page = Page(text)
     assert page.loaded == []

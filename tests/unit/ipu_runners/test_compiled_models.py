@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from poprt.runtime import HostConcatRunner, HostConcatRunnerConfig, LightRunner
 
@@ -34,7 +33,8 @@ def manager() -> DeviceManager:
 def test_weights_excluded_from_the_executable_can_be_changed(tmp_path: Path) -> None:
     write_popef(compile_model(parse(DENSE, {"w": weights(0)}), (), CompilerOptions(constant_weights=False)), tmp_path / "m.popef")
     x = rows(4, 8) / 32
-    with LightRunner(tmp_path / "m.popef", device_manager=manager()) as runner:
+    runner = LightRunner(tmp_path / "m.popef", device_manager=manager())
+    with runner:
         (weight,) = [desc for desc in runner.get_model_inputs() if desc.popef_contains_tensor_data]
         np.testing.assert_allclose(runner.execute({"x": x})["y"], np.tanh(x @ weights(0)), rtol=1e-5)
         runner.set_input_anchor(weight.name, weights(1))
@@ -58,7 +58,7 @@ def test_inputs_joined_by_a_pass_are_given_by_their_own_names(tmp_path: Path, ba
 
 
 def test_merged_batches_equal_each_request_run_alone(tmp_path: Path) -> None:
-    model: ir.Model = parse(DENSE, {"w": weights(0)})
+    model = parse(DENSE, {"w": weights(0)})
     write_popef(compile_model(model), tmp_path / "m.popef")
     requests = [rows(size, 8, begin=size) / 64 for size in (1, 4, 7)]
     with ModelRunner(tmp_path / "m.popef", RuntimeConfig(batching_dim=0), device_manager=manager()) as runner:

@@ -1,10 +1,13 @@
 """The types of clients' tensors against those of the device."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.tensor import DataType
+from stoker.backends.ipu.serving.executable import PopefExecutable
 from stoker.backends.testing.samples import same_in_and_out, signature
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
@@ -61,11 +64,16 @@ def test_other_casts_are_violations(bench: Bench, datatype: DataType) -> None:
     assert [each.field for each in found] == ["input[0].data_type", "output[0].data_type"]
 
 
-def test_complete_call_reaches_the_device_without_a_copy(bench: Bench) -> None:
+def test_complete_call_reaches_the_device_without_a_copy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.ones((4, 2), np.float32)
     instance = bench.load(popef(doubling((4, 2))), same_in_and_out(DataType.FP32, max_batch_size=4))
-    seen = []
-    run = instance._loaded.run  # type: ignore[attr-defined]
-    instance._loaded.run = lambda inputs: seen.append(inputs["x"]) or run(inputs)  # type: ignore[attr-defined]
+    seen: list[np.ndarray] = []
+    run = PopefExecutable.run
+
+    def watched(self: PopefExecutable, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        seen.append(inputs["x"])
+        return run(self, inputs)
+
+    monkeypatch.setattr(PopefExecutable, "run", watched)
     answer(instance, x)
     assert seen[0] is x

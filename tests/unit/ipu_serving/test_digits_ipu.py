@@ -47,7 +47,7 @@ def test_compiled_digits_are_as_accurate_as_the_source_model(bench: Bench) -> No
     expected = session.run(["scores"], {"image": images})[0]
     instance = bench.load((SAMPLES / "digits_ipu/1/executable.popef").read_bytes(), DIGITS)
     unit = BatchProcessor(instance, DIGITS, SystemClock())
-    found = []
+    found: list[np.ndarray] = []
     for at in range(0, len(images), 32):
         part = images[at : at + 32]
         [outcome] = unit.process([BatchItem({"image": part}, len(part), ("scores",))]).outcomes

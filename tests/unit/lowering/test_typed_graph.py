@@ -10,7 +10,7 @@ from tests.fakes.graphs import model_of, op_types, parse, tensor
 
 def shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return {value.name: static_shape(value) for node in typed_graph(model).graph for value in node.outputs if value.shape is not None}
+    return {str(value.name): static_shape(value) for node in typed_graph(model).graph for value in node.outputs if value.shape is not None}
 
 
 def test_variable_dimension_is_named() -> None:

@@ -1,5 +1,6 @@
 """The shortest way from a source to a target, over graphs made for the purpose."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -50,10 +51,11 @@ def job() -> Job:
 
 
 def joined(graph: EdgeGraph, *pairs: tuple[type[Step], type[Step]]) -> EdgeGraph:
+    def edge(source: type[Step], target: type[Step]) -> Callable[[Step, Job], Step]:
+        return lambda model, _job: target([*model.way, f"{source.__name__}{target.__name__}"])
+
     for source, target in pairs:
-        graph.add(
-            source, target, lambda model, _job, source=source, target=target: target([*model.way, f"{source.__name__}{target.__name__}"])
-        )
+        graph.add(source, target, edge(source, target))
     return graph
 
 

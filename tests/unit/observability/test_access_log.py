@@ -67,7 +67,7 @@ def answer_to(asked: InferRequest) -> InferResponse:
 
 
 def test_access_log_line_contains_client_request_and_duration(log: Callable[[int], Log]) -> None:
-    written_log, answers = log(1), []
+    written_log, answers = log(1), list[EngineResult]()
     asked = request("r1")
     done = written_log.access.watched(asked, answers.append)
     assert asked.access is not None

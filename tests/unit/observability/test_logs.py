@@ -311,8 +311,12 @@ def test_flush_writes_everything_logged_before() -> None:
 
 
 def test_lines_logged_from_many_threads_are_not_mixed() -> None:
+    def log_lines() -> None:
+        for _ in range(50):
+            log.info("x" * 100)
+
     with captured(LogSettings(format="json")) as stream:
-        threads = [threading.Thread(target=lambda: [log.info("x" * 100) for _ in range(50)]) for _ in range(4)]
+        threads = [threading.Thread(target=log_lines) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -95,7 +95,7 @@ def test_blocked_process_with_pid_1_is_ended_too(is_signalled: bool, abort_s: st
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this host allows no process namespaces")
-    command = [*namespace, sys.executable, SCRIPT, "lock", "0", "0", abort_s, take_up_s]
+    command = [*namespace, sys.executable, str(SCRIPT), "lock", "0", "0", abort_s, take_up_s]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

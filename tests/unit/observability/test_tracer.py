@@ -1,6 +1,7 @@
 """Which requests are traced, what a trace holds, and the files that it goes to."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +208,27 @@ def test_unwritable_trace_is_counted_and_logged_once(tmp_path: Path, caplog: pyt
 
 
 def test_full_queue_drops_traces_and_never_waits(tmp_path: Path):
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    class SlowRecord(TraceRecord):
+        """A record whose writing begins, and waits."""
+
+        @property
+        def is_written(self) -> bool:
+            is_writing.set()
+            return may_write.wait(30)
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "timestamps":
+                object.__getattribute__(self, "is_written")
+            return super().__getattribute__(name)
+
     writer = TraceWriter(tmp_path / "t", queue_traces=1)
-    writer._thread = object()  # type: ignore[assignment] - a writer that never comes to write
-    for number in range(5):
+    writer.put(SlowRecord(0, "m", 1, "", None))
+    assert is_writing.wait(30)
+    for number in range(1, 6):
         writer.put(TraceRecord(number, "m", 1, "", None))
+    assert writer.dropped == 4
+    may_write.set()
+    writer.close()
     assert writer.dropped == 4

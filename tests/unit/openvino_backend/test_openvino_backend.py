@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
@@ -23,6 +24,7 @@ from stoker.backends.openvino.backend import OpenVinoBackend
 from stoker.backends.openvino.parameters import ModelParameters
 from stoker.backends.testing.samples import signature, version_files
 from tests.fakes import onnx_models
+from tests.fakes.outcomes import outputs_of
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
@@ -54,7 +56,7 @@ def request(folder: Path, proto: onnx.ModelProto, served: ModelSignature, **para
 def convolution(channels: int = 32) -> onnx.ModelProto:
     """A convolution whose sums are long enough to show bfloat16's rounding; input and output are large enough to be handed over."""
     weights = np.random.default_rng(1).standard_normal((channels, 3, 3, 3)).astype(np.float32)
-    node = onnx_models.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     shape = onnx_models.value("x", ("n", 3, 96, 96)), onnx_models.value("y", ("n", channels, 96, 96))
     return onnx_models.model([node], [shape[0]], [shape[1]], [onnx.numpy_helper.from_array(weights, "w")])
 
@@ -88,7 +90,7 @@ def test_large_tensors_are_computed_with_and_without_padding(load: Load) -> None
     for seed, rows in enumerate((2, 1, 4, 3, 2)):
         x = np.random.default_rng(seed).standard_normal((rows, 3, 96, 96)).astype(np.float32)
         x.setflags(write=False)  # as arrays are that view a request's bytes
-        kept.append((instance.execute({"x": x}, ["y"])["y"], reference(x)[0]))
+        kept.append((outputs_of(instance.execute({"x": x}, ["y"]))["y"], reference(x)[0]))
     for found, expected in kept:
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -99,7 +101,8 @@ HAS_BFLOAT16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIE
 
 def test_bfloat16_is_used_only_on_request(load: Load) -> None:
     x = np.random.default_rng(0).standard_normal((1, 3, 96, 96)).astype(np.float32)
-    single, brief = (load(convolution(), CONVOLVED, precision=precision).execute({"x": x}, ["y"])["y"] for precision in ("f32", "bf16"))
+    runs = [load(convolution(), CONVOLVED, precision=precision).execute({"x": x}, ["y"]) for precision in ("f32", "bf16")]
+    single, brief = (outputs_of(each)["y"] for each in runs)
     plain = load(convolution(), CONVOLVED).execute({"x": x}, ["y"])["y"]
     assert plain.tobytes() == single.tobytes()
     difference = np.abs(single - brief).max() / np.abs(single).max()
@@ -142,7 +145,7 @@ def test_quantised_models_are_correct_at_every_batch_size(load: Load) -> None:
         "weight_scale": np.array(0.005, np.float32),
     }
     arrays |= {f"w{n}": rng.integers(-127, 128, shape, np.int8) for n, shape in enumerate([(16, 64), (64, 10)])}
-    make = onnx_models.helper.make_node
+    make = helper.make_node
     nodes = []
     value = "x"
     for n in (0, 1):
@@ -160,7 +163,7 @@ def test_quantised_models_are_correct_at_every_batch_size(load: Load) -> None:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     for rows in range(1, 17):
         x = rng.standard_normal((rows, 16)).astype(np.float32)
-        np.testing.assert_allclose(instance.execute({"x": x}, ["y"])["y"], session.run(["y"], {"x": x})[0], atol=0.21)
+        np.testing.assert_allclose(outputs_of(instance.execute({"x": x}, ["y"]))["y"], session.run(["y"], {"x": x})[0], atol=0.21)
 
 
 @pytest.mark.slow
@@ -168,9 +171,13 @@ def test_batches_run_in_parallel_up_to_the_depth(load: Load) -> None:
     instance = load(convolution(), CONVOLVED, pipeline_depth="3", batch_buckets="1,4")
     assert instance.pipeline_depth == 3
     images = [np.full((1 + seed % 4, 3, 96, 96), seed, np.float32) for seed in range(12)]
-    expected = [instance.execute({"x": image}, ["y"])["y"] for image in images]
+
+    def run(image: np.ndarray) -> np.ndarray:
+        return outputs_of(instance.execute({"x": image}, ["y"]))["y"]
+
+    expected = [run(image) for image in images]
     with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(lambda image: instance.execute({"x": image}, ["y"])["y"], images))
+        found = list(threads.map(run, images))
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
@@ -197,7 +204,7 @@ def test_strings_are_refused_with_the_name_of_a_backend_for_them(load: Load) -> 
 
 
 def test_unknown_operator_is_named_in_one_line(load: Load, tmp_path: Path) -> None:
-    node = onnx_models.helper.make_node("NoSuchOperator", ["x"], ["y"])
+    node = helper.make_node("NoSuchOperator", ["x"], ["y"])
     proto = onnx_models.model([node], [onnx_models.value("x", ("n", 2))], [onnx_models.value("y", ("n", 2))])
     with pytest.raises(ModelLoadError, match="NoSuchOperator") as caught:
         load(proto, signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))}))

@@ -1,9 +1,11 @@
+from collections.abc import Mapping
+
 import pytest
 
 from stoker.backends.openvino.parameters import PARAMETER_KEYS, ModelParameters, parameter_violations, read_parameters
 
 
-def violations(max_batch_size: int | None = 16, **parameters: str) -> list[str]:
+def violations(parameters: Mapping[str, str], max_batch_size: int | None = 16) -> list[str]:
     return [str(violation) for violation in parameter_violations(parameters, max_batch_size)]
 
 
@@ -34,7 +36,7 @@ def test_defaults_are_single_precision_one_batch_at_a_time_and_automatic_sizes()
     ],
 )
 def test_every_parameter_is_read_by_both_its_names(parameters: dict[str, str], expected: ModelParameters) -> None:
-    assert violations(**parameters) == []
+    assert violations(parameters) == []
     assert read_parameters(parameters) == expected
     assert parameters.keys() <= PARAMETER_KEYS
 
@@ -58,16 +60,17 @@ def test_every_parameter_is_read_by_both_its_names(parameters: dict[str, str], e
     ],
 )
 def test_invalid_value_is_named_with_the_allowed_ones(parameters: dict[str, str], text: str) -> None:
-    found = violations(**parameters)
+    found = violations(parameters)
     assert len(found) == 1, found
     assert text in found[0]
     assert any(f'parameters["{key}"]' in found[0] for key in parameters)
 
 
 def test_sizes_without_a_batch_dimension_are_refused() -> None:
-    assert violations(0, batch_buckets="1,4") == ['parameters["batch_buckets"]: is for models with a batch dimension; max_batch_size is 0']
-    assert violations(None, batch_buckets="1,4") == []
+    buckets = {"batch_buckets": "1,4"}
+    assert violations(buckets, 0) == ['parameters["batch_buckets"]: is for models with a batch dimension; max_batch_size is 0']
+    assert violations(buckets, None) == []
 
 
 def test_all_errors_are_reported_at_once() -> None:
-    assert len(violations(precision="f8", pipeline_depth="0", batch_buckets="all")) == 3
+    assert len(violations({"precision": "f8", "pipeline_depth": "0", "batch_buckets": "all"})) == 3

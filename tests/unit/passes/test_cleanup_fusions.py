@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from stoker.compiler.passes import PassManager, get_pass
 from stoker.compiler.passes.cleanup.consecutive import holds_every_value
-from tests.fakes.graphs import assert_same_results, initializers_of, op_types, parse, random_feeds
+from tests.fakes.graphs import Constants, assert_same_results, initializers_of, op_types, parse, random_feeds
 
 
-def fused(name: str, text: str, initializers: dict[str, object] | None = None, rtol: float = 0, atol: float = 0) -> list[str]:
+def fused(name: str, text: str, initializers: Constants | None = None, rtol: float = 0, atol: float = 0) -> list[str]:
     """Operators left after pass `name`; results must agree, and a second run must change nothing."""
-    model = parse(text, initializers)  # type: ignore[arg-type]
+    model = parse(text, initializers)
     manager = PassManager(["shape_inference", name], verify_each=True)
     after = manager.run(model)
     for seed in range(2):
@@ -222,7 +222,7 @@ def test_shared_weights_are_kept_for_other_readers() -> None:
         a = Conv(x, w) y = BatchNormalization(a, s, b, m, v) z = Conv(x, w)
     }"""
     assert fused("fuse_bn_into_conv", text, initializers, rtol=1e-4, atol=1e-5) == ["Conv", "Conv"]
-    after = get_pass("fuse_bn_into_conv")(parse(text, initializers))  # type: ignore[arg-type]
+    after = get_pass("fuse_bn_into_conv")(parse(text, initializers))
     assert len(initializers_of(after)) == 3
 
 

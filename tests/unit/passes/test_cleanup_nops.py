@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from stoker.compiler.passes import PassManager
-from tests.fakes.graphs import assert_same_results, op_types, parse, random_feeds
+from tests.fakes.graphs import Constants, assert_same_results, op_types, parse, random_feeds
 
 
-def cleaned(name: str, text: str, initializers: dict[str, object] | None = None, *, changes: bool = True) -> list[str]:
+def cleaned(name: str, text: str, initializers: Constants | None = None, *, changes: bool = True) -> list[str]:
     """Operators left after pass `name`; the results must be the same bit by bit, and a second run must change nothing."""
-    model = parse(text, initializers)  # type: ignore[arg-type]
+    model = parse(text, initializers)
     manager = PassManager([name], verify_each=True)
     after = manager.run(model)
     for seed in range(2):
@@ -99,7 +99,7 @@ def test_nop_arithmetic_of_integers_and_booleans_is_removed() -> None:
         a = Add(x, zero) y = Abs(a)
         d = And(b, true_) e = Or(false_, d) z = Not(e)
     }"""
-    initializers: dict[str, object] = {"zero": np.int32(0), "true_": np.array(True), "false_": np.array([False])}
+    initializers = {"zero": np.int32(0), "true_": np.array(True), "false_": np.array([False])}
     assert cleaned("eliminate_nop_arithmetic", text, initializers) == ["Abs", "Not"]
 
 

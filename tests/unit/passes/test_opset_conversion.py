@@ -20,7 +20,7 @@ def floats(*shape: int) -> np.ndarray:
 
 def lowered(text: str, initializers: dict[str, object] | None = None, *, to: int = 11, feeds: Feeds | None = None) -> list[str]:
     """Operators at opset `to`; the model there is valid and gives the same results."""
-    model = parse(text, initializers)  # type: ignore[arg-type]
+    model = parse(text, initializers)
     copy = model.SerializeToString()
     made = convert_for_output(model, to, is_explicit=True)
     assert opset_of(made) == to
@@ -118,7 +118,7 @@ def test_branches_are_lowered_too() -> None:
     ],
 )
 def test_newer_models_are_lowered_to_the_internal_opset_and_on_to_11(opset: int, text: str, initializers: dict[str, object]) -> None:
-    model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
+    model = parse(text, initializers, opset=opset)
     internal = convert_to_internal(model)
     assert opset_of(internal) == 18
     assert_valid(internal)
@@ -137,7 +137,7 @@ def test_newer_models_are_lowered_to_the_internal_opset_and_on_to_11(opset: int,
     ],
 )
 def test_older_models_are_raised_to_the_internal_opset(opset: int, text: str, initializers: dict[str, object]) -> None:
-    model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
+    model = parse(text, initializers, opset=opset)
     internal = convert_to_internal(model)
     assert opset_of(internal) == 18
     assert_valid(internal)
@@ -184,7 +184,7 @@ PAST = "float[1,2,3,8] pk, float[1,2,3,8] pv"
     ],
 )
 def test_operators_defined_by_functions_are_converted_to_the_internal_opset(opset: int, text: str, initializers: dict[str, object]) -> None:
-    model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
+    model = parse(text, initializers, opset=opset)
     internal = convert_to_internal(model)
     assert opset_of(internal) == 18
     assert_valid(internal)
@@ -250,7 +250,7 @@ def test_metadata_of_nodes_are_kept_in_both_directions() -> None:
 def test_model_without_an_adapter_keeps_its_opset_with_one_warning(
     text: str, initializers: dict[str, object], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = parse(text, initializers)  # type: ignore[arg-type]
+    model = parse(text, initializers)
     with caplog.at_level(logging.WARNING):
         made = convert_for_output(model, 11)
     assert made == model

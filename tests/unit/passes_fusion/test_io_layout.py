@@ -38,7 +38,7 @@ def test_pixels_are_normalised_on_the_device(shape, axis, dtype, tolerance):
 def test_named_images_use_the_given_statistics():
     model = parse("g (float[1,1,2,2] a, float[1,1,2,2] b) => (float[1,1,2,2] y) { y = Add(a, b) }")
     bytes_in = EightBitsIO(inputs=["b"], mean=[0.5], std=[0.25])(model)
-    feeds = {"a": np.zeros((1, 1, 2, 2), np.float32), "b": np.full((1, 1, 2, 2), 255, np.uint8)}
+    feeds: dict[str, np.ndarray] = {"a": np.zeros((1, 1, 2, 2), np.float32), "b": np.full((1, 1, 2, 2), 255, np.uint8)}
     np.testing.assert_allclose(run_onnx(bytes_in, feeds)["y"], np.full((1, 1, 2, 2), 2.0), rtol=1e-6)
 
 

@@ -1,5 +1,7 @@
 """Layer normalisation in the spellings of exporters becomes one node."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,7 @@ def test_several_normalised_dimensions_and_scalars_get_one_shape():
     assert_same_results(model, fused, rtol=1e-5, atol=1e-5)
 
 
-NOT_NORMS = {
+NOT_NORMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "another axis": ("m = ReduceMean<axes=[1]>(x) d = Sub(x, m)", SPELLINGS["torch"].replace("[-1]", "[1]"), {}),
     "two different axes": ("m = ReduceMean<axes=[1]>(x) d = Sub(x, m)", SPELLINGS["torch"], {}),
     "cubed": (MEAN, SPELLINGS["torch"], {"two": np.float32(3)}),

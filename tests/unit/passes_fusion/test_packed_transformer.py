@@ -1,6 +1,7 @@
 """A padded transformer becomes a packed one: each sequence gets what the padded one gives it alone. What mixes tokens is refused."""
 
 import json
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ WHOLE = ([3, 4, 5, 2], [0, 3, 8, 13])
 SPLIT = ([6, 4, 3, 2], [0, 6, 10, 13])
 
 
-def note_of(model: onnx.ModelProto) -> dict[str, object]:
+def note_of(model: onnx.ModelProto) -> dict[str, Any]:
     return json.loads(next(each.value for each in model.metadata_props if each.key == PACKING))
 
 
@@ -100,7 +101,7 @@ def test_sequences_may_cross_the_end_of_a_row_in_the_by_sequence_mode(places) ->
 CAUSAL = np.where(np.tril(np.ones((1, 1, LENGTH, LENGTH))) > 0, 0, -10000).astype(np.float32)
 HEAD_SLOPES = np.array([0.5, 0.25], np.float32).reshape(1, 2, 1, 1)
 DISTANCES = -HEAD_SLOPES * np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH)).astype(np.float32)
-SCORES = {
+SCORES: dict[str, tuple[str, dict[str, Any]]] = {
     "where": ("{n}is = Cast<to=9>(m0) {n}s = Where({n}is, {n}s1, low)", {"low": np.float32(-10000)}),
     "scaled after": ("{n}m = Add({n}s1, mask) {n}s = Mul({n}m, half)", {"half": np.float32(0.5)}),
     "no mask": ("{n}s = Identity({n}s1)", {}),

@@ -335,7 +335,7 @@ def test_integer_powers_of_integers_become_products() -> None:
 
 
 def test_rounding_is_half_to_even() -> None:
-    x = np.concatenate([EDGES, np.arange(-8, 8, 0.25, np.float32), np.array([2**23 - 0.5, 2**24 + 2, -(2**22) - 0.5], np.float32)])
+    x = np.concatenate([EDGES, np.arange(-8, 8, 0.25).astype(np.float32), np.array([2**23 - 0.5, 2**24 + 2, -(2**22) - 0.5], np.float32)])
     model = parse(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ y = Round(x) }}")
     made = after("replace_round", model)
     assert "Round" not in op_types(made)

@@ -7,6 +7,7 @@ from onnx import helper
 
 from stoker.compiler.passes import PassManager, get_pass
 from tests.fakes.graphs import (
+    Constants,
     as_ir,
     assert_same_results,
     assert_valid,
@@ -178,7 +179,7 @@ def test_topk_along_a_positive_axis_is_kept() -> None:
     [("x, e, x", ["Concat"]), ("e, x", ["Identity"]), ("e, e2, x, z", ["Concat"])],
 )
 def test_empty_concat_inputs_are_removed(inputs: str, ops: list[str]) -> None:
-    constants = {name: np.zeros((2, 0), np.float32) for name in ("e", "e2") if name in inputs.split(", ")}
+    constants: Constants = {name: np.zeros((2, 0), np.float32) for name in ("e", "e2") if name in inputs.split(", ")}
     width = 3 * sum(name in "xz" for name in inputs.split(", "))
     given = "float[2,3] x" + (", float[2,3] z" if "z" in inputs else "")
     model = parse(f"g ({given}) => (float[2,{width}] y) {{ y = Concat<axis = -1>({inputs}) }}", constants)

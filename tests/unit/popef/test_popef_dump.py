@@ -16,7 +16,7 @@ from stoker.backends.ipu.popef.dump_report import report_file
 from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.popef.program_codec import encode_description, encode_program
 from stoker.backends.ipu.popef.writer import FileWriter, Writer
-from tests.fakes.popef_samples import file_of, read_all, sample_file, sample_metadata, sample_program, write_sample
+from tests.fakes.popef_samples import file_of, read_all, sample_file, sample_metadata, sample_program, samples, write_sample
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_many_well_compressed_contents_take_bounded_memory(tmp_path: Path, monke
 
 def test_descriptions_of_many_programs_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.popef"
-    path.write_bytes(file_of(lambda writer: [write_sample(writer, name) for name in ("first", "second")]))
+    path.write_bytes(file_of(samples("first", "second")))
     description = len(encode_description(sample_program()))
     monkeypatch.setattr("stoker.backends.ipu.popef.dump_report.MAX_DESCRIPTION_BYTES", 3 * description // 2)
     with pytest.raises(PopefError, match=r"\(POPLAR_EXECUTABLE 'second'\).*: the description has \d+ bytes; at most \d+ are allowed here"):

@@ -88,7 +88,7 @@ def test_tensor_data_of_another_size_are_removed_again(size: int) -> None:
 def test_feed_sample_of_another_size_is_named() -> None:
     writer = Writer(io.BytesIO())
     with pytest.raises(PopefError, match=r"blob 0 \(DATA_FEED 'x'\): sample 1 has 12 bytes; 8 are expected"):
-        writer.create_feed_data(TensorDataInfo("x", PAIR), [np.zeros(2, np.float32), np.zeros(3, np.float32)])
+        writer.create_feed_data(TensorDataInfo("x", PAIR), [np.zeros(2, np.float32).data, np.zeros(3, np.float32).data])
 
 
 def test_blob_whose_writing_fails_is_removed_again() -> None:

@@ -16,7 +16,7 @@ from stoker.backends.ipu.popef.model import ModelBuilder, write_model
 from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.popef.schema import BlobType, DataType, TensorDataInfo, TensorInfo
 from stoker.backends.ipu.popef.writer import FileWriter, Mode, Writer
-from tests.fakes.popef_samples import PAIR, file_of, read_all, sample_file, sample_metadata, sample_program, write_sample
+from tests.fakes.popef_samples import PAIR, file_of, read_all, sample_file, sample_metadata, sample_program, samples, write_sample
 
 
 def reader_of(*files: bytes) -> Reader:
@@ -69,7 +69,7 @@ def test_file_that_begins_within_a_stream_is_read_from_there() -> None:
 
 
 def test_one_file_holds_several_models() -> None:
-    reader = reader_of(file_of(lambda writer: [write_sample(writer, name) for name in ("a", "b")]))
+    reader = reader_of(file_of(samples("a", "b")))
     assert ModelBuilder(reader).create_model("b").metadata == sample_metadata("b")
     with pytest.raises(PopefError, match="several models: name one of the executables 'a', 'b'"):
         ModelBuilder(reader).create_model()
@@ -100,7 +100,7 @@ def test_unowned_data_belongs_to_every_model_with_such_an_anchor_without_its_own
             writer.write(sample_metadata(name))
         for owner, value in (("", 1), ("b", 2)):
             with writer.create_tensor_data(TensorDataInfo("w", PAIR), owner) as blob:
-                blob.stream.write(np.full(2, value, np.float32))
+                blob.stream.write(np.full(2, value, np.float32).data)
         with writer.create_tensor_data(TensorDataInfo("stranger", PAIR)) as blob:
             blob.stream.write(bytes(8))
 
@@ -110,7 +110,7 @@ def test_unowned_data_belongs_to_every_model_with_such_an_anchor_without_its_own
 
 
 def test_rewritten_model_has_its_current_data(tmp_path: Path) -> None:
-    builder = ModelBuilder(reader_of(file_of(lambda writer: [write_sample(writer, name, compress=True) for name in ("other", "pair")])))
+    builder = ModelBuilder(reader_of(file_of(samples("other", "pair", compress=True))))
     model = dataclasses.replace(builder.create_model("pair"), opaques={"added": b"now"})
     path = tmp_path / "again.popef"
     with FileWriter(path) as writer:
@@ -136,10 +136,13 @@ def test_file_without_metadata_is_no_model() -> None:
 def test_repeated_blob_in_a_second_file_is_refused_with_the_whole_file() -> None:
     reader = reader_of(sample_file())
     before = reader.blobs()
+
+    def write(writer: Writer) -> None:
+        writer.create_executable("other").close()
+        writer.write(sample_metadata())
+
     with pytest.raises(PopefError, match=r"blob 1 \(METADATA 'pair'\).*the same blob is in <stream> at offset"):
-        reader.parse_stream(
-            io.BytesIO(file_of(lambda writer: [writer.create_executable("other").close(), writer.write(sample_metadata())]))
-        )
+        reader.parse_stream(io.BytesIO(file_of(write)))
     assert reader.blobs() == before
 
 
@@ -149,7 +152,7 @@ def test_scalars_and_empty_tensors_have_data_too() -> None:
     def write(writer: Writer) -> None:
         for name, info, value in (("scalar", scalar, np.array(2, np.float16)), ("empty", empty, np.zeros((0, 3), np.int32))):
             with writer.create_tensor_data(TensorDataInfo(name, info)) as blob:
-                blob.stream.write(value)
+                blob.stream.write(value.data)
 
     found = {tensor.name: tensor.array() for tensor in reader_of(file_of(write)).tensors()}
     assert found["scalar"].shape == ()
@@ -162,7 +165,7 @@ def test_array_that_is_not_contiguous_is_written_in_its_own_order() -> None:
 
     def write(writer: Writer) -> None:
         with writer.create_tensor_data(TensorDataInfo("t", TensorInfo((3, 2), DataType.F32))) as blob:
-            blob.stream.write(values)
+            blob.stream.write(values.data)
 
     np.testing.assert_array_equal(reader_of(file_of(write)).tensors()[0].array(), values)
 

@@ -94,7 +94,12 @@ def test_worst_layers_are_the_noisiest_and_never_unknown_ones() -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickle_of_arrays_is_read(tmp_path: Path, protocol: int) -> None:
-    data = {"x": NORMAL[:6].reshape(2, 3), "ids": np.arange(4), "flag": np.array(True), "turned": np.asfortranarray(np.eye(3, 2))}
+    data: dict[str, np.ndarray] = {
+        "x": NORMAL[:6].reshape(2, 3),
+        "ids": np.arange(4),
+        "flag": np.array(True),
+        "turned": np.asfortranarray(np.eye(3, 2)),
+    }
     path = tmp_path / "data.pkl"
     path.write_bytes(pickle.dumps(data, protocol))
     loaded = load_samples(path)

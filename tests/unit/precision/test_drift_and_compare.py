@@ -12,7 +12,7 @@ from rich.console import Console
 
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.passes import get_pass
-from stoker.compiler.precision.drift import drift_between, measure_drift
+from stoker.compiler.precision.drift import DriftReport, drift_between, measure_drift
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse, random_feeds
 
 TEXT = """g (float[4,6] x) => (float[4,3] scores, int64[4] winner) {
@@ -52,15 +52,23 @@ def test_figures_equal_those_of_the_difference() -> None:
     assert drift.top1_agreement == 0.5
 
 
+def printed(report: DriftReport, width: int) -> str:
+    """The table of `report` in a terminal of `width` columns."""
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(report.table())
+    return stream.getvalue()
+
+
 def test_a_report_is_a_table_and_json() -> None:
     report = measure_drift(net(), get_pass("float_to_half")(net()))
-    console = Console(file=io.StringIO(), width=160)
-    console.print(report.table())
-    assert "scores" in console.file.getvalue()
+    text = printed(report, 160)
+    assert "scores" in text
     figures = json.loads(measure_drift(net(), net()).to_json())
     assert figures["samples"] == 4
     assert figures["outputs"][0]["snr_db"] is None
-    assert 50 < report.outputs[0].snr_db < 120
+    snr_db = report.outputs[0].snr_db
+    assert snr_db is not None
+    assert 50 < snr_db < 120
 
 
 def test_same_infinity_in_both_models_agrees_and_is_counted() -> None:
@@ -78,9 +86,8 @@ def test_infinity_in_one_model_only_is_an_infinite_error(found: float) -> None:
     assert (drift.mse, drift.mae, drift.max_abs, drift.snr_db) == (math.inf, math.inf, math.inf, -math.inf)
     assert (drift.not_finite, drift.not_finite_differ) == (1, 1)
     assert report.snr_db == -math.inf
-    console = Console(file=io.StringIO(), width=200)
-    console.print(report.table())
-    assert "of these differ" in console.file.getvalue()
+    text = printed(report, 200)
+    assert "of these differ" in text
 
 
 def test_strings_are_compared_for_equality() -> None:
@@ -89,9 +96,8 @@ def test_strings_are_compared_for_equality() -> None:
     (drift,) = report.outputs
     assert (drift.equal, drift.snr_db, report.snr_db) == (0.75, None, None)
     assert json.loads(report.to_json())["outputs"][0]["equal"] == 0.75
-    console = Console(file=io.StringIO(), width=200)
-    console.print(report.table())
-    assert "75.00%" in console.file.getvalue()
+    text = printed(report, 200)
+    assert "75.00%" in text
 
 
 def test_report_contains_the_number_of_samples() -> None:
@@ -161,6 +167,7 @@ def test_int8_weights_are_within_half_a_scale() -> None:
     assert op_types(after).count("DequantizeLinear") == 2
     assert {array.dtype for array in initializers_of(after).values()} == {np.dtype(np.int8), np.dtype(np.float32)}
     [scores, _] = measure_drift(before, after).outputs
+    assert scores.snr_db is not None
     assert scores.snr_db > 30
 
 
@@ -172,7 +179,9 @@ def test_int8_applies_scale_and_offset_and_accepts_half_models() -> None:
     expected = np.clip(np.rint(initializers_of(before)["w"].astype(np.float64) / 0.03125) + 3, -128, 127)
     [codes] = [array for array in held.values() if array.dtype == np.int8 and array.ndim]
     np.testing.assert_array_equal(codes, expected)
-    assert measure_drift(net(), after).outputs[0].snr_db > 20
+    snr_db = measure_drift(net(), after).outputs[0].snr_db
+    assert snr_db is not None
+    assert snr_db > 20
 
 
 def test_weight_of_integer_codes_is_kept_exactly() -> None:

@@ -15,7 +15,7 @@ from stoker.compiler.passes import get_pass
 from stoker.compiler.precision.float8 import Float8Format, round_to_float8
 from stoker.compiler.precision.float8_plan import Float8Params
 from stoker.compiler.precision.losses import cosine_distance, mse, noise_to_signal
-from stoker.compiler.precision.representation import Float8Spec, float8_nodes, float8_use
+from stoker.compiler.precision.representation import Float8Spec, Float8Use, float8_nodes, float8_use
 from tests.fakes.graphs import assert_valid, initializers_of, op_types, parse, random_feeds, run_onnx
 
 
@@ -49,7 +49,7 @@ def named(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def uses(model: onnx.ModelProto) -> dict[str, object]:
+def uses(model: onnx.ModelProto) -> dict[str, Float8Use]:
     return {str(node.name): use for node, use in float8_nodes(ir.from_proto(model))}
 
 
@@ -236,7 +236,9 @@ def test_nan_on_overflow_is_passed_to_activations_and_weights() -> None:
     assert run_onnx(saturating, feeds)["y"].tolist() == [[60, 60]]
     assert np.all(np.isnan(run_onnx(strict, feeds)["y"]))
     node = next(node for node in ir.from_proto(strict).graph if node.op_type == "MatMul")
-    assert not float8_use(node).saturates
+    use = float8_use(node)
+    assert use is not None
+    assert not use.saturates
 
 
 def test_layers_of_tensors_that_are_not_finite_keep_their_type(caplog: pytest.LogCaptureFixture) -> None:

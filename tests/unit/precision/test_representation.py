@@ -69,7 +69,7 @@ def test_node_that_computes_in_fp8_is_recognised_in_the_file(dtype: type) -> Non
     assert [is_float8_cast(each) for each in again.graph] == [True, False, True, False]
     assert "w" not in again.graph.initializers
 
-    x = np.random.default_rng(0).standard_normal((2, 4)).astype(dtype)
+    x: np.ndarray = np.random.default_rng(0).standard_normal((2, 4)).astype(dtype)
     expected = round_to_float8(x, F143, -1).astype(np.float64) @ round_to_float8(WEIGHT, F152, -3).astype(np.float64)
     np.testing.assert_allclose(run_onnx(again, {"x": x})["y"], expected, rtol=2e-3, atol=2e-3)
 
@@ -101,7 +101,12 @@ def test_mark_needs_a_power_of_two() -> None:
     model = matmul()
     node = model.graph.node("mm")
     store_weight(node, 1, Float8Spec(F143, -1))
-    scale = node.inputs[1].producer().inputs[1]
+    weight = node.inputs[1]
+    assert weight is not None
+    dequantize = weight.producer()
+    assert dequantize is not None
+    scale = dequantize.inputs[1]
+    assert scale is not None
     scale.const_value = ir.tensor(np.float16(0.3))
     assert float8_use(node) is None
 

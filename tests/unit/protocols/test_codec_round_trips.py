@@ -148,7 +148,7 @@ def test_json_tensors_round_trip_nested_or_flat(pair: tuple[DataType, Any], nest
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_values_without_a_json_form_are_printed_like_triton(dtype: type):
-    array = np.array([[1.5, np.nan, np.inf, -np.inf, 0.1]], dtype)
+    array: np.ndarray = np.array([[1.5, np.nan, np.inf, -np.inf, 0.1]], dtype)
     engine = engine_for(DataType.FP32 if dtype is np.float32 else DataType.FP64, array)
     name = "FP32" if dtype is np.float32 else "FP64"
     head = {"inputs": [{"name": "INPUT", "datatype": name, "shape": [1, 5], "parameters": {"binary_data_size": array.nbytes}}]}

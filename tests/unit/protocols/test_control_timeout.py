@@ -42,7 +42,7 @@ def test_client_gets_its_timeout_and_the_operation_continues(call: Callable[[Fak
             ended.set()
 
         engine = FakeEngine()
-        engine.load = engine.unload = engine.replace_models = slow  # type: ignore[assignment, method-assign]
+        engine.load = engine.unload = engine.replace_models = slow  # type: ignore[method-assign]
         with pytest.raises(DeadlineExceeded, match=r"has not ended within 0\.001 s \(--limit control_timeout_s\); it goes on"):
             await call(engine)
         go.set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import httpx
 import numpy as np
@@ -16,7 +17,7 @@ from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 
-def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, **headers: str) -> httpx.Response:
+def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, headers: Mapping[str, str] | None = None) -> httpx.Response:
     """The answer to one request."""
 
     async def main() -> httpx.Response:
@@ -159,7 +160,7 @@ def test_unreadable_body_is_refused_in_json_on_both_routes(route, body, text):
 
 
 def test_compressed_requests_are_refused():
-    answer = post(FakeEngine(text_model()), "llm/generate", b"x", **{"content-encoding": "gzip"})
+    answer = post(FakeEngine(text_model()), "llm/generate", b"x", headers={"content-encoding": "gzip"})
     assert answer.status_code == 400
     assert "Unsupported Content-Encoding" in answer.json()["error"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,17 +20,17 @@ from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 Results = list[bytes | Exception]
 
 
-def asked(size: int = 4, **fields: str) -> bytes:
+def asked(size: int = 4, **fields: Any) -> bytes:
     message = pb.ModelInferRequest(model_name="echo", **fields)
     message.inputs.add(name="INPUT", datatype="FP32", shape=[1, size])
     message.raw_input_contents.append(np.arange(size, dtype=np.float32).tobytes())
     return message.SerializeToString()
 
 
-def served(before: Callable[[InferRequest], object] | None = None, **budget: int) -> tuple[FakeEngine, Inference]:
+def served(before: Callable[[InferRequest], object] | None = None, budget_bytes: int = 1 << 40) -> tuple[FakeEngine, Inference]:
     model: FakeModel = echo(DataType.FP32, (-1,), 8, "echo")
     model.before = before  # type: ignore[assignment]
-    engine = FakeEngine(model, **budget)
+    engine = FakeEngine(model, budget_bytes=budget_bytes)
     return engine, Inference(engine, Limits(decode_inline_bytes=65_536))
 
 

@@ -101,20 +101,20 @@ def test_a_quoted_run_is_text():
 
 
 class Looked(bytes):
-    """Counts the bytes that are looked through."""
+    """Counts the bytes that are scanned."""
 
-    count = 0
+    scanned = 0
 
     def find(self, *arguments: Any) -> int:
         _, start, end = (*arguments, len(self))[:3]
         at = super().find(*arguments)
-        self.count += (end if at < 0 else at) - start
+        self.scanned += (end if at < 0 else at) - start
         return at
 
     def rfind(self, *arguments: Any) -> int:
         _, start, end = arguments
         at = super().rfind(*arguments)
-        self.count += end - max(at, start)
+        self.scanned += end - max(at, start)
         return at
 
 
@@ -125,7 +125,7 @@ def test_many_beginnings_of_runs_are_scanned_once():
     for at in range(7, len(text), 8):
         assert _run_end(text, at) > at
     # For a quote, a brace, and a bracket.
-    assert 0 < text.count <= 3 * len(text)
+    assert 0 < text.scanned <= 3 * len(text)
 
 
 def decode(datatype: DataType, data: bytes, count: int) -> Any:

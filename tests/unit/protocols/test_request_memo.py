@@ -92,6 +92,7 @@ def test_a_request_of_a_known_structure_is_decoded_as_a_fresh_one(
         assert encoded is not None
         wanted = http_codec.encode(response, expected, {})
         assert (encoded.body, encoded.header_length) == (wanted.body, wanted.header_length)
+    assert decoded is not None
     assert decoded.repeats is not None
 
 

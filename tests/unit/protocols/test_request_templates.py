@@ -18,6 +18,7 @@ from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 LIMITS = Limits()
+Wire = bytes | memoryview
 
 
 class Bench:
@@ -28,13 +29,13 @@ class Bench:
         self.codec = GrpcCodec(engine, LIMITS)
         self.templates = RequestTemplates(engine, LIMITS)
 
-    def in_full(self, data: bytes) -> DecodedRequest:
-        return self.codec.decode(pb.ModelInferRequest.FromString(data), len(data), 77)
+    def in_full(self, data: Wire) -> DecodedRequest:
+        return self.codec.decode(pb.ModelInferRequest.FromString(bytes(data)), len(data), 77)
 
-    def learn(self, data: bytes) -> None:
+    def learn(self, data: Wire) -> None:
         self.templates.learn(data, self.in_full(data))
 
-    def by_template(self, data: bytes) -> DecodedRequest | None:
+    def by_template(self, data: Wire) -> DecodedRequest | None:
         return self.templates.decode(data, 77)
 
 

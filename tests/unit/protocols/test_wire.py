@@ -43,7 +43,7 @@ def test_only_the_raw_contents_are_extracted():
     wire = split_infer_request(message.SerializeToString(), LIMITS)
     assert [bytes(raw) for raw in wire.raws] == list(message.raw_input_contents)
     del message.raw_input_contents[:]
-    assert pb.ModelInferRequest.FromString(wire.rest) == message
+    assert pb.ModelInferRequest.FromString(bytes(wire.rest)) == message
     assert len(wire.rest) < wire.cost_bytes < 10_000
 
 
@@ -59,7 +59,7 @@ def test_any_bytes_are_split_like_the_parser_or_refused(data: bytes):
         return
     assert [bytes(raw) for raw in wire.raws] == list(whole.raw_input_contents)
     del whole.raw_input_contents[:]
-    assert pb.ModelInferRequest.FromString(wire.rest) == whole
+    assert pb.ModelInferRequest.FromString(bytes(wire.rest)) == whole
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_strings_are_counted_before_they_are_decoded():
     async def scenario() -> None:
         await Inference(engine, LIMITS).model_infer(data, None)
         assert engine.peak_bytes > len(data) + 60 * 10_000
-        engine.budget.limit_bytes = len(data) + 30 * 10_000
+        engine.limit_budget(len(data) + 30 * 10_000)
         with pytest.raises(Overloaded):
             await Inference(engine, LIMITS).model_infer(data, None)
-        engine.budget.limit_bytes = 1 << 40
+        engine.limit_budget(1 << 40)
         with pytest.raises(TooLarge, match="10000 elements of data-type BYTES, more than the 9999 allowed"):
             await Inference(engine, Limits(string_elements=9_999)).model_infer(data, None)
 

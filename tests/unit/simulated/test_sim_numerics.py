@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ class Lowered:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
 
-    def op(self, op_type: str, *inputs: str, **attributes: object) -> str:
+    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         output = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, list(inputs), [output], **attributes))
         return output

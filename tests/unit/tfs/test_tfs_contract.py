@@ -67,7 +67,7 @@ def test_messages_equal_those_of_the_clients():
 
 @pytest.mark.skipif(not CLIENTS_PYTHON.exists(), reason="no .venv-clients here (`make clients-env` builds it)")
 def test_published_client_declares_every_line_of_them():
-    probe = [CLIENTS_PYTHON, "-c", PUBLISHED, HERE.parent / "protos" / "list_descriptors.py"]
+    probe = [str(CLIENTS_PYTHON), "-c", PUBLISHED, str(HERE.parent / "protos" / "list_descriptors.py")]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if "No module named 'tensorflow" in done.stderr or not done.stdout:
         pytest.skip("TensorFlow Serving's client is not installed: run 'make clients-env'")

@@ -30,7 +30,7 @@ def classify(*values: int, datatype: DataType = FP32) -> np.ndarray:
     request.model_spec.name = "m"
     request.input.example_list.examples.add().features.feature["x"].int64_list.value.extend(values)
     asyncio.run(TfsService(engine, Limits()).examples.classify(request.SerializeToString(), None))
-    return engine.requests[0].inputs["x"]  # type: ignore[return-value]
+    return engine.requests[0].inputs["x"]
 
 
 @pytest.mark.parametrize(("datatype", "bits"), [(FP16, 11), (FP32, 24), (FP64, 53)])
@@ -58,7 +58,7 @@ def test_regress_and_multi_inference_refuse_inexact_numbers_too() -> None:
 
 def rest(values: list[object], datatype: DataType = FP32) -> np.ndarray:
     check = SignatureCheck("m", scores(datatype).config.signature, Limits())
-    return arrays(read_body({"examples": [{"x": values}]}, "classify"), check)["x"]  # type: ignore[return-value, dict-item, list-item]
+    return arrays(read_body({"examples": [{"x": values}]}, "classify"), check)["x"]
 
 
 def test_rest_refuses_inexact_whole_numbers_among_fractions_too() -> None:

@@ -13,6 +13,7 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import MIB, Limits
+from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, predict_pb2
 from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest
@@ -36,10 +37,10 @@ def filled(shape: tuple[int, ...], value: float | bytes = 1.0) -> bytes:
     for size in shape:
         tensor.tensor_shape.dim.add(size=size)
     if isinstance(value, bytes):
-        tensor.dtype = 7
+        tensor.dtype = types_pb2.DT_STRING
         tensor.string_val.append(value)
     else:
-        tensor.dtype = 1
+        tensor.dtype = types_pb2.DT_FLOAT
         tensor.float_val.append(value)
     return request.SerializeToString()
 

@@ -2,11 +2,13 @@
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from stoker.backends.api.backend import Arrays
 from stoker.backends.api.errors import Overloaded
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
@@ -106,13 +108,18 @@ def test_several_outputs_in_rows_keep_non_finite_numbers():
     assert found == ['{"predictions":[{"a":1.5,"b":[NaN,1.0]},{"a":Infinity,"b":[NaN,1.0]}]}']
 
 
+def renamed(output: str) -> Callable[[Arrays], Arrays]:
+    """Returns the input `x` under the name `output`."""
+    return lambda given: {output: given["x"]}
+
+
 def test_strings_are_text_and_bytes_are_base64_if_the_name_requires_it():
     encoded = base64.b64encode(b"\xff\0").decode()
     body = {"instances": ["text", {"b64": encoded}]}
     specs = [TensorSpec("x", DataType.BYTES, ())]
     for name, expected in (("out", ["text", {"b64": encoded}]), ("out_bytes", [{"b64": "dGV4dA=="}, {"b64": encoded}])):
         of = signature(specs, [TensorSpec(name, DataType.BYTES, ())])
-        made = model("m", of, lambda given, name=name: {name: given["x"]})
+        made = model("m", of, renamed(name))
         engine = FakeEngine(made)
         assert posted(engine, "/v1/models/m:predict", body) == (200, {"predictions": expected})
         assert engine.requests[0].inputs["x"].tolist() == [b"text", b"\xff\0"]

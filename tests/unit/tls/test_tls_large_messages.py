@@ -15,7 +15,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import H2, KeyRing
-from stoker.server.rpc.http2.connection import ZeroCopyReader
+from stoker.server.rpc.http2.connection import GrpcProtocol, ZeroCopyReader
 from stoker.server.rpc.http2.server import H2Server
 from tests.fakes.certificates import Authority, Pair
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -100,6 +100,7 @@ def test_large_and_small_messages_arrive_over_a_socket(listener: str, end: str, 
             await asyncio.gather(*(ask(peer, size, numbers) for size in SIZES[:8]))
             assert server._state is not None
             (connection,) = server._state.connections
+            assert isinstance(connection, GrpcProtocol)
             check_windows(connection)
             # It ends within a message that is read into its receive buffer.
             stream_id = peer.begin("/a.B/Large")

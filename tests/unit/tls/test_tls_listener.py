@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 import uvloop
@@ -25,7 +26,8 @@ class Echo(asyncio.Protocol):
     """Says what it hears, with `>` before it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        # A transport of uvloop is no subclass of asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(b">" + data)

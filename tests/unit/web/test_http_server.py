@@ -38,7 +38,7 @@ def http_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @asynccontextmanager
-async def front(engine: FakeEngine, limits: Limits | None = None, **options: bool) -> AsyncIterator[httpx.AsyncClient]:
+async def front(engine: FakeEngine, limits: Limits | None = None, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     served = HttpFrontend(engine, limits or Limits(), "127.0.0.1", 0, front=FRONT, **options)
     port = await served.start()
     try:

@@ -138,7 +138,7 @@ def test_program_in_a_call_escapes_hostile_names_and_prints_the_request():
     description = described(TensorSpec(f"{HOSTILE}\nEOF\n😀", DataType.BYTES, (5000,)))
     programs = {call.key: shell_words(call.text)[1] for call in calls_of(description) if call.language == "sh"}
     assert {key for key, program in programs.items() if program is not None} == {"curl-json", "curl-tfs", "grpcurl"}
-    printed = {}
+    printed: dict[str, object] = {}
     for key, program in programs.items():
         if program is not None:
             exec(program, {"print": lambda text, key=key: printed.__setitem__(key, json.loads(text))})
@@ -194,7 +194,7 @@ def test_list_shows_an_unreadable_folder_as_unavailable():
 
 @pytest.mark.parametrize("max_batch_size", [0, 8])
 def test_decoupled_models_page_has_a_call_that_generate_accepts(max_batch_size):
-    made = model("m", signature([TensorSpec("x", DataType.INT32, (2,)), TensorSpec("y", DataType.BYTES, (1,))], (), max_batch_size), None)
+    made = model("m", signature([TensorSpec("x", DataType.INT32, (2,)), TensorSpec("y", DataType.BYTES, (1,))], (), max_batch_size), dict)
     made.config = replace(made.config, signature=replace(made.config.signature, is_decoupled=True))
     [call] = [each for each in calls_of(ModelDescription(made.config, 1, (1,)), version=1) if each.key == "curl-generate-stream"]
     *_, url, _, body = shlex.split(call.text)
@@ -248,6 +248,7 @@ def assert_is_plain(page):
 def test_only_a_plain_host_header_is_shown(host, expected):
     found = addresses(host, "http", GrpcAddress(7))
     assert found.http == expected
+    assert found.grpc is not None
     assert found.grpc.endswith(":7")
 
 
