@@ -21,7 +21,7 @@ from benchmarks.models import BUILDERS, BenchModel, build_repository
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.limits import Limits
-from stoker.server.core.timers import LoopTimers
+from stoker.server.core.tasks import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager

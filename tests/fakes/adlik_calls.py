@@ -18,7 +18,7 @@ from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.status import adlik_status
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.both_transports import settings as transport_settings

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from stoker.backends.testing.fake_clock import FakeClock
-from stoker.server.core.network import GoawayReason
 from stoker.server.core.state import VersionState
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
-from stoker.server.observability.recorder import FailureReason
+from stoker.server.observability.recorder import FailureReason, GoawayReason
 from stoker.server.observability.settings import LoopWatchSettings, MetricsSettings
 
 

@@ -6,9 +6,9 @@ from fastapi import FastAPI
 
 from stoker.server.core.limits import Limits
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.web.app import WebApp
 from tests.fakes.fake_engine import FakeEngine

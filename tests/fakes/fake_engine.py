@@ -12,7 +12,6 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.byte_budget import ByteBudget, Upload
 from stoker.server.core.model_config import InstanceGroup, ListedModel, LoadOverrides, ModelConfig
-from stoker.server.core.network import GoawayReason
 from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.state import (
     BatchSizeStatistics,
@@ -23,6 +22,7 @@ from stoker.server.core.state import (
     ServerDescription,
     VersionState,
 )
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.pb import model_config_pb2
 from stoker.server.tuning.read_batching import Reads
 
@@ -292,7 +292,7 @@ class FakeEngine:
 
 @dataclass(frozen=True)
 class FakeServable:
-    """A `stoker.server.core.servable.Servable` that is never unloaded."""
+    """A `stoker.server.core.request.Servable` that is never unloaded."""
 
     version: int
     signature: ModelSignature

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.protocol
 SCRIPT = """
 import ctypes, sys
 from stoker.server.main import main
-from stoker.server.ready_file import ReadyFile
+from stoker.server.endpoints import ReadyFile
 
 write = ReadyFile.write_once_ready
 

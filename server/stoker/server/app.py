@@ -21,10 +21,10 @@ import uvloop
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.core.tasks import any_left
-from stoker.server.core.timers import LoopTimers
+from stoker.server.core.tasks import LoopTimers, any_left
+from stoker.server.endpoints import Endpoint, ReadyFile, ready_facts
 from stoker.server.engine.serving_engine import ServingEngine
-from stoker.server.frontend_set import Endpoint, Frontends
+from stoker.server.frontend_set import Frontends
 from stoker.server.lifecycle.listing import ModelSource
 from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
@@ -39,8 +39,7 @@ from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.span_export import SpanExport
 from stoker.server.observability.tracer import Tracer
-from stoker.server.protocols.kserve.dynamic_settings import TraceStart
-from stoker.server.ready_file import ReadyFile, ready_facts
+from stoker.server.protocols.settings import TraceStart
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import model_locations
 from stoker.server.shutdown import Shutdown, delay, take_down

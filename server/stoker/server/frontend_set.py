@@ -2,13 +2,12 @@
 
 import asyncio
 import dataclasses
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
-from stoker.server.core.network import is_loopback
+from stoker.server.endpoints import Endpoint
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, PortInUse
+from stoker.server.net.settings import is_loopback
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
 from stoker.server.observability.logs import Logs
 from stoker.server.observability.tracer import Tracer
@@ -31,30 +30,6 @@ class Frontend(Protocol):
         """Takes no new work; what is in work may take `grace_s` more seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a front listens.
-
-    Attributes:
-        address: What the port is bound to.
-        port: Its number; None: only the socket is open.
-        socket_path: A Unix-domain socket, absolute; None: there is none.
-        encryption: How the port is encrypted, in a word; empty: it is plain.
-    """
-
-    address: str
-    port: int | None
-    socket_path: Path | None = None
-    encryption: str = ""
-
-    def __str__(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        listen_addresses = [] if self.port is None else [f"{host}:{self.port}" + (f" ({self.encryption})" if self.encryption else "")]
-        if self.socket_path is not None:
-            listen_addresses.append(f"unix:{self.socket_path}")
-        return " and ".join(listen_addresses)
-
-
 class Frontends:
     """All fronts the configuration asks for."""
 
@@ -75,8 +50,7 @@ class Frontends:
                 cannot be bound.
         """
         config, engine, limits = self._config, self._engine, self._config.limits
-        adlik_settings = dataclasses.replace(config.adlik, repositories=config.repositories, control_mode=config.lifecycle.control_mode)
-        adlik = AdlikService(engine, limits, adlik_settings)
+        adlik = AdlikService(engine, limits, config.adlik, config.repositories, config.lifecycle.control_mode)
         tfs = TfsService(engine, limits, dataclasses.replace(config.tfs, metrics_path=metrics_path(config.serving_start)))
         extensions = Extensions(
             limits,

@@ -13,9 +13,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.lifecycle.settings import LifecycleSettings, LoaderSettings, read_config_name
 from stoker.server.net.settings import SocketSettings, TlsSettings
 from stoker.server.observability.settings import AccessLogSettings, LogSettings, LoopWatchSettings, MetricsSettings
-from stoker.server.protocols.adlik.settings import AdlikSettings
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
-from stoker.server.protocols.tfs.settings import TfsSettings
+from stoker.server.protocols.settings import AdlikSettings, KServeSettings, TfsSettings
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.tuning.constants import TuningSettings
 from stoker.server.web.settings import CorsSettings, HttpFront

@@ -9,7 +9,7 @@ from stoker.server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batc
 from stoker.server.core.model_config import BatchingDefaults, ListedModel
 from stoker.server.lifecycle.model_list import ListedModels, ModelListFile, read_text_file
 from stoker.server.lifecycle.repository import ModelRepository
-from stoker.server.protocols.tfs.settings import METRICS_PATH
+from stoker.server.protocols.settings import METRICS_PATH
 from stoker.server.server_config import ServingStart
 
 log = logging.getLogger("stoker.server")

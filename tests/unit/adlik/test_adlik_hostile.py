@@ -17,7 +17,7 @@ from stoker.server.pb.adlik import predict_pb2
 from stoker.server.protocols.adlik.predict import Predict
 from stoker.server.protocols.adlik.request import ModelQuery
 from stoker.server.protocols.adlik.rest_choice import of_body
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 from tests.fakes.adlik_calls import predict_request
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 

@@ -17,7 +17,7 @@ from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.pb.adlik import operate_pb2 as pb
 from stoker.server.protocols.adlik.operations import NOT_ALLOWED, ModelOperations
 from stoker.server.protocols.adlik.repository_edit import RepositoryEditor
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 from tests.fakes.fake_engine import FakeEngine
 
 CONFIG = 'backend: "identity" # kept\nmax_batch_size: 2\ninput { name: "x" data_type: TYPE_FP32 dims: 2 }\n'
@@ -83,20 +83,15 @@ class Bench:
         write_model(self.incoming / "new", 1)
         write_version(self.incoming / "three")
         self.engine = (PollingEngine if mode is ControlMode.POLL else ControlledEngine)(self.root)
-        self.settings = AdlikSettings(
-            **{
-                "allow_operate": True,
-                "operate_root": self.incoming,
-                "repositories": (self.root,),
-                "control_mode": mode,
-                **settings,
-            }  # type: ignore[arg-type]
-        )
+        self.settings = AdlikSettings(**{"allow_operate": True, "operate_root": self.incoming, **settings})  # type: ignore[arg-type]
+
+    def operations(self, engine: FakeEngine | None = None, limit_s: float = LIMIT_S) -> ModelOperations:
+        return ModelOperations(engine or self.engine, self.settings, (self.root,), self.mode, limit_s=limit_s)
 
     def do(self, verb: str, **fields: Any) -> pb.ModelOperateResponse:
         async def operate() -> pb.ModelOperateResponse:
             async with asyncio.timeout(20):
-                return await ModelOperations(self.engine, self.settings, limit_s=LIMIT_S).run(verb, pb.ModelOperateRequest(**fields))
+                return await self.operations().run(verb, pb.ModelOperateRequest(**fields))
 
         answer = asyncio.run(operate())
         assert sorted(path.name for path in self.root.iterdir() if path.name.startswith(".")) == []
@@ -333,7 +328,7 @@ def test_operations_on_different_models_do_not_wait_for_each_other(tmp_path: Pat
             await super().load(name, overrides)
 
     async def scenario() -> None:
-        operations = ModelOperations(Slow(bench.root), bench.settings, limit_s=LIMIT_S)
+        operations = bench.operations(Slow(bench.root))
         slow = asyncio.create_task(operations.run("addModelVersion", pb.ModelOperateRequest(model_name="m", path="three")))
         done = await operations.run("activateModel", pb.ModelOperateRequest(model_name="other", model_version=1))
         assert done.status == "SUCCESS"
@@ -357,7 +352,7 @@ def test_operations_on_a_model_are_done_one_after_the_other_and_to_the_end(tmp_p
     engine = Slow(bench.root)
 
     async def scenario() -> None:
-        operations = ModelOperations(engine, bench.settings, limit_s=LIMIT_S)
+        operations = bench.operations(engine)
         adding = asyncio.create_task(operations.run("addModelVersion", pb.ModelOperateRequest(model_name="m", path="three")))
         await entered.wait()
         second = asyncio.create_task(operations.run("deleteModelVersion", pb.ModelOperateRequest(model_name="m", model_version=1)))
@@ -390,7 +385,7 @@ def test_client_wait_is_bounded_and_the_operation_continues(bench: Bench):
     bench.engine.load = bench.engine.refresh = slow  # type: ignore[assignment, method-assign]
 
     async def scenario() -> None:
-        operations = ModelOperations(bench.engine, bench.settings, limit_s=1e-3)
+        operations = bench.operations(limit_s=1e-3)
         calls: tuple[tuple[str, dict[str, Any]], ...] = (("addModelVersion", {"path": "three"}), ("activateModel", {"model_version": 1}))
         for verb, fields in calls:
             answer = await operations.run(verb, pb.ModelOperateRequest(model_name="m", **fields))
@@ -409,7 +404,7 @@ def test_query_of_a_hanging_repository_is_bounded(bench: Bench):
     bench.engine.index = lambda **_: []  # type: ignore[method-assign]
 
     async def scenario() -> None:
-        operations = ModelOperations(bench.engine, bench.settings, limit_s=1e-3)
+        operations = bench.operations(limit_s=1e-3)
         operations._editor.repository.scan = lambda: opened.wait(20)  # type: ignore[assignment, method-assign, return-value]
         answer = await operations.run("queryModel", pb.ModelOperateRequest())
         opened.set()
@@ -426,7 +421,7 @@ def test_failed_operation_leaves_nothing_and_can_be_repeated(clients: int, bench
     before = bench.files()
 
     async def scenario() -> None:
-        operations = ModelOperations(bench.engine, bench.settings, limit_s=LIMIT_S)
+        operations = bench.operations()
         for _ in range(3):
             asked = [operations.run("addModel", pb.ModelOperateRequest(model_name="fresh", path="new")) for _ in range(clients)]
             for answer in await asyncio.gather(*asked):

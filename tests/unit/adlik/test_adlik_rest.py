@@ -13,7 +13,7 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
-from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
+from stoker.server.protocols.settings import AdlikSettings, RestV1
 from tests.fakes.adlik_calls import Caller, run
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 

@@ -13,8 +13,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.model_config import InstanceGroup, ModelConfig
-from stoker.server.core.request import Done, InferRequest, InferResponse
-from stoker.server.core.servable import Servable
+from stoker.server.core.request import Done, InferRequest, InferResponse, Servable
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.observability.metrics import Metrics
 

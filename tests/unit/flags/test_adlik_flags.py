@@ -7,7 +7,7 @@ import pytest
 from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import read_command
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.protocols.adlik.settings import RestV1
+from stoker.server.protocols.settings import RestV1
 from stoker.server.server_config import ServerConfig
 
 

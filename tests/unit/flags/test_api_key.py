@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stoker.server.core.flag import FlagError
-from stoker.server.core.network import is_loopback
 from stoker.server.flags.command import read_command
 from stoker.server.flags.protocols import MAX_KEY_BYTES, SHORT_KEY_CHARS
+from stoker.server.net.settings import is_loopback
 from stoker.server.server_config import ServerConfig
 
 KEY = "k" * SHORT_KEY_CHARS

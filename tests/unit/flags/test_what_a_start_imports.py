@@ -34,7 +34,7 @@ UNNEEDED = (
 SCRIPT = """
 import json, os, signal, sys
 from stoker.server.main import main
-from stoker.server.ready_file import ReadyFile
+from stoker.server.endpoints import ReadyFile
 
 wait = ReadyFile.write_once_ready
 

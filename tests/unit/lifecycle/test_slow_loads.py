@@ -8,9 +8,8 @@ import pytest
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.server.core.model_config import LoadOverrides
-from stoker.server.lifecycle.bounds import MAX_LATE_LOADS
 from stoker.server.lifecycle.loader import VersionSource
-from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.lifecycle.settings import MAX_LATE_LOADS, ControlMode
 from stoker.server.lifecycle.table import SLOW_S, LoadSlots
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeServable, PendingLoad, turn
 from tests.fakes.manager_bench import Bench

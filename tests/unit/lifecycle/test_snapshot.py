@@ -11,7 +11,7 @@ import pytest
 
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.server.lifecycle import snapshot as snapshot_module
-from stoker.server.lifecycle.bounds import MAX_DEPTH
+from stoker.server.lifecycle.settings import MAX_DEPTH
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 
 SECRET = b"root:secret"

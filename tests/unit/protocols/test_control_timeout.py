@@ -11,8 +11,8 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.pb.tensorflow_serving.apis import model_management_pb2
 from stoker.server.protocols.exchange import HttpCall
 from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.protocols.settings import TfsSettings
 from stoker.server.protocols.tfs.service import TfsService
-from stoker.server.protocols.tfs.settings import TfsSettings
 from tests.fakes.fake_engine import FakeEngine
 
 LIMITS = Limits(control_timeout_s=1e-3)

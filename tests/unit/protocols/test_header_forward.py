@@ -12,10 +12,10 @@ from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions, HeaderForward, PatternError
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.methods import kserve_methods
+from stoker.server.protocols.settings import KServeSettings
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple
 

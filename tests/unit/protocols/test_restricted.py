@@ -13,11 +13,10 @@ from stoker.backends.api.errors import RestrictedCall, ServingError, Unauthentic
 from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
-from stoker.server.grpc_methods import grpc_methods
+from stoker.server.grpc_server import grpc_methods
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.settings import AdlikSettings, KServeSettings
 from stoker.server.rpc.method import Kind, Method
 from stoker.server.rpc.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
 from stoker.server.server_config import ServerConfig

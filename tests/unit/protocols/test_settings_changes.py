@@ -13,9 +13,9 @@ from stoker.server.core.limits import Limits
 from stoker.server.frontend_set import _is_local
 from stoker.server.observability.tracer import Tracer
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings, TraceStart
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.protocols.settings import KServeSettings, TraceStart
 from stoker.server.rpc.restricted import Category, Key
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import HttpFrontend

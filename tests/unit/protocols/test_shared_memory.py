@@ -20,12 +20,12 @@ from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve import http_codec
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.kserve.shared_tensors import spans_of_head
+from stoker.server.protocols.settings import KServeSettings
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 LIMITS = Limits()

@@ -11,7 +11,8 @@ from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
 from stoker.server.observability.span_export import Collector
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
-from stoker.server.protocols.kserve.dynamic_settings import TraceControl, TraceStart
+from stoker.server.protocols.kserve.dynamic_settings import TraceControl
+from stoker.server.protocols.settings import TraceStart
 from stoker.server.server_config import ServerConfig
 
 INITIAL = {

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.core.network import GoawayReason
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import GrpcPeer, connected, method, run, serving

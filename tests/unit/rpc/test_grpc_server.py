@@ -17,12 +17,11 @@ from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout,
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
-from stoker.server.grpc_methods import grpc_methods
-from stoker.server.grpc_server import GrpcFrontend
+from stoker.server.grpc_server import GrpcFrontend, grpc_methods
 from stoker.server.net.listeners import PortInUse
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.grpcio.server import handler_of
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, echo, simple

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_methods import grpc_methods
+from stoker.server.grpc_server import grpc_methods
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.method import Kind
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.fake_rpc import FakeCall
@@ -41,6 +41,6 @@ def test_method_needs_no_transport():
 
 @pytest.mark.slow
 def test_native_transport_imports_no_grpc_library():
-    modules = "stoker.server.rpc.http2.server, stoker.server.grpc_methods, stoker.server.rpc.reflection"
+    modules = "stoker.server.rpc.http2.server, stoker.server.grpc_server, stoker.server.rpc.reflection"
     script = f"import sys, {modules}; print('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"

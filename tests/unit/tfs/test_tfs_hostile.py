@@ -18,11 +18,10 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings, TfsSettings
 from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
-from stoker.server.protocols.tfs.settings import TfsSettings
 from stoker.server.web.v1 import HttpV1
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature, simple
 

@@ -21,9 +21,9 @@ from stoker.server.pb.tensorflow_serving.apis import (
     predict_pb2,
     regression_pb2,
 )
+from stoker.server.protocols.settings import TfsSettings
 from stoker.server.protocols.tfs.model_spec import FailedPrecondition, tfs_status
 from stoker.server.protocols.tfs.service import TfsService, tfs_methods
-from stoker.server.protocols.tfs.settings import TfsSettings
 from stoker.server.rpc.method import Method
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.settings import KServeSettings
 from stoker.server.rpc.restricted import Category, Key
 from stoker.server.web.http_server import HttpFrontend
 from stoker.server.web.settings import CorsSettings

@@ -18,9 +18,9 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.tensors import Raw, object_array
+from stoker.server.core.byte_budget import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
-from stoker.server.core.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 from stoker.server.pb.tensorflow.core.framework import types_pb2
 
 

@@ -13,9 +13,8 @@ from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.shared_memory import DISABLED
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, ParameterValue
+from stoker.server.core.request import Array, ParameterValue, Servable
 from stoker.server.core.sequence import SequenceMark
-from stoker.server.core.servable import Servable
 from stoker.server.engine.interface import Engine
 
 UNKNOWN_ID = "<id_unknown>"

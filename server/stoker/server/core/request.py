@@ -1,9 +1,10 @@
-"""Requests and responses between a frontend and the engine, and the facts for the access log. Plain data, no protocol."""
+"""Requests and responses between a frontend and the engine, the version that serves them, and the facts for the access log."""
 
 import enum
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,8 +12,36 @@ from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.responses import ResponseSink
 from stoker.server.core.sequence import SequenceMark
-from stoker.server.core.servable import Servable
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.core.trace import CallerTrace, RequestTrace
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Servable(Protocol):
+    """One loaded version. A request resolves it once, is validated against its signature, and runs on it.
+
+    Without more, the reference is good until the next `await`: a request that is submitted in the same turn of the event loop reaches this
+    version. A request that waits in between borrows it meanwhile, so that the version is not unloaded.
+    """
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+
+    @property
+    def signature(self) -> ModelSignature:
+        """What requests are validated against; the same object for as long as this version serves."""
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        """Keeps the version loaded until the context ends."""
+
+
+async def run_while_borrowed(servable: Servable, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `run_off_loop`, while `servable` stays loaded. REQUIRES: the caller submits its request before it waits again."""
+    with servable.borrowed():
+        return await run_off_loop(function, *args, **kwargs)
 
 
 class Via(enum.StrEnum):

@@ -1,9 +1,10 @@
-"""Work in threads and tasks: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
+"""Work in threads, tasks and timers: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
 
 `in_daemon_thread` does not use the loop's default executor. That joins its threads at exit, so a load that hangs in a driver would block
 the shutdown. All other calls share its few threads, so a slow load would delay the decoding of a request.
 
-`ShieldedTasks` bounds the time that a client waits, whatever the work waits for.
+`ShieldedTasks` bounds the time that a client waits, whatever the work waits for. `Timers` have the `Clock`'s scale, so that tests and
+simulations turn time by hand.
 """
 
 import asyncio
@@ -13,8 +14,9 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, ServingError
 
 T = TypeVar("T")
@@ -170,3 +172,37 @@ def raise_niceness(steps: int) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(MOST_NICE, os.getpriority(os.PRIO_PROCESS, thread) + steps))
     except OSError as error:  # a sandbox; the model runs all the same
         log.warning("nice is without effect here: %s", error.strerror)
+
+
+class Timer(Protocol):
+    """A pending call."""
+
+    def cancel(self) -> None:
+        """The call will not happen."""
+
+
+class Timers(Protocol):
+    """Calls functions later, and soon, on the event loop."""
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
+        """Calls `callback` once the clock shows `when_ns`."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once all that has already arrived is handed over: in the loop's next turn, if not before."""
+
+
+class LoopTimers:
+    """Timers of an asyncio loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, defer: Callable[[Callable[[], None]], bool] | None = None) -> None:
+        """`defer` takes a callback to the end of the read in progress, and returns whether it did (`Reads.defer`); None: it never does."""
+        self._loop = loop
+        self._clock = clock
+        self._defer = defer
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(max(0, when_ns - self._clock.now_ns()) / 1e9, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        if self._defer is None or not self._defer(callback):
+            self._loop.call_soon(callback)

@@ -10,10 +10,9 @@ from typing import Protocol
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
-from stoker.server.core.network import GoawayReason
-from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
-from stoker.server.core.servable import Servable
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Servable, Via
 from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.tuning.read_batching import Reads
 
 

@@ -10,7 +10,6 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError, Unavailable
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
-from stoker.server.core.network import GoawayReason
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
 from stoker.server.core.tasks import Waiter
@@ -19,7 +18,7 @@ from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.observability.access_log import AccessLog
 from stoker.server.observability.metrics import Metrics
-from stoker.server.observability.recorder import FailureReason
+from stoker.server.observability.recorder import FailureReason, GoawayReason
 from stoker.server.observability.settings import AccessLogSettings
 from stoker.server.observability.tracer import Tracer
 from stoker.server.scheduling.pending import outcome_of

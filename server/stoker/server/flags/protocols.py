@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from stoker.server.core.flag import BadValue, FlagError, Panel, option, path, whole_number
 from stoker.server.observability.span_export import Collector, missing_packages
 from stoker.server.observability.tracer import FILE, SPANS, TraceLevel, TraceSettings
-from stoker.server.protocols.kserve.dynamic_settings import TraceStart
 from stoker.server.protocols.kserve.extensions import HeaderForward, PatternError
+from stoker.server.protocols.settings import TraceStart
 from stoker.server.rpc.restricted import GRPC_KEY_PREFIX, Category, Key
 from stoker.server.server_config import ServerConfig
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from stoker.server.core.flag import BadValue, FlagError, Panel, boolean, number, one_of, option, path
 from stoker.server.core.limits import Limits
-from stoker.server.core.network import is_loopback
 from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.net.settings import is_loopback
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.server_config import ServerConfig
 

@@ -19,11 +19,11 @@ from stoker.server.config.complete import choose_backend, complete, to_pbtxt
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, Finding, FindingKind, problem_lines
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
-from stoker.server.lifecycle.bounds import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.settings import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.lifecycle.trial_load import TrialLoads
 

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.server.lifecycle.bounds import MAX_DEPTH, MAX_FILES_PER_VERSION, MAX_LINKS, MAX_ROOT_ENTRIES, shown
+from stoker.server.lifecycle.settings import MAX_DEPTH, MAX_FILES_PER_VERSION, MAX_LINKS, MAX_ROOT_ENTRIES, shown
 
 #: The end of a message about a link that is refused because none is allowed.
 LINKS_HINT = "; --allow-links=within-root allows links that stay within the repository"

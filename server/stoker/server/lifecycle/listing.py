@@ -9,7 +9,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import parse_config_json
 from stoker.server.core.model_config import LoadOverrides
-from stoker.server.lifecycle.bounds import parse_version, relative_file, shown
+from stoker.server.lifecycle.settings import parse_version, relative_file, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

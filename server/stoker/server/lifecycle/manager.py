@@ -15,14 +15,13 @@ from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound,
 from stoker.server.core.model_config import ListedModel, LoadOverrides, NoVersions
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.tasks import in_daemon_thread
-from stoker.server.lifecycle.bounds import MODEL_NAME_RULE, is_model_name, shown
 from stoker.server.lifecycle.listing import ModelListing, ModelSource, RepositorySnapshot, apply_overrides, check_overrides, split_files
 from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.model_list import ListedModels, ListFollower, ModelList
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.reconciler import NOT_POLLED, Reconciler
 from stoker.server.lifecycle.servable import Servable
-from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
+from stoker.server.lifecycle.settings import MODEL_NAME_RULE, ControlMode, LifecycleSettings, is_model_name, shown
 from stoker.server.lifecycle.table import ModelRecord, Target
 from stoker.server.lifecycle.watch import RepositoryWatcher, SettleFilter
 from stoker.server.observability.recorder import ServerRecorder

@@ -22,15 +22,6 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
 from stoker.server.config.report import problem_lines
 from stoker.server.core.model_config import BatchingDefaults
-from stoker.server.lifecycle.bounds import (
-    MAX_COMPANIONS,
-    MAX_CONFIG_BYTES,
-    MAX_FOLDER_ENTRIES,
-    MAX_VERSIONS,
-    is_model_name,
-    parse_version,
-    shown,
-)
 from stoker.server.lifecycle.folder import (
     LINKS_HINT,
     EntryKind,
@@ -44,6 +35,15 @@ from stoker.server.lifecycle.folder import (
     open_root,
 )
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
+from stoker.server.lifecycle.settings import (
+    MAX_COMPANIONS,
+    MAX_CONFIG_BYTES,
+    MAX_FOLDER_ENTRIES,
+    MAX_VERSIONS,
+    is_model_name,
+    parse_version,
+    shown,
+)
 
 #: Files named in one text at most.
 _MOST_FILES = 10

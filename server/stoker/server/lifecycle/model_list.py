@@ -15,11 +15,11 @@ from stoker.server.config.report import ConfigError, Problem
 from stoker.server.config.serving_files import read_model_list
 from stoker.server.core.model_config import BatchingDefaults, ListedModel
 from stoker.server.core.tasks import in_daemon_thread
-from stoker.server.lifecycle.bounds import MAX_MODELS, MODEL_NAME_RULE, is_model_name, shown
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
 from stoker.server.lifecycle.model_folder import ModelReader, broken_listing
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import RepositoryUnreadable
+from stoker.server.lifecycle.settings import MAX_MODELS, MODEL_NAME_RULE, is_model_name, shown
 
 
 class VersionLabels:

@@ -11,11 +11,10 @@ from typing import Any
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ModelLoadError, ServingError
-from stoker.server.lifecycle.bounds import MAX_LATE_LOADS, MAX_REASON_LENGTH
 from stoker.server.lifecycle.loader import BackendRaised, Loader, VersionSource
 from stoker.server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
 from stoker.server.lifecycle.servable import Retirement, Servable
-from stoker.server.lifecycle.settings import LifecycleSettings
+from stoker.server.lifecycle.settings import MAX_LATE_LOADS, MAX_REASON_LENGTH, LifecycleSettings
 from stoker.server.lifecycle.table import MISSING_REASON, Loading, LoadSlots, ModelRecord, Target, VersionRecord
 from stoker.server.observability.recorder import ServerRecorder
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from stoker.server.config.model_formats import is_model_file, is_served, served_name
 from stoker.server.core.model_config import BatchingDefaults
-from stoker.server.lifecycle.bounds import MAX_FOLDER_ENTRIES, MAX_MODELS, MODEL_NAME_RULE, is_model_name, parse_version, shown
 from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused, open_root
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
 from stoker.server.lifecycle.model_folder import (
@@ -30,6 +29,7 @@ from stoker.server.lifecycle.model_folder import (
     model_files,
     plain_files,
 )
+from stoker.server.lifecycle.settings import MAX_FOLDER_ENTRIES, MAX_MODELS, MODEL_NAME_RULE, is_model_name, parse_version, shown
 
 #: A place that is no folder of this host, such as `s3://bucket/models`; `Path` has joined its slashes.
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/")

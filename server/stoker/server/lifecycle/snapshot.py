@@ -25,8 +25,8 @@ from typing import Final
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
-from stoker.server.lifecycle.bounds import MAX_FILE_BYTES, MAX_FILES_PER_VERSION, MAX_VERSION_BYTES, relative_file, shown
 from stoker.server.lifecycle.folder import LINKS_HINT, EntryKind, Folder, Root, TreeEntry, entry_of, list_tree, open_entry, open_within
+from stoker.server.lifecycle.settings import MAX_FILE_BYTES, MAX_FILES_PER_VERSION, MAX_VERSION_BYTES, relative_file, shown
 
 _NAME = re.compile(r"stoker-(\d+)-[a-z0-9_]+")
 #: Another process may take a new folder for abandoned between its making and its lock.

@@ -1,5 +1,6 @@
-"""What an operator configures of the listening sockets: TLS and Unix-domain sockets, with the flags. Plain data."""
+"""What an operator configures of the listeners: addresses, TLS and Unix-domain sockets, with the flags. Plain data."""
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,3 +109,16 @@ class TlsSettings:
     reload_s: Annotated[
         float, duration("ssl-reload-secs", 0.1, 86_400, panel=Panel.TLS, text="Seconds between looks at certificates for changes.")
     ] = 5.0
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `address`, as an operator writes it, is of this machine alone: `localhost`, 127.0.0.0/8 or ::1 (RFC 5735, RFC 4291).
+
+    A name other than `localhost` counts as reachable from elsewhere: what it resolves to may change.
+    """
+    if address.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -14,9 +14,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from stoker.backends.api.clock import Clock
-from stoker.server.core.network import GoawayReason
 from stoker.server.core.state import ModelStatistics, VersionState
 from stoker.server.observability.families import ServingFamilies, StokerFamilies, TritonFamilies
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.observability.series import HostFigures, ServerSeries, VersionSeries, version_labels, write_exposition
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.statistics import LatencySummaries, VersionStatistics

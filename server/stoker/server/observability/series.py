@@ -15,8 +15,8 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
-from stoker.server.core.network import GoawayReason
 from stoker.server.core.state import VersionState
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.observability.statistics import SERVING_LATENCY_BOUNDS_NS, Histogram, VersionStatistics
 
 

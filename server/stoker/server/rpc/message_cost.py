@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.backends.api.wire import LENGTH, VARINT, VARINT_BYTES
+from stoker.server.core.byte_budget import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 from stoker.server.core.limits import Limits
-from stoker.server.core.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096

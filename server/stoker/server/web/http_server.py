@@ -9,12 +9,11 @@ from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
+from stoker.server.protocols.settings import METRICS_PATH, AdlikSettings
 from stoker.server.protocols.tfs.service import TfsService
-from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Restrictions
 from stoker.server.web.app import MetricsApp, WebApp
 from stoker.server.web.cors import CorsApp, CorsRoutes

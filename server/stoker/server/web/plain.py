@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from stoker.server.engine.interface import Engine
-from stoker.server.protocols.tfs.settings import METRICS_PATH
+from stoker.server.protocols.settings import METRICS_PATH
 from stoker.server.rpc.restricted import Category
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -3,12 +3,13 @@
 import logging
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import RootModel
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.tasks import run_off_loop
-from stoker.server.protocols.adlik.routes import adlik_router
+from stoker.server.protocols.adlik.routes import AdlikMetadata, AdlikPredictBody, AdlikPredictResponse, adlik_router
 from stoker.server.protocols.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.generate import HttpGenerate
@@ -17,12 +18,63 @@ from stoker.server.protocols.kserve.routes import KServeRoutes
 from stoker.server.protocols.kserve.schemas import ErrorResponse, Live, Ready
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.routing import JSON_TYPE, CodecResponse, Respond, RouteContext, json_response, refusal_of
-from stoker.server.protocols.tfs.routes import tfs_router
+from stoker.server.protocols.tfs.routes import (
+    MODEL_PATHS,
+    ServingColumnsBody,
+    ServingColumnsResponse,
+    ServingMetadata,
+    ServingRowsBody,
+    ServingRowsResponse,
+    tfs_router,
+)
 from stoker.server.web.page_routes import page_router
 from stoker.server.web.plain import PlainRoute
 from stoker.server.web.settings import GrpcAddress
-from stoker.server.web.shared_v1 import shared_router
 from stoker.server.web.v1 import PREFIX
+
+
+class PredictBody(RootModel[ServingRowsBody | ServingColumnsBody | AdlikPredictBody]):
+    """TensorFlow Serving's rows or columns, or Adlik's request: the body decides whose it is, or `?format=tfs`, `?format=adlik`."""
+
+
+class PredictResponse(RootModel[ServingRowsResponse | ServingColumnsResponse | AdlikPredictResponse]):
+    """In the form of the request."""
+
+
+class Metadata(RootModel[ServingMetadata | AdlikMetadata]):
+    """TensorFlow Serving's, or Adlik's: see `--rest_v1`; `?format=tfs` and `?format=adlik` decide for one request."""
+
+
+def shared_router(context: RouteContext, respond: Respond) -> APIRouter:
+    """The routes below /v1 that TensorFlow Serving and Adlik share; `respond` serves all of /v1."""
+    router = context.router()
+    body = context.codec_body(PredictBody)
+
+    async def respond_by_codec() -> Response:
+        return CodecResponse(respond)
+
+    for path, parameters in MODEL_PATHS:
+        add: dict[str, Any] = {"tags": ["TensorFlow Serving and Adlik"], "dependencies": [parameters]}
+        router.add_api_route(
+            f"{path}:predict",
+            respond_by_codec,
+            methods=["POST"],
+            summary="Inference",
+            responses={200: {"model": PredictResponse}},
+            openapi_extra=body,
+            name=f"POST {path}:predict",
+            **add,
+        )
+        router.add_api_route(
+            f"{path}/metadata",
+            respond_by_codec,
+            summary="Model metadata",
+            responses={200: {"model": Metadata}},
+            name=f"GET {path}/metadata",
+            **add,
+        )
+    return router
+
 
 _HEALTH_BODIES: dict[str, Any] = {"/v2/health/live": Live, "/v2/health/ready": Ready}
 _log = logging.getLogger(__name__)

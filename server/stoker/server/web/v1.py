@@ -25,7 +25,6 @@ from stoker.server.protocols.adlik import rest_choice
 from stoker.server.protocols.adlik.request import ModelQuery as AdlikQuery
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
 from stoker.server.protocols.compression import choose_encoding, compress
 from stoker.server.protocols.exchange import (
     Receive,
@@ -37,6 +36,7 @@ from stoker.server.protocols.exchange import (
     send_reserved,
     send_response,
 )
+from stoker.server.protocols.settings import AdlikSettings, RestV1
 from stoker.server.protocols.tfs import json_codec as tfs_json
 from stoker.server.protocols.tfs.model_spec import ModelQuery, tfs_status
 from stoker.server.protocols.tfs.rest import TfsRest

@@ -10,6 +10,7 @@ other. A client waits for a bounded time.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from stoker.backends.api.errors import Conflict, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
@@ -23,7 +24,7 @@ from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.pb.adlik import operate_pb2 as pb
 from stoker.server.protocols.adlik.repository_edit import RepositoryEditor, Undo
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 
 NOT_ALLOWED = "model operations are not allowed on this server: start it with --allow_model_operate"
 NOTHING_LOADS = "model operations need --model_control_mode=poll or explicit (loading_method automatic or manual)"
@@ -43,11 +44,14 @@ _log = logging.getLogger(__name__)
 class ModelOperations:
     """The six operations. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, settings: AdlikSettings, *, limit_s: float) -> None:
-        """`limit_s` bounds how long a client waits for an operation."""
+    def __init__(
+        self, engine: Engine, settings: AdlikSettings, repositories: tuple[Path, ...], control_mode: ControlMode, *, limit_s: float
+    ) -> None:
+        """Changes `repositories`, whose models are loaded as `control_mode` says; a client waits for an operation up to `limit_s`."""
         self._engine = engine
         self._settings = settings
-        self._editor = RepositoryEditor(settings.repositories, settings.operate_root)
+        self._control_mode = control_mode
+        self._editor = RepositoryEditor(repositories, settings.operate_root)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._shielded = ShieldedTasks("the model operation", _log, limit_s)
         self._operations: dict[str, Callable[[pb.ModelOperateRequest], Awaitable[None]]] = {
@@ -65,7 +69,7 @@ class ModelOperations:
                 raise Unavailable(NOT_ALLOWED)
             if verb == "queryModel":
                 return await self._shielded.run(self._query(request))
-            if self._settings.control_mode is ControlMode.NONE:
+            if self._control_mode is ControlMode.NONE:
                 raise Unavailable(NOTHING_LOADS)
             await self._shielded.run(self._run_locked(verb, request))
         except ServingError as error:
@@ -117,7 +121,7 @@ class ModelOperations:
         """
         try:
             listing = await run_off_loop(self._editor.repository.find, name)
-            if self._settings.control_mode is ControlMode.POLL:
+            if self._control_mode is ControlMode.POLL:
                 await self._refresh(name, listing)
             elif listing is None or not listing.versions:
                 await self._engine.unload(name)
@@ -131,7 +135,7 @@ class ModelOperations:
     async def _return_to_before(self, name: str) -> None:
         """After an undo, makes the server want what is there again."""
         try:
-            if self._settings.control_mode is ControlMode.POLL:
+            if self._control_mode is ControlMode.POLL:
                 await self._engine.refresh(name)
             elif await run_off_loop(self._editor.repository.find, name) is None:
                 await self._engine.unload(name)

@@ -23,11 +23,11 @@ from typing import Final
 from stoker.backends.api.errors import Conflict, Forbidden, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
 from stoker.server.core.model_config import SpecificVersions
-from stoker.server.lifecycle.bounds import MAX_VERSION_NUMBER, MODEL_NAME_RULE, is_model_name, parse_version, shown
 from stoker.server.lifecycle.folder import Folder, open_folder
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.model_folder import CONFIG_NAME, read_config
 from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.settings import MAX_VERSION_NUMBER, MODEL_NAME_RULE, is_model_name, parse_version, shown
 from stoker.server.lifecycle.snapshot import CopyHook, copy_tree
 from stoker.server.pb import model_config_pb2 as pb
 

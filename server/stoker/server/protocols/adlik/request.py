@@ -27,8 +27,7 @@ from stoker.server.codecs.tensors import array_from_bytes, strings_cost
 from stoker.server.codecs.validation import SignatureCheck, SignatureChecks, check_model_name
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, InferResponse, Via
-from stoker.server.core.servable import Servable
+from stoker.server.core.request import Array, InferRequest, InferResponse, Servable, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import model_pb2
 

@@ -21,7 +21,7 @@ from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_proto import VALUE_FIELDS
 from stoker.server.config.pbtxt import ADLIK_PLATFORMS
 from stoker.server.protocols.adlik.json_codec import member
-from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
+from stoker.server.protocols.settings import AdlikSettings, RestV1
 
 _ADLIKS: Final = ("batch_size", "model_spec", "output_filter")
 _TENSOR_FIELDS: Final = ("tensor_content", "dtype", "tensor_shape", *sorted(set(VALUE_FIELDS.values())))

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
@@ -13,13 +14,14 @@ from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersi
 from stoker.server.core.request import Via
 from stoker.server.core.state import IndexEntry, ModelDescription, VersionState
 from stoker.server.engine.interface import Engine
+from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.pb import model_config_pb2 as triton_pb
 from stoker.server.pb.adlik import model_pb2 as pb
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.protocols.adlik.operations import ModelOperations
 from stoker.server.protocols.adlik.predict import Predict
 from stoker.server.protocols.adlik.request import ModelQuery, read_spec, served_version
-from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.control import ControlMethods, Run
 from stoker.server.rpc.method import Failed, Method, inference_method
 from stoker.server.rpc.status import adlik_status
@@ -104,9 +106,17 @@ class AdlikService:
         settings: What the operator set.
     """
 
-    def __init__(self, engine: Engine, limits: Limits, settings: AdlikSettings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits,
+        settings: AdlikSettings,
+        repositories: tuple[Path, ...] = (),
+        control_mode: ControlMode = ControlMode.POLL,
+    ) -> None:
+        """Serves `engine`, whose models lie in `repositories` and are loaded as `control_mode` says."""
         self.predicting = Predict(engine, limits)
-        self.operations = ModelOperations(engine, settings, limit_s=limits.control_timeout_s)
+        self.operations = ModelOperations(engine, settings, repositories, control_mode, limit_s=limits.control_timeout_s)
         self.settings = settings
         self._engine = engine
         self._limits = limits

@@ -7,77 +7,13 @@ models, and for all models the one the server was started with.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from stoker.backends.api.errors import Forbidden, InvalidRequest, TooLarge, Unsupported
-from stoker.server.core.flag import Panel, option, switch
 from stoker.server.core.limits import Limits
 from stoker.server.observability.settings import LogSettings
-from stoker.server.observability.span_export import Collector
 from stoker.server.observability.tracer import FILE, TraceLevel, Tracer, TraceSettings
-from stoker.server.rpc.restricted import Category, Key, Restrictions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceStart:
-    """How requests are traced from the start.
-
-    Attributes:
-        file: Where traces go, in mode triton.
-        collector: Where they go, in mode opentelemetry. Without either nothing can be traced.
-        settings: What is traced until clients change it.
-    """
-
-    file: Path | None = None
-    collector: Collector | None = None
-    settings: TraceSettings = field(default_factory=TraceSettings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KServeSettings:
-    """Settings of KServe v2's extensions.
-
-    Attributes:
-        allow_settings_changes: None: as `SettingsChanges` decides.
-        trace: Tracing from the start.
-        http_restricted, grpc_restricted: By restricted category, the key that calls must bring.
-        http_forward_pattern, grpc_forward_pattern: They match whole names; empty: none.
-    """
-
-    allow_client_shm: Annotated[
-        bool, switch("allow-client-shm", panel=Panel.KSERVE, text="Let clients pass tensors in POSIX shared memory of this host.")
-    ] = False
-    allow_settings_changes: Annotated[
-        bool | None,
-        switch(
-            "allow-settings-changes",
-            panel=Panel.KSERVE,
-            text="Let clients change log and trace settings (default: on loopback addresses, or by a key).",
-        ),
-    ] = None
-    trace: TraceStart = field(default_factory=TraceStart)
-    http_restricted: Mapping[Category, Key] = field(default_factory=dict)
-    grpc_restricted: Mapping[Category, Key] = field(default_factory=dict)
-    http_forward_pattern: Annotated[
-        str,
-        option(
-            "http-header-forward-pattern",
-            metavar="REGEX",
-            panel=Panel.KSERVE,
-            text="HTTP headers of these names become request parameters.",
-        ),
-    ] = ""
-    grpc_forward_pattern: Annotated[
-        str,
-        option(
-            "grpc-header-forward-pattern",
-            metavar="REGEX",
-            panel=Panel.KSERVE,
-            text="gRPC metadata of these names become request parameters.",
-        ),
-    ] = ""
+from stoker.server.rpc.restricted import Category, Restrictions
 
 
 class SettingsChanges:

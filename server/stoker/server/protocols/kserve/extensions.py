@@ -11,7 +11,8 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, ParameterValue
 from stoker.server.core.trace import CallerTrace, read_caller
 from stoker.server.observability.tracer import Tracer
-from stoker.server.protocols.kserve.dynamic_settings import ChangeableLogs, KServeSettings, LogControl, SettingsChanges, TraceControl
+from stoker.server.protocols.kserve.dynamic_settings import ChangeableLogs, LogControl, SettingsChanges, TraceControl
+from stoker.server.protocols.settings import KServeSettings
 from stoker.server.rpc.restricted import Category, Restrictions
 
 

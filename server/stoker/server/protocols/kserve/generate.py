@@ -9,8 +9,7 @@ from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.codecs.validation import SignatureChecks, check_model_name
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferRequest, InferResponse, Via
-from stoker.server.core.servable import run_while_borrowed
+from stoker.server.core.request import InferRequest, InferResponse, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_reserved

@@ -27,8 +27,7 @@ from stoker.server.codecs.validation import (
     with_request_id,
 )
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
-from stoker.server.core.servable import Servable
+from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Servable, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.classification import check_classes, classify

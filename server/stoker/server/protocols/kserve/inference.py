@@ -16,8 +16,7 @@ from stoker.server.codecs.validation import parse_version, with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
 from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight, Via
-from stoker.server.core.servable import run_while_borrowed
+from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb

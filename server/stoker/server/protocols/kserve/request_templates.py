@@ -20,9 +20,9 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.wire import LENGTH
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
 from stoker.server.codecs.tensors import Raw
+from stoker.server.core.byte_budget import WireWalk
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
-from stoker.server.core.wire_walk import WireWalk
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 

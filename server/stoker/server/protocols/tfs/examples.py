@@ -19,8 +19,7 @@ from stoker.server.codecs.tensors import object_array
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferResponse, Via
-from stoker.server.core.servable import run_while_borrowed
+from stoker.server.core.request import Array, InferResponse, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.example import example_pb2

@@ -34,8 +34,7 @@ from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, 
 from stoker.server.codecs.validation import SignatureCheck, SignatureChecks
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, InferResponse, Via
-from stoker.server.core.servable import Servable, run_while_borrowed
+from stoker.server.core.request import Array, InferRequest, InferResponse, Servable, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2

@@ -11,8 +11,7 @@ from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensors import strings_cost
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferRequest, Via
-from stoker.server.core.servable import run_while_borrowed
+from stoker.server.core.request import InferRequest, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2

@@ -24,6 +24,7 @@ from stoker.server.pb.tensorflow_serving.apis import (
     prediction_service_pb2,
 )
 from stoker.server.pb.tensorflow_serving.apis import get_model_status_pb2 as pb
+from stoker.server.protocols.settings import TfsSettings
 from stoker.server.protocols.tfs.examples import ExampleCalls, ExampleInference
 from stoker.server.protocols.tfs.model_spec import (
     FailedPrecondition,
@@ -35,7 +36,6 @@ from stoker.server.protocols.tfs.model_spec import (
     tfs_status,
 )
 from stoker.server.protocols.tfs.predict import Predict, Targets
-from stoker.server.protocols.tfs.settings import TfsSettings
 from stoker.server.rpc.control import ControlMethods
 from stoker.server.rpc.method import Method, inference_method
 

@@ -12,11 +12,11 @@ from collections import deque
 from typing import Final, cast
 
 from stoker.server.core.byte_budget import ConnectionShare
-from stoker.server.core.network import GoawayReason
 from stoker.server.net.connection_gate import IDLE, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.events import DataWritten, Event
 from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.http2.call import H2Call, RefusedCall
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
 from stoker.server.rpc.http2.connection_context import ConnectionContext

@@ -3,7 +3,6 @@
 from typing import Final
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.core.network import GoawayReason
 from stoker.server.net.http2.events import (
     ConnectionEnded,
     DataReceived,
@@ -18,6 +17,7 @@ from stoker.server.net.http2.events import (
     TrailersReceived,
 )
 from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.http2.call import H2Call, RefusedCall
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.peer_monitor import PeerMonitor, UnflushedResponses

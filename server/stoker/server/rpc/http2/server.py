@@ -5,10 +5,10 @@ import functools
 import logging
 
 from stoker.server.core.limits import Limits
-from stoker.server.core.network import GoawayReason
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
 from stoker.server.net.tls.alerts import wait_closed
+from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import Connection, ConnectionContext
 from stoker.server.rpc.http2.responses import SHUTTING_DOWN

@@ -1,14 +1,39 @@
-"""The file that tells scripts where the server listens, written once it is ready (docs/adr/0005)."""
+"""Where the server listens, and the file that names it to scripts once the server is ready (docs/adr/0005)."""
 
 import asyncio
 import errno
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.server.engine.interface import Engine
-from stoker.server.frontend_set import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a front listens.
+
+    Attributes:
+        address: What the port is bound to.
+        port: Its number; None: only the socket is open.
+        socket_path: A Unix-domain socket, absolute; None: there is none.
+        encryption: How the port is encrypted, in a word; empty: it is plain.
+    """
+
+    address: str
+    port: int | None
+    socket_path: Path | None = None
+    encryption: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        listen_addresses = [] if self.port is None else [f"{host}:{self.port}" + (f" ({self.encryption})" if self.encryption else "")]
+        if self.socket_path is not None:
+            listen_addresses.append(f"unix:{self.socket_path}")
+        return " and ".join(listen_addresses)
+
 
 #: How often a server that is not ready yet is looked at again.
 CHECK_S = 0.02

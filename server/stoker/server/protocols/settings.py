@@ -1,0 +1,129 @@
+"""What an operator sets of the protocols, with the flags. Plain data: a command line is read without the protocols."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+from stoker.server.core.flag import Panel, milliseconds, one_of, option, path, switch
+from stoker.server.observability.span_export import Collector
+from stoker.server.observability.tracer import TraceSettings
+from stoker.server.rpc.restricted import Category, Key
+
+METRICS_PATH: Final = "/monitoring/prometheus/metrics"
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TfsSettings:
+    """Settings of TensorFlow Serving's wire interface.
+
+    Attributes:
+        rest_timeout_s: How long a REST request may take, from its complete body to its response; None: as long as it does.
+        allow_reload: Whether HandleReloadConfigRequest does anything.
+        metrics_path: Where the metrics are under TensorFlow Serving's names; None: nowhere.
+    """
+
+    rest_timeout_s: Annotated[
+        float | None,
+        milliseconds("rest-api-timeout-in-ms", 1, _DAY_MS, panel=Panel.TENSORFLOW, text="How long a REST request may take."),
+    ] = None
+    allow_reload: Annotated[
+        bool,
+        switch("allow-model-reload", panel=Panel.TENSORFLOW, text="Let clients replace the list of models (HandleReloadConfigRequest)."),
+    ] = False
+    metrics_path: str | None = METRICS_PATH
+
+
+class RestV1(StrEnum):
+    """Whose protocol the REST routes below /v1 speak: TensorFlow Serving uses the same two URLs as Adlik."""
+
+    AUTO = "auto"
+    """Told from each request; see `rest_choice`."""
+    ADLIK = "adlik"
+    TFS = "tfs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdlikSettings:
+    """Settings of Adlik's wire interface.
+
+    Attributes:
+        prefer_adlik: Under `auto`; whatever the model's platform.
+        operate_root: None: no path is taken.
+    """
+
+    rest_v1: Annotated[
+        RestV1, one_of("rest-v1", RestV1, panel=Panel.NETWORK, text="Whose REST protocol /v1 speaks: auto (by the request), adlik or tfs.")
+    ] = RestV1.AUTO
+    prefer_adlik: Annotated[
+        bool, switch("prefer-adlik", panel=Panel.NETWORK, text="Under --rest-v1=auto, /v1 metadata is Adlik's for every model.")
+    ] = False
+    allow_operate: Annotated[
+        bool, switch("allow-model-operate", panel=Panel.NETWORK, text="Let Adlik's ModelOperateService change the repository.")
+    ] = False
+    operate_root: Annotated[
+        Path | None,
+        path("model-operate-root", panel=Panel.NETWORK, text="Folder below which the paths lie that ModelOperateService may be given."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStart:
+    """How requests are traced from the start.
+
+    Attributes:
+        file: Where traces go, in mode triton.
+        collector: Where they go, in mode opentelemetry. Without either nothing can be traced.
+        settings: What is traced until clients change it.
+    """
+
+    file: Path | None = None
+    collector: Collector | None = None
+    settings: TraceSettings = field(default_factory=TraceSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KServeSettings:
+    """Settings of KServe v2's extensions.
+
+    Attributes:
+        allow_settings_changes: None: as `SettingsChanges` decides.
+        trace: Tracing from the start.
+        http_restricted, grpc_restricted: By restricted category, the key that calls must bring.
+        http_forward_pattern, grpc_forward_pattern: They match whole names; empty: none.
+    """
+
+    allow_client_shm: Annotated[
+        bool, switch("allow-client-shm", panel=Panel.KSERVE, text="Let clients pass tensors in POSIX shared memory of this host.")
+    ] = False
+    allow_settings_changes: Annotated[
+        bool | None,
+        switch(
+            "allow-settings-changes",
+            panel=Panel.KSERVE,
+            text="Let clients change log and trace settings (default: on loopback addresses, or by a key).",
+        ),
+    ] = None
+    trace: TraceStart = field(default_factory=TraceStart)
+    http_restricted: Mapping[Category, Key] = field(default_factory=dict)
+    grpc_restricted: Mapping[Category, Key] = field(default_factory=dict)
+    http_forward_pattern: Annotated[
+        str,
+        option(
+            "http-header-forward-pattern",
+            metavar="REGEX",
+            panel=Panel.KSERVE,
+            text="HTTP headers of these names become request parameters.",
+        ),
+    ] = ""
+    grpc_forward_pattern: Annotated[
+        str,
+        option(
+            "grpc-header-forward-pattern",
+            metavar="REGEX",
+            panel=Panel.KSERVE,
+            text="gRPC metadata of these names become request parameters.",
+        ),
+    ] = ""
