@@ -20,8 +20,7 @@ from rich.table import Table
 from benchmarks.gcu_networks import gcu_network, weight_mebibytes
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.network_graph import dims
-from stoker.backends.gcu.compile.constants import FITTED, CostConstants
-from stoker.backends.gcu.compile.cost_model import graph_cost
+from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants, graph_cost
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.timing import copy_time_s
 

@@ -24,8 +24,8 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.closed_loop import LoopMeasurement, LoopSettings, measure
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
-from stoker.backends.ipu.measure import LoopMeasurement, LoopSettings, measure
 
 _SEED = 0
 #: Bounds of one compilation, as the project promises them for 2 cores.

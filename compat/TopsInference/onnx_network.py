@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from stoker.backends.gcu.compile.building import build
 from stoker.backends.gcu.compile.limits import status_of
+from stoker.backends.gcu.compile.target import build
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime.errors import Status, StatusError
 from stoker.compiler.convert.source import checked, read_onnx

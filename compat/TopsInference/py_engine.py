@@ -9,11 +9,10 @@ from typing import Any
 
 from stoker.backends.gcu.executable import ExecutableError, write_executable
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor
-from stoker.backends.gcu.runtime.device import Device
+from stoker.backends.gcu.runtime.device import Device, open_executable
 from stoker.backends.gcu.runtime.device_buffer import BufferPart
 from stoker.backends.gcu.runtime.engine import Engine
 from stoker.backends.gcu.runtime.errors import Status, StatusError
-from stoker.backends.gcu.runtime.executable_file import open_executable
 from stoker.backends.gcu.runtime.stream import Stream
 from TopsInference.constants import BY_DATA_TYPE, BufferType, DType
 from TopsInference.device_memory import block_at

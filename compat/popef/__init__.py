@@ -12,8 +12,7 @@ from stoker_compat import warn_beside_real
 from stoker_compat.renaming import renamed
 
 from stoker.backends.ipu.popef import model, reader, schema, writer
-from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
-from stoker.backends.ipu.popef.schema import BlobType, DataType, TensorType
+from stoker.backends.ipu.popef.schema import BlobType, DataType, PackageHashMismatch, PopefError, TensorType
 from stoker.backends.ipu.popef.writer import Mode
 
 warn_beside_real("popef")

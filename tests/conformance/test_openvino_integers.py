@@ -12,7 +12,7 @@ from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.onnx_files.runtime import ORT_ERRORS
 from stoker.backends.testing.samples import signature
 from tests.fakes import networks
 from tests.fakes.integer_graphs import INTEGERS, IntegerGraph, graphs_of

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from stoker.backends.ipu.popef.package_hash import package_hash
-from stoker.backends.ipu.popef.program_codec import encode_program
+from stoker.backends.ipu.popef.program_codec import encode_program, package_hash
 from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, ProgramFlow, TensorDataInfo, TensorInfo, TensorType
 from stoker.backends.ipu.popef.writer import FileWriter
 from stoker.backends.ipu.program import Binding, StaticProgram, Step, StepKind, SubGraph

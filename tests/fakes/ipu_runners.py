@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from stoker.backends.ipu.runtime import DeviceManager, ModelRunner, RuntimeConfig, SimulatedSystem
-from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.ipu_programs import Part, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, ipu_threads
 

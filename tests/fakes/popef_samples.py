@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stoker.backends.ipu.popef.model import Model, ModelBuilder
-from stoker.backends.ipu.popef.package_hash import package_hash
-from stoker.backends.ipu.popef.program_codec import encode_program
+from stoker.backends.ipu.popef.program_codec import encode_program, package_hash
 from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo, TensorType
 from stoker.backends.ipu.popef.writer import Writer

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.gcu_model import Networks, cells
-from stoker.backends.gcu.compile.constants import FITTED
+from stoker.backends.gcu.compile.cost_model import FITTED
 from tests.fakes.documentation_page import run_page
 from tests.fakes.server_process import REPOSITORY_ROOT
 

@@ -14,7 +14,7 @@ Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="A model.ex
 
 def dump(files: Files, as_json: AsJson = False) -> None:
     """Print what model.exec and PopEF files hold: inputs, outputs, compiled batches, weights, modelled times. Every byte is checked."""
-    from stoker.backends.containers.errors import ContainerError
+    from stoker.backends.containers.framing import ContainerError
 
     try:
         dumped = [_Dumped(path) for path in files]
@@ -37,11 +37,11 @@ class _Dumped:
         Raises:
             ContainerError: it is of no known format, or damaged.
         """
-        from stoker.backends.containers.byte_source import ByteSource
-        from stoker.backends.containers.errors import ContainerError
+        from stoker.backends.containers.framing import ContainerError
+        from stoker.backends.containers.record import ByteSource
         from stoker.backends.gcu.dump import report_executable
         from stoker.backends.gcu.executable_layout import FRAMING
-        from stoker.backends.ipu.popef.dump_report import report_file
+        from stoker.backends.ipu.popef.dump import report_file
         from stoker.backends.ipu.popef.layout import POPEF
 
         source = ByteSource.of_file(path)
@@ -55,6 +55,6 @@ class _Dumped:
     def lines(self) -> list[str]:
         """For people."""
         from stoker.backends.gcu.dump import executable_text
-        from stoker.backends.ipu.popef.dump_text import text_of
+        from stoker.backends.ipu.popef.dump import text_of
 
         return list(executable_text(self.report)) if self.is_executable else text_of(self.report).splitlines()

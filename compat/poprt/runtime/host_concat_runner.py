@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from stoker.backends.ipu.opaques import HOST_CONCAT, HostConcat, OpaqueError
 from stoker.backends.ipu.popef.schema import Anchor, TensorType
-from stoker.backends.ipu.runtime.data_desc import DataDesc
 from stoker.backends.ipu.runtime.device import Device
 from stoker.backends.ipu.runtime.device_manager import DeviceManager
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
-from stoker.backends.ipu.runtime.executable import Executable, Source
+from stoker.backends.ipu.runtime.executable import DataDesc, Executable, Source
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture
-from stoker.backends.ipu.runtime.micro_batches import reject_violation
 from stoker.backends.ipu.runtime.model_runner import ModelRunner
+from stoker.backends.ipu.runtime.runner_io import reject_violation
 from stoker.backends.ipu.runtime.runtime_config import RuntimeConfig
 
 Array = npt.NDArray[Any]

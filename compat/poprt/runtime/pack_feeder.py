@@ -10,7 +10,7 @@ from collections.abc import Callable
 from poprt.runtime.pack_request import PackRequest
 from poprt.runtime.packing import Pack, Packing
 from stoker.backends.ipu.runtime.errors import SessionStopped
-from stoker.backends.simulated.clocks import WaitableClock
+from stoker.backends.simulated.pacing import WaitableClock
 
 
 class PackFeeder:

@@ -11,9 +11,8 @@ from poprt.runtime.packing import PackAlgorithm, RowShape
 from poprt.runtime.packing_config import FROM_MODEL, PackRunnerConfig
 from stoker.backends.ipu.opaques import PACKING, OpaqueError, load_facts
 from stoker.backends.ipu.popef.schema import Anchor, TensorType
-from stoker.backends.ipu.runtime.data_desc import user_shape
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
-from stoker.backends.ipu.runtime.executable import Executable
+from stoker.backends.ipu.runtime.executable import Executable, user_shape
 
 #: Version of the note's JSON.
 NOTE_VERSION = 1

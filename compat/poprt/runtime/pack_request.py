@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from poprt.runtime.pack_layout import PackGroup, PackLayout
 from poprt.runtime.packing_config import PackRunnerConfig
-from stoker.backends.ipu.runtime.data_desc import DataDesc
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
+from stoker.backends.ipu.runtime.executable import DataDesc
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture, Waiters
 
 Array = npt.NDArray[Any]

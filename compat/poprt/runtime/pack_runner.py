@@ -20,11 +20,10 @@ from poprt.runtime.pack_layout import PackGroup, PackLayout
 from poprt.runtime.pack_request import PackRequest, RequestReader
 from poprt.runtime.packing import Pack, Packing, Placed
 from poprt.runtime.packing_config import PackRunnerConfig
-from stoker.backends.ipu.runtime.data_desc import DataDesc
 from stoker.backends.ipu.runtime.device import Device
 from stoker.backends.ipu.runtime.device_manager import DeviceManager
 from stoker.backends.ipu.runtime.errors import SessionStopped
-from stoker.backends.ipu.runtime.executable import Executable, Source
+from stoker.backends.ipu.runtime.executable import DataDesc, Executable, Source
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture, Outputs
 from stoker.backends.ipu.runtime.model_runner import ModelRunner
 from stoker.backends.ipu.runtime.runtime_config import RuntimeConfig

@@ -11,10 +11,9 @@ from poprt.runtime.host_concat_runner import HostConcatRunner, HostConcatRunnerC
 from poprt.runtime.light_runner import LightRunner, LightRunnerConfig
 from poprt.runtime.pack_runner import PackRunner
 from poprt.runtime.packing_config import PackRunnerConfig
-from stoker.backends.ipu.runtime.data_desc import DataDesc
 from stoker.backends.ipu.runtime.device import Device
 from stoker.backends.ipu.runtime.device_manager import DeviceManager
-from stoker.backends.ipu.runtime.executable import Executable, Source
+from stoker.backends.ipu.runtime.executable import DataDesc, Executable, Source
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture, Outputs
 from stoker.backends.ipu.runtime.model_runner import ModelRunner
 from stoker.backends.ipu.runtime.runtime_config import RuntimeConfig

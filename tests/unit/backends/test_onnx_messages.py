@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.error_text import MAX_CHARACTERS
-from stoker.backends.onnx_files.runtime_messages import public_text
+from stoker.backends.onnx_files.runtime import public_text
 
 
 @pytest.mark.parametrize(

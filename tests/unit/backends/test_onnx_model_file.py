@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from stoker.backends.api.tensor import DataType
-from stoker.backends.onnx_files.element_types import SERVED, element_name
+from stoker.backends.onnx_files.declarations import SERVED, element_name
 from stoker.backends.onnx_files.model_file import (
     MAX_FILE_BYTES,
     TENSOR_HOLDERS,

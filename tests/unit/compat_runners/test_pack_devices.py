@@ -18,8 +18,8 @@ from stoker.backends.ipu.runtime import (
     SessionStopped,
     SimulatedSystem,
 )
-from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.graphs import model_of, tensor
 
 PATIENCE_S = 20.0

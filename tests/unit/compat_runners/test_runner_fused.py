@@ -9,7 +9,7 @@ from poprt.runtime import ModelFusionRunner, ModelFusionRunnerConfig, Runner
 
 from stoker.backends.ipu.opaques import MODEL_FUSION, FusedAnchor, FusedGraph, FusionMap
 from stoker.backends.ipu.runtime import ApplicationRuntimeError, InputQueue, ModelRunner, RequestTimeout, RuntimeConfig, SessionStopped
-from stoker.backends.ipu.runtime.computation import Computation
+from stoker.backends.ipu.runtime.loaded_program import Computation
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 from tests.fakes.ipu_runners import Bench, assert_nothing_is_left, rows
 from tests.fakes.ipu_sessions import PATIENCE_S, Signal

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-import stoker.backends.cpu.speed
+import stoker.backends.cpu.comparison
 import stoker.compiler.target
 from stoker.backends.cpu.target import CpuTarget
 from tests.fakes.cpu_compiler import Compile
@@ -26,6 +26,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def compile_cpu(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Compile:
     monkeypatch.setattr(stoker.compiler.target, "entry_points", installed(CpuTarget()))
-    monkeypatch.setattr(stoker.backends.cpu.speed, "WINDOW_S", 0.0001)
+    monkeypatch.setattr(stoker.backends.cpu.comparison, "WINDOW_S", 0.0001)
 
     return Compile(capsys)

@@ -16,7 +16,7 @@ from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.backends.cpu.int8_weights import is_saturating
+from stoker.backends.cpu.int8_operators import is_saturating
 from stoker.backends.cpu.target import CPU_OPTIONS
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.openvino.backend import OpenVinoBackend

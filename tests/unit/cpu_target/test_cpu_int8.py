@@ -12,11 +12,10 @@ import pytest
 from onnx import numpy_helper
 
 import stoker.backends.cpu.comparison
+from stoker.backends.cpu.comparison import Speeds
 from stoker.backends.cpu.finite import check_scales
-from stoker.backends.cpu.int8_operators import is_transformer, select
-from stoker.backends.cpu.int8_weights import is_saturating
+from stoker.backends.cpu.int8_operators import is_saturating, is_transformer, select
 from stoker.backends.cpu.quantising import quantised, quantised_dynamically
-from stoker.backends.cpu.speed import Speeds
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
 from tests.fakes.cpu_compiler import Compile

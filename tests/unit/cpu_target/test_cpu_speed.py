@@ -2,8 +2,8 @@
 
 import pytest
 
-import stoker.backends.cpu.speed
-from stoker.backends.cpu.speed import LEAST_PAIRS, PAIRS, WINDOW_S, Speeds, measure, shown, uncertainty
+import stoker.backends.cpu.comparison
+from stoker.backends.cpu.comparison import LEAST_PAIRS, PAIRS, WINDOW_S, Speeds, measure, shown, uncertainty
 
 
 class FakeClock:
@@ -40,7 +40,7 @@ def test_order_is_determined_by_the_seed() -> None:
 
 
 def test_slow_models_get_fewer_pairs() -> None:
-    speeds, _ = run(stoker.backends.cpu.speed.LONGEST_S, stoker.backends.cpu.speed.LONGEST_S)
+    speeds, _ = run(stoker.backends.cpu.comparison.LONGEST_S, stoker.backends.cpu.comparison.LONGEST_S)
     assert len(speeds.source) == LEAST_PAIRS
 
 

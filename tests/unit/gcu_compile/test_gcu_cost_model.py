@@ -9,10 +9,9 @@ import pytest
 from benchmarks.gcu_model import Networks, cells, error_of
 from benchmarks.gcu_networks import gcu_network, weight_mebibytes
 from benchmarks.gcu_published import PUBLISHED
-from stoker.backends.gcu.compile.building import build
-from stoker.backends.gcu.compile.constants import FITTED, CostConstants
-from stoker.backends.gcu.compile.cost_model import GraphCost, graph_cost
+from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants, GraphCost, graph_cost
 from stoker.backends.gcu.compile.memory import memory_account, workspace_bytes
+from stoker.backends.gcu.compile.target import build
 from stoker.backends.gcu.hardware import I20
 from stoker.compiler.lowering.typed_graph import typed_graph
 from tests.fakes.graphs import parse

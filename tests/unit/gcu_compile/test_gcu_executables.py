@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker.backends.api.tensor import DataType
-from stoker.backends.gcu.compile.building import build
+from stoker.backends.gcu.compile.target import build
 from stoker.backends.gcu.executable import read_executable, write_executable
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor
 from stoker.backends.simulated.numerics import GraphRunner

@@ -6,10 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from stoker.backends.gcu.compile.building import build
 from stoker.backends.gcu.compile.compiler import compile_source
 from stoker.backends.gcu.compile.limits import GcuCompileError, GcuUnsupportedOperators, VendorStatus, status_of, with_status
-from stoker.backends.gcu.compile.target import GcuTarget
+from stoker.backends.gcu.compile.target import GcuTarget, build
 from stoker.backends.gcu.status import Status
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.options import CompilerOptions

@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.tensor import DataType
-from stoker.backends.containers.byte_source import ByteSource
-from stoker.backends.containers.errors import ContainerError
-from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
-from stoker.backends.containers.walking import walk
+from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, ContainerError, RecordHeader
+from stoker.backends.containers.record import ByteSource, walk
 from stoker.backends.gcu.executable import ExecutableError, read_executable, read_header, verify_executable, write_executable
 from stoker.backends.gcu.executable_layout import FRAMING, Section, pack_description, pack_name, unpack_description
 from stoker.backends.gcu.pb import gcu_executable_pb2 as pb

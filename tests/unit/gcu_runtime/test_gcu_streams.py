@@ -9,7 +9,7 @@ from TopsInference.host_runs import run_on_host, submit_on_host
 
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.runtime import GcuSystem, Status, StatusError, StreamClosed, StreamTimeout
-from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.gcu_executables import scaled
 
 

@@ -10,9 +10,8 @@ from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.runtime import Direction, GcuSystem, StreamTimeout
 from stoker.backends.gcu.runtime.card import Lane
 from stoker.backends.gcu.timing import copy_time_s
-from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.pacing import Pacing, VirtualClock
 from tests.fakes.gcu_executables import scaled
 
 

@@ -12,7 +12,7 @@ import pytest
 from stoker.backends.api.backend import Instance
 from stoker.backends.api.errors import BackendFailed, ModelLoadError, ServingError, Unavailable
 from stoker.backends.api.tensor import DataType
-from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.pacing import VirtualClock
 from stoker.backends.testing.fake_backend import PATIENCE_S
 from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.gcu_backend import CardBench, answer, batch

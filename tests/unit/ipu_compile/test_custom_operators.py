@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from stoker.backends.ipu.compile.compiler import compile_program
-from stoker.backends.ipu.compile.engine_cache import cache_key
+from stoker.backends.ipu.compile.compiler import cache_key, compile_program
 from stoker.backends.ipu.popef.model import ModelBuilder
 from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.program import CUSTOM_LIBRARIES

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from stoker.backends.ipu.compile import engine_cache
+from stoker.backends.ipu.compile import compiler
 from stoker.backends.ipu.compile.assemble import compile_sources
-from stoker.backends.ipu.compile.compiler import as_source
-from stoker.backends.ipu.compile.engine_cache import cache_key, compile_into
+from stoker.backends.ipu.compile.compiler import as_source, cache_key, compile_into
 from stoker.backends.ipu.compile.target import IpuTarget, summarise
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
@@ -28,7 +27,7 @@ def compilations(monkeypatch) -> list[object]:
         calls.append(sources)
         return compile_sources(sources, options)
 
-    monkeypatch.setattr(engine_cache, "compile_sources", counted)
+    monkeypatch.setattr(compiler, "compile_sources", counted)
     return calls
 
 

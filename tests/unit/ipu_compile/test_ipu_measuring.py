@@ -5,8 +5,7 @@ import pytest
 
 from stoker.backends.ipu.compile.assemble import compile_sources, write_popef
 from stoker.backends.ipu.compile.compiler import as_source, compile_model
-from stoker.backends.ipu.measuring import run_with_random_data
-from stoker.backends.ipu.target import SimulatedIpuTarget
+from stoker.backends.ipu.target import SimulatedIpuTarget, run_with_random_data
 from stoker.backends.ipu.timing import step_timing
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions

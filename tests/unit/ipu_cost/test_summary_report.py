@@ -11,9 +11,8 @@ import onnx
 import pytest
 
 from stoker.backends.ipu.compile.compiler import as_source, compile_and_get_summary_report, compile_model
-from stoker.backends.ipu.compile.rebatch import rebatch
 from stoker.backends.ipu.compile.report_page import render_page, write_report
-from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
+from stoker.backends.ipu.compile.summary_report import SummaryReport, rebatch, summary_report
 from stoker.backends.ipu.compile.target import IpuTarget
 from stoker.backends.ipu.timing import step_timing
 from stoker.compiler.cli import main

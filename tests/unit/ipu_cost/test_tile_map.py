@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.ipu.compile.constants import VECTOR_BYTES
-from stoker.backends.ipu.compile.liveness import Storage, Temporary, peak
-from stoker.backends.ipu.compile.tile_map import TileMap, TileSpan
+from stoker.backends.ipu.compile.liveness import Storage, Temporary, TileMap, TileSpan, peak
 
 TILES = 12
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.backends.ipu.runtime import ApplicationRuntimeError, InferenceFuture, ModelRunner, RuntimeConfig, SessionStopped
-from stoker.backends.ipu.runtime.computation import Computation
+from stoker.backends.ipu.runtime.loaded_program import Computation
 from tests.fakes.ipu_programs import adding, doubling, weighted
 from tests.fakes.ipu_runners import Bench, assert_nothing_is_left, rows
 from tests.fakes.ipu_sessions import PATIENCE_S

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from stoker.backends.ipu.measure import LoopSettings, measure
-from stoker.backends.ipu.popef.errors import PopefError
+from benchmarks.closed_loop import LoopSettings, measure
+from stoker.backends.ipu.popef.schema import PopefError
 from stoker.backends.ipu.runtime import RecoverableRuntimeError, SimulatedSystem
-from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.pacing import Pacing, VirtualClock
 from tests.fakes.ipu_programs import Part, adding, compute, doubling, host_read, host_write, write_popef
 from tests.fakes.ipu_sessions import ipu_threads
 

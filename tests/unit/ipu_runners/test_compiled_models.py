@@ -9,7 +9,7 @@ from poprt.runtime import HostConcatRunner, HostConcatRunnerConfig, LightRunner
 from stoker.backends.ipu.compile.assemble import write_popef
 from stoker.backends.ipu.compile.compiler import compile_model
 from stoker.backends.ipu.runtime import DeviceManager, ModelRunner, RuntimeConfig, SimulatedSystem
-from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.pacing import VirtualClock
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.passes.layout.host_io import ApplyHostConcatSplit
 from tests.fakes.graphs import parse, random_feeds, run_onnx

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.backends.ipu.popef.package_hash import package_hash
+from stoker.backends.ipu.popef.program_codec import package_hash
 from stoker.backends.ipu.popef.schema import TensorType
 from stoker.backends.ipu.runtime import ApplicationRuntimeError, Executable, PackageHashMismatch, PopefError, Session, SessionConfig
 from tests.fakes.ipu_programs import adding, doubling, write_popef

@@ -17,8 +17,8 @@ from stoker.backends.ipu.runtime import (
     SimulatedSystem,
     UnknownRuntimeError,
 )
-from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.ipu_programs import doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, enqueue
 

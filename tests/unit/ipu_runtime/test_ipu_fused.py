@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stoker.backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, QueueManager, Session, SimulatedSystem
-from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, Signal, enqueue
 

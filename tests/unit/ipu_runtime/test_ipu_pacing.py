@@ -8,8 +8,7 @@ import pytest
 
 from stoker.backends.ipu.program import Step
 from stoker.backends.ipu.runtime import DeviceManager, Session, SessionConfig, SessionStopped, SimulatedSystem
-from stoker.backends.simulated.clocks import VirtualClock
-from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.pacing import Pacing, VirtualClock
 from tests.fakes.ipu_programs import compute, doubling, host_read, host_write, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, enqueue, ipu_threads
 

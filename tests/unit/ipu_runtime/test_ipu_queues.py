@@ -16,7 +16,7 @@ from stoker.backends.ipu.runtime import (
     SessionStopped,
     SimulatedSystem,
 )
-from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, Signal, enqueue
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.openvino.buckets import DEFAULT_BUCKETS, bucket_for, default_buckets
+from stoker.backends.openvino.parameters import DEFAULT_BUCKETS, bucket_for, default_buckets
 
 
 @pytest.mark.parametrize(

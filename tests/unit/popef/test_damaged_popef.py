@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
-from stoker.backends.containers.messages import check_wire
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader, check_wire
 from stoker.backends.ipu.popef.layout import CONTAINER_VERSION, MAX_BLOBS, MAX_INFO_BYTES, POPEF
 from stoker.backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
 from stoker.backends.ipu.popef.model import ModelBuilder
 from stoker.backends.ipu.popef.pb import popef_pb2 as pb
 from stoker.backends.ipu.popef.reader import Reader
-from stoker.backends.ipu.popef.schema import BlobType, TensorDataInfo
+from stoker.backends.ipu.popef.schema import BlobType, PopefError, TensorDataInfo
 from stoker.backends.ipu.popef.writer import Writer
 from tests.fakes.popef_samples import PAIR, file_of, read_all, sample_file, sample_metadata, write_sample
 
@@ -311,7 +309,7 @@ def test_number_of_blobs_in_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     reader.parse_stream(io.BytesIO(data))
     assert [each.name for each in reader.opaque_blobs()] == [str(number) for number in range(1000)]
     assert MAX_BLOBS > 10_000
-    monkeypatch.setattr("stoker.backends.containers.walking.MAX_RECORDS", 999)
+    monkeypatch.setattr("stoker.backends.containers.record.MAX_RECORDS", 999)
     monkeypatch.setattr("stoker.backends.ipu.popef.writer.MAX_BLOBS", 999)
     with pytest.raises(PopefError, match="more than 999 blobs"):
         Reader().parse_stream(io.BytesIO(data))

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.backends.ipu.popef.anchor_names import distinct_names
-from stoker.backends.ipu.popef.append import append_opaque_blobs
-from stoker.backends.ipu.popef.dump import main
-from stoker.backends.ipu.popef.dump_report import report_file
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.dump import main, report_file
 from stoker.backends.ipu.popef.program_codec import encode_description, encode_program
-from stoker.backends.ipu.popef.writer import FileWriter, Writer
+from stoker.backends.ipu.popef.schema import PopefError, distinct_names
+from stoker.backends.ipu.popef.writer import FileWriter, Writer, append_opaque_blobs
 from tests.fakes.popef_samples import file_of, read_all, sample_file, sample_metadata, sample_program, samples, write_sample
 
 
@@ -206,7 +203,7 @@ def test_many_well_compressed_contents_take_bounded_memory(tmp_path: Path, monke
 
     path = tmp_path / "m.popef"
     path.write_bytes(file_of(write))
-    monkeypatch.setattr("stoker.backends.ipu.popef.dump_report.MAX_JSON_BYTES", 2 * len(content) - 1)
+    monkeypatch.setattr("stoker.backends.ipu.popef.dump.MAX_JSON_BYTES", 2 * len(content) - 1)
     first, second = report_file(path)["opaques"]
     assert first["json"] == json.loads(content)
     assert "json" not in second
@@ -217,7 +214,7 @@ def test_descriptions_of_many_programs_together_are_bounded(tmp_path: Path, monk
     path = tmp_path / "m.popef"
     path.write_bytes(file_of(samples("first", "second")))
     description = len(encode_description(sample_program()))
-    monkeypatch.setattr("stoker.backends.ipu.popef.dump_report.MAX_DESCRIPTION_BYTES", 3 * description // 2)
+    monkeypatch.setattr("stoker.backends.ipu.popef.dump.MAX_DESCRIPTION_BYTES", 3 * description // 2)
     with pytest.raises(PopefError, match=r"\(POPLAR_EXECUTABLE 'second'\).*: the description has \d+ bytes; at most \d+ are allowed here"):
         report_file(path)
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.popef.reader import Reader
-from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, TensorDataInfo, TensorInfo, TensorType
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, PopefError, TensorDataInfo, TensorInfo, TensorType
 from stoker.backends.ipu.popef.writer import FileWriter, Writer
 from tests.fakes.popef_samples import PAIR, sample_file, sample_metadata, write_sample
 

@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
-from stoker.backends.ipu.popef.package_hash import check_package_hash, package_hash
 from stoker.backends.ipu.popef.pb import ipu_program_pb2 as pb
 from stoker.backends.ipu.popef.program_codec import (
     MAGIC,
     MAX_DESCRIPTION_BYTES,
+    check_package_hash,
     decode_program,
     encode_program,
+    package_hash,
     read_description,
     read_program,
 )
+from stoker.backends.ipu.popef.schema import PackageHashMismatch, PopefError
 from stoker.backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 from tests.fakes.popef_samples import sample_program
 
@@ -196,7 +197,7 @@ def test_too_many_graphs_steps_or_bytes_are_refused(monkeypatch: pytest.MonkeyPa
 def test_executable_of_another_build_is_refused_with_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     old = package_hash()
     check_package_hash(old)
-    monkeypatch.setattr("stoker.backends.ipu.popef.package_hash.FORMAT_VERSION", 999)
+    monkeypatch.setattr("stoker.backends.ipu.popef.program_codec.FORMAT_VERSION", 999)
     assert package_hash() != old
     with pytest.raises(PackageHashMismatch, match=f"old.popef: .*{old}.*{package_hash()}.*check_package_hash"):
         check_package_hash(old, "old.popef")

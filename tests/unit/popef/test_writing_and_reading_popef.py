@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.popef.model import ModelBuilder, write_model
 from stoker.backends.ipu.popef.reader import Reader
-from stoker.backends.ipu.popef.schema import BlobType, DataType, TensorDataInfo, TensorInfo
+from stoker.backends.ipu.popef.schema import BlobType, DataType, PopefError, TensorDataInfo, TensorInfo
 from stoker.backends.ipu.popef.writer import FileWriter, Mode, Writer
 from tests.fakes.popef_samples import PAIR, file_of, read_all, sample_file, sample_metadata, sample_program, samples, write_sample
 

@@ -4,9 +4,8 @@ import threading
 
 import pytest
 
-from stoker.backends.simulated.clocks import HostClock, VirtualClock
-from stoker.backends.simulated.host_link import HostLink
-from stoker.backends.simulated.pacing import Pacer, Pacing, Timeline
+from stoker.backends.gcu.timing import HostLink
+from stoker.backends.simulated.pacing import HostClock, Pacer, Pacing, Timeline, VirtualClock
 
 
 def test_virtual_time_moves_only_when_moved() -> None:

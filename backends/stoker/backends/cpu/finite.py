@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from stoker.backends.cpu.int8_operators import Selection, not_finite_constants, require_some
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
-from stoker.backends.onnx_files.runtime_messages import public_text
+from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
 from stoker.compiler.errors import CompileError
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from stoker.backends.api.cpu import usable_cores
+from stoker.backends.cpu.runtime import run_of
 from stoker.backends.cpu.samples import fed_inputs, random_data
-from stoker.backends.cpu.source_run import run_of
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.errors import CompileError, ShapeError
 from stoker.compiler.precision.agreement import agree, random_outputs

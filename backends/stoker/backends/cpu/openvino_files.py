@@ -28,8 +28,10 @@ def read_onnx(model: onnx.ModelProto) -> Any:
     Raises:
         CompileError: OpenVINO does not read it.
     """
-    from stoker.backends.openvino.errors import OPENVINO_ERRORS  # before OpenVINO itself: the package turns its telemetry off
-    from stoker.backends.openvino.messages import public_text
+    from stoker.backends.openvino.runtime import (
+        OPENVINO_ERRORS,  # before OpenVINO itself: the package turns its telemetry off
+        public_text,
+    )
 
     import openvino as ov  # isort: skip
 
@@ -49,7 +51,7 @@ def check_integers(model: onnx.ModelProto) -> None:
         return
     converted = read_onnx(model)
     from stoker.backends.openvino.integers import inexact_integers
-    from stoker.backends.openvino.messages import named
+    from stoker.backends.openvino.runtime import named
 
     inexact = inexact_integers(converted)
     if inexact:

@@ -23,8 +23,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quant_utils import save_and_reload_model_with_shape_infer
 
 from stoker.backends.cpu.finite import check_scales, without_infinities
-from stoker.backends.cpu.int8_operators import PRODUCTS, Selection, select
-from stoker.backends.cpu.int8_weights import weight_bits
+from stoker.backends.cpu.int8_operators import PRODUCTS, Selection, select, weight_bits
 from stoker.backends.cpu.samples import Batches
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from stoker.backends.cpu.source_run import Run
+from stoker.backends.cpu.runtime import Run
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.precision.drift import rows_of
 from stoker.compiler.precision.samples import batches_of, check_names, exact_cast, inputs_of, load_samples, random_batches, split

@@ -13,14 +13,12 @@ from stoker.backends.api.candidate import Candidate, Violation, refuse
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.gcu.runtime import StatusError
-from stoker.backends.gcu.serving.executable import CardExecutable
 from stoker.backends.gcu.serving.facts import ExecFacts, facts_of, load_executable, read_facts
-from stoker.backends.gcu.serving.instance import GcuInstance
+from stoker.backends.gcu.serving.instance import CardExecutable, GcuInstance
 from stoker.backends.gcu.serving.options import PARAMETER_KEYS, CardSettings, parameter_violations, read_parameters
 from stoker.backends.gcu.serving.pool import GcuPool, load_failure
 from stoker.backends.gcu.serving.sample_layout import SampleLayout
-from stoker.backends.simulated.serving.backend import SimulatedBackend
-from stoker.backends.simulated.serving.pool import Lease
+from stoker.backends.simulated.serving.pool import Lease, SimulatedBackend
 
 
 class TopsInferenceBackend(SimulatedBackend[CardSettings, GcuPool]):

@@ -11,12 +11,9 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from stoker.backends.containers.byte_source import ByteSource
-from stoker.backends.containers.errors import ContainerError
-from stoker.backends.containers.framing import Compression, RecordHeader
-from stoker.backends.containers.record import Record
+from stoker.backends.containers.framing import Compression, ContainerError, RecordHeader
+from stoker.backends.containers.record import ByteSource, Record, walk
 from stoker.backends.containers.record_row import RecordRow
-from stoker.backends.containers.walking import walk
 from stoker.backends.gcu.executable_layout import (
     FRAMING,
     MAX_DESCRIPTION_BYTES,

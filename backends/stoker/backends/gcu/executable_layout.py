@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from stoker.backends.api.tensor import BY_WIRE_NAME, DataType
-from stoker.backends.containers.errors import ContainerError
-from stoker.backends.containers.framing import Compression, Framing
-from stoker.backends.containers.messages import make_message, parse_message
+from stoker.backends.containers.framing import Compression, ContainerError, Framing, make_message, parse_message
 from stoker.backends.gcu.pb import gcu_executable_pb2 as pb
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 

@@ -4,14 +4,96 @@ The two do not know each other; here they meet.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.gcu.compile.target import GcuTarget
-from stoker.backends.gcu.executable import ExecutableError
-from stoker.backends.gcu.measuring import run_with_random_data
-from stoker.backends.gcu.runtime import StatusError
+from stoker.backends.gcu.executable import ExecutableError, read_executable
+from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.program import GcuExecutable, GcuTensor
+from stoker.backends.gcu.runtime import GcuSystem, StatusError
+from stoker.backends.gcu.timing import copy_time_s, run_time_s
 from stoker.compiler.errors import CompileError
 from stoker.compiler.target import Measurement
+
+Array = npt.NDArray[Any]
+
+#: Random whole numbers are below this, since they may be indices into something small.
+_INTEGER_BOUND = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomRun:
+    """The result of a run.
+
+    Attributes:
+        executable: What ran.
+        calls: Runs of its largest batch.
+        clusters: Those that the times are of.
+        latency_s: Modelled seconds of one: copies to the card, the run, copies back.
+        host_s: What this host needed for one, in seconds.
+    """
+
+    executable: GcuExecutable
+    calls: int
+    clusters: int
+    latency_s: float
+    host_s: float
+
+
+def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, clock: Clock | None = None) -> RandomRun:
+    """Runs the largest compiled batch on a simulated card of its own: `calls` times, or fewer where that would exceed the host's budget.
+
+    Raises:
+        ExecutableError: the file cannot be read.
+        StatusError: it cannot be run.
+    """
+    clock = clock or SystemClock()
+    executable = read_executable(path)
+    batch = executable.batches[-1]
+    clusters = _clusters(executable)
+    generator = np.random.default_rng(0)
+    system = GcuSystem(cards=1)
+    try:
+        with system.acquire(0, list(range(clusters))) as device:
+            engine = device.load(executable)
+            feeds = [_random(tensor, batch.batch_size, generator) for tensor in executable.inputs]
+            inputs = [device.allocate(max(feed.nbytes, 1)) for feed in feeds]
+            outputs = [device.allocate(max(tensor.sample_bytes * batch.batch_size, 1)) for tensor in executable.outputs]
+            done, began = 0, clock.now_ns()
+            while done < calls and (done == 0 or _seconds(clock, began) * (done + 1) / done < host_budget_s):
+                for feed, buffer in zip(feeds, inputs, strict=True):
+                    device.copy_to_device(feed, buffer)
+                engine.run_with_batch(batch.batch_size, inputs, outputs).result()
+                done += 1
+            host_s = _seconds(clock, began) / done
+    finally:
+        system.close()
+    moved = [tensor.sample_bytes * batch.batch_size for tensor in (*executable.inputs, *executable.outputs)]
+    latency_s = run_time_s(batch, clusters) + sum(copy_time_s(I20, size) for size in moved)
+    return RandomRun(executable=executable, calls=done, clusters=clusters, latency_s=latency_s, host_s=host_s)
+
+
+def _clusters(executable: GcuExecutable) -> int:
+    """The clusters that it was compiled with in mind; all where it does not say."""
+    text = executable.attributes.get("clusters", "")
+    return int(text) if text.isascii() and text.isdecimal() and 1 <= int(text) <= I20.clusters else I20.clusters
+
+
+def _seconds(clock: Clock, began: int) -> float:
+    return (clock.now_ns() - began) / 1e9
+
+
+def _random(tensor: GcuTensor, rows: int, generator: np.random.Generator) -> Array:
+    shape, dtype = (rows, *tensor.dims), tensor.dtype.numpy
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    return generator.integers(0, _INTEGER_BOUND, shape).astype(dtype)
 
 
 class SimulatedGcuTarget(GcuTarget):

@@ -4,9 +4,34 @@ The run time of a compiled batch is in the executable (`CompiledBatch.run_s`), w
 cannot know is how much is copied; that is here.
 """
 
+from dataclasses import dataclass
+
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.program import CompiledBatch
-from stoker.backends.simulated.host_link import HostLink
+
+
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """A link with a bandwidth and a fixed cost per transfer.
+
+    Attributes:
+        bytes_per_s: Bandwidth in one direction.
+        latency_s: Cost of a transfer of any size.
+    """
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0 or not self.latency_s >= 0:
+            raise ValueError(
+                f"a host link needs a positive bandwidth and no negative latency, not {self.bytes_per_s} B/s and {self.latency_s} s"
+            )
+
+    def transfer_s(self, size_bytes: int) -> float:
+        """Seconds to move `size_bytes` one way."""
+        return self.latency_s + size_bytes / self.bytes_per_s
+
 
 #: Seconds from asking for a copy to its first byte. Assumed: a descriptor over PCIe and the card's DMA engine; no figure is published.
 COPY_LATENCY_S = 10e-6

@@ -20,7 +20,7 @@ from stoker.backends.ipu.serving.facts import PopefFacts, read_facts
 from stoker.backends.ipu.serving.instance import PoplarInstance
 from stoker.backends.ipu.serving.options import PARAMETER_KEYS, DevicePoolSettings, parameter_violations, read_parameters
 from stoker.backends.ipu.serving.pool import IpuPool
-from stoker.backends.simulated.serving.backend import SimulatedBackend
+from stoker.backends.simulated.serving.pool import SimulatedBackend
 
 
 class PoplarBackend(SimulatedBackend[DevicePoolSettings, IpuPool]):

@@ -3,17 +3,132 @@
 The two do not know each other; here they meet.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from stoker.backends.api.clock import Clock, SystemClock
+from stoker.backends.ipu.compile.sub_graph import batch_size
 from stoker.backends.ipu.compile.target import IpuTarget
-from stoker.backends.ipu.measuring import run_with_random_data
-from stoker.backends.ipu.popef.errors import PopefError
-from stoker.backends.ipu.runtime import IpuRuntimeError
+from stoker.backends.ipu.popef.schema import Anchor, PopefError
+from stoker.backends.ipu.program import StaticProgram, SubGraph
+from stoker.backends.ipu.runtime import DeviceManager, Executable, IpuRuntimeError, Session, SessionConfig, SimulatedSystem
+from stoker.backends.ipu.runtime.executable import user_shape
+from stoker.backends.ipu.timing import StepTiming, step_timing
 from stoker.compiler.custom_libraries import library_paths
 from stoker.compiler.errors import CompileError
 from stoker.compiler.target import Measurement
+
+Array = npt.NDArray[Any]
+
+#: Random whole numbers are below this, since they may be indices into something small.
+_INTEGER_BOUND = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomRun:
+    """The result of a run.
+
+    Attributes:
+        program: What ran.
+        calls: Calls of the main program; those of a fused one go to its models in turn.
+        host_s: What this host needed for one, in seconds.
+        models: What the model of the device says of one call, by name of the model in the file; each with its own rows.
+    """
+
+    program: StaticProgram
+    calls: int
+    host_s: float
+    models: Mapping[str, StepTiming]
+
+
+def run_with_random_data(
+    path: Path, *, calls: int, host_budget_s: float = 5.0, clock: Clock | None = None, custom_op_libraries: tuple[Path, ...] = ()
+) -> RandomRun:
+    """Runs the file on a simulated system of its own: `calls` calls, or fewer where they would take this host longer than its budget.
+
+    Every model of the file runs once at least.
+
+    Raises:
+        PopefError: the file cannot be read.
+        IpuRuntimeError: it cannot be run.
+    """
+    clock = clock or SystemClock()
+    executable = Executable(path)
+    program = executable.program
+    system = SimulatedSystem(executable.num_ipus, ipu_version=program.ipu_version, tiles_per_ipu=program.tiles_per_ipu)
+    config = SessionConfig(custom_op_libraries=custom_op_libraries)
+    with Session(executable, config, device_manager=DeviceManager(system)) as session:
+        turns = _TurnLocks(program.graphs)
+        generator = np.random.default_rng(0)
+        for anchor in session.get_user_input_anchors():
+            is_index = anchor == executable.index_anchor
+            session.set_user_input_handler(anchor.name, turns.fill if is_index else _filler(anchor, generator))
+        for anchor in session.get_user_output_anchors():
+            session.set_user_output_handler(anchor.name, _ignore)
+        session.run_load_programs()
+        done, begin = 0, clock.now_ns()
+        while done < len(program.graphs) or (done < calls and (clock.now_ns() - begin) * 1e-9 < host_budget_s):
+            turns.take(done)
+            session.run_main_programs(1)
+            session.wait()
+            session.stop()
+            if session.error is not None:
+                raise session.error
+            done += 1
+        host_s = (clock.now_ns() - begin) * 1e-9 / done
+    return RandomRun(
+        program=program, calls=done, host_s=host_s, models={graph.name: _timing(executable, graph) for graph in program.graphs}
+    )
+
+
+def _timing(executable: Executable, graph: SubGraph) -> StepTiming:
+    """Of a call that runs `graph`. The program notes one batch size; where fused models have different ones, their streams say."""
+    program = executable.program
+    timing = step_timing(program, graph.index)
+    if timing.rows or program.batch_axis >= 0:
+        return timing
+    anchors = {anchor.name: anchor for anchor in executable.metadata.anchors}
+    inputs, outputs = ([user_shape(anchors[each.anchor]) for each in bindings] for bindings in (graph.inputs, graph.outputs))
+    return replace(timing, rows=batch_size(inputs, outputs, 0) * program.batches_per_step)
+
+
+class _TurnLocks:
+    """Says which model of a fused program is next."""
+
+    def __init__(self, graphs: tuple[SubGraph, ...]) -> None:
+        self._graphs = graphs
+        self._index = graphs[0].index
+
+    def take(self, call: int) -> None:
+        self._index = self._graphs[call % len(self._graphs)].index
+
+    def fill(self, memory: Array) -> None:
+        memory[...] = self._index
+
+
+class _Filler:
+    """Gives the same random data each time."""
+
+    def __init__(self, data: Array) -> None:
+        self._data = data
+
+    def __call__(self, memory: Array) -> None:
+        memory[...] = self._data
+
+
+def _filler(anchor: Anchor, generator: np.random.Generator) -> _Filler:
+    shape, dtype = anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy
+    values = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, _INTEGER_BOUND, shape)
+    return _Filler(np.asarray(values).astype(dtype))
+
+
+def _ignore(memory: Array) -> None:
+    pass
 
 
 class SimulatedIpuTarget(IpuTarget):

@@ -22,8 +22,7 @@ from stoker.backends.onnx.runtime_limits import bounds_spinning, limits_of
 from stoker.backends.onnx.session import OnnxInstance, mixture_violations, session_options
 from stoker.backends.onnx_files.declarations import declarations, facts_of, versions_of
 from stoker.backends.onnx_files.model_file import OnnxFile
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
-from stoker.backends.onnx_files.runtime_messages import public_text
+from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
 from stoker.backends.onnx_files.work import operator_of_open_work
 from stoker.backends.onnx_files.zip_map import without_zip_maps
 

@@ -11,7 +11,7 @@ from stoker.backends.api.backend import Arrays
 from stoker.backends.api.layout import Array
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType, element_count
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.onnx_files.runtime import ORT_ERRORS
 
 #: Largest sum of a batch's tensors, in bytes, inputs and outputs: copying them must cost nothing beside 2 us.
 MOST_BYTES = 16 << 10

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from stoker.backends.api.layout import Array
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType, element_count
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.onnx_files.runtime import ORT_ERRORS
 
 #: CPU time of a full batch up to which one thread is enough. A hand-over to another thread and back takes 20 to 50 us.
 MOST_NS = 200_000

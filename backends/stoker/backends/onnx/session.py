@@ -20,8 +20,7 @@ from stoker.backends.onnx.bindings import Bindings, BoundTensors, are_worth_it
 from stoker.backends.onnx.element_types import BFLOAT16
 from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
 from stoker.backends.onnx.memory_peaks import LARGE_BYTES, PeakTracker
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
-from stoker.backends.onnx_files.runtime_messages import public_text
+from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
 
 log = logging.getLogger("stoker.backends.onnxruntime")
 

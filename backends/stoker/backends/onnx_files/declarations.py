@@ -1,11 +1,53 @@
-"""From an ONNX file of a version folder to `ModelFacts`."""
+"""From an ONNX file of a version folder to `ModelFacts`: element types, external data, remarks."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import FileTensor, ModelFacts
-from stoker.backends.onnx_files.element_types import SERVED, element_name
-from stoker.backends.onnx_files.external_data import check_external_data
-from stoker.backends.onnx_files.model_file import OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx_files.model_file import ExternalTensor, OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
+
+#: What KServe can carry, by ONNX's number.
+SERVED: dict[int, DataType] = {
+    1: DataType.FP32, 2: DataType.UINT8, 3: DataType.INT8, 4: DataType.UINT16, 5: DataType.INT16, 6: DataType.INT32, 7: DataType.INT64,
+    8: DataType.BYTES, 9: DataType.BOOL, 10: DataType.FP16, 11: DataType.FP64, 12: DataType.UINT32, 13: DataType.UINT64, 16: DataType.BF16,
+}  # fmt: skip
+
+_OTHERS = {
+    14: "COMPLEX64", 15: "COMPLEX128", 17: "FLOAT8E4M3FN", 18: "FLOAT8E4M3FNUZ", 19: "FLOAT8E5M2", 20: "FLOAT8E5M2FNUZ", 21: "UINT4",
+    22: "INT4", 23: "FLOAT4E2M1", 24: "FLOAT8E8M0", 25: "UINT2", 26: "INT2", 27: "FLOAT6E2M3", 28: "FLOAT6E3M2",
+}  # fmt: skip
+
+
+def element_name(number: int) -> str:
+    """ONNX's name of an element type, for messages about types that are not served."""
+    return _OTHERS.get(number, f"number {number}")
+
+
+def check_external_data(tensors: Iterable[ExternalTensor], files: ModelFiles, model_filename: str) -> None:
+    """Refuses tensors stored elsewhere than in `files`, relative to the model file as ONNX has it.
+
+    Raises:
+        ModelLoadError: a location is absolute, climbs with `..`, is no file of the version, or is too short for the tensor.
+    """
+    folder = PurePosixPath(model_filename).parent
+    for tensor in tensors:
+        where = f"'{model_filename}': tensor '{tensor.name}' is stored in external file '{tensor.location}'"
+        path = PurePosixPath(tensor.location)
+        if not tensor.location:
+            raise ModelLoadError(f"'{model_filename}': tensor '{tensor.name}' is stored outside, but no location is given")
+        if path.is_absolute() or ".." in path.parts:
+            raise ModelLoadError(f"{where}, which leaves the version folder; external data must lie inside it")
+        size = files.sizes_bytes.get((folder / path).as_posix())
+        if size is None:
+            held = ", ".join(sorted(files.sizes_bytes)[:10]) or "nothing"
+            raise ModelLoadError(f"{where}, which is not in the version folder; it holds: {held}")
+        if tensor.offset + (tensor.length or 0) > size:
+            raise ModelLoadError(
+                f"{where}, bytes {tensor.offset} to {tensor.offset + (tensor.length or 0)}, but that file has {size}: not copied whole?"
+            )
 
 
 def declarations(files: ModelFiles, model_filename: str) -> OnnxFile:

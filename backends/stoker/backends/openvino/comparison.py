@@ -11,8 +11,7 @@ from stoker.backends.api.batch import Array
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
-from stoker.backends.onnx_files.runtime_messages import public_text
+from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
 from stoker.backends.openvino.instance import OpenVinoInstance
 
 #: Rows compared where one model takes any, and the size given to dims that vary.

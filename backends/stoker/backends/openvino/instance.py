@@ -1,20 +1,200 @@
-"""A model on OpenVINO as an `Instance`: one compiled model for each batch size, or one for all."""
+"""A model on OpenVINO as an `Instance`: one compiled model for each batch size, or one for all.
 
+Each has an infer request for each batch in flight.
+"""
+
+import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import openvino as ov
 
 from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import Array
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
-from stoker.backends.openvino.buckets import bucket_for
-from stoker.backends.openvino.compiled import CompiledModel
-from stoker.backends.openvino.element_types import NARROWED
-from stoker.backends.openvino.errors import OPENVINO_ERRORS
 from stoker.backends.openvino.integers import EXACT_BELOW
-from stoker.backends.openvino.messages import public_text
+from stoker.backends.openvino.parameters import bucket_for
+from stoker.backends.openvino.runtime import NARROWED, OPENVINO_ERRORS, public_text
+
+log = logging.getLogger("stoker.backends.openvino")
+
+#: From here on a tensor is handed to OpenVINO where it lies, in or out, instead of being copied to or from the request's own memory:
+#: handing over costs about 5 us, as much as copying some tens of kilobytes.
+SHARED_FROM_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output.
+
+    Attributes:
+        index: Its number on the compiled model.
+        dtype: As numpy has it; bfloat16 as uint16.
+        shape: Its shape where all of it is fixed; None otherwise.
+        is_shared: Whether its tensors are handed over where they lie.
+        element: OpenVINO's type, where numpy cannot name it; None otherwise.
+    """
+
+    index: int
+    dtype: "np.dtype[np.generic]"
+    shape: tuple[int, ...] | None
+    is_shared: bool
+    element: ov.Type | None
+
+    @classmethod
+    def of(cls, index: int, port: ov.Output, dtype: "np.dtype[np.generic]") -> "Port":
+        """The port of a compiled model."""
+        shape = port.get_partial_shape()
+        fixed = None if shape.is_dynamic else tuple(int(size.get_length()) for size in shape)
+        is_large = fixed is not None and int(np.prod(fixed)) * dtype.itemsize >= SHARED_FROM_BYTES
+        kind = port.get_element_type()
+        return cls(index, dtype, fixed, is_large and not _is_an_input(port), kind if kind == ov.Type.bf16 else None)
+
+    def tensor(self, array: Array) -> ov.Tensor:
+        """`array`, which must be writable and outlive the run, as a tensor without a copy."""
+        if self.element is not None:
+            return ov.Tensor(array, ov.Shape(list(array.shape)), self.element)
+        return ov.Tensor(array, shared_memory=True)
+
+    def view(self, tensor: ov.Tensor) -> Array:
+        """The memory of `tensor` as an array."""
+        array: Array = tensor.data
+        return array.view(self.dtype) if self.element is not None else array
+
+
+def _is_an_input(port: ov.Output) -> bool:
+    """Whether an output is an input of the model, unchanged: OpenVINO then reads the input from the memory that is set for the output."""
+    node = port.get_node()
+    return bool(node.get_type_name() == "Result" and node.input_value(0).get_node().get_type_name() == "Parameter")
+
+
+#: What the CPU plugin calls nodes that run a graph of their own; it has one kind for all loops.
+_LOOPING = ("TensorIterator", "Loop", "If")
+
+
+class CompiledModel:
+    """Runs batches of up to its batch size. Several threads may, as many as there are requests."""
+
+    def __init__(self, compiled: ov.CompiledModel, inputs: Mapping[str, Port], outputs: Mapping[str, Port], requests: int) -> None:
+        """Makes `requests` infer requests, and with them their memory.
+
+        Args:
+            compiled: The model.
+            inputs: Its inputs by served name.
+            outputs: Its outputs by served name, likewise.
+            requests: Batches at once.
+        """
+        self._compiled = compiled
+        self._inputs = inputs
+        self._outputs = outputs
+        self._is_growing = any(port.shape is None for port in (*inputs.values(), *outputs.values()))
+        #: Bytes of the largest batch, in or out, since memory was given back.
+        self.largest_bytes = 0
+        # Taking and giving back are single operations of a deque, which threads may mix.
+        self._idle = deque(_Request(compiled.create_infer_request(), inputs) for _ in range(requests))
+
+    def run(self, inputs: Arrays, rows: int | None, output_names: Sequence[str]) -> dict[str, Array]:
+        """Runs one batch, and waits for it.
+
+        Args:
+            inputs: By name, C-contiguous; with fewer rows than the model is compiled for, zeros are put below them.
+            rows: Rows that the outputs are cut to; None: all rows of the batch.
+            output_names: Outputs that are wanted.
+
+        Returns:
+            The outputs, in arrays of their own.
+        """
+        request = self._idle.pop()
+        try:
+            fresh = request.run(inputs, self._outputs, output_names)
+        finally:
+            self._idle.append(request)
+        if self._is_growing:
+            self.largest_bytes = max(self.largest_bytes, *[array.nbytes for side in (inputs, fresh) for array in side.values()])
+        return {name: array[:rows] if rows is not None and len(array) > rows else array for name, array in fresh.items()}
+
+    def give_memory_back(self) -> None:
+        """Of shapes that vary: puts new infer requests in the places of those that hold the largest batch. Any thread may call it.
+
+        What is left in the compiled model goes when a smaller batch runs: so this runs zeros, with 1 for each size that varies. A model
+        with a loop keeps that: on zeros, which no client has sent, it may never end.
+        """
+        if not self.largest_bytes:
+            return
+        self.largest_bytes = 0
+        for _ in range(len(self._idle)):
+            # First the new one: a thread that comes for one must find it.
+            self._idle.append(_Request(self._compiled.create_infer_request(), self._inputs))
+            self._idle.popleft()
+        self._compiled.release_memory()
+        if _has_loop(self._compiled):
+            return
+        sizes = {name: self._compiled.inputs[port.index].get_partial_shape() for name, port in self._inputs.items()}
+        zeros = {
+            name: np.zeros([size.get_length() if size.is_static else 1 for size in shape], self._inputs[name].dtype)
+            for name, shape in sizes.items()
+        }
+        try:
+            _Request(self._compiled.create_infer_request(), self._inputs).run(zeros, {}, ())
+        except OPENVINO_ERRORS as error:
+            log.debug("memory is kept: zeros in the smallest shapes do not run: %s", public_text(error))
+
+
+def _has_loop(compiled: ov.CompiledModel) -> bool:
+    return any(node.get_rt_info()["layerType"] in _LOOPING for node in compiled.get_runtime_model().get_ops())
+
+
+class _Request:
+    """An infer request and views on its own input memory."""
+
+    def __init__(self, request: ov.InferRequest, inputs: Mapping[str, Port]) -> None:
+        self._request = request
+        self._inputs = inputs
+        self._own = {name: request.get_input_tensor(port.index) for name, port in inputs.items() if port.shape is not None}
+        self._windows = {name: inputs[name].view(tensor) for name, tensor in self._own.items()}
+
+    def run(self, inputs: Arrays, outputs: Mapping[str, Port], output_names: Sequence[str]) -> dict[str, Array]:
+        request = self._request
+        for name, array in inputs.items():
+            self._feed(name, array)
+        fresh: dict[str, Array] = {}
+        for name, port in outputs.items():
+            # All large outputs, wanted or not: the memory that an earlier run wrote into belongs to an earlier response.
+            if port.is_shared and port.shape is not None:
+                fresh[name] = np.zeros(port.shape, port.dtype)
+                request.set_output_tensor(port.index, port.tensor(fresh[name]))
+        request.start_async(share_inputs=True)
+        request.wait()
+        for name in output_names:
+            if name not in fresh:
+                port = outputs[name]
+                fresh[name] = port.view(request.get_output_tensor(port.index)).copy()
+        return {name: fresh[name] for name in output_names}
+
+    def _feed(self, name: str, array: Array) -> None:
+        port = self._inputs[name]
+        # OpenVINO takes no memory that may not be written. A request alone in its batch is such: a view of the bytes that arrived.
+        is_writable = array.flags.writeable
+        if port.shape is None:
+            self._request.set_input_tensor(port.index, port.tensor(array if is_writable else array.copy()))
+            return
+        is_whole = array.shape == port.shape
+        if port.is_shared and is_whole and is_writable:
+            self._request.set_input_tensor(port.index, port.tensor(array))
+            return
+        window = self._windows[name]
+        if is_whole:
+            np.copyto(window, array)
+        else:
+            window[: len(array)] = array
+            window[len(array) :] = 0
+        if port.is_shared:
+            self._request.set_input_tensor(port.index, self._own[name])
+
 
 #: Batches of less are not worth a rest of their own.
 LARGE_BYTES = 8 << 20

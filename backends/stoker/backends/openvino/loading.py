@@ -13,13 +13,11 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.openvino.comparison import Incomparable, differences
-from stoker.backends.openvino.compiled import CompiledModel, Port
-from stoker.backends.openvino.errors import OPENVINO_ERRORS
-from stoker.backends.openvino.instance import OpenVinoInstance
+from stoker.backends.openvino.instance import CompiledModel, OpenVinoInstance, Port
 from stoker.backends.openvino.integers import inexact_integers
-from stoker.backends.openvino.messages import public_text, refusal_of
 from stoker.backends.openvino.model_source import RELEASE, ir_facts, ports_by_name, read_model
 from stoker.backends.openvino.parameters import ModelParameters
+from stoker.backends.openvino.runtime import OPENVINO_ERRORS, public_text, refusal_of
 
 log = logging.getLogger("stoker.backends.openvino")
 

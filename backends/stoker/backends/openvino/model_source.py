@@ -5,19 +5,66 @@ file never reaches the guessing of OpenVINO's other front ends. An IR file (.xml
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
+from xml.parsers import expat
 
 import openvino as ov
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelFacts
-from stoker.backends.openvino.element_types import SERVED
-from stoker.backends.openvino.errors import OPENVINO_ERRORS
 from stoker.backends.openvino.integers import bodies_of, inexact_integers
 from stoker.backends.openvino.ir_facts import IrFacts, is_ir
-from stoker.backends.openvino.messages import public_text
-from stoker.backends.openvino.xml_root import UnreadableXml, read_root
+from stoker.backends.openvino.runtime import OPENVINO_ERRORS, SERVED, public_text
+
+_CHUNK_BYTES = 16 * 1024
+#: Characters of a codec's complaint, which repeats the encoding's name.
+_SHOWN = 120
+
+
+class UnreadableXml(Exception):
+    """The file has no root that could be read; the text says why."""
+
+
+class _Found(Exception):
+    """Leaves the parser: the root was met."""
+
+
+def read_root(path: Path) -> tuple[str, Mapping[str, str]]:
+    """The name and the attributes of the root.
+
+    Raises:
+        UnreadableXml: it is empty, is not XML, is in an encoding that cannot be read (expat reads UTF-8, UTF-16 and those of one byte a
+            character), or declares a document type: that is where entities are defined, of which a few lines unfold to gigabytes, and no
+            format that is read here has one.
+    """
+    found: list[tuple[str, Mapping[str, str]]] = []
+
+    def root_begins(name: str, attributes: dict[str, str]) -> NoReturn:
+        found.append((name, attributes))
+        raise _Found
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = root_begins
+    parser.StartDoctypeDeclHandler = _refuse_document_type
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                parser.Parse(chunk)
+        parser.Parse(b"", True)
+    except _Found:
+        return found[0]
+    except expat.ExpatError as error:
+        raise UnreadableXml(str(error)) from error
+    except (LookupError, ValueError) as error:  # what Python's codecs say of an encoding that expat has asked them for
+        raise UnreadableXml(f"its encoding cannot be read: {str(error)[:_SHOWN]}") from error
+    raise UnreadableXml("it has no root element")
+
+
+def _refuse_document_type(name: str, system_id: str | None, public_id: str | None, has_internal_subset: bool) -> NoReturn:
+    raise UnreadableXml(f"it declares a document type, '{name[:80]}', and may have none")
+
 
 #: Such as 2026.4.1, for messages.
 RELEASE = ov.__version__.partition("-")[0]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.onnx_files.runtime import ORT_ERRORS
 
 Array = npt.NDArray[Any]
 

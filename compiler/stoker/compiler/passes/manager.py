@@ -48,7 +48,7 @@ class PassManager:
         self._passes += [get_pass(each) if isinstance(each, str) else each for each in passes]
 
     def sort_passes(self) -> None:
-        """Orders the list by what the passes need of each other (`stoker.compiler.passes.manager`).
+        """Orders the list by what the passes need of each other (`sort_passes`).
 
         Raises:
             PassError: there is no such order.
@@ -95,6 +95,8 @@ def _run_one(each: Pass, model: ir.Model) -> bool:
 
 def sort_passes(passes: Sequence[Pass]) -> list[Pass]:
     """`passes` in an order that satisfies `depend` (some occurrence of each must come first) and `before` (every occurrence comes later).
+
+    A list that is in order already stays as it is; otherwise as few passes as possible move, each no further than it has to.
 
     Raises:
         PassError: two of them exclude each other, one needs a pass that is not in the list, or the constraints go round in a circle.

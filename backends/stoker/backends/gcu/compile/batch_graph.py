@@ -7,12 +7,10 @@ import onnx
 import onnx_ir as ir
 
 from stoker.backends.api.tensor import DataType
-from stoker.backends.gcu.compile.build_flags import BuildFlag, apply_build_flag
-from stoker.backends.gcu.compile.constants import CostConstants
-from stoker.backends.gcu.compile.cost_model import GraphCost, graph_cost
-from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus
+from stoker.backends.gcu.compile.build_options import BuildFlag, apply_build_flag
+from stoker.backends.gcu.compile.cost_model import CostConstants, GraphCost, graph_cost
+from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus, check_borders, check_supported
 from stoker.backends.gcu.compile.memory import workspace_bytes
-from stoker.backends.gcu.compile.supported import check_borders, check_supported
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.program import CompiledBatch, GcuTensor
 from stoker.compiler.errors import ShapeError

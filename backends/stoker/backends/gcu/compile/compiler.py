@@ -5,11 +5,9 @@ import itertools
 from collections.abc import Sequence
 
 from stoker.backends.gcu.compile.batch_graph import BatchGraph, batch_graph
-from stoker.backends.gcu.compile.build_flags import BuildFlag
-from stoker.backends.gcu.compile.constants import FITTED, CostConstants
-from stoker.backends.gcu.compile.memory import check_fit
-from stoker.backends.gcu.compile.resources import clusters_of
-from stoker.backends.gcu.compile.shared_weights import SharedWeights, share_weights
+from stoker.backends.gcu.compile.build_options import BuildFlag, clusters_of
+from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants
+from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights
 from stoker.backends.gcu.hardware import I20, GcuHardware
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable
 from stoker.compiler.errors import OptionError, ShapeError

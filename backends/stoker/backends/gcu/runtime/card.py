@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError
-from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.faults import FaultPlan
-from stoker.backends.simulated.pacing import Pacer, Pacing, Timeline
+from stoker.backends.simulated.pacing import NS_PER_S, Pacer, Pacing, Timeline
 
 
 class Direction(enum.Enum):

@@ -5,14 +5,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from stoker.backends.gcu.executable import ExecutableError, read_executable
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime.card import Card, CardFigures, Lane, ProcessMark
 from stoker.backends.gcu.runtime.device_buffer import DeviceBlock, DeviceBuffer, first_bytes, readable_bytes, writable_bytes
 from stoker.backends.gcu.runtime.engine import Engine
 from stoker.backends.gcu.runtime.errors import Status, StatusError
-from stoker.backends.gcu.runtime.executable_file import open_executable
 from stoker.backends.gcu.runtime.stream import Stream, copy_in, copy_out
 from stoker.backends.simulated.numerics import Numerics
+
+
+def open_executable(path: str | Path) -> GcuExecutable:
+    """Reads the file at `path`.
+
+    Raises:
+        StatusError: there is no such file, or it is damaged.
+    """
+    if not Path(path).is_file():
+        raise StatusError(Status.TIF_LOAD_NON_EXIST_FILE, f"there is no file '{path}'")
+    try:
+        return read_executable(path)
+    except ExecutableError as error:
+        raise StatusError(Status.TIF_EXECUTABLE_CRC_VERIFY_FAILED, str(error)) from error
+
 
 _Made = TypeVar("_Made", Stream, DeviceBuffer, Engine)
 

@@ -18,9 +18,9 @@ from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, 
 from stoker.backends.gcu.runtime.loaded_batch import LoadedBatch
 from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.timing import copy_time_s, run_time_s
-from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.faults import Fault, FaultKind
 from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import NS_PER_S
 
 
 class Host(Protocol):

@@ -15,8 +15,7 @@ from stoker.backends.gcu.runtime.card import Card, Direction, Lane
 from stoker.backends.gcu.runtime.device_buffer import Bytes, DeviceBlock, first_bytes, readable_bytes, writable_bytes
 from stoker.backends.gcu.runtime.errors import Status, StatusError, StreamClosed, StreamTimeout
 from stoker.backends.gcu.timing import copy_time_s
-from stoker.backends.simulated.clocks import NS_PER_S
-from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.pacing import NS_PER_S, Pacing
 
 #: Does the work, on a lane, given when it was queued; the last argument says whether the stream is being closed.
 Action = Callable[[Lane, int, Callable[[], bool]], None]

@@ -18,10 +18,9 @@ from stoker.backends.gcu.hardware import I20, GcuHardware
 from stoker.backends.gcu.runtime.card import Card, ProcessMark
 from stoker.backends.gcu.runtime.device import Device
 from stoker.backends.gcu.runtime.errors import Status, StatusError
-from stoker.backends.simulated.clocks import HostClock, VirtualClock, WaitableClock
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.pacing import Pacer, Pacing
+from stoker.backends.simulated.pacing import HostClock, Pacer, Pacing, VirtualClock, WaitableClock
 
 DEFAULT_CARDS = 1
 MAX_CARDS = 64

@@ -8,7 +8,7 @@ from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelFacts, ModelSignature
-from stoker.backends.containers.errors import ContainerError
+from stoker.backends.containers.framing import ContainerError
 from stoker.backends.gcu.executable import read_executable, verify_executable
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from stoker.backends.api.figures import Figure
 from stoker.backends.gcu.runtime import Card, CardFigures, CopyFigures, Direction, Engine
 from stoker.backends.gcu.serving.placement import ClusterAllocator
-from stoker.backends.simulated.serving.counters import BatchCounts, DeviceCounters
 from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
+from stoker.backends.simulated.serving.pool import BatchCounts, DeviceCounters
 
 #: Runs of engines, by card and compiled batch size.
 CardCounters = DeviceCounters[Engine, tuple[int, int]]

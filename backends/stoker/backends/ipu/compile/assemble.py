@@ -1,6 +1,12 @@
-"""A whole executable: the static program, its metadata, the data and notes beside it; and its file."""
+"""A whole executable: the static program, its metadata, the data and notes beside it; and its file.
+
+Several models in one program: one resident executable instead of reloads, a model selected by `index` for each call. Weights and code of
+all models are on the device all the time, as are their stream buffers; what a model needs while it runs is shared, since only one runs at a
+time.
+"""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,22 +14,147 @@ from pathlib import Path
 import onnx_ir as ir
 
 from stoker.backends.ipu.compile.device_choice import check_options, check_sharding, choose_device
-from stoker.backends.ipu.compile.fusion import fused_memory, fusion_map, graph_name
-from stoker.backends.ipu.compile.pass_notes import note_blobs, with_noted_options
-from stoker.backends.ipu.compile.streams import PROGRAM, PROGRAM_NAMES, WEIGHTS_FROM_HOST, index_anchor
-from stoker.backends.ipu.compile.sub_graph import CompiledGraph, check_names, compile_graph
+from stoker.backends.ipu.compile.memory import FusedPart, check_fit, fused_accounts
+from stoker.backends.ipu.compile.sub_graph import (
+    INDEX_ANCHOR,
+    PROGRAM,
+    PROGRAM_NAMES,
+    WEIGHTS_FROM_HOST,
+    CompiledGraph,
+    check_names,
+    compile_graph,
+    index_anchor,
+)
 from stoker.backends.ipu.hardware import IpuHardware
-from stoker.backends.ipu.opaques import COMPILATION, MODEL_FUSION, dump_facts
-from stoker.backends.ipu.popef.errors import PopefError
-from stoker.backends.ipu.popef.package_hash import package_hash
-from stoker.backends.ipu.popef.program_codec import encode_description
-from stoker.backends.ipu.popef.schema import Anchor, Metadata, Option, ProgramFlow, TensorDataInfo
+from stoker.backends.ipu.opaques import (
+    COMPILATION,
+    HOST_CONCAT,
+    MODEL_FUSION,
+    NOTES,
+    PACKING,
+    ConcatenatedInput,
+    FusedAnchor,
+    FusedGraph,
+    FusionMap,
+    HostConcat,
+    OpaqueError,
+    dump_facts,
+)
+from stoker.backends.ipu.popef.program_codec import encode_description, package_hash
+from stoker.backends.ipu.popef.schema import Anchor, Metadata, Option, PopefError, ProgramFlow, TensorDataInfo
 from stoker.backends.ipu.popef.writer import FileWriter
-from stoker.backends.ipu.program import CUSTOM_LIBRARIES, StaticProgram
+from stoker.backends.ipu.program import CUSTOM_LIBRARIES, MemoryAccount, StaticProgram
+from stoker.compiler import marks
 from stoker.compiler.custom_libraries import library_marks
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.target import SourceModel
+
+
+def graph_name(index: int) -> str:
+    """The name that a fused program gives its model number `index`."""
+    return f"graph{index}"
+
+
+def fusion_map(graphs: Sequence[CompiledGraph], sources: Sequence[SourceModel]) -> FusionMap:
+    """Which streams are whose, for the opaque blob."""
+    return FusionMap(
+        index_anchor=INDEX_ANCHOR,
+        graphs=tuple(
+            FusedGraph(
+                index=graph.sub_graph.index,
+                name=graph.sub_graph.name,
+                model=source.model.graph.name,
+                inputs=tuple(_fused_anchor(tensor, anchor, graph) for tensor, anchor in graph.inputs),
+                outputs=tuple(_fused_anchor(tensor, anchor, graph) for tensor, anchor in graph.outputs),
+            )
+            for graph, source in zip(graphs, sources, strict=True)
+        ),
+    )
+
+
+def fused_memory(graphs: Sequence[CompiledGraph], *, io_tiles: int) -> tuple[MemoryAccount, ...]:
+    """The accounts of all IPUs with all models on them.
+
+    Raises:
+        OutOfTileMemory: together they do not fit, though each does.
+    """
+    parts = [FusedPart(graph.sub_graph.name, graph.plan.memory) for graph in graphs]
+    accounts = []
+    for account, holders in fused_accounts(parts, io_tiles=io_tiles):
+        check_fit(account, name=" + ".join(part.name for part in parts), holders=holders)
+        accounts.append(account)
+    return tuple(accounts)
+
+
+def _fused_anchor(tensor: str, anchor: Anchor, graph: CompiledGraph) -> FusedAnchor:
+    alias = f"{graph.sub_graph.name}/{tensor}"
+    return FusedAnchor(
+        anchor=anchor.name,
+        tensor=tensor,
+        aliases=() if alias == anchor.name else (alias,),
+        shape=anchor.tensor_info.shape,
+        dtype=anchor.tensor_info.data_type.numpy.name,
+    )
+
+
+def with_noted_options(options: CompilerOptions, sources: Sequence[SourceModel]) -> CompilerOptions:
+    """`options` with what `overlap_io` decided, where the caller asked for nothing.
+
+    Raises:
+        OptionError: a model notes another number of IO tiles than the options say, or no number.
+    """
+    for source in sources:
+        text = next((each.value for each in source.model.metadata_props if each.key == marks.NUM_IO_TILES), "")
+        if not text:
+            continue
+        if not text.isdecimal():
+            raise OptionError(f"model '{source.name}': metadata '{marks.NUM_IO_TILES}' is {text!r}, expected a number")
+        if options.num_io_tiles not in (0, int(text)):
+            raise OptionError(f"model '{source.name}' was converted for {text} IO tiles, num_io_tiles is {options.num_io_tiles}")
+        options = replace(options, num_io_tiles=int(text))
+    return options
+
+
+def note_blobs(graphs: Sequence[CompiledGraph], *, is_fused: bool) -> Mapping[str, bytes]:
+    """The opaque blobs of what the passes noted.
+
+    Raises:
+        CompileError: a note does not say what its name promises.
+    """
+    blobs: dict[str, bytes] = {}
+    concatenated: list[ConcatenatedInput] = []
+    others: dict[str, object] = {}
+    for graph in graphs:
+        prefix = f"{graph.sub_graph.name}/" if is_fused else ""
+        anchors = {tensor: anchor.name for tensor, anchor in graph.inputs}
+        for key, text in graph.notes.items():
+            if key == marks.HOST_CONCAT:
+                concatenated += [
+                    replace(
+                        each,
+                        tensor_name=anchors.get(each.tensor_name, each.tensor_name),
+                        input_tensor_names=tuple(f"{prefix}{name}" for name in each.input_tensor_names),
+                    )
+                    for each in _host_concat(text)
+                ]
+            elif key == marks.PACKING:
+                blobs[f"{prefix}{PACKING}"] = text.encode()
+            else:
+                others[f"{prefix}{key}"] = text
+    if concatenated:
+        blobs[HOST_CONCAT] = HostConcat(inputs=tuple(concatenated)).to_bytes()
+    if others:
+        blobs[NOTES] = dump_facts(others)
+    return blobs
+
+
+def _host_concat(text: str) -> tuple[ConcatenatedInput, ...]:
+    try:
+        return HostConcat.from_bytes(json.dumps({"inputs": json.loads(text)}).encode()).inputs
+    except (ValueError, OpaqueError) as error:
+        raise CompileError(f"metadata '{marks.HOST_CONCAT}' of the model: {error}") from None
+
 
 #: Digits of the hash that names an executable.
 _NAME_DIGITS = 20

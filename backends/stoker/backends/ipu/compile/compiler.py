@@ -1,21 +1,105 @@
 """Compiling one converted model by API: to a program, to a file, or for its summary report.
 
 `compat/poprt` gives these PopRT's spelling (`poprt.compiler.Compiler`).
+
+`enable_engine_caching`: an executable that was compiled before is copied instead of compiled again. Files lie in `cache_path` under a hash
+of all that compiling depends on: models, options, the format's version and the cost model. A file that cannot be read, because it was
+damaged or is of another version, is compiled again and replaced.
 """
 
+import hashlib
+import logging
+import shutil
+import tempfile
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import onnx
 
-from stoker.backends.ipu.compile.assemble import CompiledModel, compile_sources
+from stoker.backends.ipu.compile.assemble import CompiledModel, compile_sources, write_popef
+from stoker.backends.ipu.compile.constants import FITTED
 from stoker.backends.ipu.compile.device_choice import warn_of_no_effect
-from stoker.backends.ipu.compile.engine_cache import compile_into
 from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
-from stoker.backends.ipu.popef.schema import Metadata
+from stoker.backends.ipu.popef.model import ModelBuilder
+from stoker.backends.ipu.popef.program_codec import package_hash
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import Metadata, PopefError
 from stoker.backends.ipu.program import StaticProgram
+from stoker.compiler.custom_libraries import library_marks
+from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.target import SourceModel
+
+_logger = logging.getLogger(__name__)
+
+#: Options that say how to compile, not what.
+_IRRELEVANT = frozenset({"cache_path", "enable_engine_caching", "compilation_progress_logger", "show_compilation_progress_bar"})
+
+
+def compile_into(sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> CompiledModel:
+    """Compiles `sources` into the file `path`, or copies what was compiled of them before, if the options allow that.
+
+    Raises:
+        CompileError: see `compile_sources`; or a file cannot be written.
+    """
+    if not (options.enable_engine_caching and options.cache_path):
+        return _compile(sources, options, path)
+    cached = Path(options.cache_path) / f"{cache_key(sources, options)}.popef"
+    compiled = _read(cached)
+    if compiled is None:
+        compiled = _compile(sources, options, cached)
+    else:
+        _logger.info("taken from the cache: %s", cached)
+    _copy(cached, path)
+    return compiled
+
+
+def cache_key(sources: Sequence[SourceModel], options: CompilerOptions) -> str:
+    """A hash of everything that decides what compiling gives."""
+    digest = hashlib.sha256()
+    settings = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _IRRELEVANT}
+    for text in (package_hash(), repr(FITTED), repr(sorted(settings.items()))):
+        digest.update(text.encode() + b"\0")
+    for source in sources:
+        libraries = library_marks(source.custom_libraries)
+        digest.update(repr((source.name, tuple(source.inputs), tuple(source.outputs), libraries)).encode() + b"\0")
+        digest.update(source.model.SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+def _copy(cached: Path, path: Path) -> None:
+    """Copies a file so that it appears under its name whole."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+            shutil.copyfile(cached, Path(beside, path.name))
+            Path(beside, path.name).replace(path)
+    except OSError as error:
+        raise CompileError(f"the executable cannot be written: {error}") from error
+
+
+def _compile(sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> CompiledModel:
+    compiled = compile_sources(sources, options)
+    write_popef(compiled, path, compress=options.compress)
+    return compiled
+
+
+def _read(path: Path) -> CompiledModel | None:
+    """Reads the file, without its streamed weights, which stay in it; None if there is no sound file."""
+    if not path.exists():
+        return None
+    try:
+        reader = Reader()
+        reader.parse_file(path)
+        model = ModelBuilder(reader).create_model()
+        program = model.program()
+    except PopefError as error:
+        _logger.warning("compiled again, since the cached file cannot be used: %s", error)
+        return None
+    if program.package_hash != package_hash():
+        return None
+    return CompiledModel(program=program, metadata=model.metadata, opaques=model.opaques)
 
 
 def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceModel:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from stoker.backends.ipu.compile.constants import PASSES, VECTOR_BYTES, CostConstants
-from stoker.backends.ipu.compile.contraction import CONTRACTIONS, contraction_of
-from stoker.backends.ipu.compile.tiling import Contraction, partition
+from stoker.backends.ipu.compile.tiling import CONTRACTIONS, Contraction, contraction_of, partition
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import StepKind
 from stoker.compiler.lowering.tensor_facts import TensorFacts

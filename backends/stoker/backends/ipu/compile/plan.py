@@ -14,8 +14,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from stoker.backends.ipu.compile.constants import FITTED, HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
 from stoker.backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, move_cost, node_cost
 from stoker.backends.ipu.compile.liveness import Aliases
-from stoker.backends.ipu.compile.memory import check_fit
-from stoker.backends.ipu.compile.residency import Residency
+from stoker.backends.ipu.compile.memory import Residency, check_fit
 from stoker.backends.ipu.compile.sharding import Placement, Sharding
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import MemoryAccount, Step, StepKind

@@ -11,8 +11,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.backends.ipu.compile.op_runs import OpRun
-from stoker.backends.ipu.compile.summary_report import BatchEstimate
+from stoker.backends.ipu.compile.summary_report import BatchEstimate, OpRun
 
 WIDTH = 860
 _LEFT, _RIGHT, _ROW, _BAR = 170, 90, 24, 14

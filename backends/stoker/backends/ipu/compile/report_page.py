@@ -6,9 +6,8 @@ from html import escape
 from pathlib import Path
 
 from stoker.backends.ipu.compile import report_charts as charts
-from stoker.backends.ipu.compile.op_runs import OpRun
 from stoker.backends.ipu.compile.report_charts import MEMORY_KINDS, TIME_KINDS, microseconds
-from stoker.backends.ipu.compile.summary_report import GraphReport, IpuMemory, SummaryReport
+from stoker.backends.ipu.compile.summary_report import GraphReport, IpuMemory, OpRun, SummaryReport
 from stoker.compiler.output_files import written_whole
 
 _FILE = "summary_report"

@@ -2,29 +2,169 @@
 
 Nothing is lowered or written for it, so that it exists for models that do not fit as well: it says by how much, and what holds the
 memory. Every figure is modelled; `report_page` shows them as a page.
+
+Another batch size for a model whose shapes are fixed: so that a report can say what each size would cost. Only shapes change, and the
+constants that say them (targets of Reshape and Expand, sizes of Resize); weights are never read. The result is good for planning; it is
+never run.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
+from stoker.backends.ipu.compile.assemble import with_noted_options
 from stoker.backends.ipu.compile.device_choice import check_options, check_sharding, choose_device
 from stoker.backends.ipu.compile.memory import FusedPart, OutOfTileMemory, check_fit, fused_accounts
-from stoker.backends.ipu.compile.op_runs import OpRun, op_runs
-from stoker.backends.ipu.compile.pass_notes import with_noted_options
 from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
-from stoker.backends.ipu.compile.rebatch import rebatch
-from stoker.backends.ipu.compile.streams import batch_size
-from stoker.backends.ipu.compile.sub_graph import checked_graph, graph_precision
+from stoker.backends.ipu.compile.sub_graph import batch_size, checked_graph, graph_precision
 from stoker.backends.ipu.hardware import IpuHardware
-from stoker.backends.ipu.program import MemoryAccount, StaticProgram, SubGraph
+from stoker.backends.ipu.program import MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 from stoker.backends.ipu.timing import StepTiming, lane_cycles, load_time_s, step_timing
-from stoker.compiler.errors import CompileError, OptionError
-from stoker.compiler.lowering.typed_graph import static_shape, typed_graph
+from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.lowering.typed_graph import infer_types, static_shape, typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.target import SourceModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRun:
+    """One node, or one stream, in the schedule of a micro-batch; times in seconds.
+
+    Attributes:
+        node, op_type: Of the converted graph; `Stream` moves an input or output, `Copy` goes between IPUs.
+        ipu, stage: Where it runs.
+        start_s: Since the micro-batch began, one step after the other.
+        compute_s, exchange_s, sync_s, link_s, host_s: By what the device does.
+        tiles: The most that take part in a step.
+        flops, data_bytes: Done and moved.
+    """
+
+    node: str
+    op_type: str
+    ipu: int
+    stage: int
+    start_s: float
+    compute_s: float
+    exchange_s: float
+    sync_s: float
+    link_s: float
+    host_s: float
+    tiles: int
+    flops: int
+    data_bytes: int
+
+    @property
+    def total_s(self) -> float:
+        return self.compute_s + self.exchange_s + self.sync_s + self.link_s + self.host_s
+
+
+def op_runs(steps: Sequence[Step], clock_hz: float) -> tuple[OpRun, ...]:
+    """The schedule of one micro-batch, node by node in its order."""
+    runs, begun = [], 0
+    for gathered in _by_node(steps):
+        runs.append(_run(gathered, begun, clock_hz))
+        begun += sum(step.cycles for step in gathered)
+    return tuple(runs)
+
+
+def _by_node(steps: Sequence[Step]) -> list[list[Step]]:
+    """Successive steps of one node together; a sync belongs to what is waited for with it, the step behind it."""
+    groups: list[list[Step]] = []
+    waiting: list[Step] = []
+    for step in steps:
+        waiting.append(step)
+        if step.kind is StepKind.SYNC:
+            continue
+        if not groups or (groups[-1][-1].node, groups[-1][-1].op_type) != (step.node, step.op_type):
+            groups.append([])
+        groups[-1] += waiting
+        waiting = []
+    return [*groups, waiting] if waiting else groups
+
+
+def _run(gathered: Sequence[Step], begun: int, clock_hz: float) -> OpRun:
+    spent: dict[StepKind, int] = defaultdict(int)
+    for step in gathered:
+        spent[step.kind] += step.cycles
+    named = gathered[-1]
+    return OpRun(
+        node=named.node,
+        op_type=named.op_type,
+        ipu=named.ipu,
+        stage=named.stage,
+        start_s=begun / clock_hz,
+        compute_s=spent[StepKind.COMPUTE] / clock_hz,
+        exchange_s=spent[StepKind.EXCHANGE] / clock_hz,
+        sync_s=spent[StepKind.SYNC] / clock_hz,
+        link_s=spent[StepKind.LINK] / clock_hz,
+        host_s=(spent[StepKind.HOST_READ] + spent[StepKind.HOST_WRITE]) / clock_hz,
+        tiles=max(step.tiles for step in gathered),
+        flops=sum(step.flops for step in gathered),
+        data_bytes=sum(step.data_bytes for step in gathered),
+    )
+
+
+#: Operators with a shape as input, and which input.
+_SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
+#: Operators whose output says something of a tensor's shape and nothing of its data.
+_SHAPE_READERS = frozenset({"Shape", "Size"})
+
+
+def rebatch(model: ir.Model, *, axis: int, old: int, new: int) -> None:
+    """Gives inputs and outputs `new` rows in dimension `axis`, where they have `old`, and infers the shapes between, in place.
+
+    Raises:
+        ShapeError: the model does not follow: a shape inside depends on the batch in a way that is not seen here.
+    """
+    if old == new:
+        return
+    batched = {value for value in model.graph.inputs if _has_rows(value, axis, old)}
+    for value in batched:
+        value.shape = ir.Shape([new if at == axis else size for at, size in enumerate(value.shape or ())])
+    for node in model.graph:
+        is_batched = node.op_type not in _SHAPE_READERS and any(value in batched for value in node.inputs)
+        if node.op_type in _SHAPE_INPUTS:
+            is_batched = _set_target(node, _SHAPE_INPUTS[node.op_type], old, new, is_batched=is_batched) or is_batched
+        for output in node.outputs:
+            if is_batched:
+                batched.add(output)
+            if output.const_value is None:
+                output.shape = None
+    try:
+        infer_types(model)
+    except CompileError as error:
+        raise ShapeError(f"batch size {new} cannot be planned: {error}") from error
+    for value in model.graph.outputs:
+        if not _has_rows(value, axis, new):
+            raise ShapeError(f"batch size {new} cannot be planned: output '{value.name}' would have shape {value.shape}")
+
+
+def _has_rows(value: ir.Value, axis: int, rows: int) -> bool:
+    return value.shape is not None and axis < len(value.shape) and value.shape[axis] == rows
+
+
+def _set_target(node: ir.Node, index: int, old: int, new: int, *, is_batched: bool) -> bool:
+    """Scales the leading size in the shape input of `node`, if it is the batch; returns whether it is."""
+    value = node.inputs[index] if len(node.inputs) > index else None
+    constant = None if value is None else ir.convenience.get_const_tensor(value)
+    if value is None or constant is None or constant.size == 0:
+        return False
+    sizes = np.array(constant.numpy())
+    # Before a tensor that has no rows itself, such as a token that is repeated for each row, only the exact number can be the batch.
+    if sizes[0] < 1 or (sizes[0] % old if is_batched else sizes[0] != old or old == 1):
+        return False
+    sizes[0] = sizes[0] // old * new
+    name = f"{value.name}/rows_{new}/{node.outputs[0].name}"
+    changed = ir.Value(name=name, shape=ir.Shape(sizes.shape), type=ir.TensorType(constant.dtype), const_value=ir.Tensor(sizes, name=name))
+    if node.graph is not None:
+        node.graph.register_initializer(changed)
+    node.replace_input_with(index, changed)
+    return True
+
 
 #: Batch sizes that are planned beside the model's own.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -3,9 +3,6 @@
 Our own bytes, since the vendor's layout is not public: docs/popef.md.
 """
 
-from stoker.backends.ipu.popef.append import append_opaque_blobs
-from stoker.backends.ipu.popef.blob_row import BlobWriter
-from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
 from stoker.backends.ipu.popef.model import Model, ModelBuilder, write_model
 from stoker.backends.ipu.popef.reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
 from stoker.backends.ipu.popef.schema import (
@@ -14,12 +11,14 @@ from stoker.backends.ipu.popef.schema import (
     DataType,
     Metadata,
     Option,
+    PackageHashMismatch,
+    PopefError,
     ProgramFlow,
     TensorDataInfo,
     TensorInfo,
     TensorType,
 )
-from stoker.backends.ipu.popef.writer import FileWriter, Mode, Writer
+from stoker.backends.ipu.popef.writer import BlobWriter, FileWriter, Mode, Writer, append_opaque_blobs
 
 __all__ = [
     "Anchor",

@@ -1,11 +1,16 @@
 """The framing that PopEF files share with other containers (`stoker.backends.containers.framing`); docs/popef.md has the table."""
 
-from stoker.backends.containers.errors import ContainerError
-from stoker.backends.containers.framing import MAX_INFO_BYTES, MAX_RECORDS, Compression, Framing, RecordHeader
-from stoker.backends.containers.messages import parse_message
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.containers.framing import (
+    MAX_INFO_BYTES,
+    MAX_RECORDS,
+    Compression,
+    ContainerError,
+    Framing,
+    RecordHeader,
+    parse_message,
+)
 from stoker.backends.ipu.popef.pb import popef_pb2 as pb
-from stoker.backends.ipu.popef.schema import BlobType
+from stoker.backends.ipu.popef.schema import BlobType, PopefError
 
 __all__ = ["CONTAINER_VERSION", "MAX_BLOBS", "MAX_INFLATED_OPAQUE_BYTES", "MAX_INFO_BYTES", "MAX_METADATA_BYTES", "POPEF"]
 

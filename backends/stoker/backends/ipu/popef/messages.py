@@ -10,12 +10,11 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from stoker.backends.containers import messages
-from stoker.backends.containers.errors import ContainerError
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.containers import framing
+from stoker.backends.containers.framing import ContainerError
 from stoker.backends.ipu.popef.layout import MAX_INFO_BYTES, MAX_METADATA_BYTES
 from stoker.backends.ipu.popef.pb import popef_pb2 as pb
-from stoker.backends.ipu.popef.schema import Anchor, BlobType, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
+from stoker.backends.ipu.popef.schema import Anchor, BlobType, DataType, Metadata, Option, PopefError, ProgramFlow, TensorInfo, TensorType
 
 #: What numpy holds, with room for the axis of a feed's samples.
 MAX_RANK = 32
@@ -205,7 +204,7 @@ def parse_message(kind: Callable[[], _Message], data: bytes, limits: Mapping[int
     Raises:
         PopefError: They are not one, or have more entries.
     """
-    return messages.parse_message(kind, data, limits, PopefError)
+    return framing.parse_message(kind, data, limits, PopefError)
 
 
 def make_message(kind: Callable[..., _Message], /, **fields: object) -> _Message:
@@ -215,7 +214,7 @@ def make_message(kind: Callable[..., _Message], /, **fields: object) -> _Message
         PopefError: A value does not fit its field: a negative count, text that is no Unicode.
     """
     try:
-        return messages.make_message(kind, **fields)
+        return framing.make_message(kind, **fields)
     except ContainerError as error:
         raise PopefError(error.reason) from error
 

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.popef.program_codec import read_program
 from stoker.backends.ipu.popef.reader import BlobReader, ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
-from stoker.backends.ipu.popef.schema import Metadata
+from stoker.backends.ipu.popef.schema import Metadata, PopefError
 from stoker.backends.ipu.popef.writer import Writer
 from stoker.backends.ipu.program import StaticProgram
 

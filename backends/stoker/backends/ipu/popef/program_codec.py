@@ -6,19 +6,25 @@
     ...       the graphs' ONNX bytes, one after the other
 
 The graphs stand apart so that what describes a program is read without them, and so that no message nears protobuf's 2 GiB.
+
+The package hash: which compiler an executable was made by. Poplar refuses executables of another build of itself. Here the hash names what
+a file's meaning depends on: the version of the program's format, raised by hand, and of the container. So the same sources give the same
+bytes on every machine and day.
 """
 
 import dataclasses
+import hashlib
 import io
 import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.layout import CONTAINER_VERSION
 from stoker.backends.ipu.popef.messages import make_message, parse_message
 from stoker.backends.ipu.popef.pb import ipu_program_pb2 as pb
-from stoker.backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
+from stoker.backends.ipu.popef.schema import PackageHashMismatch, PopefError
+from stoker.backends.ipu.program import FORMAT_VERSION, Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 
 MAGIC = b"IPUP"
 #: Far above what a plan of many IPUs takes: a tile is some three bytes, a step some twenty. Each takes ten times that in memory.
@@ -277,3 +283,26 @@ def _memory(message: pb.MemoryAccount) -> MemoryAccount:
         total_bytes=message.total_bytes,
         tile_bytes=tuple(message.tile_bytes),
     )
+
+
+def package_hash() -> str:
+    """Of this build: 32 hexadecimal digits."""
+    return hashlib.sha256(f"stoker ipu: program {FORMAT_VERSION}, container {CONTAINER_VERSION}".encode()).hexdigest()[:32]
+
+
+def check_package_hash(found: str, path: str = "") -> None:
+    """Whether an executable is of this build.
+
+    Args:
+        found: The hash it carries.
+        path: Its file, for the message.
+
+    Raises:
+        PackageHashMismatch: It is of another one; the text names both hashes.
+    """
+    if found != package_hash():
+        raise PackageHashMismatch(
+            f"the executable's package hash is {found or 'missing'}, this runtime's is {package_hash()}: compile the model again, "
+            "or set check_package_hash to false to try it all the same",
+            path=path,
+        )

@@ -4,10 +4,37 @@ The vendor's bytes are not public, so the container that carries these records i
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from stoker.backends.containers.framing import ContainerError
+
+
+class PopefError(ContainerError):
+    """A PopEF file that cannot be read or written as asked; `location`, called `blob` here too, says which blob of it."""
+
+    def __init__(self, reason: str, *, path: str = "", blob: str = "", location: str = "", offset: int | None = None) -> None:
+        """Takes the place under either name.
+
+        Args:
+            reason: What was wrong and what was expected.
+            path: The file; empty where there is none.
+            blob: Which blob, such as `blob 2 (DATA_TENSOR 'weights')`; empty where it is no blob's fault.
+            location: The same.
+            offset: Byte of the file where the trouble was found; None where it has no place.
+        """
+        super().__init__(reason, path=path, location=blob or location, offset=offset)
+
+    @property
+    def blob(self) -> str:
+        """Which blob; empty where it is no blob's fault."""
+        return self.location
+
+
+class PackageHashMismatch(PopefError):
+    """The executable was compiled by another version of the compiler than this runtime belongs to."""
 
 
 class BlobType(enum.IntEnum):
@@ -187,3 +214,24 @@ class TensorDataInfo:
 
     name: str
     tensor_info: TensorInfo
+
+
+def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The same names, repeated ones with a numeric suffix, as TensorFlow's writer names its anchors.
+
+    The first of its name keeps it; the next are `name_1`, `name_2`, ..., passing over names that stand elsewhere in the list. Metadata with
+    two anchors of one name are refused by the writer, so a compiler whose source may repeat names calls this first.
+    """
+    listed = tuple(names)
+    taken = set(listed)
+    seen: set[str] = set()
+    counts: dict[str, int] = {}
+    distinct: list[str] = []
+    for name in listed:
+        unique = name
+        while unique in seen or (unique != name and unique in taken):
+            counts[name] = counts.get(name, 0) + 1
+            unique = f"{name}_{counts[name]}"
+        seen.add(unique)
+        distinct.append(unique)
+    return tuple(distinct)

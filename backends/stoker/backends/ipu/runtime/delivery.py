@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.backends.ipu.runtime.gate import Gate
-from stoker.backends.ipu.runtime.streams import OutputStream
-from stoker.backends.ipu.runtime.tensor_manager import TensorManager
+from stoker.backends.ipu.runtime.streams import OutputStream, TensorManager
 from stoker.backends.simulated.pacing import Pacer
 
 Array = npt.NDArray[Any]

@@ -15,9 +15,8 @@ from stoker.backends.ipu.runtime.errors import (
     UnknownRuntimeError,
 )
 from stoker.backends.ipu.runtime.simulated_system import SimulatedIpu, SimulatedSystem
-from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.faults import Fault
-from stoker.backends.simulated.pacing import Timeline
+from stoker.backends.simulated.pacing import NS_PER_S, Timeline
 
 
 class LoadedProgramState(Protocol):

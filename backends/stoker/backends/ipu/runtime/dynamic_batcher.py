@@ -12,14 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.backends.ipu.popef.schema import Anchor
-from stoker.backends.ipu.runtime.data_desc import user_shape
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, SessionStopped
+from stoker.backends.ipu.runtime.executable import user_shape
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture, PendingOutputs
-from stoker.backends.ipu.runtime.micro_batches import MicroBatch, is_direct, reject_violation
-from stoker.backends.ipu.runtime.runner_io import GraphIo, RunnerIo
+from stoker.backends.ipu.runtime.runner_io import GraphIo, MicroBatch, RunnerIo, Selection, is_direct, reject_violation
 from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS, RuntimeConfig, nanoseconds
-from stoker.backends.ipu.runtime.selection import Selection
-from stoker.backends.simulated.clocks import WaitableClock
+from stoker.backends.simulated.pacing import WaitableClock
 
 R = TypeVar("R")
 

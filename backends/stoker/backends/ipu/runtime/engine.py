@@ -5,26 +5,68 @@ writes its outputs. In a fused program it reads the index first and then touches
 another sub-graph stay where they are, and the device starves until a timeout tells the host.
 """
 
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from stoker.backends.ipu.popef.schema import Anchor
-from stoker.backends.ipu.runtime.computation import Computation
 from stoker.backends.ipu.runtime.delivery import Delivery, OnStarved, Results
 from stoker.backends.ipu.runtime.device import Device, LoadedProgramState
-from stoker.backends.ipu.runtime.device_faults import apply_fault, garbage
-from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, RecoverableRuntimeError, SessionStopped, UnknownRuntimeError
 from stoker.backends.ipu.runtime.gate import Gate
-from stoker.backends.ipu.runtime.streams import zeros_of
-from stoker.backends.ipu.runtime.tensor_manager import TensorManager
+from stoker.backends.ipu.runtime.loaded_program import Computation
+from stoker.backends.ipu.runtime.queue_manager import QueueManager, TimeoutCallback
+from stoker.backends.ipu.runtime.simulated_system import RESETS
+from stoker.backends.ipu.runtime.streams import TensorManager, zeros_of
 from stoker.backends.simulated.faults import Fault, FaultKind
-from stoker.backends.simulated.pacing import Pacer, Pacing
+from stoker.backends.simulated.pacing import NS_PER_S, Pacer, Pacing
 
 Array = npt.NDArray[Any]
+
+#: How long the host waits for a device that hangs [P: Poplar's engine option hostSyncTimeout].
+HOST_SYNC_TIMEOUT_S = 300
+
+
+def apply_fault(fault: Fault, device: Device, gate: Gate) -> None:
+    """Lets `fault` happen at the beginning of a call; returns where the call goes on all the same.
+
+    REQUIRES: a system has accepted its plan.
+
+    Raises:
+        RecoverableRuntimeError: a reset is needed.
+        UnknownRuntimeError: the device is lost, or hung until the host gave up.
+        ApplicationRuntimeError: out of memory.
+        SessionStopped: the session was stopped while the device hung.
+    """
+    where = f"device {device.id}, execution {fault.execution} (injected)"
+    if fault.kind is FaultKind.RESET:
+        action = RESETS[fault.detail]
+        error = RecoverableRuntimeError(f"{where}: the device needs {action.value}", action)
+        device.break_down(error)
+        raise error
+    if fault.kind is FaultKind.LOST:
+        lost = UnknownRuntimeError(f"{where}: the device is lost")
+        device.break_down(lost, is_lost=True)
+        raise lost
+    if fault.kind is FaultKind.OUT_OF_MEMORY:
+        raise ApplicationRuntimeError(f"{where}: out of memory while the program ran")
+    if fault.kind is FaultKind.HANG:
+        if gate.wait_for(lambda: gate.is_stopping, gate.clock.now_ns() + HOST_SYNC_TIMEOUT_S * NS_PER_S):
+            raise SessionStopped(f"{where}: the session was stopped while the device hung")
+        hung = UnknownRuntimeError(f"{where}: no response for {HOST_SYNC_TIMEOUT_S} s (host sync timeout)")
+        device.break_down(hung)
+        raise hung
+
+
+def garbage(value: Array) -> Array:
+    """All bits set: NaN in floats, -1 or the largest number in integers."""
+    pattern = b"\x01" if value.dtype == np.bool_ else b"\xff"
+    return np.frombuffer(pattern * value.nbytes, value.dtype).reshape(value.shape)
 
 
 @dataclass(slots=True)
@@ -211,3 +253,73 @@ class Engine:
             return self._gate.flushes != self._flushes_seen
         self._flushes_seen = self._gate.flushes
         return False
+
+
+class MainLoop:
+    """At most one thread at a time. It knows nothing of the session, so that a session without references can be collected.
+
+    Attributes:
+        queues: Whose entries fail when the loop fails; None: there are none.
+        timeout_callback: Called with the queue at which the device starved.
+        timeout_ns: After how long; 0: never.
+        undelivered: Results that a stop kept from reaching the queues.
+    """
+
+    def __init__(self, name: str, gate: Gate) -> None:
+        """A loop that does not run yet; `name` is the thread's."""
+        self.queues: QueueManager | None = None
+        self.timeout_callback: TimeoutCallback | None = None
+        self.timeout_ns = 0
+        self.undelivered: deque[Results] = deque()
+        self._name = name
+        self._gate = gate
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread lives."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    def start(self, parts: EngineParts, calls: int | None) -> None:
+        """Runs `calls` calls of the main program on a thread of its own; None: until the gate stops."""
+        self._gate.reopen()
+        self._thread = threading.Thread(target=self._run, args=(parts, calls), name=self._name, daemon=True)
+        self._gate.device_threads.add(self._thread)
+        self._thread.start()
+
+    def connect(self, queues: QueueManager, timeout_callback: TimeoutCallback | None, timeout_ns: int) -> None:
+        """Serves `queues` from here on; those before fail, and what was computed for them is dropped. REQUIRES: it does not run."""
+        if self.queues is not None:
+            self.queues.disconnect_all()
+        self.undelivered.clear()
+        self.queues, self.timeout_callback, self.timeout_ns = queues, timeout_callback, timeout_ns
+
+    def on_starved(self, anchors: tuple[str, ...]) -> None:
+        """Tells the user the first of the queues that the device waits for. Called on a thread of the device."""
+        if self.queues is None or self.timeout_callback is None:
+            return
+        for name in anchors:
+            queue = self.queues.inputs.get(name) or self.queues.outputs.get(name)
+            if queue is not None:
+                self.timeout_callback(queue)
+                return
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits for the thread's end; whether it has ended. A thread of the device does not wait."""
+        thread = self._thread
+        if thread is not None and threading.current_thread() not in self._gate.device_threads:
+            thread.join(timeout_s)
+        return not self.is_running
+
+    def _run(self, parts: EngineParts, calls: int | None) -> None:
+        try:
+            Engine(parts).run(calls)
+        except SessionStopped:
+            pass  # it was stopped while it waited
+        except Exception as error:  # noqa: BLE001 - whatever a user's handler raised must reach those who wait
+            self._gate.fail(error)
+        if self._gate.error is not None:
+            self.undelivered.clear()
+            if self.queues is not None:
+                self.queues.fail_all(self._gate.error)

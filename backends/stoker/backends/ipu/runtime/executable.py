@@ -1,16 +1,66 @@
-"""`Executable`: a compiled model, read from PopEF and ready for a session."""
+"""`Executable`: a compiled model, read from PopEF and ready for a session.
+
+Whether a program and its metadata describe something that a device can run: asked once, before memory is taken for it. Files come from
+anywhere. What the compiler writes always passes; what does not would fail later, at some request, or ask this host for memory that no IPU
+has.
+"""
 
 import os
 from collections.abc import Sequence
-from typing import BinaryIO, TypeAlias
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TypeAlias
 
+import numpy as np
+
+from stoker.backends.ipu.hardware import SYSTEMS
 from stoker.backends.ipu.popef.model import Model, ModelBuilder
-from stoker.backends.ipu.popef.package_hash import check_package_hash as refuse_other_builds
+from stoker.backends.ipu.popef.program_codec import check_package_hash as refuse_other_builds
 from stoker.backends.ipu.popef.reader import Reader
-from stoker.backends.ipu.popef.schema import Anchor, Metadata, TensorType
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, TensorType
 from stoker.backends.ipu.program import StaticProgram
-from stoker.backends.ipu.runtime.consistency import refuse_contradictions
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
+
+#: The same fact in program and metadata, by the name in each.
+_SHARED = (
+    ("ipu_version", "ipu_version"),
+    ("num_ipus", "num_ipus"),
+    ("replication_factor", "replication_factor"),
+    ("batches_per_step", "device_iterations"),
+)
+
+
+def refuse_contradictions(program: StaticProgram, metadata: Metadata) -> None:
+    """Checks `program` against its metadata and against the system it was compiled for.
+
+    Raises:
+        ApplicationRuntimeError: they contradict each other; the text names the field, anchor or tile.
+    """
+    where = f"executable '{metadata.executable}'"
+    system = SYSTEMS.get(program.system)
+    if system is None:
+        raise ApplicationRuntimeError(f"{where} was compiled for system '{program.system}'; known are {', '.join(sorted(SYSTEMS))}")
+    for ours, theirs in _SHARED:
+        if getattr(program, ours) != getattr(metadata, theirs):
+            raise ApplicationRuntimeError(
+                f"{where}: the program's {ours} is {getattr(program, ours)}, the metadata's {theirs} {getattr(metadata, theirs)}"
+            )
+    for account in program.memory:
+        for tile, used in enumerate(account.tile_bytes):
+            if used > account.capacity_bytes:
+                raise ApplicationRuntimeError(
+                    f"{where}: Out of memory on tile {account.ipu * program.tiles_per_ipu + tile}: {used} bytes; "
+                    f"a tile has {account.capacity_bytes}"
+                )
+    ipus = program.num_ipus * program.replication_factor
+    most = ipus * program.tiles_per_ipu * system.tile_memory_bytes
+    for anchor in metadata.anchors:
+        info = anchor.tensor_info
+        if info.size_in_bytes > most:
+            raise ApplicationRuntimeError(
+                f"{where}: anchor '{anchor.name}' of shape {list(info.shape)} takes {info.size_in_bytes} bytes; "
+                f"its {ipus} IPU(s) have {most}"
+            )
+
 
 Path: TypeAlias = str | os.PathLike[str]
 Source: TypeAlias = Model | Path | Sequence[Path] | BinaryIO
@@ -108,3 +158,49 @@ def _model(source: Path | Sequence[Path] | BinaryIO, name: str | None) -> Model:
     else:
         reader.parse_stream(source)
     return ModelBuilder(reader).create_model(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataDesc:
+    """One input or output.
+
+    Attributes:
+        name: As `execute` takes it.
+        size_in_bytes: Of one compiled batch.
+        shape: Of one compiled batch, the rows of all replicas of a replicated executable together. A list of its own, as PopRT's is:
+            scripts put the rows that they mean into it.
+        data_type: Element type.
+        popef_contains_tensor_data: Whether the file holds data for it, so that `execute` may leave it out.
+    """
+
+    name: str
+    size_in_bytes: int
+    shape: list[int]
+    data_type: DataType
+    popef_contains_tensor_data: bool = False
+
+    def numpy_data_type(self) -> "np.dtype[Any]":
+        """The element type in numpy; 8-bit floats are their codes in uint8."""
+        return self.data_type.numpy
+
+
+def user_shape(anchor: Anchor) -> tuple[int, ...]:
+    """Shape of one compiled batch of `anchor`; a leading replica dimension is merged into the batch: [replicas, rows, ...] has
+    replicas x rows rows.
+    """
+    shape = anchor.tensor_info.shape
+    if anchor.is_per_replica and len(shape) > 1:
+        return (shape[0] * shape[1], *shape[2:])
+    return shape
+
+
+def describe(anchor: Anchor, *, has_data: bool) -> DataDesc:
+    """`anchor` as a user sees it."""
+    info = anchor.tensor_info
+    return DataDesc(
+        name=anchor.name,
+        size_in_bytes=info.size_in_bytes,
+        shape=list(user_shape(anchor)),
+        data_type=info.data_type,
+        popef_contains_tensor_data=has_data,
+    )

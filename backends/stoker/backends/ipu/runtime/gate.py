@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError
-from stoker.backends.simulated.clocks import WaitableClock
+from stoker.backends.simulated.pacing import WaitableClock
 
 
 class Gate:

@@ -17,19 +17,22 @@ from typing import Any
 
 import numpy.typing as npt
 
-from stoker.backends.ipu.runtime.data_desc import DataDesc
 from stoker.backends.ipu.runtime.device import Device
 from stoker.backends.ipu.runtime.device_manager import DeviceManager
 from stoker.backends.ipu.runtime.dynamic_batcher import DynamicBatcher
 from stoker.backends.ipu.runtime.errors import IpuRuntimeError
-from stoker.backends.ipu.runtime.executable import Executable, Source
-from stoker.backends.ipu.runtime.inference_future import InferenceFuture, Outputs, PendingOutputs, Waiters
-from stoker.backends.ipu.runtime.micro_batches import MicroBatch, cut
+from stoker.backends.ipu.runtime.executable import DataDesc, Executable, Source
+from stoker.backends.ipu.runtime.inference_future import (
+    InferenceFuture,
+    Outputs,
+    PendingOutputs,
+    RequestTracepoint,
+    RequestTracepoints,
+    Waiters,
+)
 from stoker.backends.ipu.runtime.replica import Replica
-from stoker.backends.ipu.runtime.request_tracepoints import RequestTracepoint, RequestTracepoints
-from stoker.backends.ipu.runtime.runner_io import RunnerIo
+from stoker.backends.ipu.runtime.runner_io import MicroBatch, RunnerIo, Selection, cut, select
 from stoker.backends.ipu.runtime.runtime_config import RuntimeConfig
-from stoker.backends.ipu.runtime.selection import Selection, select
 
 Array = npt.NDArray[Any]
 

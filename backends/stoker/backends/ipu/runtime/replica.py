@@ -29,13 +29,11 @@ from stoker.backends.ipu.runtime.errors import (
     SessionStopped,
 )
 from stoker.backends.ipu.runtime.inference_future import Waiters
-from stoker.backends.ipu.runtime.micro_batches import MicroBatch
-from stoker.backends.ipu.runtime.predicates import AnchorCallbackPolicy
 from stoker.backends.ipu.runtime.queue_manager import Queue, QueueManager
-from stoker.backends.ipu.runtime.runner_io import GraphIo, RunnerIo
+from stoker.backends.ipu.runtime.runner_io import GraphIo, MicroBatch, RunnerIo
 from stoker.backends.ipu.runtime.runtime_config import RuntimeConfig, nanoseconds
 from stoker.backends.ipu.runtime.session import Session, SessionState
-from stoker.backends.ipu.runtime.streams import zeros_of
+from stoker.backends.ipu.runtime.streams import AnchorCallbackPolicy, zeros_of
 
 Array = npt.NDArray[Any]
 

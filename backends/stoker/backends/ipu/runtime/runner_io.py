@@ -4,8 +4,8 @@ A fused executable has several sub-graphs with streams of their own, and one inp
 belongs to which sub-graph; its fusion map (an opaque blob) adds further names for them.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from stoker.backends.ipu.opaques import MODEL_FUSION, FusionMap, OpaqueError
 from stoker.backends.ipu.popef.schema import Anchor, TensorType
-from stoker.backends.ipu.runtime.data_desc import DataDesc, describe
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
-from stoker.backends.ipu.runtime.executable import Executable
+from stoker.backends.ipu.runtime.executable import DataDesc, Executable, describe, user_shape
 
 Array = npt.NDArray[Any]
 
@@ -141,3 +140,260 @@ def _aliases(executable: Executable) -> dict[str, str]:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A request by the streams' names.
+
+    Attributes:
+        graph: The sub-graph it is for.
+        inputs: Data by stream, of this sub-graph only.
+        outputs: Memory by stream, of this sub-graph only; None: the runner allocates it.
+        given_names: What the request called its outputs, by stream.
+        missing: Streams that the device will wait for in vain. Such a request times out.
+    """
+
+    graph: GraphIo
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array] | None
+    given_names: Mapping[str, str]
+    missing: tuple[str, ...]
+
+
+def select(
+    io: RunnerIo, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None, *, wants_all: bool, is_strict: bool = False
+) -> Selection:
+    """Looks up what a request names.
+
+    Args:
+        io: What the executable has.
+        inputs: By name or alias; the index of a fused executable may be left out if the other names identify it.
+        outputs: Likewise; None: all of the sub-graph.
+        wants_all: Whether every input and output of the executable must be there (`validate_io_params`).
+        is_strict: Whether missing streams of the sub-graph are refused at once; otherwise the device finds out.
+
+    Raises:
+        ApplicationRuntimeError: names do not exist or are missing, or no sub-graph is selected; says which.
+    """
+    fed = _by_stream(io, inputs, "input")
+    room = None if outputs is None else _by_stream(io, outputs, "output")
+    io.refuse_unknown(fed, room or ())
+    if wants_all:
+        _refuse_incomplete(io, fed, room)
+    graph = _graph(io, fed, room)
+    missing = [anchor.name for anchor in graph.inputs if anchor.name not in fed and anchor.name not in io.defaults]
+    own = [anchor.name for anchor in graph.outputs]
+    if room is not None and any(name not in own for name in room):
+        missing += [name for name in own if name not in room]
+    if missing and is_strict:
+        raise ApplicationRuntimeError(f"the request for sub-graph '{graph.name}' lacks {', '.join(missing)}")
+    if (
+        graph.inputs
+        and len(missing) >= len(graph.inputs)
+        and io.index_anchor is None
+        and not any(each.name in fed for each in graph.inputs)
+    ):
+        raise ApplicationRuntimeError(f"the request has no data for any input; expected {', '.join(missing)}")
+    return Selection(
+        graph=graph,
+        inputs={anchor.name: fed[anchor.name][1] for anchor in graph.inputs if anchor.name in fed},
+        outputs=None if room is None else {name: room[name][1] for name in own if name in room},
+        given_names={name: room[name][0] if room is not None and name in room else name for name in own},
+        missing=tuple(missing),
+    )
+
+
+def _by_stream(io: RunnerIo, arrays: Mapping[str, Array], kind: str) -> dict[str, tuple[str, Array]]:
+    found: dict[str, tuple[str, Array]] = {}
+    for given, array in arrays.items():
+        name = io.canonical(given)
+        if name in found:
+            raise ApplicationRuntimeError(f"{kind}s '{found[name][0]}' and '{given}' are the same stream '{name}': give one of them")
+        found[name] = (given, array)
+    return found
+
+
+def _refuse_incomplete(io: RunnerIo, fed: Mapping[str, object], room: Mapping[str, object] | None) -> None:
+    index = () if io.index_anchor is None else (io.index_anchor.name,)
+    lacking = [f"input '{name}'" for name in (*index, *io.inputs) if name not in fed and name not in io.defaults]
+    if room is not None:
+        lacking += [f"output '{name}'" for name in io.outputs if name not in room]
+    if lacking:
+        hint = "" if io.index_anchor is None else "; set validate_io_params to False to give those of one sub-graph of a fused executable"
+        raise ApplicationRuntimeError(f"the request lacks {', '.join(lacking)} of executable '{io.executable.name}'{hint}")
+
+
+def _graph(io: RunnerIo, fed: Mapping[str, tuple[str, Array]], room: Mapping[str, object] | None) -> GraphIo:
+    anchor = io.index_anchor
+    if anchor is None:
+        return next(iter(io.graphs.values()))
+    if anchor.name not in fed:
+        return _inferred(io, fed, room or ())
+    index = np.asarray(fed[anchor.name][1])
+    if index.dtype.kind not in "iu" or index.size == 0 or (index != index.flat[0]).any():
+        raise ApplicationRuntimeError(
+            f"input '{anchor.name}' is {index.dtype}{list(index.shape)}; expected one integer that selects a sub-graph, such as "
+            f"np.array([0], dtype=np.{anchor.tensor_info.data_type.numpy})"
+        )
+    number = int(index.flat[0])
+    if number not in io.graphs:
+        known = ", ".join(map(str, sorted(io.graphs)))
+        raise ApplicationRuntimeError(f"input '{anchor.name}' selects sub-graph {number}; the executable has {known}")
+    return io.graphs[number]
+
+
+def _inferred(io: RunnerIo, fed: Iterable[str], room: Iterable[str]) -> GraphIo:
+    given = {*fed, *room}
+    fitting = [graph for graph in io.graphs.values() if any(each.name in given for each in (*graph.inputs, *graph.outputs))]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(graph.name for graph in fitting) or "none"
+    raise ApplicationRuntimeError(
+        f"the request has no input '{io.index_anchor.name if io.index_anchor else ''}', and its other names do not tell which sub-graph "
+        f"is meant: they belong to {names}"
+    )
+
+
+OnEnd = Callable[[Exception | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """The data that the device takes at a time, on its way there.
+
+    Attributes:
+        graph: The sub-graph it is for.
+        inputs, outputs: Memory by stream, in the anchors' shapes.
+        missing: Streams without memory, which the device will wait for in vain.
+        on_end: Called when the outputs are written, or with the error; on a thread of the device.
+    """
+
+    graph: GraphIo
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    on_end: OnEnd
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class CutRequest:
+    """A request as whole micro-batches.
+
+    Attributes:
+        count: How many.
+        inputs, outputs: By stream, with a leading dimension that counts micro-batches.
+        results: What the request is completed with, by the names it used.
+        copies: Pairs of memory the device writes and memory of the user that cannot be written directly.
+    """
+
+    count: int
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    results: dict[str, Array]
+    copies: list[tuple[Array, Array]] = field(default_factory=list)
+
+    def part(self, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Inputs and outputs of micro-batch `number`."""
+        return (
+            {name: array[number, ...] for name, array in self.inputs.items()},
+            {name: array[number, ...] for name, array in self.outputs.items()},
+        )
+
+
+def cut(io: RunnerIo, selection: Selection) -> CutRequest:
+    """Cuts a request whose sizes must be whole multiples of the compiled batch.
+
+    Raises:
+        ApplicationRuntimeError: a shape or dtype is wrong; says which was expected.
+    """
+    anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
+    given = {**selection.inputs, **(selection.outputs or {})}
+    for name, array in given.items():
+        reject_violation(anchors[name], array)
+    count = _count({name: _multiple(anchors[name], array) for name, array in given.items()})
+    inputs = {name: _stacked(anchors[name], contiguous(array), count) for name, array in selection.inputs.items()}
+    inputs |= {
+        anchor.name: np.broadcast_to(io.defaults[anchor.name], (count, *anchor.tensor_info.shape))
+        for anchor in selection.graph.inputs
+        if anchor.name not in inputs and anchor.name in io.defaults
+    }
+    request = CutRequest(count, inputs, {}, {})
+    for anchor in selection.graph.outputs:
+        target = (selection.outputs or {}).get(anchor.name)
+        if target is None and anchor.name in selection.missing:
+            continue
+        memory = (
+            target if target is not None and is_direct(target) else np.zeros(multiplied(anchor, count), anchor.tensor_info.data_type.numpy)
+        )
+        if target is not None and memory is not target:
+            request.copies.append((memory, target))
+        if target is not None or selection.outputs is None:
+            request.results[selection.given_names[anchor.name]] = memory if target is None else target
+        request.outputs[anchor.name] = _stacked(anchor, memory, count)
+    return request
+
+
+def contiguous(array: Array) -> Array:
+    """`array` itself if its memory is contiguous, else a copy of it that is."""
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def is_direct(array: Array) -> bool:
+    """Whether the device can write `array` where it is."""
+    return array.flags.c_contiguous and array.flags.writeable
+
+
+def reject_violation(anchor: Anchor, array: object) -> None:
+    """Checks what does not depend on the size of the request.
+
+    Raises:
+        ApplicationRuntimeError: `array` is no array of the anchor's dtype, or is an output that cannot be written.
+    """
+    expected = anchor.tensor_info.data_type.numpy
+    if not isinstance(array, np.ndarray):
+        raise ApplicationRuntimeError(f"'{anchor.name}' is a {type(array).__name__}, expected a numpy array of {expected}")
+    if array.dtype != expected:
+        raise ApplicationRuntimeError(f"'{anchor.name}' is {array.dtype}, expected {expected}")
+    if anchor.type is TensorType.OUTPUT and not array.flags.writeable:
+        raise ApplicationRuntimeError(f"output '{anchor.name}' is read-only memory: the result is written there")
+
+
+def multiplied(anchor: Anchor, count: int) -> tuple[int, ...]:
+    """Shape of `count` compiled batches of `anchor`, as users see it."""
+    shape = user_shape(anchor)
+    if not shape:
+        return (count,) if count > 1 else ()
+    return (count * shape[0], *shape[1:])
+
+
+def _multiple(anchor: Anchor, array: Array) -> int:
+    """How many compiled batches `array` holds; 0: any number, a scalar input is the same for all."""
+    shape = user_shape(anchor)
+    if array.shape == anchor.tensor_info.shape:
+        return 1 if shape or anchor.type is TensorType.OUTPUT else 0
+    if not shape and array.ndim == 1 and array.size:
+        return int(array.size)
+    if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:] and array.shape[0] > 0 and array.shape[0] % shape[0] == 0:
+        return int(array.shape[0]) // shape[0]
+    rows = f"{shape[0]} x N" if shape else ""
+    wanted = f"[{', '.join([rows, *map(str, shape[1:])])}] for any whole N from 1" if shape else "a scalar"
+    raise ApplicationRuntimeError(
+        f"'{anchor.name}' has shape {list(array.shape)}, expected {wanted} (batching_dim allows other batch sizes)"
+    )
+
+
+def _count(multiples: Mapping[str, int]) -> int:
+    listed = {name: number for name, number in multiples.items() if number}
+    if len(set(listed.values())) > 1:
+        each = ", ".join(f"'{name}' {number}" for name, number in listed.items())
+        raise ApplicationRuntimeError(f"inputs and outputs hold different numbers of compiled batches: {each}")
+    return next(iter(listed.values()), 1)
+
+
+def _stacked(anchor: Anchor, memory: Array, count: int) -> Array:
+    """`memory` seen as micro-batches: the same bytes."""
+    shape = anchor.tensor_info.shape
+    if not shape and memory.ndim == 0 and count > 1:
+        return np.broadcast_to(memory, (count,))
+    return memory.reshape((count, *shape))

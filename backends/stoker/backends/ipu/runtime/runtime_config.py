@@ -3,6 +3,7 @@
 import datetime
 import enum
 import logging
+import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,74 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from stoker.backends.ipu.runtime.device import Device
-from stoker.backends.ipu.runtime.device_wait import DeviceWaitConfig, DeviceWaitStrategy
-from stoker.backends.ipu.runtime.session_config import SessionConfig
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
+
+
+class DeviceWaitStrategy(enum.Enum):
+    """Whether to wait for a device."""
+
+    NO_WAIT = "NO_WAIT"
+    WAIT_WITH_TIMEOUT = "WAIT_WITH_TIMEOUT"
+    WAIT_FOREVER = "WAIT_FOREVER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWaitConfig:
+    """How to wait for a device.
+
+    Attributes:
+        strategy: Whether, and how long.
+        timeout_s: For `WAIT_WITH_TIMEOUT`.
+        sleep_s: Longest pause between two tries; a device released in this process is noticed at once.
+    """
+
+    strategy: DeviceWaitStrategy = DeviceWaitStrategy.NO_WAIT
+    timeout_s: float = 0.0
+    sleep_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.timeout_s < math.inf or not 0 < self.sleep_s < math.inf:
+            raise ValueError(
+                f"waiting for a device needs a finite timeout_s >= 0 and sleep_s > 0, not {self.timeout_s} and {self.sleep_s}; "
+                "WAIT_FOREVER has no timeout"
+            )
+
+
+class LaunchPolicy(enum.Enum):
+    """When a session takes its device."""
+
+    IMMEDIATE = "Immediate"
+    """At construction: the executable is on the device when the constructor returns."""
+    DEFERRED = "Deferred"
+    """With `run_load_programs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig:
+    """How a session runs an executable.
+
+    Attributes:
+        check_package_hash: Whether to refuse an executable that another version compiled.
+        policy: When the device is taken.
+        wait_config: What to do when no device is free.
+        reloads_when_evicted: Whether the session loads its executable again when another one took the device; each reload takes
+            modelled time and is counted. Otherwise its next call fails.
+        numerics: Whether outputs are computed.
+        pacing: What the modelled time does to the run.
+        threads: Threads of this host that an operator may use.
+        custom_op_libraries: Shared libraries with custom operators; they run native code in this process.
+    """
+
+    check_package_hash: bool = True
+    policy: LaunchPolicy = LaunchPolicy.IMMEDIATE
+    wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
+    reloads_when_evicted: bool = True
+    numerics: Numerics = Numerics.REAL
+    pacing: Pacing = Pacing.NONE
+    threads: int = 1
+    custom_op_libraries: tuple[Path, ...] = ()
+
 
 #: `batching_dim` when requests must be whole multiples of the compiled batch.
 NO_BATCHING_DIM = 0xFFFFFFFF

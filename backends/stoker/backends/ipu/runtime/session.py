@@ -19,24 +19,25 @@ from types import TracebackType
 from stoker.backends.ipu.popef.schema import Anchor, TensorType
 from stoker.backends.ipu.runtime.device import Device
 from stoker.backends.ipu.runtime.device_manager import DeviceManager, reject_violation
-from stoker.backends.ipu.runtime.engine import EngineParts
+from stoker.backends.ipu.runtime.engine import EngineParts, MainLoop
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, RecoverableRuntimeError
 from stoker.backends.ipu.runtime.executable import Executable, Source
 from stoker.backends.ipu.runtime.gate import Gate
 from stoker.backends.ipu.runtime.loaded_program import LoadedProgram
-from stoker.backends.ipu.runtime.main_loop import MainLoop
-from stoker.backends.ipu.runtime.predicates import (
+from stoker.backends.ipu.runtime.queue_manager import QueueManager, TimeoutCallback
+from stoker.backends.ipu.runtime.runtime_config import LaunchPolicy, SessionConfig
+from stoker.backends.ipu.runtime.streams import (
     AnchorCallbackPolicy,
     AnchorPredicate,
+    HandledInput,
+    HandledOutput,
+    Handler,
+    TensorManager,
     bound,
     or_bind,
     pred_program_flow_main,
     pred_program_not_assigned,
 )
-from stoker.backends.ipu.runtime.queue_manager import QueueManager, TimeoutCallback
-from stoker.backends.ipu.runtime.session_config import LaunchPolicy, SessionConfig
-from stoker.backends.ipu.runtime.streams import HandledInput, HandledOutput, Handler
-from stoker.backends.ipu.runtime.tensor_manager import TensorManager
 from stoker.backends.simulated.pacing import Pacer
 
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 
 from stoker.backends.ipu.hardware import BY_VERSION
 from stoker.backends.ipu.runtime.errors import RecoveryAction
-from stoker.backends.simulated.clocks import HostClock, WaitableClock
 from stoker.backends.simulated.faults import FaultKind, FaultPlan
-from stoker.backends.simulated.pacing import Timeline
+from stoker.backends.simulated.pacing import HostClock, Timeline, WaitableClock
 
 DEFAULT_IPUS = 4
 MAX_IPUS = 1024  # a POD has 64 to 1024

@@ -1,15 +1,71 @@
 """The connections of the device's end of a stream: a queue, a user's handler, data of the PopEF file, or nothing.
 
 The device asks; nothing here waits. Where there is nothing yet, the device waits at the session's gate and asks again.
+
+Which anchors of a model a queue manager (or a user's handlers) serve, and which get nothing. A predicate looks at an anchor and answers
+with an `AnchorCallbackPolicy`; `or_bind` joins two.
 """
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker.backends.ipu.popef.schema import Anchor
+from stoker.backends.ipu.popef.schema import Anchor, Metadata, TensorType
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
+from stoker.backends.ipu.runtime.executable import Executable
+
+
+class AnchorCallbackPolicy(enum.Enum):
+    """The kinds of connections of a stream."""
+
+    BIND_USER_CB = enum.auto()
+    """The user's data: a queue or a handler."""
+    BIND_EMPTY_CB = enum.auto()
+    """Nothing: the device reads zeros, and what it writes is dropped."""
+
+
+AnchorPredicate = Callable[[Anchor], AnchorCallbackPolicy]
+
+
+def pred_program_flow_main(metadata: Metadata) -> AnchorPredicate:
+    """Binds anchors that a main program of `metadata` uses."""
+    main = frozenset(metadata.program_flow.main)
+    return lambda anchor: _bind_if(not main.isdisjoint(anchor.programs))
+
+
+def pred_program_not_assigned(anchor: Anchor) -> AnchorCallbackPolicy:
+    """Binds anchors that no program claims."""
+    return _bind_if(not anchor.programs)
+
+
+def or_bind(first: AnchorPredicate, second: AnchorPredicate) -> AnchorPredicate:
+    """Binds what either binds."""
+    user = AnchorCallbackPolicy.BIND_USER_CB
+    return lambda anchor: _bind_if(first(anchor) is user or second(anchor) is user)
+
+
+def bound(anchors: Iterable[Anchor], predicate: AnchorPredicate) -> list[Anchor]:
+    """The anchors that `predicate` binds.
+
+    Raises:
+        ApplicationRuntimeError: it returns something else than a policy; a bool would silently bind nothing.
+    """
+    found = []
+    for anchor in anchors:
+        policy = predicate(anchor)
+        if not isinstance(policy, AnchorCallbackPolicy):
+            raise ApplicationRuntimeError(f"the predicate says {policy!r} of anchor '{anchor.name}'; expected an AnchorCallbackPolicy")
+        if policy is AnchorCallbackPolicy.BIND_USER_CB:
+            found.append(anchor)
+    return found
+
+
+def _bind_if(is_bound: bool) -> AnchorCallbackPolicy:
+    return AnchorCallbackPolicy.BIND_USER_CB if is_bound else AnchorCallbackPolicy.BIND_EMPTY_CB
+
 
 Array = npt.NDArray[Any]
 #: Fills, or reads, the memory of one micro-batch of one anchor; called on the device's thread, may block.
@@ -110,3 +166,73 @@ class HandledOutput:
     def release(self, error: Exception | None) -> None:
         if error is None:
             self._handler(self._memory)
+
+
+class TensorManager:
+    """The streams of one session: tensor data of the file bound by name, the rest by the user."""
+
+    def __init__(self, executable: Executable, predicate: AnchorPredicate) -> None:
+        """Binds the inputs that the file has tensor data for and that `predicate` does not exclude.
+
+        Raises:
+            PopefError: the tensor data is damaged.
+            ApplicationRuntimeError: it does not fit its anchor, or the predicate returns something else than a policy.
+        """
+        self._executable = executable
+        self._inputs: dict[str, InputStream] = {}
+        self._outputs: dict[str, OutputStream] = {}
+        tensors = executable.model.tensors
+        for anchor in bound([anchor for anchor in executable.metadata.inputs if anchor.name in tensors], predicate):
+            reader = tensors[anchor.name]
+            info = reader.info.tensor_info
+            if info != anchor.tensor_info:
+                raise ApplicationRuntimeError(
+                    f"tensor data '{anchor.name}' has shape {list(info.shape)} and type {info.data_type.name}, its anchor "
+                    f"{list(anchor.tensor_info.shape)} and {anchor.tensor_info.data_type.name}"
+                )
+            self._inputs[anchor.name] = FixedInput(anchor, reader.array())
+        self._auto_bound = frozenset(self._inputs)
+
+    def user_inputs(self) -> tuple[Anchor, ...]:
+        """Inputs that the file has no data for: the user's to provide."""
+        return tuple(anchor for anchor in self._executable.metadata.inputs if anchor.name not in self._auto_bound)
+
+    def bind_input(self, stream: InputStream) -> None:
+        """Connects `stream` to its anchor, in place of what was connected."""
+        self._inputs[stream.anchor.name] = stream
+
+    def bind_output(self, stream: OutputStream) -> None:
+        """Connects `stream` to its anchor, in place of what was connected."""
+        self._outputs[stream.anchor.name] = stream
+
+    def bind_nothing(self, anchor: Anchor) -> None:
+        """Gives an anchor that is not connected zeros to read, or memory that is never read."""
+        if anchor.type is TensorType.INPUT:
+            self._inputs.setdefault(anchor.name, FixedInput(anchor, zeros_of(anchor)))
+        else:
+            self._outputs.setdefault(anchor.name, DroppedOutput(anchor))
+
+    def is_bound(self, anchor: Anchor) -> bool:
+        """Whether the anchor is connected."""
+        return anchor.name in self._inputs or anchor.name in self._outputs
+
+    def input(self, name: str) -> InputStream:
+        """The stream that feeds anchor `name`. REQUIRES: it is connected."""
+        return self._inputs[name]
+
+    def output(self, name: str) -> OutputStream:
+        """The stream that shows anchor `name`. REQUIRES: it is connected."""
+        return self._outputs[name]
+
+    def refuse_unbound(self, anchors: list[Anchor], program: str) -> None:
+        """Checks that `anchors` are connected before `program` runs.
+
+        Raises:
+            ApplicationRuntimeError: some are not; names all of them.
+        """
+        unbound = [anchor.name for anchor in anchors if not self.is_bound(anchor)]
+        if unbound:
+            raise ApplicationRuntimeError(
+                f"the {program} programs of executable '{self._executable.name}' use anchors that nothing is connected to: "
+                f"{', '.join(unbound)}; bind a queue (create_queue_manager) or a handler (set_user_input_handler, set_user_output_handler)"
+            )

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ServingError, Unavailable
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.schema import PopefError
 from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     Device,
@@ -20,9 +20,7 @@ from stoker.backends.ipu.runtime import (
 )
 from stoker.backends.ipu.serving.options import RunOptions
 from stoker.backends.ipu.timing import load_time_s
-from stoker.backends.simulated.serving.counters import DeviceCounters
-from stoker.backends.simulated.serving.executable import LoadedExecutable
-from stoker.backends.simulated.serving.pool import Lease
+from stoker.backends.simulated.serving.pool import DeviceCounters, Lease, LoadedExecutable
 
 Array = npt.NDArray[Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 from stoker.backends.api.figures import Figure
 from stoker.backends.ipu.runtime import Device, DeviceMetrics
 from stoker.backends.ipu.serving.executable import PopefExecutable
-from stoker.backends.simulated.serving.counters import BatchCounts, DeviceCounters
 from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
+from stoker.backends.simulated.serving.pool import BatchCounts, DeviceCounters
 
 #: The counts of a device, by its number (the id of its first IPU) and the field of `DeviceMetrics`.
 IpuCounters = DeviceCounters[Device, tuple[int, str]]

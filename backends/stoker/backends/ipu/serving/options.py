@@ -35,9 +35,8 @@ from pathlib import Path
 from stoker.backends.api.candidate import Violation
 from stoker.backends.ipu.runtime import RuntimeConfig, SimulatedSystem
 from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS
-from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.pacing import Pacing, VirtualClock
 from stoker.backends.simulated.serving.options import ParameterReader, SettingsReader
 
 MAX_PIPELINE_DEPTH = 16

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.figures import Figure
-from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.schema import PopefError
 from stoker.backends.ipu.runtime import (
     Device,
     DeviceConstraints,

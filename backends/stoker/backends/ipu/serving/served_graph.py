@@ -15,7 +15,7 @@ from stoker.backends.ipu.popef.schema import Anchor, TensorType
 from stoker.backends.ipu.popef.served_types import SERVED, castable_to
 from stoker.backends.ipu.program import SubGraph
 from stoker.backends.ipu.runtime import Executable
-from stoker.backends.ipu.runtime.data_desc import user_shape
+from stoker.backends.ipu.runtime.executable import user_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

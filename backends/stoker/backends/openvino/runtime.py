@@ -1,10 +1,26 @@
-"""OpenVINO's error texts, made fit for others' eyes: one line, no path of this host or of the machine that built the runtime."""
+"""OpenVINO's element types, errors and error texts. Needs no OpenVINO."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.backends.api.error_text import tidied
+from stoker.backends.api.tensor import DataType
+
+#: What its CPU plugin takes and gives. Strings are known to it, but a request that held one takes the process down when it ends (2026.4).
+SERVED: dict[str, DataType] = {
+    "boolean": DataType.BOOL, "u8": DataType.UINT8, "u16": DataType.UINT16, "u32": DataType.UINT32, "u64": DataType.UINT64,
+    "i8": DataType.INT8, "i16": DataType.INT16, "i32": DataType.INT32, "i64": DataType.INT64,
+    "f16": DataType.FP16, "f32": DataType.FP32, "f64": DataType.FP64, "bf16": DataType.BF16,
+}  # fmt: skip
+
+#: Types that the CPU plugin computes as INT32, and cuts to it without a word: a larger value must not get in.
+NARROWED = frozenset({DataType.INT64, DataType.UINT64, DataType.UINT32})
+
+
+#: All of its own errors come as RuntimeError; where the text of one holds a name that is not UTF-8, making a `str` of it fails instead.
+OPENVINO_ERRORS = (RuntimeError, UnicodeDecodeError)
+
 
 #: Where in the runtime's source it happened: `Exception from src/core.cpp:84:`, `Check 'x' failed at src/core/shape.hpp:299:`.
 _SOURCE_POSITION = re.compile(r"(?:Exception from|Check '[^'\n]{0,300}' failed at) \S{1,300}:\d+:\s*")

@@ -1,9 +1,24 @@
-"""ONNX Runtime's error texts, made fit for others' eyes: no path of this host or of the machine that built the runtime."""
+"""ONNX Runtime's errors: the classes that its Python interface raises, and texts without paths of this host.
+
+What ONNX Runtime's Python interface raises for what is wrong with a model, with a run, or with the memory that it takes. Its own classes
+have nothing above them but `Exception`, and there are more of them with each release: so they are taken from where they are defined. Beside
+them it raises RuntimeError and ValueError, also in the stead of one of its own whose text is not UTF-8.
+"""
 
 import re
 from pathlib import Path
 
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
 from stoker.backends.api.error_text import tidied
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    *(kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+    RuntimeError,
+    ValueError,
+    MemoryError,
+)
+
 
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 #: `/onnxruntime_src/.../gather.h:40 onnxruntime::Gather::Prepare(const X&, ...) const `: where in the runtime's source it happened.

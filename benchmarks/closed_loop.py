@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.ipu.runtime import DeviceManager, Executable, ModelRunner, RuntimeConfig, SimulatedSystem
-from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.pacing import NS_PER_S, Pacing
 
 Array = npt.NDArray[Any]
 
