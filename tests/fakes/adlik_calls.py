@@ -14,7 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFrontend
+from stoker.server.grpc_server import grpc_server
+from stoker.server.net.listeners import Frontend
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.protocols.adlik.service import AdlikService
@@ -98,9 +99,7 @@ def run(
     @asynccontextmanager
     async def served() -> AsyncIterator[Caller]:
         service = AdlikService(engine, bounds, settings or AdlikSettings())
-        fronts: list[GrpcFrontend | HttpFrontend] = [
-            GrpcFrontend(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())
-        ]
+        fronts: list[Frontend] = [grpc_server(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())]
         if http:
             fronts.append(HttpFrontend(engine, bounds, "127.0.0.1", 0, adlik=service))
         ports = [await front.start() for front in fronts]

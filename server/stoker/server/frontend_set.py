@@ -2,11 +2,10 @@
 
 import asyncio
 import dataclasses
-from typing import Protocol
 
 from stoker.server.endpoints import Endpoint
 from stoker.server.engine.interface import Engine
-from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, PortInUse
+from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions, PortInUse
 from stoker.server.net.settings import is_loopback
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
 from stoker.server.observability.logs import Logs
@@ -18,16 +17,6 @@ from stoker.server.rpc.restricted import Restrictions
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import metrics_path
 from stoker.server.web.settings import GrpcAddress
-
-
-class Frontend(Protocol):
-    """A protocol front."""
-
-    async def start(self) -> int:
-        """Binds and begins to serve; returns the real port."""
-
-    async def stop(self, grace_s: float) -> None:
-        """Takes no new work; what is in work may take `grace_s` more seconds."""
 
 
 class Frontends:
@@ -65,11 +54,11 @@ class Frontends:
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
         if config.grpc_port is not None:
-            from stoker.server.grpc_server import GrpcFrontend
+            from stoker.server.grpc_server import grpc_server
 
             ring = KeyRing("gRPC", tls.grpc, H2) if tls.grpc is not None and sockets.allow_tcp else None
             listeners = ListenOptions(ring=ring, socket_path=sockets.grpc, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
-            grpc = GrpcFrontend(
+            grpc = grpc_server(
                 engine,
                 limits,
                 config.grpc_address,

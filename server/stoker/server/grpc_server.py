@@ -1,10 +1,8 @@
-"""The gRPC front: the table of its methods, on the selected transport."""
-
-from typing import Protocol
+"""The gRPC frontend: the table of its methods, and the server of the selected transport."""
 
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
-from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions
 from stoker.server.protocols.adlik.service import AdlikService, adlik_methods
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.methods import kserve_methods
@@ -49,67 +47,41 @@ def grpc_methods(
     return method_table(restricted(served, restrictions))
 
 
-class _Server(Protocol):
-    """A transport."""
+def grpc_server(
+    engine: Engine,
+    limits: Limits,
+    address: str,
+    port: int,
+    *,
+    reflection: bool = False,
+    adlik: AdlikService | None = None,
+    extensions: Extensions | None = None,
+    settings: GrpcSettings | None = None,
+    tfs: TfsService | None = None,
+    listeners: ListenOptions = PLAIN_LISTENER,
+) -> Frontend:
+    """A server of `grpc_methods` that listens on `address:port` (port 0: any free one) once started, and wherever `listeners` says.
 
-    async def start(self) -> int: ...
+    Args:
+        engine: Runs the requests.
+        limits: Bounds on what clients send.
+        address: Where to listen.
+        port: Where to listen.
+        reflection: As `grpc_methods`.
+        adlik: As `grpc_methods`; None: with their default settings.
+        extensions: As `grpc_methods`.
+        settings: The transport and its settings; None: the defaults.
+        tfs: As `grpc_methods`.
+        listeners: What else it has: encryption, a Unix-domain socket.
+    """
+    adlik = adlik or AdlikService(engine, limits, AdlikSettings())
+    methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, tfs=tfs, reflection=reflection)
+    settings = settings or GrpcSettings()
+    # Imported as needed: the other transport's library is not loaded.
+    if settings.transport is Transport.H2:
+        from stoker.server.rpc.http2.server import H2Server
 
-    async def stop(self, grace_s: float) -> None: ...
+        return H2Server(methods, engine, limits, address, port, settings, listeners)
+    from stoker.server.rpc.grpcio.server import GrpcioServer
 
-
-class GrpcFrontend:
-    """Serves KServe v2, Adlik's and TensorFlow Serving's services, and `grpc.health.v1.Health`. Confined to: the event loop."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        limits: Limits,
-        address: str,
-        port: int,
-        *,
-        reflection: bool = False,
-        adlik: AdlikService | None = None,
-        extensions: Extensions | None = None,
-        settings: GrpcSettings | None = None,
-        tfs: TfsService | None = None,
-        listeners: ListenOptions = PLAIN_LISTENER,
-    ) -> None:
-        """Listens on `address:port` once started.
-
-        Args:
-            engine: Runs the requests.
-            limits: Bounds on what clients send.
-            address: Where to listen.
-            port: Where to listen; 0: any free one.
-            reflection: Whether the descriptors are served too.
-            adlik: Adlik's services; None: with their default settings.
-            extensions: KServe v2's extensions; None: with their default settings.
-            settings: The transport and its settings; None: the defaults.
-            tfs: TensorFlow Serving's services; None: with their default settings.
-            listeners: What else it has: encryption, a Unix-domain socket.
-        """
-        adlik = adlik or AdlikService(engine, limits, AdlikSettings())
-        methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, tfs=tfs, reflection=reflection)
-        settings = settings or GrpcSettings()
-        # Imported as needed: the other transport's library is not loaded.
-        self._server: _Server
-        if settings.transport is Transport.H2:
-            from stoker.server.rpc.http2.server import H2Server
-
-            self._server = H2Server(methods, engine, limits, address, port, settings, listeners)
-        else:
-            from stoker.server.rpc.grpcio.server import GrpcioServer
-
-            self._server = GrpcioServer(methods, engine, limits, address, port, settings, listeners)
-
-    async def start(self) -> int:
-        """Begins to serve; returns the real port.
-
-        Raises:
-            PortInUse: the port is taken. OSError: the address cannot be bound.
-        """
-        return await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
-        await self._server.stop(grace_s)
+    return GrpcioServer(methods, engine, limits, address, port, settings, listeners)

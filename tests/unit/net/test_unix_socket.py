@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFrontend
+from stoker.server.grpc_server import grpc_server
 from stoker.server.net.listeners import MAX_PATH_BYTES, ListenOptions, PortInUse, UnixSocket
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.web.http_server import HttpFrontend
@@ -116,7 +116,7 @@ def test_grpc_is_served_on_port_and_socket(tmp_path):
 
     async def main() -> None:
         options = ListenOptions(socket_path=path, socket_mode=0o620)
-        served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
+        served = grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
         port = await served.start()
         assert stat.S_IMODE(path.stat().st_mode) == 0o620
         for target in (f"127.0.0.1:{port}", f"unix:{path}"):
@@ -134,10 +134,10 @@ def test_socket_without_tcp_opens_no_port(tmp_path):
 
     async def main() -> None:
         options = ListenOptions(socket_path=path, has_port=False)
-        served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
+        served = grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
         assert await served.start() == 0
         with pytest.raises(PortInUse, match="in use"):
-            await GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options).start()
+            await grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options).start()
         await served.stop(1)
 
     asyncio.run(main())

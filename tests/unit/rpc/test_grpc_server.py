@@ -17,7 +17,7 @@ from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout,
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
-from stoker.server.grpc_server import GrpcFrontend, grpc_methods
+from stoker.server.grpc_server import grpc_methods, grpc_server
 from stoker.server.net.listeners import PortInUse
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.adlik.service import AdlikService
@@ -40,7 +40,7 @@ def rpc(channel: Channel, name: str) -> Callable[..., Any]:
 def run(scenario: Callable[[Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: bool) -> None:
     @asynccontextmanager
     async def served() -> AsyncIterator[Channel]:
-        front = GrpcFrontend(engine, limits or Limits(), "127.0.0.1", 0, settings=settings(), **options)
+        front = grpc_server(engine, limits or Limits(), "127.0.0.1", 0, settings=settings(), **options)
         port = await front.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -310,10 +310,10 @@ def test_reflection_is_served_only_if_enabled(on: bool):
 
 def test_occupied_port_is_named():
     async def main() -> None:
-        first = GrpcFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, settings=settings())
+        first = grpc_server(FakeEngine(), Limits(), "127.0.0.1", 0, settings=settings())
         port = await first.start()
         with pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is in use"):
-            await GrpcFrontend(FakeEngine(), Limits(), "127.0.0.1", port, settings=settings()).start()
+            await grpc_server(FakeEngine(), Limits(), "127.0.0.1", port, settings=settings()).start()
         await first.stop(0)
 
     asyncio.run(main())
@@ -330,7 +330,7 @@ def test_stop_drains_calls():
             await go.wait()
 
         fake.before = wait
-        front = GrpcFrontend(engine, Limits(), "127.0.0.1", 0, settings=settings())
+        front = grpc_server(engine, Limits(), "127.0.0.1", 0, settings=settings())
         port = await front.start()
         async with asyncio.timeout(20), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = rpc(channel, "ModelInfer")(infer_request())

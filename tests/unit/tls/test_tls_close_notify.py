@@ -6,7 +6,7 @@ import pytest
 import uvloop
 
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFrontend
+from stoker.server.grpc_server import grpc_server
 from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.alerts import wait_closed
@@ -26,7 +26,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x
 def test_clients_without_close_notify_do_not_delay_a_stop(kind, server_pair, authority: Authority):
     async def main() -> None:
         ring = KeyRing(kind, PemFiles(cert=server_pair.cert, key=server_pair.key), H2 if kind == "grpc" else HTTP_1)
-        front = GrpcFrontend if kind == "grpc" else HttpFrontend
+        front = grpc_server if kind == "grpc" else HttpFrontend
         served = front(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
         port = await served.start()
         greeting = PREFACE if kind == "grpc" else b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"

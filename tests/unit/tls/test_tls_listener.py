@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFrontend
+from stoker.server.grpc_server import grpc_server
 from stoker.server.net.listeners import Listeners, ListenOptions
 from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
@@ -186,7 +186,7 @@ def test_client_without_a_certificate_is_rejected_by_mutual_tls(run, authority: 
 def test_alpn_selects_h2_on_the_grpc_port(offered, is_served, server_pair, authority: Authority):
     async def main() -> None:
         ring = KeyRing("gRPC", PemFiles(cert=server_pair.cert, key=server_pair.key), H2)
-        served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
+        served = grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
         port = await served.start()
         context = trusting(authority)
         if offered:

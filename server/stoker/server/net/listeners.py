@@ -11,12 +11,26 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.settings import SOCKET_MODE
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.listener import TlsListener
+
+
+class Frontend(Protocol):
+    """A server of one protocol."""
+
+    async def start(self) -> int:
+        """Binds and begins to serve; returns the real port, 0 if it has none.
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new work; what is in work may take `grace_s` more seconds, then it is cut off."""
 
 
 class PortInUse(OSError):

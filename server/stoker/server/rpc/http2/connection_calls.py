@@ -18,7 +18,7 @@ from stoker.server.net.http2.events import (
 )
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.observability.recorder import GoawayReason
-from stoker.server.rpc.http2.call import H2Call, RefusedCall
+from stoker.server.rpc.http2.call import H2Call, RefusedCall, UnaryCall
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.peer_monitor import PeerMonitor, UnflushedResponses
 from stoker.server.rpc.http2.responses import (
@@ -30,7 +30,6 @@ from stoker.server.rpc.http2.responses import (
     refusal_block,
 )
 from stoker.server.rpc.http2.streamed_call import StreamedCall
-from stoker.server.rpc.http2.unary_call import UnaryCall
 from stoker.server.rpc.method import Kind, MethodTable
 from stoker.server.rpc.refusal import CallFault, rejection_of
 from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
