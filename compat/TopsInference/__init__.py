@@ -29,12 +29,9 @@ from TopsInference.device_memory import (
     mem_h2d_copy,
 )
 from TopsInference.error_manager import ErrorManager, create_error_manager
-from TopsInference.optimizer import Optimizer, create_optimizer
-from TopsInference.owned_devices import device, release_device, set_device
-from TopsInference.parser import Parser, create_parser
+from TopsInference.owned_devices import PyFuture, create_stream, destroy_stream, device, release_device, set_device, synchronize_stream
+from TopsInference.parser import Optimizer, Parser, create_optimizer, create_parser
 from TopsInference.py_engine import PyEngine, load
-from TopsInference.py_future import PyFuture
-from TopsInference.streams import create_stream, destroy_stream, synchronize_stream
 
 warn_beside_real("TopsInference")
 

@@ -10,8 +10,7 @@ from stoker.backends.gcu.runtime.errors import Status, StatusError
 from stoker.backends.gcu.runtime.stream import Stream
 from TopsInference.constants import MemcpyKind
 from TopsInference.error_manager import recorded
-from TopsInference.owned_devices import owned_device
-from TopsInference.streams import checked_stream
+from TopsInference.owned_devices import checked_stream, owned_device
 
 
 class _Blocks:

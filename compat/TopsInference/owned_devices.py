@@ -5,15 +5,18 @@ what the main thread owns.
 """
 
 import atexit
+import concurrent.futures
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from stoker.backends.gcu.runtime.card import ProcessMark
 from stoker.backends.gcu.runtime.device import Device
-from stoker.backends.gcu.runtime.errors import Status, StatusError
+from stoker.backends.gcu.runtime.errors import Status, StatusError, StreamTimeout
+from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.runtime.system import process_system
-from TopsInference.error_manager import recorded
+from TopsInference.error_manager import record, recorded
 
 
 class _Owners:
@@ -124,3 +127,92 @@ def owned_device(purpose: str) -> Device:
 def find_device() -> Device | None:
     """As `owned_device`; None where there is none."""
     return _owners.newest()
+
+
+@recorded
+def create_stream() -> Stream:
+    """A stream of this thread's device.
+
+    Raises:
+        StatusError: no device is set, or its card has as many streams as it can have.
+    """
+    return owned_device("create_stream").create_stream()
+
+
+@recorded
+def synchronize_stream(stream: Stream) -> bool:
+    """Returns when all that was queued on `stream` has ended.
+
+    Raises:
+        StatusError: the first failure since the last call.
+    """
+    checked_stream(stream, "synchronize_stream").synchronize()
+    return True
+
+
+@recorded
+def destroy_stream(stream: Stream) -> bool:
+    """Ends `stream`; what has not begun is dropped.
+
+    Raises:
+        StatusError: it is no stream, or was destroyed before.
+    """
+    if checked_stream(stream, "destroy_stream").is_closed:
+        raise StatusError(Status.TIF_INVALID_PARAM, f"destroy_stream: stream {stream.number} is destroyed already")
+    stream.close()
+    return True
+
+
+def checked_stream(stream: Any, purpose: str) -> Stream:
+    """`stream`, which came from a user.
+
+    Raises:
+        StatusError: it is none.
+    """
+    if not isinstance(stream, Stream):
+        raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: a stream from create_stream is needed, not {type(stream).__name__}")
+    return stream
+
+
+class PyFuture:
+    """Any thread may use it."""
+
+    def __init__(self, future: "concurrent.futures.Future[list[Any]]", stream: Stream | None) -> None:
+        self._future = future
+        self._stream = stream
+
+    def get(self, timeout_s: float | None = None) -> list[Any]:
+        """The outputs, once the run has ended. If it failed, its stream takes new work again after this.
+
+        Raises:
+            StreamTimeout: it has not ended in that time; it goes on.
+            StatusError: it failed.
+        """
+        try:
+            return self._future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            late = StreamTimeout(f"a run has not ended in {timeout_s} s")
+            record(late)
+            raise late from None
+        except StatusError as error:
+            record(error)
+            if self._stream is not None:
+                self._stream.acknowledge(error)
+            raise
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """As `get`, for a caller that has the outputs already."""
+        self.get(timeout_s)
+        return True
+
+    def status(self) -> Status:
+        """How the run ended; it is waited for."""
+        try:
+            self.get()
+        except StatusError as error:
+            return error.status
+        return Status.TIF_SUCCESS
+
+    def done(self) -> bool:
+        """Whether the run has ended."""
+        return self._future.done()

@@ -17,11 +17,8 @@ from stoker.backends.gcu.runtime.stream import Stream
 from TopsInference.constants import BY_DATA_TYPE, BufferType, DType
 from TopsInference.device_memory import block_at
 from TopsInference.error_manager import recorded
-from TopsInference.host_arrays import check_outputs, fill_outputs, gathered_samples, given_arrays
-from TopsInference.host_runs import run_on_host, sample_count, submit_on_host
-from TopsInference.owned_devices import find_device, owned_device
-from TopsInference.py_future import PyFuture
-from TopsInference.streams import checked_stream
+from TopsInference.host_runs import check_outputs, fill_outputs, gathered_samples, given_arrays, run_on_host, sample_count, submit_on_host
+from TopsInference.owned_devices import PyFuture, checked_stream, find_device, owned_device
 
 _HOST = BufferType.TIF_ENGINE_RSC_IN_HOST_OUT_HOST
 _DEVICE = BufferType.TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE

@@ -6,13 +6,10 @@ here, under its own name and, below, under PopRT's where that differs.
 
 import stoker_compat.device_wait
 
-from poprt.runtime.fusion_runner import ModelFusionRunner, ModelFusionRunnerConfig
 from poprt.runtime.host_concat_runner import HostConcatConfig, HostConcatRunner, HostConcatRunnerConfig
-from poprt.runtime.light_runner import LightRunner, LightRunnerConfig
 from poprt.runtime.pack_runner import PackRunner
-from poprt.runtime.packing import PackAlgorithm
-from poprt.runtime.packing_config import PackRunnerConfig
-from poprt.runtime.runner import Runner
+from poprt.runtime.packing import PackAlgorithm, PackRunnerConfig
+from poprt.runtime.runner import LightRunner, LightRunnerConfig, ModelFusionRunner, ModelFusionRunnerConfig, Runner
 from stoker.backends.ipu import runtime as _stoker
 from stoker.backends.ipu.runtime import *  # noqa: F403 - its __all__ is the list
 from stoker.backends.ipu.runtime import ApplicationRuntimeError, RecoverableRuntimeError, UnknownRuntimeError

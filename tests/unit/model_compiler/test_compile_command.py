@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_compiler.callback import PAUSE_S, RETRIES, check_url, send_result
-from model_compiler.command import main
+from model_compiler.command import PAUSE_S, RETRIES, check_url, main, send_result
 
 from stoker.compiler.errors import OptionError
 from tests.fakes.compile_requests import Devices

@@ -7,9 +7,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_compiler.environment import request_fields
-from model_compiler.kinds import BuildFlag, Layout
-from model_compiler.request import NO_EFFECT, read_request
+from model_compiler.request import NO_EFFECT, BuildFlag, Layout, read_request, request_fields
 
 from stoker.compiler.errors import OptionError
 

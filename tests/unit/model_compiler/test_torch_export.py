@@ -54,7 +54,7 @@ def served(folder: Path) -> tuple[onnxruntime.InferenceSession, np.ndarray]:
 def test_missing_pytorch_is_named_with_the_package_to_install(
     devices: Devices, failure: Any, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_compiler.torch_export.importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr("model_compiler.importing.importlib.util.find_spec", lambda name: None if name == "torch" else object())
     for name, fields in (("m.pt2", {}), ("m.pth", {"script_path": str(script)})):
         (tmp_path / name).write_bytes(b"")
         text = failure(input_model=str(tmp_path / name), **fields)
