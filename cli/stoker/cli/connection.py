@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.output import CommandFailed, ExitCode
 
 #: What both HTTP and gRPC take; gRPC's binary metadata (`-bin`) has no text form.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(?<!-bin)")

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from stoker.cli.connection import connected
-from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url
-from stoker.cli.output import print_json, print_line
+from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line
 
 _LOAD_TIMEOUT_S = 600.0
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stoker.cli.connection import connected, read_headers
-from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
-from stoker.cli.output import print_json, print_line, print_table
+from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, print_table
 from stoker.cli.protocols import ProtocolOption, predicting, target
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def infer(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Run one inference. Values are cast and shaped to what the model's metadata asks for; a missing batch dimension is added."""
-    from stoker.cli.inputs import PictureOptions, read_inputs
-    from stoker.cli.parameters import read_parameters
+    from stoker.cli.inputs import PictureOptions, read_inputs, read_parameters
     from stoker.cli.pictures import Scale
 
     pictures = PictureOptions(None if scale is None else Scale.parse(scale), invert)

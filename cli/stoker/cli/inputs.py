@@ -1,6 +1,8 @@
-"""`--input NAME=VALUE` as an array of the type and shape that the model's metadata asks for."""
+"""`--input NAME=VALUE` as an array of the type and shape of the model's metadata, and `--param NAME=VALUE` as a parameter."""
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.output import CommandFailed, ExitCode
 from stoker.cli.pictures import SUFFIXES, PictureLayout, Scale, read_picture
 
 if TYPE_CHECKING:
@@ -170,3 +172,41 @@ def _typed(array: Array, datatype: str) -> "TensorLike":
     from stoker_client import TypedArray, float32_to_bf16
 
     return TypedArray(float32_to_bf16(array), "BF16") if datatype == "BF16" else array
+
+
+ParameterValue = bool | int | float | str
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,19})")
+
+
+def read_parameters(assignments: Sequence[str] | None) -> dict[str, ParameterValue]:
+    """The parameters of the options, by name.
+
+    `true` and `false` are truth values, what looks like a number is one, a JSON string (`"7"`) is its text, and anything else is text as
+    it stands.
+
+    Raises:
+        CommandFailed: another form, or a name that stands twice.
+    """
+    parameters: dict[str, ParameterValue] = {}
+    for assignment in assignments or ():
+        name, equals, text = assignment.partition("=")
+        if not (name and equals):
+            raise CommandFailed(f"--param {assignment}: expected NAME=VALUE, such as sequence_id=7", ExitCode.USAGE)
+        if name in parameters:
+            raise CommandFailed(f"--param {name} is given twice", ExitCode.USAGE)
+        parameters[name] = _value(text)
+    return parameters
+
+
+def _value(text: str) -> ParameterValue:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if text.startswith(("[", "{")):  # no value of a parameter
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    # NaN and Infinity are no values of parameters, nor is null: what was written is text then.
+    is_value = isinstance(value, bool | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_value else text

@@ -13,17 +13,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from stoker.cli.bench.command import bench
-from stoker.cli.check import check
-from stoker.cli.compile import run_compile
 from stoker.cli.control import load, unload
-from stoker.cli.describe import config, metadata, version
-from stoker.cli.dump import dump
-from stoker.cli.failure import CommandFailed, ExitCode
-from stoker.cli.help_page import Command, Group
+from stoker.cli.files import check, dump
 from stoker.cli.infer import infer
-from stoker.cli.models import models
-from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
-from stoker.cli.output import print_line, printable
+from stoker.cli.models import config, metadata, models
+from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Command, Group, Headers, Timeout, Url
+from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, printable
 from stoker.cli.status import status
 
 #: Options with a value that every command which talks to a server takes.
@@ -31,6 +26,16 @@ _SHARED = ("--url", "--api-key", "--header", "--timeout")
 
 #: What the library that reads options puts before its reasons.
 _LIBRARY_WORDS = "Value error, "
+
+_COMPILE_HELP = """usage: stoker compile --target TARGET -i MODEL [options]
+
+Convert an ONNX model and compile it for an IPU, a GCU or a CPU.
+
+The compiler is an optional part of Stoker and is not installed here (the package {package} is missing).
+  pip install 'stoker[compile]'      installs it
+  stoker compile --help              then lists all options
+"""
+_COMPILE_PACKAGES = frozenset({"onnx", "onnx_ir", "onnxscript", "ml_dtypes", "yaml"})
 
 app = typer.Typer(
     name="stoker",
@@ -69,7 +74,17 @@ def serve(context: typer.Context) -> None:
 @app.command("compile", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def compile_model(context: typer.Context) -> None:
     """Convert and compile an ONNX model for an IPU, a GCU or a CPU (see `stoker compile --help`)."""
-    run_compile(context.args)
+    _compile(context.args)
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the installed versions."""
+    versions = {name: installed_version(name) for name in ("stoker", "stoker-client")}
+    if as_json:
+        print_json(versions)
+    else:
+        for name, text in versions.items():
+            print_line(f"{name} {text}")
 
 
 for _command in (check, dump, models, status, infer, bench, metadata, config, load, unload, version):
@@ -83,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _serve(words[1:])
     try:
         if words[:1] == ["compile"]:
-            run_compile(words[1:])
+            _compile(words[1:])
         code = app(_hoisted(_spelled(words)), prog_name="stoker", standalone_mode=False)
     except CommandFailed as failure:
         _fail(failure.message, failure.exit_code)
@@ -100,6 +115,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         _fail(error.format_message().replace(_LIBRARY_WORDS, ""), ExitCode.USAGE)
     sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _compile(arguments: Sequence[str]) -> NoReturn:
+    """Runs the compiler and ends the process with its exit code.
+
+    Raises:
+        CommandFailed: the packages that compiling needs are not installed.
+    """
+    try:
+        from stoker.compiler.cli import main
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _COMPILE_PACKAGES:
+            raise
+        if {"--help", "-h"} & set(arguments):
+            sys.stdout.write(_COMPILE_HELP.format(package=error.name))
+            sys.exit(0)
+        raise CommandFailed(f"compiling needs the package {error.name}: install stoker with its extra, 'stoker[compile]'") from error
+    sys.exit(main(arguments))
 
 
 def _serve(arguments: Sequence[str]) -> NoReturn:

@@ -1,8 +1,9 @@
-"""Options that many commands share, declared once."""
+"""Options that many commands share, declared once, and the classes of commands that list options."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 DEFAULT_URL = "grpc://127.0.0.1:8500"
 DEFAULT_TIMEOUT_S = 30.0
@@ -38,3 +39,27 @@ Timeout = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Model = Annotated[str, typer.Argument(help="Model name.", show_default=False)]
 Version = Annotated[int | None, typer.Option("--version", min=0, help="Model version; default: the server's choice.", show_default=False)]
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """The library would name the type `<bool>` behind each flag, `--help` among them, as if a value were to follow."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command that helps in this way."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See `TyperCommand`."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """The command that has the others."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See `TyperGroup`."""
+        return _without_types_of_flags(super().get_params(ctx))

@@ -1,10 +1,36 @@
-"""What commands print on stdout: tables on a terminal, aligned text in a pipe, JSON on request."""
+"""What commands print: tables on a terminal, aligned text in a pipe, JSON on request; one line and an exit code for a failure."""
 
+import enum
 import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+class ExitCode(enum.IntEnum):
+    """What became of a command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CANNOT_CONNECT = 3
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """Ends the command with one line and an exit code.
+
+    Attributes:
+        message: The line.
+        exit_code: What the process ends with.
+    """
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+
 
 STATE_STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVAILABLE": "red", "yes": "green", "no": "red"}
 #: Between two columns of a drawn table.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.output import CommandFailed, ExitCode
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stoker.cli.connection import SOCKET_SCHEME, reported_failures, tls_for
-from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.options import DEFAULT_URL
+from stoker.cli.output import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
     from stoker_client.predict_client import PredictClient

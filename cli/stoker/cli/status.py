@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from stoker.cli.connection import connected
-from stoker.cli.failure import ExitCode
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
-from stoker.cli.output import print_json, print_line, print_table
+from stoker.cli.output import ExitCode, print_json, print_line, print_table
 
 _COLUMNS = {
     "model": "model",

@@ -11,7 +11,7 @@ from stoker.cli.bench.levels import Level
 from stoker.cli.bench.loops import MOST_TEXTS, Samples, Trip
 from stoker.cli.bench.report import print_outcomes, write_csv
 from stoker.cli.bench.server_times import between, read
-from stoker.cli.failure import CommandFailed
+from stoker.cli.output import CommandFailed
 
 
 def figures(rate=100.0, mean_us=1000.0, requests=100):

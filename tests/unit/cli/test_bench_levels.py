@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cli.bench.levels import Level, levels
-from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.output import CommandFailed, ExitCode
 
 
 @pytest.mark.parametrize(

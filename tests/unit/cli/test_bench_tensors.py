@@ -5,7 +5,7 @@ import pytest
 
 from stoker.cli.bench.filling import Filling
 from stoker.cli.bench.tensors import TensorPlan, make_inputs, parse_shapes, rows_of
-from stoker.cli.failure import CommandFailed
+from stoker.cli.output import CommandFailed
 
 
 def model(*inputs):

@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cli.connection import tls_for
-from stoker.cli.failure import CommandFailed
+from stoker.cli.output import CommandFailed
 from stoker.cli.protocols import Protocol, target
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.inputs import PictureOptions, read_inputs
+from stoker.cli.output import CommandFailed, ExitCode
 from stoker.cli.pictures import Scale
 from stoker_client import TypedArray, bf16_to_float32, float32_to_bf16
 

@@ -10,9 +10,8 @@ import typer
 from stoker.cli.bench.filling import Filling
 from stoker.cli.bench.levels import levels
 from stoker.cli.connection import read_headers
-from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
-from stoker.cli.output import print_json
+from stoker.cli.output import CommandFailed, ExitCode, print_json
 from stoker.cli.protocols import Protocol, ProtocolOption, TensorFormat, predicting, target
 
 if TYPE_CHECKING:

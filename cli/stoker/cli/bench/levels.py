@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.output import CommandFailed, ExitCode
 
 #: Levels of one run, and the highest load of either kind: beyond these the tool measures itself.
 MOST_LEVELS = 64

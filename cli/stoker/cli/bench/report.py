@@ -6,8 +6,7 @@ from pathlib import Path
 
 from stoker.cli.bench.figures import PERCENTILES, Outcome
 from stoker.cli.bench.levels import Level
-from stoker.cli.failure import CommandFailed
-from stoker.cli.output import print_line, print_table
+from stoker.cli.output import CommandFailed, print_line, print_table
 
 #: A load generator at this part of a core, or late by that much, measures itself.
 _BUSY_CLIENT = 0.9

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoker.cli.bench.filling import Filling
-from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.output import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
     from stoker_client.tensors import TensorLike
