@@ -16,7 +16,6 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.backends.testing.samples import signature
 from stoker.server.core.request import InferRequest
-from stoker.server.execution.worker import run_batch
 from stoker.server.scheduling.outcomes import FAILURES_PER_S, FailureLog
 from tests.unit.scheduling.test_scheduler import Rig
 
@@ -109,7 +108,7 @@ def test_the_inputs_of_a_failed_batch_are_freed_without_the_garbage_collector(re
     watched = [weakref.ref(array) for array in arrays]
     asked = [InferRequest("m", {"x": array}, ("x",), served) for array in arrays]
     del arrays
-    result = run_batch(processor, asked)
+    result = processor.process(asked)
     log = FailureLog("m", 1)
     for request, outcome in zip(asked, result.outcomes, strict=True):
         assert isinstance(outcome, BackendFailed)

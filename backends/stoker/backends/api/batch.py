@@ -177,14 +177,17 @@ class BatchProcessor:
         ]
 
     def process(self, items: Sequence[Share]) -> BatchResult:
-        """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
+        """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises.
+
+        SystemExit and the like become failures, too: they must not end the thread, whose batch is owed its responses.
+        """
         result = BatchResult([])
         try:
             result.outcomes = self.run_together(items, result)
             return result
         except ServingError as error:
             failure: ServingError = error
-        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
+        except BaseException as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
             failure = as_failure(error)
         if len(items) == 1:
             result.outcomes.append(failure)
@@ -210,7 +213,7 @@ class BatchProcessor:
             return self.run_together(items, result)
         except ServingError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
+        except BaseException as error:  # noqa: BLE001 - as above
             return as_failure(error)
 
     def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
@@ -353,7 +356,7 @@ def _union(items: Sequence[Share]) -> tuple[str, ...]:
     return first
 
 
-def as_failure(error: Exception) -> BackendFailed:
+def as_failure(error: BaseException) -> BackendFailed:
     """The failure a client sees; the original is its cause, for the log. An OSError's text holds a path, its strerror does not."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     failure = BackendFailed(f"{type(error).__name__}: {text}" if text else type(error).__name__)

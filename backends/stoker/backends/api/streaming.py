@@ -32,13 +32,10 @@ class StreamingProcessor(BatchProcessor):
         super().__init__(instance, signature, clock)
         self._streaming = cast("StreamingInstance", instance)
 
-    def process(self, items: Sequence[Share]) -> BatchResult:
+    def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
         if not self._signature.is_decoupled:
-            return super().process(items)
-        result = BatchResult(outcomes=[])
-        for item in items:
-            result.outcomes.append(self._respond(item, result))
-        return result
+            return super().run_together(items, result)
+        return [self._respond(item, result) for item in items]
 
     def _respond(self, item: Share, result: BatchResult) -> Outcome:
         start_ns = self._clock.now_ns()
@@ -53,7 +50,7 @@ class StreamingProcessor(BatchProcessor):
                         break
         except ServingError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this request's failure
+        except BaseException as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this request's failure
             return as_failure(error)
         finally:
             result.infer_ns += self._clock.now_ns() - start_ns

@@ -17,7 +17,6 @@ from typing import Protocol
 from stoker.backends.api.backend import Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, Share, processor_for
 from stoker.backends.api.clock import Clock, thread_cpu_ns
-from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread, raise_niceness
 from stoker.server.tuning.inline_policy import InlinePolicy
@@ -57,17 +56,6 @@ class InstanceWorker(Protocol):
 
     async def close(self) -> None:
         """Waits for the batches in work, then closes the instance."""
-
-
-def run_batch(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
-    """Runs a batch; an exception of the backend becomes its result."""
-    try:
-        return processor.process(items)
-    except BaseException as error:  # noqa: BLE001 - the exception becomes the result of its batch, and the scheduler logs it
-        # SystemExit and the like out of a backend must not end the thread: its batch must still get a result.
-        failure = BackendFailed(f"{type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return BatchResult(outcomes=[failure for _ in items])
 
 
 class ThreadWorker:
@@ -123,7 +111,7 @@ class ThreadWorker:
 
     def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
         """Runs a batch. Called in a thread."""
-        return run_batch(processor, items)
+        return processor.process(items)
 
     def _finished(self, work: Work, result: BatchResult) -> None:
         work.result = result
@@ -147,10 +135,8 @@ class InlineWorker:
 
     def submit(self, work: Work) -> None:
         self.free_slots = 0
-        try:
-            result = run_batch(self._processor, work.items)
-        finally:
-            self.free_slots = 1
+        result = self._processor.process(work.items)
+        self.free_slots = 1
         work.on_done(result)
 
     async def close(self) -> None:
@@ -188,14 +174,14 @@ class AutoWorker(ThreadWorker):
             super().submit(work)
             return
         begun_ns = self._cpu_ns()
-        result = run_batch(self.processors[0], items)
+        result = self.processors[0].process(items)
         wall_ns = result.input_ns + result.infer_ns + result.output_ns
         self._inline_policy.ran(size, cpu_ns=self._cpu_ns() - begun_ns, wall_ns=wall_ns)
         work.on_done(result)
 
     def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
         begun_ns = self._cpu_ns()
-        result = run_batch(processor, items)
+        result = processor.process(items)
         result.cpu_ns = self._cpu_ns() - begun_ns
         return result
 
