@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import onnx
 from stoker_compat.sources import ModelSource, as_model
 
 from stoker.backends.ipu.compile.compiler import as_source, compile_into
@@ -22,7 +23,7 @@ from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions as StokerOptions
 
 #: One converted model, or several that are to be fused.
-Models = ModelSource | list[ModelSource] | tuple[ModelSource, ...]
+Models = ModelSource | Sequence[ModelSource]
 
 
 class CompilerOptions:
@@ -47,6 +48,12 @@ class CompilerOptions:
         """Options by name."""
         return cls(**values)
 
+    if TYPE_CHECKING:  # the fields are slots with the names of Stoker's options
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
     def to_dict(self) -> dict[str, Any]:
         """Every option by name."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -57,8 +64,8 @@ class CompilerOptions:
     def frozen(self) -> StokerOptions:
         """As Stoker's compiler takes them; without a version, for the devices that are there."""
         values = self.to_dict()
-        values["ipu_version"] = self.ipu_version or DeviceManager().ipu_hardware_version()  # type: ignore[attr-defined] # a slot
-        values["opaque_blobs"] = _as_bytes(self.opaque_blobs)  # type: ignore[attr-defined] # likewise
+        values["ipu_version"] = self.ipu_version or DeviceManager().ipu_hardware_version()
+        values["opaque_blobs"] = _as_bytes(self.opaque_blobs)
         return StokerOptions(**values)
 
 
@@ -120,7 +127,7 @@ class Compiler:
 
 
 def _sources(model: Models, outputs: Sequence[str]) -> list[Any]:
-    models = list(model) if isinstance(model, list | tuple) else [model]
+    models = [model] if isinstance(model, str | os.PathLike | bytes | onnx.ModelProto) else list(model)
     wanted = outputs if len(models) == 1 else ()
     return [as_source(as_model(each), wanted) for each in models]
 

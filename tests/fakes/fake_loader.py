@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
+from typing import cast
 
 from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.server.config.pbtxt import empty_config
@@ -13,6 +14,8 @@ from stoker.server.core.model_config import LatestVersions, VersionPolicy
 from stoker.server.core.state import VersionState
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
 from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.servable import Servable
+from stoker.server.observability.recorder import VersionRecorder
 
 
 async def turn(times: int = 30) -> None:
@@ -103,11 +106,11 @@ class FakeLoader:
             self._arrived.clear()
             await self._arrived.wait()
 
-    async def load(self, source: VersionSource) -> FakeServable:
+    async def load(self, source: VersionSource) -> Servable:
         self.sources.append(source)
         servable = await self._hold(source) if self.holds else self._at_once(source)
         self.loaded.append(servable)
-        return servable
+        return cast("Servable", servable)
 
     def find(self, name: str, version: int) -> PendingLoad:
         """The waiting load of that version."""
@@ -197,7 +200,7 @@ class FakeRecorder:
         self.failures: list[tuple[str, int | None]] = []
         self.stale: set[tuple[str, int]] = set()
 
-    def version(self, name: str, version: int, tags: Mapping[str, str]) -> object:
+    def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionRecorder:
         raise AssertionError("the manager counts no requests")
 
     def state(self, name: str, version: int, state: VersionState) -> None:

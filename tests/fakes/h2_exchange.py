@@ -1,7 +1,8 @@
 """A foreign HTTP/2 client (the `h2` library) and our connection, joined in memory."""
 
 from collections import defaultdict
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
 
 import h2.config
 import h2.connection
@@ -21,6 +22,9 @@ REQUEST = (
     ("content-type", "application/grpc"),
 )
 
+E = TypeVar("E", bound=Event)
+F = TypeVar("F", bound=h2.events.Event)
+
 
 class Exchange:
     """Both ends, and what each has seen.
@@ -33,7 +37,9 @@ class Exchange:
         answers: All events of the client by stream; None: of the connection.
     """
 
-    def __init__(self, limits: H2Limits | None = None, *, settings: dict[int, int] | None = None, auto_consume: bool = True) -> None:
+    def __init__(
+        self, limits: H2Limits | None = None, *, settings: Mapping[h2.settings.SettingCodes, int] | None = None, auto_consume: bool = True
+    ) -> None:
         self.client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         if settings:
             self.client.local_settings = h2.settings.Settings(client=True, initial_values=cast("Any", settings))
@@ -74,11 +80,11 @@ class Exchange:
                 if self.auto_consume:
                     self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
-    def events_of(self, kind: type) -> list[Event]:
+    def events_of(self, kind: type[E]) -> list[E]:
         """Our events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
-    def seen(self, stream_id: int | None, kind: type) -> list[h2.events.Event]:
+    def seen(self, stream_id: int | None, kind: type[F]) -> list[F]:
         """The client's events of a kind."""
         return [event for event in self.answers[stream_id] if isinstance(event, kind)]
 

@@ -1,12 +1,12 @@
 """A peer that sends what it likes: frames made by hand, and our connection's output cut into frames."""
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hpack import Encoder
 
 from stoker.server.net.http2.connection import ServerConnection
-from stoker.server.net.http2.events import ConnectionEnded, Event
+from stoker.server.net.http2.events import ConnectionEnded, Event, RequestStarted
 from stoker.server.net.http2.limits import H2Limits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -67,6 +67,15 @@ def cut(data: bytes) -> list[Frame]:
     return found
 
 
+E = TypeVar("E", bound=Event)
+
+
+def expect(kind: type[E], event: Event) -> E:
+    """The event, which must be of this kind."""
+    assert isinstance(event, kind), event
+    return event
+
+
 class RawPeer:
     """Our connection after a proper handshake, and what came of it.
 
@@ -87,6 +96,15 @@ class RawPeer:
         events = self.server.receive(b"".join(data), now_s)
         self.events += events
         return events
+
+    def start(self, *data: bytes) -> RequestStarted:
+        """Sends what starts one request; returns its event."""
+        (event,) = self.send(*data)
+        return expect(RequestStarted, event)
+
+    def last(self, kind: type[E]) -> E:
+        """The last event so far, which must be of this kind."""
+        return expect(kind, self.events[-1])
 
     def output(self) -> list[Frame]:
         """Frames that our connection wants to send."""

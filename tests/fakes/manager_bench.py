@@ -3,28 +3,32 @@
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import cast
 
 from stoker.backends.testing.fake_clock import FakeClock
-from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
-from stoker.server.observability.recorder import ServerRecorder
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeRecorder, FakeRepository, turn
 
 
 class Bench:
     """A manager with everything around it fake."""
 
-    def __init__(self, models: dict[str, FakeModel], *, holds: bool = False, mode: ControlMode = ControlMode.POLL, **settings) -> None:
+    def __init__(
+        self,
+        models: dict[str, FakeModel],
+        *,
+        holds: bool = False,
+        loader: FakeLoader | None = None,
+        mode: ControlMode = ControlMode.POLL,
+        **settings,
+    ) -> None:
         self.repository = FakeRepository(models)
         self.models = self.repository.models
-        self.loader = FakeLoader(holds=holds)
+        self.loader = loader or FakeLoader(holds=holds)
         self.recorder = FakeRecorder()
         self.clock = FakeClock()
         self.settings = LifecycleSettings(control_mode=mode, **settings)
-        loader, recorder = cast("Loader", self.loader), cast("ServerRecorder", self.recorder)
-        self.manager = ModelManager(self.repository, loader, recorder, self.clock, self.settings, watch=False)
+        self.manager = ModelManager(self.repository, self.loader, self.recorder, self.clock, self.settings, watch=False)
 
     async def started(self) -> "Bench":
         await self.manager.start()

@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 
 from stoker.backends.api.batch import BatchResult, Outcome
+from stoker.server.core.request import InferRequest
 from stoker.server.execution.worker import Work
 
 
@@ -27,6 +28,15 @@ class PuppetWorker:
     def rows(self) -> list[int]:
         """Rows of each request of the oldest batch in work."""
         return [item.rows for item in self.works[0].items]
+
+    @property
+    def requests(self) -> list[InferRequest]:
+        """The requests of the oldest batch in work."""
+        return self.requests_of(0)
+
+    def requests_of(self, index: int) -> list[InferRequest]:
+        """The requests of a batch in work."""
+        return [item for item in self.works[index].items if isinstance(item, InferRequest)]
 
     def submit(self, work: Work) -> None:
         assert self.free_slots > 0

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from stoker.cli.bench.figures import Figures, Outcome, Window, agree, measure, percentile
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.loops import MOST_TEXTS, Samples, Trip
+from stoker.cli.bench.loops import MOST_TEXTS, Samples
 from stoker.cli.bench.report import print_outcomes, write_csv
+from stoker.cli.bench.sender import Trip
 from stoker.cli.bench.server_times import between, read
 from stoker.cli.output import CommandFailed
 

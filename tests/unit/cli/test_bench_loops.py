@@ -6,7 +6,8 @@ import itertools
 import pytest
 
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop, RequestFailed, Samples, Trip
+from stoker.cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop, Samples
+from stoker.cli.bench.sender import RequestFailed, Trip
 from stoker.cli.bench.trial import Rules, Surroundings, run_level
 
 MS = 1_000_000

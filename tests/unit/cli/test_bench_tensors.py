@@ -6,6 +6,7 @@ import pytest
 from stoker.cli.bench.filling import Filling
 from stoker.cli.bench.tensors import TensorPlan, make_inputs, parse_shapes, rows_of
 from stoker.cli.output import CommandFailed
+from stoker_client import TypedArray
 
 
 def model(*inputs):
@@ -16,10 +17,15 @@ def plan(*shapes, batch=None, filling=Filling.RANDOM, string_length=5):
     return TensorPlan(parse_shapes(shapes), filling, batch, string_length)
 
 
+def typed(tensor: object) -> TypedArray:
+    assert isinstance(tensor, TypedArray)
+    return tensor
+
+
 @pytest.mark.parametrize("datatype", ["BOOL", "INT8", "UINT64", "FP16", "BF16", "FP32", "FP64"])
 @pytest.mark.parametrize("filling", list(Filling))
 def test_numbers_of_every_type_are_reproducible(datatype, filling):
-    first, second = (make_inputs(model(("x", datatype, [-1, 3])), plan(batch=2, filling=filling), {})["x"] for _ in range(2))
+    first, second = (typed(make_inputs(model(("x", datatype, [-1, 3])), plan(batch=2, filling=filling), {})["x"]) for _ in range(2))
     assert first.datatype == datatype
     assert first.array.shape == (2, 3)
     assert np.array_equal(first.array, second.array)
@@ -28,6 +34,7 @@ def test_numbers_of_every_type_are_reproducible(datatype, filling):
 
 def test_strings_have_the_requested_length():
     made = make_inputs(model(("s", "BYTES", [2, 2])), plan(string_length=7), {})["s"]
+    assert isinstance(made, np.ndarray)
     assert made.shape == (2, 2)
     assert {len(text) for text in made.ravel()} == {7}
 
@@ -35,7 +42,7 @@ def test_strings_have_the_requested_length():
 def test_shapes_fill_open_dimensions_with_or_without_the_batch():
     facts = model(("a", "FP32", [-1, 3, -1, -1]), ("b", "INT32", [-1, -1]))
     made = make_inputs(facts, plan("a:3,8,9", "b:4,2", batch=4), {})
-    assert [made[name].array.shape for name in ("a", "b")] == [(4, 3, 8, 9), (4, 2)]
+    assert [typed(made[name]).array.shape for name in ("a", "b")] == [(4, 3, 8, 9), (4, 2)]
     assert rows_of(made, facts) == 4
 
 

@@ -14,6 +14,7 @@ import stoker.cli.bench.run as bench_run
 import stoker.cli.infer as infer_command
 import stoker.cli.status as status_command
 import stoker.server.main as server_main
+from stoker.cli.bench.trial import run_level
 from stoker.server.lifecycle.manager import CONTROL_REFUSED, CONTROL_REFUSED_NONE
 from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
 
@@ -80,7 +81,9 @@ def test_status_shows_means_and_rates(stoker, fake, monkeypatch):
 
     def sleep(seconds):
         slept.append(seconds)
-        STATISTICS["inference_stats"]["success"] = {"count": 4 + 6, "ns": 20_000_000}
+        inference = STATISTICS["inference_stats"]
+        assert isinstance(inference, dict)
+        inference["success"] = {"count": 4 + 6, "ns": 20_000_000}
 
     monkeypatch.setattr(status_command, "sleep", sleep)
     monkeypatch.setitem(STATISTICS, "inference_stats", {key: dict(value) for key, value in DURATIONS.items()})
@@ -281,14 +284,13 @@ QUICK_BENCH = ["bench", "echo", "--window=0.05", "--warmup=0", "--max-trials=3",
     ("finished", "text"), [(0, "interrupted before a level was measured"), (2, "interrupted: levels measured are 2 of 3")]
 )
 def test_interrupted_bench_prints_the_finished_levels(stoker, fake, monkeypatch, tmp_path, finished, text):
-    whole = bench_run.run_level
     begun = []
 
     async def interrupted(level, *others):
         begun.append(level)
         if len(begun) > finished:
             raise KeyboardInterrupt
-        return await whole(level, *others)
+        return await run_level(level, *others)
 
     monkeypatch.setattr(bench_run, "run_level", interrupted)
     table = tmp_path / "figures.csv"

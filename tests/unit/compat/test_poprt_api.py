@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -44,7 +45,7 @@ def a_model(name: str = "test", rows: int = 2) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)])
 
 
-FEEDS = {"x": np.arange(8, dtype=np.float32).reshape(2, 4) / 8, "a": np.ones((2, 3), np.float32)}
+FEEDS: dict[str, np.ndarray] = {"x": np.arange(8, dtype=np.float32).reshape(2, 4) / 8, "a": np.ones((2, 3), np.float32)}
 EXPECTED = FEEDS["x"] @ WEIGHT + 1
 
 
@@ -118,6 +119,7 @@ def test_sessions_of_both_kinds_compute_the_same():
     assert device.get_io_info() == host.get_io_info()
     assert device.get_io_info()[0]["x"] == ([2, 4], np.float32)
     np.testing.assert_allclose(device.run(["z"], FEEDS)[0], host.run(["z"], FEEDS)[0], rtol=1e-6)
+    assert isinstance(device, Backend)
     device.close()
     with pytest.raises(ValueError, match="tensorrt"):
         get_session(a_model(), 1, "tensorrt")
@@ -172,7 +174,9 @@ def test_runner_is_chosen_by_its_configuration():
 def test_packed_requests_of_one_sequence_each_get_their_results(tmp_path):
     model = small_bert(2, 8)
     converted = Converter(pack_args={"max_valid_num": 5}).convert(model)
-    get_session(converted, 1, "poprt", output_dir=tmp_path, export_popef=True).load().close()
+    session = get_session(converted, 1, "poprt", output_dir=tmp_path, export_popef=True).load()
+    assert isinstance(session, Backend)
+    session.close()
     config = runtime.PackRunnerConfig(timeout_microseconds=100, max_valid_num=5, dynamic_input_name="input_ids")
     config.algorithm = runtime.PackAlgorithm.first_fit
     requests = [sequence(length, length) for length in (3, 5, 2)]
@@ -184,7 +188,8 @@ def test_packed_requests_of_one_sequence_each_get_their_results(tmp_path):
 
 
 def test_device_wait_is_configured_with_the_vendors_names():
-    wait = runtime.DeviceWaitConfig(runtime.DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=datetime.timedelta(seconds=2), sleepTime=1)
+    configure: Any = runtime.DeviceWaitConfig
+    wait = configure(runtime.DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=datetime.timedelta(seconds=2), sleepTime=1)
     assert (wait.timeout_s, wait.sleep_s) == (2.0, 1.0)
 
 
@@ -253,7 +258,7 @@ def test_custom_passes_see_protos(monkeypatch):
                     node.op_type = "Sub"
             return graph
 
-        def run(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:
+        def run(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:  # type: ignore[override] # as in PopRT
             self.logger.debug("changing")
             onnx_model.graph.CopyFrom(self.traverse_graph(onnx_model.graph, self.change))
             return onnx_model
@@ -278,7 +283,7 @@ def test_sub_graphs_are_traversed_before_the_graph_that_holds_them():
     seen: list[tuple[str, bool]] = []
 
     class Look(Pass):
-        def run(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:
+        def run(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:  # type: ignore[override] # as in PopRT
             def note(graph: onnx.GraphProto, is_main_graph: bool) -> onnx.GraphProto:
                 seen.append((graph.name, is_main_graph))
                 return graph

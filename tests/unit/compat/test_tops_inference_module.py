@@ -32,7 +32,7 @@ def test_the_articles_compiler_snippet_runs_as_it_is_written(path, tmp_path):
     with TopsInference.device(0, -1):
         engine = TopsInference.PyEngine()
         engine.load_tops_executable(str(tmp_path / "model.exec"))
-        results = []
+        results: list[np.ndarray] = []
         engine.run([{"x": np.ones((2, 3), np.float32)}], results, TopsInference.TIF_ENGINE_RSC_IN_HOST_OUT_HOST)
     assert results[0].tolist() == [[10, 13], [10, 13]]
 
@@ -82,7 +82,8 @@ def test_errors_carry_the_vendors_status(path):
     manager = TopsInference.create_error_manager()
     with pytest.raises(TopsInference.StatusError, match="TIF_MORE_CLUSTER_APPLIED"):
         TopsInference.set_device(0, 7)
-    assert manager.get_error_status(0) == TopsInference.TIF_MORE_CLUSTER_APPLIED == TopsInference.TIFStatus.TIF_MORE_CLUSTER_APPLIED
+    expected = TopsInference.TIFStatus.TIF_MORE_CLUSTER_APPLIED
+    assert manager.get_error_status(0) == TopsInference.TIF_MORE_CLUSTER_APPLIED == expected  # type: ignore[attr-defined]
 
 
 def test_installed_vendor_sdk_causes_a_warning(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import io
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import model_runtime
 import numpy as np
@@ -79,7 +80,7 @@ def test_a_session_runs_by_queues(executable):
     )
     starved: list[str] = []
 
-    def note(queue: object) -> None:
+    def note(queue: Any) -> None:
         starved.append(queue.anchor.name)
 
     queues = session.createQueueManager(numBuffers=2, timeoutCb=note, inPred=chosen, outPred=chosen)

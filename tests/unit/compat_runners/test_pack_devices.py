@@ -76,6 +76,7 @@ def test_model_packed_elsewhere_runs_by_the_names_of_the_configuration(tmp_path:
 def test_window_ends_by_its_clock(tmp_path: Path) -> None:
     manager = system()
     clock = manager.system.clock
+    assert isinstance(clock, VirtualClock)
     with PackRunner(exported(tmp_path, marking("")), config(timeout_microseconds=2_000_000), device_manager=manager) as runner:
         future = runner.execute_async(ids(4))
         clock.advance(1.0)
@@ -126,6 +127,7 @@ def test_unreferenced_runner_releases_its_device(tmp_path: Path) -> None:
     runner = PackRunner(path, config(), device_manager=manager)
     future = runner.execute_async(ids(1))
     clock = manager.system.clock
+    assert isinstance(clock, VirtualClock)
     del runner
     gc.collect()
     clock.advance(DAY / 1e6)

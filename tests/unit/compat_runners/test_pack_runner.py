@@ -1,6 +1,7 @@
 """Requests of different lengths, packed, compiled and run on a simulated IPU, are answered as the padded model answers each alone."""
 
 import dataclasses
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -68,10 +69,14 @@ def test_each_request_gets_the_result_it_would_get_alone(by_row, by_sequence, al
     config.algorithm = algorithm
     requests = [sequence(length, seed) for seed, length in enumerate(LENGTHS)]
     ended: list[int] = []
+
+    def note(number: int, _future: object) -> None:
+        ended.append(number)
+
     with PackRunner(executable, config) as runner:
         futures = [runner.execute_async(request) for request in requests]
         for number, future in enumerate(futures):
-            future.add_done_callback(lambda _, number=number: ended.append(number))
+            future.add_done_callback(functools.partial(note, number))
         runner.flush()
         for future, request in zip(futures, requests, strict=True):
             assert_answered(future.result(PATIENCE_S), request)

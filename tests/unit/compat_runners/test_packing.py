@@ -16,7 +16,7 @@ def starts(pack: Pack) -> list[int]:
 
 
 def packed(lengths, algorithm, *, rows=2, row_length=10, max_items=100, gap=0) -> list[list[int]]:
-    packing = Packing([RowShape(rows, row_length, gap)], algorithm, max_items=max_items, window_ns=LONG)
+    packing: Packing[int] = Packing([RowShape(rows, row_length, gap)], algorithm, max_items=max_items, window_ns=LONG)
     packs = [pack for number, length in enumerate(lengths) for pack in packing.add(number, [length], 0)]
     return [starts(pack) for pack in packs + packing.flush()]
 
@@ -43,7 +43,7 @@ def test_a_gap_stays_free_between_neighbours() -> None:
 
 
 def test_pack_with_the_maximum_number_of_items_is_complete() -> None:
-    packing = Packing([RowShape(2, 10)], max_items=2, window_ns=LONG)
+    packing: Packing[str] = Packing([RowShape(2, 10)], max_items=2, window_ns=LONG)
     assert packing.add("a", [1], 0) == []
     (pack,) = packing.add("b", [1], 5)
     assert [placed.item for placed in pack.items] == ["a", "b"]
@@ -51,7 +51,7 @@ def test_pack_with_the_maximum_number_of_items_is_complete() -> None:
 
 
 def test_pack_is_complete_when_the_next_item_exceeds_it() -> None:
-    packing = Packing([RowShape(1, 10)], max_items=9, window_ns=7)
+    packing: Packing[str] = Packing([RowShape(1, 10)], max_items=9, window_ns=7)
     assert packing.add("a", [6], 100) == []
     (pack,) = packing.add("b", [5], 103)
     assert [placed.item for placed in pack.items] == ["a"]
@@ -59,7 +59,7 @@ def test_pack_is_complete_when_the_next_item_exceeds_it() -> None:
 
 
 def test_a_pack_is_due_when_the_window_of_its_first_item_is_over() -> None:
-    packing = Packing([RowShape(1, 10)], max_items=9, window_ns=50)
+    packing: Packing[str] = Packing([RowShape(1, 10)], max_items=9, window_ns=50)
     packing.add("a", [2], 100)
     packing.add("b", [2], 140)
     assert packing.due(149) == []
@@ -69,7 +69,7 @@ def test_a_pack_is_due_when_the_window_of_its_first_item_is_over() -> None:
 
 
 def test_groups_are_placed_together() -> None:
-    packing = Packing([RowShape(1, 10), RowShape(1, 4)], max_items=9, window_ns=0)
+    packing: Packing[str] = Packing([RowShape(1, 10), RowShape(1, 4)], max_items=9, window_ns=0)
     assert packing.add("a", [3, 3], 0) == []
     (pack,) = packing.add("b", [3, 2], 0)  # room for the first length only
     assert [(placed.item, placed.starts) for placed in pack.items] == [("a", (0, 0))]
@@ -79,7 +79,7 @@ def test_groups_are_placed_together() -> None:
 
 @pytest.mark.parametrize(("algorithm", "longest"), [("end_to_end", 20), ("next_fit", 10), ("first_fit", 10)])
 def test_item_larger_than_a_pack_is_refused(algorithm, longest) -> None:
-    packing = Packing([RowShape(2, 10)], PackAlgorithm[algorithm], max_items=9, window_ns=0)
+    packing: Packing[str] = Packing([RowShape(2, 10)], PackAlgorithm[algorithm], max_items=9, window_ns=0)
     for length in (0, longest + 1):
         with pytest.raises(ValueError, match=f"1 to {longest} do"):
             packing.add("a", [length], 0)
@@ -108,8 +108,11 @@ def test_invalid_sizes_are_refused(shapes, settings, text) -> None:
     events=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), max_size=40),
 )
 def test_every_item_is_in_one_pack_in_order_and_without_overlap(algorithm, rows, row_length, gap, max_items, events) -> None:
-    packing = Packing([RowShape(rows, row_length, gap)], algorithm, max_items=max_items, window_ns=40)
-    now, packs, added, arrived = 0, [], [], {}
+    packing: Packing[int] = Packing([RowShape(rows, row_length, gap)], algorithm, max_items=max_items, window_ns=40)
+    now = 0
+    packs: list[Pack[int]] = []
+    added: list[int] = []
+    arrived: dict[int, int] = {}
     for length, wait in events:
         now += wait
         packs += packing.due(now)

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.net.http1.listener import HttpListener
 from tests.fakes.fake_engine import FakeEngine
 from tests.unit.http1.test_short_path import Peer, binary_body, data_of, echo_engine, json_body, post, served
 
@@ -19,18 +18,13 @@ MOST = 2 * MIB
 PART = np.arange(300_000, dtype=np.int32)
 
 
-class ShiftedLoop:
-    """The running loop, its time as late as the test says."""
+class ShiftedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time a test may advance."""
 
-    def __init__(self) -> None:
-        self.shift_s = 0.0
-        self._loop = asyncio.get_running_loop()
+    shift_s = 0.0
 
     def time(self) -> float:
-        return self._loop.time() + self.shift_s
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
+        return super().time() + self.shift_s
 
 
 Scenario = Callable[[Peer, FakeEngine, ShiftedLoop], Awaitable[None]]
@@ -39,23 +33,22 @@ Scenario = Callable[[Peer, FakeEngine, ShiftedLoop], Awaitable[None]]
 def share(scenario: Scenario, most_request_bytes: int = 1 << 40) -> None:
     async def main() -> None:
         engine = echo_engine()
-        engine = echo_engine(budget=ByteBudget(MOST, engine.now_ns, most_request_bytes=most_request_bytes))
+        engine.budget = ByteBudget(MOST, engine.now_ns, most_request_bytes=most_request_bytes)
         async with asyncio.timeout(30), served(engine, Limits()) as peer:
-            loop = ShiftedLoop()
-            port = peer.front._server._port
-            assert port is not None
-            port.loop = loop  # type: ignore[assignment]
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, ShiftedLoop)
             await scenario(peer, engine, loop)
         while engine.reserved_bytes:  # noqa: ASYNC110 - connections end in their own time
             await asyncio.sleep(0)
         assert engine.budget.held_bytes == 0
         assert not engine.budget._uploads
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=ShiftedLoop) as runner:
+        runner.run(main())
 
 
-async def another(front: HttpFrontend, port: int) -> Peer:
-    return Peer(front, port, *await asyncio.open_connection("127.0.0.1", port))
+async def another(listener: HttpListener, port: int) -> Peer:
+    return Peer(listener, port, *await asyncio.open_connection("127.0.0.1", port))
 
 
 async def begun(peer: Peer, engine: FakeEngine, path: bytes) -> None:
@@ -71,7 +64,7 @@ def test_slowest_upload_is_evicted_when_the_budget_is_full(path: bytes):
     async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         await begun(slow, engine, path)
         loop.shift_s = 4.0
-        other = await another(slow.front, slow.port)
+        other = await another(slow.listener, slow.port)
         body, header = binary_body(PART)
         # Small requests fit in any case.
         other.writer.write(post(json_body(1, 2)))
@@ -89,7 +82,7 @@ def test_slowest_upload_is_evicted_when_the_budget_is_full(path: bytes):
 def test_upload_younger_than_the_rate_window_is_not_evicted():
     async def scenario(first: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         await begun(first, engine, b"/v2/models/echo/infer")
-        other = await another(first.front, first.port)
+        other = await another(first.listener, first.port)
         body, header = binary_body(PART)
         other.writer.write(post(body, header))
         status, _, text = await other.answer()
@@ -113,7 +106,7 @@ def test_unflushed_response_is_evicted_when_the_budget_is_full():
             await asyncio.sleep(0)
         engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
         loop.shift_s = 4.0
-        other = await another(slow.front, slow.port)
+        other = await another(slow.listener, slow.port)
         other.writer.write(post(body, header))
         assert data_of(await other.answer()) == PART.tolist()
         other.writer.close()
@@ -140,7 +133,7 @@ def test_unflushed_responses_of_every_protocol_count_against_the_budget(path: by
         assert engine.reserved_bytes > 12 * MIB
         engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
         loop.shift_s = 4.0
-        other = await another(slow.front, slow.port)
+        other = await another(slow.listener, slow.port)
         part, header = binary_body(PART)
         other.writer.write(post(part, header))
         assert data_of(await other.answer()) == PART.tolist()

@@ -18,10 +18,15 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
 from stoker.server.net.http1.connection import HttpConnection
+from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.http1.port import HttpPort
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.protocols.settings import AdlikSettings
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.web.app import WebApp
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 from tests.fakes.http_reads import arrive
 from tests.fakes.no_app import no_app
@@ -32,8 +37,8 @@ LARGE = 200_000
 class Peer:
     """A client at byte level."""
 
-    def __init__(self, front: HttpFrontend, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.front = front
+    def __init__(self, listener: HttpListener, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.listener = listener
         self.port = port
         self.reader = reader
         self.writer = writer
@@ -46,19 +51,23 @@ class Peer:
 
     @property
     def connections(self) -> list[HttpConnection]:
-        return self.front._server.connections
+        return self.listener.connections
 
 
 @asynccontextmanager
 async def served(engine: FakeEngine, limits: Limits) -> AsyncIterator[Peer]:
-    front = HttpFrontend(engine, limits, "127.0.0.1", 0)
-    port = await front.start()
+    extensions = Extensions(limits)
+    infer = HttpInfer(engine, limits, extensions)
+    adlik, tfs = AdlikService(engine, limits, AdlikSettings()), TfsService(engine, limits)
+    app = WebApp(engine, limits, infer, adlik=adlik, extensions=extensions, tfs=tfs)
+    listener = HttpListener(app, limits, "127.0.0.1", 0, direct=InferRoutes(infer))
+    port = await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        yield Peer(front, port, reader, writer)
+        yield Peer(listener, port, reader, writer)
     finally:
         writer.close()
-        await front.stop(1)
+        await listener.stop(1)
 
 
 def talk(scenario: Callable[[Peer], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None) -> None:
@@ -377,7 +386,7 @@ def test_stop_completes_requests_in_work_with_connection_close():
         async with asyncio.timeout(20), served(engine, Limits()) as peer:
             peer.writer.write(post(json_body(1, 2)))
             await engine.arrival.wait()
-            stopping = asyncio.create_task(peer.front.stop(10))
+            stopping = asyncio.create_task(peer.listener.stop(10))
             await asyncio.sleep(0)
             go.set()
             answer = await peer.answer()

@@ -25,6 +25,7 @@ from tests.fakes.h2_raw import (
     WITH_PRIORITY,
     RawPeer,
     block,
+    expect,
     frame,
     request,
     setting,
@@ -212,10 +213,10 @@ def test_padding_counts_for_the_windows_and_is_returned_at_once():
 def test_streams_above_the_limit_are_refused_and_can_be_retried():
     peer = RawPeer(H2Limits(concurrent_streams=2))
     peer.send(request(1), request(3), request(5), frame(DATA, END_STREAM, 5, b"late"))
-    assert [event.stream_id for event in peer.events] == [1, 3]
+    assert [expect(RequestStarted, event).stream_id for event in peer.events] == [1, 3]
     assert [(sent.kind, sent.stream_id, sent.payload) for sent in peer.output()] == [(RST_STREAM, 5, u32(ErrorCode.REFUSED_STREAM))]
     peer.server.reset_stream(1, ErrorCode.NO_ERROR)
-    (started,) = peer.send(request(7))
+    started = peer.start(request(7))
     assert started.stream_id == 7
 
 

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from hpack import Encoder
 
-from stoker.server.net.http2.events import Flood, FloodRejected, HeadersTooLarge, StreamReset
+from stoker.server.net.http2.events import ConnectionEnded, DataReceived, Flood, FloodRejected, HeadersTooLarge, StreamReset
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
@@ -123,7 +123,7 @@ def test_open_stream_ends_as_usual_while_new_ones_are_refused(name):
     peer.send(request(new_id))
     assert (RST_STREAM, u32(ErrorCode.REFUSED_STREAM)) in [(sent.kind, sent.payload) for sent in peer.output() if sent.stream_id == new_id]
     peer.send(frame(DATA, END_STREAM, 3, b"rest"))
-    assert peer.events[-1].data == b"rest"
+    assert peer.last(DataReceived).data == b"rest"
     peer.server.send_response(3, HEAD, b"answer", TRAILERS)
     assert [sent.kind for sent in peer.output() if sent.stream_id == 3] == [HEADERS, DATA, HEADERS]
 
@@ -210,7 +210,7 @@ def test_continuation_flood_ends_the_connection(payload):
         assert sent <= 17
         peer.send(frame(CONTINUATION, 0, 1, payload))
         sent += 1
-    assert peer.events[-1].error_code == CALM
+    assert peer.last(ConnectionEnded).error_code == CALM
 
 
 def test_header_block_that_never_ends_is_bounded_in_bytes():
@@ -411,7 +411,7 @@ def test_trailers_of_a_reset_stream_pass_through_the_decoder():
     peer.server.reset_stream(1, ErrorCode.CANCEL)
     trailers = ((b"x-sum", b"1"),)
     assert peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, encoder.encode(trailers))) == []
-    (started,) = peer.send(frame(HEADERS, END_HEADERS, 3, encoder.encode((*REQUEST, *trailers))))
+    started = peer.start(frame(HEADERS, END_HEADERS, 3, encoder.encode((*REQUEST, *trailers))))
     assert started.headers == (*REQUEST, *trailers)
 
 

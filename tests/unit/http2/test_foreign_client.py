@@ -10,7 +10,7 @@ from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_exchange import REQUEST, Exchange
-from tests.fakes.h2_raw import ACK, END_HEADERS, END_STREAM, GOAWAY, PING, RST_STREAM, RawPeer, cut, frame, request, u32
+from tests.fakes.h2_raw import ACK, END_HEADERS, END_STREAM, GOAWAY, PING, RST_STREAM, RawPeer, cut, expect, frame, request, u32
 
 HEAD = encode_block([(b":status", b"200"), (b"content-type", b"application/grpc")])
 TRAILERS = encode_block([(b"grpc-status", b"0"), (b"grpc-message", b"")])
@@ -177,7 +177,7 @@ def test_trailers_cancellation_and_pings_of_the_client_are_events():
     exchange.settle()
     assert exchange.events[1:] == [
         TrailersReceived(1, ((b"x-sum", b"1"),)),
-        RequestStarted(3, exchange.events[2].headers, False),
+        RequestStarted(3, expect(RequestStarted, exchange.events[2]).headers, False),
         StreamReset(3, h2.errors.ErrorCodes.CANCEL, False),
         PingReceived(b"01234567"),
     ]
@@ -201,7 +201,7 @@ def test_graceful_end_serves_open_streams_and_refuses_later_ones():
     last, refusal = peer.output()
     assert (last.kind, last.payload) == (GOAWAY, u32(3, 0))
     assert (refusal.kind, refusal.stream_id, refusal.payload) == (RST_STREAM, 5, u32(ErrorCode.REFUSED_STREAM))
-    assert [event.stream_id for event in peer.events] == [1, 3]
+    assert [expect(RequestStarted, event).stream_id for event in peer.events] == [1, 3]
     peer.server.send_response(1, HEAD, b"", TRAILERS)
     assert not peer.server.is_finished
     peer.server.send_response(3, HEAD, b"", TRAILERS)

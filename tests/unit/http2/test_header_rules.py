@@ -72,7 +72,7 @@ def test_malformed_request_is_a_stream_error(case):
         assert peer.send(request(stream_id, fields=MALFORMED[case])) == []
         (reset,) = peer.output()
         assert (reset.kind, reset.stream_id, reset.payload) == (RST_STREAM, stream_id, u32(ErrorCode.PROTOCOL_ERROR))
-    (started,) = peer.send(request(5))
+    started = peer.start(request(5))
     assert started == RequestStarted(5, REQUEST, False)
 
 
@@ -88,7 +88,7 @@ def test_content_length_without_a_body_is_a_stream_error():
     fields = (*REQUEST, (b"content-length", b"1"))
     assert peer.send(request(1, END_HEADERS | END_STREAM, fields)) == []
     assert peer.output()[0].payload == u32(ErrorCode.PROTOCOL_ERROR)
-    (started,) = peer.send(request(3, END_HEADERS | END_STREAM, (*REQUEST, (b"content-length", b"0"))))
+    started = peer.start(request(3, END_HEADERS | END_STREAM, (*REQUEST, (b"content-length", b"0"))))
     assert started.end_stream
 
 

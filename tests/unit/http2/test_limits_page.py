@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "protocols.md"
 
 def test_documented_limits_equal_those_of_the_class():
     section = PAGE.read_text().split("### HTTP/2 connections")[1].split("\n## ")[0]
-    named = {}
+    named: dict[str, str] = {}
     for names, values in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", section, re.MULTILINE):
         numbers = re.sub(r"\(.*?\)", "", values).split(",")
         named.update(zip(re.findall(r"`(\w+)`", names), map(str.strip, numbers), strict=True))

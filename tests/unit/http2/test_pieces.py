@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stoker.server.net.http2.events import DataReceived
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_mutations import conversation, meddled, result, serve
-from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, frame, request
+from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, expect, frame, request
 
 
 @given(seed=st.integers(0, 1 << 32), sizes=st.lists(st.integers(1, 400), min_size=1, max_size=5), is_meddled=st.booleans())
@@ -48,16 +48,14 @@ def test_frame_of_padding_alone_ends_a_request_before_it_is_complete():
     assert len(peer.events) == 1
     peer.send(data[9:10])
     assert peer.events[-1] == DataReceived(1, b"", True)
-    assert peer.send(data[10:], request(3))[0].stream_id == 3
+    assert peer.start(data[10:], request(3)).stream_id == 3
 
 
 def test_large_parts_are_views_of_the_read_and_small_ones_are_copies():
     peer = RawPeer()
     peer.send(request(1), frame(DATA, 0, 1, bytes(500)), frame(DATA, 0, 1, bytes(100_000)), frame(DATA, 0, 1, bytes(2000)))
-    _, small, large, other = peer.events
-    assert type(small.data) is bytes
-    assert type(large.data) is memoryview
-    assert type(other.data) is bytes
+    _, *parts = peer.events
+    assert [type(expect(DataReceived, part).data) for part in parts] == [bytes, memoryview, bytes]
 
 
 def test_remainder_of_an_invalid_frame_is_skipped():
@@ -78,7 +76,7 @@ def test_response_within_a_frame_ends_the_stream_with_the_frame():
     assert peer.server.open_streams == 1
     peer.send(data[1000:])
     assert peer.server.open_streams == 0
-    assert peer.events[-1].end_stream
+    assert peer.last(DataReceived).end_stream
 
 
 @pytest.mark.parametrize("seed", range(20))

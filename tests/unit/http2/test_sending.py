@@ -5,6 +5,7 @@ import weakref
 import pytest
 
 from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.events import DataReceived
 from stoker.server.net.http2.frames import ErrorCode, MisuseError
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
@@ -231,6 +232,6 @@ def test_consumed_bytes_are_returned_in_large_steps_and_only_once():
     peer.server.consumed(1, 10_000)
     assert peer.output() == []
     peer.send(frame(DATA, END_STREAM, 1, bytes(700)))
-    assert peer.events[-1].end_stream
+    assert peer.last(DataReceived).end_stream
     peer.server.consumed(1, 10_000)
     assert peer.output() == []

@@ -1,6 +1,7 @@
 """Every state of a stream against every frame, from outside: RFC 9113, section 5.1."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -73,7 +74,7 @@ TRAILERS_REPORTED = [TrailersReceived(ID, ((b"x-after", b"1"),))]
 ACTIVE = [P, TRAILERS_REPORTED, P, DATA_REPORTED, LAST_DATA_REPORTED, RESET_REPORTED, None, None]
 LATE = [None, None, None, None, None, None, None, None]
 CLOSED = [(S,), (S,), (S,), (S,), (S,), None, None, None]
-OUTCOMES = {
+OUTCOMES: dict[str, Sequence[object]] = {
     "idle": [P, P, "opens", (P,), (P,), (P,), (P,), None],
     "open": [P, TRAILERS_REPORTED, "trailers", DATA_REPORTED, LAST_DATA_REPORTED, RESET_REPORTED, None, None],
     "half-closed (local)": [P, TRAILERS_REPORTED, "trailers", DATA_REPORTED, LAST_DATA_REPORTED, RESET_REPORTED, None, None],

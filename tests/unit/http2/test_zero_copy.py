@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.net.http2.events import DataReceived, DataWritten, Event, RequestStarted, StreamReset, TrailersReceived
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.limits import H2Limits
-from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, RST_STREAM, RawPeer, block, frame, request, u32
+from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, RST_STREAM, RawPeer, block, expect, frame, request, u32
 
 LONG = 200_000
 #: After so many reads the rest comes in long ones: single bytes to the end would be half a million.
@@ -160,12 +161,12 @@ def test_closed_stream_has_no_receive_buffer(how: str):
         # Between frames only: the rest of this one first.
         peer.send(data[1000:], frame(RST_STREAM, 0, 1, u32(8)))
     elif how == "here":
-        peer.server.reset_stream(1, 8)
+        peer.server.reset_stream(1, ErrorCode.CANCEL)
         # The transport may have read by then.
         assert peer.server.receive_zero_copy(receive_buffer[:500], 0.0) == []
-        assert peer.send(data[1500:], request(3)) == [RequestStarted(3, peer.events[0].headers, False)]
+        assert peer.send(data[1500:], request(3)) == [RequestStarted(3, expect(RequestStarted, peer.events[0]).headers, False)]
     else:
-        peer.server.close(0)
+        peer.server.close(ErrorCode.NO_ERROR)
         assert peer.server.receive_zero_copy(receive_buffer[:500], 0.0) == []
     assert peer.server.receive_buffer() is None
     # The connection no longer refers to the block, or it could not be resized.

@@ -253,7 +253,6 @@ class Explicit(Machine):
         await turn(12)
 
 
-TestPolling = Polling.TestCase
-TestExplicit = Explicit.TestCase
-TestPolling.pytestmark = TestExplicit.pytestmark = [pytest.mark.slow]
+TestPolling = pytest.mark.slow(Polling.TestCase)
+TestExplicit = pytest.mark.slow(Explicit.TestCase)
 TestPolling.settings = TestExplicit.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -25,6 +25,13 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
+def error_of(repository: ModelRepository, name: str) -> str | None:
+    """The error of an existing model."""
+    listing = repository.find(name)
+    assert listing is not None
+    return listing.error
+
+
 def follow(error: str, root: Path) -> None:
     """Runs the commands that the text ends with, in the repository."""
     commands = error.split("In the repository: ")[1]
@@ -80,7 +87,7 @@ def test_model_folder_without_a_version_folder_is_an_error_with_the_commands(roo
         (root / "cnn" / "config.pbtxt").write_text(config)
     (error,) = errors(root).values()
     assert str(error).startswith("'cnn.onnx' lies in the model folder, which has no version folder such as '1'. ")
-    assert ModelRepository([root]).find("cnn").error == error
+    assert error_of(ModelRepository([root]), "cnn") == error
     follow(str(error), root)
     assert errors(root) == {"cnn": None}
 
@@ -101,7 +108,7 @@ def test_file_named_like_a_model_beside_it_hides_nothing(root: Path) -> None:
     (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
     (root / "m.onnx").write_bytes(MODEL)
     assert errors(root) == {"m": None}
-    assert ModelRepository([root]).find("m").error is None
+    assert error_of(ModelRepository([root]), "m") is None
 
 
 def test_file_in_one_repository_does_not_affect_the_model_of_its_name_in_another(root: Path, tmp_path: Path) -> None:
@@ -111,12 +118,12 @@ def test_file_in_one_repository_does_not_affect_the_model_of_its_name_in_another
     (root / "m.onnx").write_bytes(MODEL)
     repository = ModelRepository([root, other])
     assert repository.scan().models["m"].error is None
-    assert repository.find("m").error is None
+    assert error_of(repository, "m") is None
 
 
 def test_misplaced_file_is_found_by_the_name_of_its_model(root: Path) -> None:
     (root / "m.onnx").write_bytes(MODEL)
-    assert "mkdir -p m/1" in str(ModelRepository([root]).find("m").error)
+    assert "mkdir -p m/1" in str(error_of(ModelRepository([root]), "m"))
 
 
 def test_folders_and_broken_links_are_not_model_files(root: Path) -> None:

@@ -4,12 +4,16 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.core.model_config import AllVersions, LatestVersions
 from stoker.server.lifecycle import model_folder, repository
 from stoker.server.lifecycle.folder import LINKS_HINT
+from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 
 
@@ -31,6 +35,22 @@ def add_model(root: Path, name: str, *versions: object, config: str | None = Non
     return folder
 
 
+def found(repository: ModelRepository, name: str) -> ModelListing:
+    listing = repository.find(name)
+    assert listing is not None
+    return listing
+
+
+def config_of(listing: ModelListing) -> ParsedConfig:
+    assert listing.config is not None
+    return listing.config
+
+
+def error_of(listing: ModelListing) -> str:
+    assert listing.error is not None
+    return listing.error
+
+
 def test_scan_finds_models_with_their_configs_and_versions(root: Path) -> None:
     add_model(root, "b", 1, 3, config="version_policy { all {} }")
     add_model(root, "a", 10)
@@ -38,9 +58,9 @@ def test_scan_finds_models_with_their_configs_and_versions(root: Path) -> None:
     assert list(models) == ["a", "b"]
     assert set(models["b"].versions) == {1, 3}
     assert models["b"].versions[3].directory == root / "b" / "3"
-    assert isinstance(models["b"].config.version_policy, AllVersions)
+    assert isinstance(config_of(models["b"]).version_policy, AllVersions)
     assert models["b"].has_config_file
-    assert isinstance(models["a"].config.version_policy, LatestVersions)
+    assert isinstance(config_of(models["a"]).version_policy, LatestVersions)
     assert not models["a"].has_config_file
     assert models["a"].error is None
 
@@ -50,7 +70,7 @@ def test_two_scans_of_the_same_content_are_equal(root: Path) -> None:
     repository = ModelRepository([root])
     first, second = repository.scan(), repository.scan()
     assert first.models["m"].mark == second.models["m"].mark
-    assert first.models["m"].mark == repository.find("m").mark
+    assert first.models["m"].mark == found(repository, "m").mark
 
 
 @pytest.mark.parametrize("name", ["0", "01", "+1", "-1", "1.0", "1a", "1 ", "١", "9" * 20, str(2**63), "warmup"])
@@ -113,23 +133,27 @@ def test_config_typo_fails_only_its_model_with_its_line(root: Path) -> None:
     models = ModelRepository([root]).scan().models
     assert models["good"].error is None
     assert models["bad"].config is None
-    assert models["bad"].error.startswith("bad/config.pbtxt:2:")
-    assert "inptu" in models["bad"].error
+    assert error_of(models["bad"]).startswith("bad/config.pbtxt:2:")
+    assert "inptu" in error_of(models["bad"])
     assert set(models["bad"].versions) == {1}
 
 
 def test_corrected_config_is_detected_and_an_unchanged_one_is_parsed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = add_model(root, "m", 1, config="max_batch_size: 4")
     parses: list[str] = []
-    real = model_folder.parse_pbtxt
-    monkeypatch.setattr(model_folder, "parse_pbtxt", lambda text, **more: parses.append(text) or real(text, **more))
+
+    def counted(text: str, **more: Any) -> ParsedConfig:
+        parses.append(text)
+        return parse_pbtxt(text, **more)
+
+    monkeypatch.setattr(model_folder, "parse_pbtxt", counted)
     here = ModelRepository([root])
     first = here.scan().models["m"]
     assert here.scan().models["m"].config is first.config
     assert len(parses) == 1
     (folder / "config.pbtxt").write_text("max_batch_size: 8")
     second = here.scan().models["m"]
-    assert second.config.message.max_batch_size == 8
+    assert config_of(second).message.max_batch_size == 8
     assert second.fingerprint != first.fingerprint
 
 
@@ -217,8 +241,8 @@ def test_config_that_is_not_a_small_text_file_is_an_error_of_its_model(root: Pat
     folder = add_model(root, "m", 1)
     make(folder / "config.pbtxt", tmp_path / "secret")
     listing = ModelRepository([root]).scan().models["m"]
-    assert reason in listing.error
-    assert "secret" not in listing.error
+    assert reason in error_of(listing)
+    assert "secret" not in error_of(listing)
     assert listing.config is None
     assert set(listing.versions) == {1}
 
@@ -242,8 +266,8 @@ def test_name_in_two_roots_is_an_error_that_names_both(root: Path, tmp_path: Pat
     models = here.scan().models
     assert models["n"].error is None
     assert models["m"].error == "the name is taken in model repositories 1 ('models') and 2 ('more'); it must be in one only"
-    assert here.find("m").error == models["m"].error
-    assert here.find("m").mark == models["m"].mark
+    assert found(here, "m").error == models["m"].error
+    assert found(here, "m").mark == models["m"].mark
     assert str(tmp_path) not in models["m"].error
 
 
@@ -272,7 +296,7 @@ def test_root_that_becomes_unreadable_keeps_its_last_scan_and_is_logged_once(roo
     assert here.scan().models == before
     assert here.scan().models == before
     assert caplog.text.count("cannot be read any more") == 1
-    assert here.find("m").error == "model repository 1 cannot be read: No such file or directory"
+    assert found(here, "m").error == "model repository 1 cannot be read: No such file or directory"
     root.with_name("away").rename(root)
     assert here.scan().models["m"].mark == before["m"].mark
     assert "is readable again" in caplog.text
@@ -331,11 +355,11 @@ def test_configuration_is_chosen_by_name_if_a_model_has_it(root: Path) -> None:
     (folder / "configs" / "wrong.pbtxt").write_text("max_batch_size: 64\nnonsense: 1")
     (folder / "configs" / "link.pbtxt").symlink_to("large.pbtxt")
     chosen = ModelRepository([root], config_name="large").scan()
-    assert {name: listing.config.message.max_batch_size for name, listing in chosen.models.items()} == {"m": 64, "plain": 5}
+    assert {name: config_of(listing).message.max_batch_size for name, listing in chosen.models.items()} == {"m": 64, "plain": 5}
     assert chosen.notes == ()
-    assert ModelRepository([root]).find("m").config.message.max_batch_size == 4
-    assert ModelRepository([root], config_name="wrong").find("m").error.startswith("m/configs/wrong.pbtxt:2: nonsense")
-    assert "configs/link.pbtxt cannot be read: it is a symbolic link" in ModelRepository([root], config_name="link").find("m").error
+    assert config_of(found(ModelRepository([root]), "m")).message.max_batch_size == 4
+    assert error_of(found(ModelRepository([root], config_name="wrong"), "m")).startswith("m/configs/wrong.pbtxt:2: nonsense")
+    assert "configs/link.pbtxt cannot be read: it is a symbolic link" in error_of(found(ModelRepository([root], config_name="link"), "m"))
 
 
 def test_change_of_the_chosen_configuration_is_a_change_of_the_model(root: Path) -> None:
@@ -343,7 +367,7 @@ def test_change_of_the_chosen_configuration_is_a_change_of_the_model(root: Path)
     (folder / "configs").mkdir()
     (folder / "configs" / "x.pbtxt").write_text("max_batch_size: 4")
     repository = ModelRepository([root], config_name="x")
-    before = repository.find("m")
+    before = found(repository, "m")
     assert before.has_config_file
     (folder / "configs" / "x.pbtxt").write_text("max_batch_size: 8")
-    assert repository.find("m").mark != before.mark
+    assert found(repository, "m").mark != before.mark

@@ -59,10 +59,8 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 async def bench_with(models: dict[str, FakeModel], *load_models: str, **settings) -> Bench:
-    bench = Bench(models, mode=ControlMode.EXPLICIT, load_models=load_models, **{"load_timeout_s": 60.0, **settings})
-    loader = Uninterruptible(holds=True)
-    bench.loader = bench.manager._reconciler._loader = loader
-    return await bench.started()
+    settings = {"load_timeout_s": 60.0, **settings}
+    return await Bench(models, loader=Uninterruptible(holds=True), mode=ControlMode.EXPLICIT, load_models=load_models, **settings).started()
 
 
 def test_load_beyond_its_timeout_fails_and_its_late_result_is_released() -> None:

@@ -86,12 +86,12 @@ def test_plain_copy_is_used_if_the_kernel_copies_no_ranges(version: Path, area: 
     def refuse(*_: object) -> int:
         raise OSError(errno.EXDEV, "other device")
 
-    monkeypatch.setattr(snapshot_module.os, "copy_file_range", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refuse)
     assert take_snapshot(version, area).read("model.onnx") == b"model" * 1000
 
 
 def test_file_system_that_copies_empty_ranges_is_read_plainly(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_module.os, "copy_file_range", lambda *_: 0)
+    monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
     assert take_snapshot(version, area).read("model.onnx") == b"model" * 1000
 
 
@@ -247,7 +247,7 @@ def test_full_disk_is_named_and_leaves_nothing(version: Path, area: Path, monkey
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(snapshot_module.os, "copy_file_range", full)
+    monkeypatch.setattr(os, "copy_file_range", full)
     assert_refused(version, area, r"no space for the private copy of 'model.onnx': No space left on device \(ENOSPC\)")
 
 

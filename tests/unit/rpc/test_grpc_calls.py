@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import random
 import zlib
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_oversized_message_is_refused_before_it_is_sent():
     ("fields", "status"),
     [({"method": "PUT"}, "405"), ({"content_type": "application/json"}, "415"), ({"content_type": ""}, "415")],
 )
-def test_request_that_is_not_grpc_gets_an_http_response(fields: dict[str, str], status: str):
+def test_request_that_is_not_grpc_gets_an_http_response(fields: dict[str, Any], status: str):
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
             answer = await peer.call(**fields)
@@ -130,7 +131,7 @@ def test_request_that_is_not_grpc_gets_an_http_response(fields: dict[str, str], 
         (PATH, {"grpc_encoding": "br"}, "12", "grpc-encoding 'br' is not supported; identity, gzip and deflate are"),
     ],
 )
-def test_malformed_and_unknown_calls_get_a_trailers_only_response(path: str, fields: dict[str, str], code: str, text: str):
+def test_malformed_and_unknown_calls_get_a_trailers_only_response(path: str, fields: dict[str, Any], code: str, text: str):
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
             answer = await peer.call(path=path, **fields)

@@ -51,7 +51,7 @@ class Taker:
 
     def start(self, data: bytes | memoryview, call: object) -> Completion[Result]:
         self.kinds.append(type(data))
-        assert type(data) is bytes or data.readonly
+        assert isinstance(data, bytes) or data.readonly
         completion = Completion[Result]()
         completion.complete(bytes(data))
         return completion
@@ -87,7 +87,7 @@ def check_windows(connection: GrpcProtocol) -> None:
 async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:
     """By stream, the message that answers it; of a refused call, its header block."""
     engine, transport = FakeEngine(simple()), MemoryTransport()
-    engine.budget.limit_bytes = budget_bytes
+    engine.limit_budget(budget_bytes)
     front = ConnectionContext(taker.methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
     connection = GrpcProtocol(front)
     connection.connection_made(transport)  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def test_ended_call_releases_its_memory_after_an_empty_read():
         receive_buffer = connection.receive_buffer()
         (call,) = connection.calls.receiving.values()
         assert len(receive_buffer) > 90_000
-        block = weakref.ref(receive_buffer.obj)  # type: ignore[arg-type]
+        block = weakref.ref(receive_buffer.obj)
         del receive_buffer
         call.refuse(TOO_SLOW)
         del call

@@ -131,7 +131,7 @@ def test_connection_lost_within_a_read_keeps_no_message():
         (message,) = framed(bytes(LARGE), 1, 1 << 20)
         read(rig.connection, opening(1) + message[:300_000])
         receive_buffer = rig.connection.receive_buffer()
-        block = weakref.ref(receive_buffer.obj)  # type: ignore[arg-type]
+        block = weakref.ref(receive_buffer.obj)
         assert len(receive_buffer) > 250_000
         del receive_buffer
         used = sys.getrefcount(block())

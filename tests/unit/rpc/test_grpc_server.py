@@ -28,18 +28,17 @@ from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 Code = grpc.StatusCode
-Channel = grpc.aio.Channel
 
 
-def rpc(channel: Channel, name: str) -> Callable[..., Any]:
+def rpc(channel: grpc.aio.Channel, name: str) -> Callable[..., Any]:
     answer = GetMessageClass(SERVICE.methods_by_name[name].output_type)
     open_call = channel.stream_stream if name == "ModelStreamInfer" else channel.unary_unary
     return open_call(f"/{SERVICE.full_name}/{name}", lambda message: message.SerializeToString(), answer.FromString)
 
 
-def run(scenario: Callable[[Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: bool) -> None:
+def run(scenario: Callable[[grpc.aio.Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: Any) -> None:
     @asynccontextmanager
-    async def served() -> AsyncIterator[Channel]:
+    async def served() -> AsyncIterator[grpc.aio.Channel]:
         front = grpc_server(engine, limits or Limits(), "127.0.0.1", 0, settings=settings(), **options)
         port = await front.start()
         try:
@@ -75,7 +74,7 @@ async def wait_for_ever(request: InferRequest) -> None:
 
 
 def test_infer_returns_raw_contents_with_the_id():
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         answer = await rpc(channel, "ModelInfer")(infer_request(id="7"))
         assert (answer.id, answer.model_name, answer.model_version) == ("7", "simple", "1")
         assert [(o.name, o.datatype, list(o.shape)) for o in answer.outputs] == [
@@ -97,7 +96,7 @@ def test_every_rpc_of_the_service_gets_a_response():
     refused = {"SystemSharedMemoryRegister": Code.UNIMPLEMENTED, "CudaSharedMemoryRegister": Code.INVALID_ARGUMENT}
     refused |= {"TraceSetting": Code.UNIMPLEMENTED, "LogSettings": Code.UNIMPLEMENTED}
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         for method in SERVICE.methods:
             if method.name == "ModelStreamInfer":
                 continue
@@ -113,7 +112,7 @@ def test_every_rpc_of_the_service_gets_a_response():
 
 
 def test_descriptions_equal_those_of_the_engine():
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         metadata = await rpc(channel, "ModelMetadata")(pb.ModelMetadataRequest(name="simple"))
         assert (list(metadata.versions), metadata.platform, list(metadata.inputs[0].shape)) == (["1"], "fake", [-1, 16])
         config = (await rpc(channel, "ModelConfig")(pb.ModelConfigRequest(name="simple", version="1"))).config
@@ -131,7 +130,7 @@ def test_descriptions_equal_those_of_the_engine():
 def test_load_and_unload_pass_their_parameters_on():
     engine = FakeEngine(simple())
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         load = pb.RepositoryModelLoadRequest(model_name="m")
         load.parameters["config"].string_param = "{}"
         load.parameters["file:1/model.onnx"].bytes_param = b"abc"
@@ -152,7 +151,7 @@ def test_failures_have_tritons_codes():
     busy = echo(DataType.FP32, name="busy")
     busy.is_ready = False
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         infer = rpc(channel, "ModelInfer")
         for message, code, text in (
             (pb.ModelInferRequest(model_name="nope"), Code.NOT_FOUND, "Request for unknown model: 'nope' is not found"),
@@ -169,7 +168,7 @@ def test_failures_have_tritons_codes():
 
 @pytest.mark.parametrize("name", ["ModelInfer", "ServerLive", "ModelMetadata"])
 def test_bytes_that_are_not_a_message_are_an_invalid_argument(name: str):
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         call = channel.unary_unary(f"/{SERVICE.full_name}/{name}")
         error = await failure(call(b"\xff\xff\xff"))
         assert error.code() == Code.INVALID_ARGUMENT
@@ -196,7 +195,7 @@ def test_engine_failures_reach_the_client(
 
     fake.before = fail
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         got = await failure(rpc(channel, "ModelInfer")(infer_request(id="7")))
         assert (got.code(), got.details()) == (code, text)
         assert dict(got.trailing_metadata() or {}).get("retry-after") == after
@@ -206,7 +205,7 @@ def test_engine_failures_reach_the_client(
 
 
 def test_bytes_in_flight_are_bounded_before_anything_is_parsed():
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         error = await failure(rpc(channel, "ModelInfer")(infer_request()))
         assert error.code() == Code.UNAVAILABLE
         assert dict(error.trailing_metadata() or {})["retry-after"] == "1"
@@ -221,7 +220,7 @@ def test_cancelled_call_cancels_its_request():
     fake.before = wait_for_ever
     engine = FakeEngine(fake)
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         call = rpc(channel, "ModelInfer")(infer_request())
         await engine.arrival.wait()
         call.cancel()
@@ -235,7 +234,7 @@ def test_deadline_reaches_the_engine_and_ends_the_work():
     fake.before = wait_for_ever
     engine = FakeEngine(fake)
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         error = await failure(rpc(channel, "ModelInfer")(infer_request(), timeout=0.2))
         assert error.code() == Code.DEADLINE_EXCEEDED
         await engine.cancellation.wait()
@@ -248,7 +247,7 @@ def test_deadline_reaches_the_engine_and_ends_the_work():
 def test_call_without_a_deadline_reaches_the_engine_without_one():
     engine = FakeEngine(simple())
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         await rpc(channel, "ModelInfer")(infer_request())
 
     run(scenario, engine)
@@ -258,7 +257,7 @@ def test_call_without_a_deadline_reaches_the_engine_without_one():
 def test_health_reports_the_current_readiness():
     engine = FakeEngine(simple())
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         check = channel.unary_unary(
             "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString
         )
@@ -275,7 +274,7 @@ def test_health_reports_the_current_readiness():
 def test_health_watcher_receives_changes():
     engine = FakeEngine(simple())
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         watch = channel.unary_stream(
             "/grpc.health.v1.Health/Watch", health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString
         )
@@ -292,7 +291,7 @@ def test_health_watcher_receives_changes():
 def test_reflection_is_served_only_if_enabled(on: bool):
     from grpc_reflection.v1alpha import reflection_pb2
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         call = channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
             reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -395,7 +394,7 @@ def test_refused_calls_leave_no_messages_behind():
     def errors() -> int:
         return sum(isinstance(found, ServingError | grpc.aio.AbortError) for found in gc.get_objects())
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         message = infer_request()
         message.inputs[0].name = "NONE"
         gc.collect()
@@ -420,7 +419,7 @@ def test_long_error_text_is_truncated_to_the_clients_limit(capfd: pytest.Capture
 
     fake.before = fail
 
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         details = (await failure(rpc(channel, "ModelInfer")(infer_request()))).details() or ""
         assert details.startswith("\u4e2d%\u4e2d")
         assert details.endswith("...")
@@ -430,7 +429,7 @@ def test_long_error_text_is_truncated_to_the_clients_limit(capfd: pytest.Capture
 
 
 def test_control_requests_are_limited_to_a_small_size():
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         error = await failure(rpc(channel, "ModelMetadata")(pb.ModelMetadataRequest(name="m" * 70_000)))
         assert error.code() == Code.RESOURCE_EXHAUSTED
         load = pb.RepositoryModelLoadRequest(model_name="m")
@@ -441,7 +440,7 @@ def test_control_requests_are_limited_to_a_small_size():
 
 
 def test_large_responses_equal_the_encoded_message():
-    async def scenario(channel: Channel) -> None:
+    async def scenario(channel: grpc.aio.Channel) -> None:
         message = pb.ModelInferRequest(model_name="echo_int32", id="7")
         message.inputs.add(name="INPUT", datatype="INT32", shape=[1, 100_000])
         message.raw_input_contents.append(bytes(range(250)) * 1600)

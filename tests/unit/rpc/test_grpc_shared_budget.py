@@ -71,6 +71,7 @@ def on_a_port(scenario: Callable[[Port], Any]) -> None:
         port = Port()
         await scenario(port)
         for connection in list(port.front.connections):
+            assert isinstance(connection, GrpcProtocol)
             connection.transport.close()
             connection.connection_lost(None)
             assert connection.share.held_bytes == 0

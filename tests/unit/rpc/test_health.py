@@ -17,7 +17,8 @@ def test_watcher_ends_when_the_server_stops():
     engine.live = engine.ready = False
     (_, watch) = Health(engine, Limits(), frozenset()).methods()
     call = FakeStreamCall(b"")
+    assert watch.handle is not None
     with pytest.raises(Unavailable, match="shutting down"):
-        asyncio.run(watch.handle(call))  # type: ignore[call-arg, arg-type]
+        asyncio.run(watch.handle(call))  # type: ignore[arg-type]
     (sent,) = call.sent
     assert health_pb2.HealthCheckResponse.FromString(sent).status == health_pb2.HealthCheckResponse.NOT_SERVING

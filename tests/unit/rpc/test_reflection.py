@@ -18,6 +18,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 def ask(**request: Any) -> Any:
     (method, _) = Reflection([SERVICE], Limits()).methods()
     call = FakeStreamCall(reflection_pb2.ServerReflectionRequest(host="here", **request).SerializeToString())
+    assert method.handle is not None
     asyncio.run(method.handle(call))  # type: ignore[arg-type]
     (answer,) = call.sent
     response = reflection_pb2.ServerReflectionResponse.FromString(answer)

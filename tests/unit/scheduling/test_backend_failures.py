@@ -86,7 +86,7 @@ class Raising(Instance):
             raise ValueError("outer") from error
 
 
-class Array(np.ndarray):  # type: ignore[type-arg]
+class Array(np.ndarray):
     """An array that can be watched."""
 
 

@@ -1,5 +1,7 @@
 """The batcher's rules, one by one, and what holds for every queue."""
 
+from collections.abc import Hashable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +12,8 @@ from stoker.server.scheduling.queue import DynamicBatcher, QueueEntry, RequestQu
 US = 1_000
 
 
-def filled(*rows: int, shapes: str | None = None, at: int = 0) -> RequestQueue:
-    queue = RequestQueue(levels=1, default_policy=QueuePolicy(), policies={}, max_size=10_000)
+def filled(*rows: int, shapes: str | None = None, at: int = 0) -> RequestQueue[QueueEntry]:
+    queue: RequestQueue[QueueEntry] = RequestQueue(levels=1, default_policy=QueuePolicy(), policies={}, max_size=10_000)
     for index, count in enumerate(rows):
         key = shapes[index] if shapes else "a"
         queue.push(QueueEntry(rows=count, shape_key=key, level=1, enqueued_ns=at))
@@ -21,6 +23,11 @@ def filled(*rows: int, shapes: str | None = None, at: int = 0) -> RequestQueue:
 def taken(batch: object) -> list[int]:
     assert isinstance(batch, list)
     return [entry.rows for entry in batch]
+
+
+def shapes_of(batch: object) -> list[Hashable]:
+    assert isinstance(batch, list)
+    return [entry.shape_key for entry in batch]
 
 
 def batcher(max_batch_size: int = 8, preferred: tuple[int, ...] = (), delay_us: int = 0) -> DynamicBatcher:
@@ -59,8 +66,8 @@ def test_request_larger_than_the_remaining_rows_is_skipped_and_runs_next():
 
 def test_other_shapes_are_not_mixed_in_and_the_head_runs_first():
     queue = filled(1, 1, 1, 1, shapes="abab")
-    assert [e.shape_key for e in batcher().next_batch(queue, 0)] == ["a", "a"]
-    assert [e.shape_key for e in batcher().next_batch(queue, 0)] == ["b", "b"]
+    assert shapes_of(batcher().next_batch(queue, 0)) == ["a", "a"]
+    assert shapes_of(batcher().next_batch(queue, 0)) == ["b", "b"]
 
 
 def test_batch_with_a_delay_waits_for_the_delay_of_its_oldest_request():

@@ -144,7 +144,9 @@ def test_expiry_heap_does_not_grow_with_removed_entries():
 )
 def test_every_entry_is_waiting_removed_or_expired_exactly_once(steps):
     queue = queue_of(levels=3, max_size=8)
-    now, waiting, gone = 0, [], []
+    now = 0
+    waiting: list[QueueEntry] = []
+    gone: list[QueueEntry] = []
     for step in steps:
         if step[0] == "push":
             fresh = entry(step[1], rows=step[2], at=now, timeout=None if step[3] is None else now + step[3])

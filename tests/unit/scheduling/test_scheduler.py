@@ -14,7 +14,7 @@ from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, Overload
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
-from stoker.server.core.request import InferRequest, InferResponse
+from stoker.server.core.request import InferRequest, InferResponse, InFlight
 from stoker.server.execution.worker import InstanceWorker, Work
 from stoker.server.scheduling.pending import Pending
 from stoker.server.scheduling.queue import queue_timeout_us
@@ -566,12 +566,13 @@ def test_submitted_request_completes_once_in_a_later_tick():
         rig = Rig()
         events: list[str] = []
         rig.scheduler.on_idle = lambda: events.append("idle")
-        flights = [
-            rig.scheduler.submit(
-                rig.request(value=float(n)), lambda _, n=n: events.append(f"answer {n}"), lambda n=n: events.append(f"end {n}")
+
+        def submitted(number: int) -> InFlight:
+            return rig.scheduler.submit(
+                rig.request(value=float(number)), lambda _: events.append(f"answer {number}"), lambda: events.append(f"end {number}")
             )
-            for n in range(3)
-        ]
+
+        flights = [submitted(number) for number in range(3)]
         assert events == []
         flights[1].cancel()
         flights[1].cancel()
@@ -588,8 +589,13 @@ def test_request_may_be_cancelled_by_the_callback_of_its_batchmate():
     async def scenario() -> None:
         rig = Rig()
         answers: list[object] = []
-        flights: list[Any] = []
-        flights.append(rig.scheduler.submit(rig.request(), lambda answer: (answers.append(answer), flights[1].cancel())))
+        flights: list[InFlight] = []
+
+        def cancel_the_other(answer: object) -> None:
+            answers.append(answer)
+            flights[1].cancel()
+
+        flights.append(rig.scheduler.submit(rig.request(), cancel_the_other))
         flights.append(rig.scheduler.submit(rig.request(), answers.append))
         await rig.settle()
         rig.worker.finish()
@@ -615,7 +621,7 @@ def test_batches_on_the_loop_yield_to_others():
         worker = OnTheLoop()
         rig = Rig(only=worker)
         tasks = [await rig.ask(rows=8) for _ in range(5)]
-        seen = []
+        seen: list[int] = []
         for _ in range(40):
             rig.time.turn()
             if worker.batches and (not seen or seen[-1] != worker.batches):

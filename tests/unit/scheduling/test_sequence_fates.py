@@ -4,6 +4,7 @@ The rule that every case checks: the model has executed the START of a sequence,
 """
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ class Rig:
             max_queue_size=max_queue_size,
         )
 
-    def ask(self, request_id: str, mark: SequenceMark, value: float = 0, rows: int = 1, **limits: int) -> None:
+    def ask(self, request_id: str, mark: SequenceMark, value: float = 0, rows: int = 1, **limits: Any) -> None:
         request = InferRequest(
             model_name="m",
             request_id=request_id,
@@ -96,14 +97,14 @@ class Rig:
 
     def running(self) -> list[str]:
         self.time.run()
-        return [item.request_id for work in self.worker.works for item in work.items]
+        return [request.request_id for at in range(len(self.worker.works)) for request in self.worker.requests_of(at)]
 
     def finish(self) -> None:
         """Ends the batch in work."""
         outcomes = []
         for item in self.worker.works[0].items:
             was = np.full((1, 1), BEGUN, np.float32) if item.inputs["START"].item() else item.inputs["was"]
-            outcomes.append({"y": (sums := was + item.inputs["x"]), "is": sums})
+            outcomes.append({"y": (sums := np.add(was, item.inputs["x"])), "is": sums})
         self.worker.finish(outcomes)
 
     def fail(self) -> None:

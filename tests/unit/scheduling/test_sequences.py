@@ -1,6 +1,7 @@
 """Sequences with a puppet worker and hand-turned time: order, controls, states, ends, and Triton's refusals."""
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ class Rig:
             inner, "m", SIGNATURE, batching, clock=self.time, timers=self.time, recorder=self.log, max_queue_size=max_queue_size
         )
 
-    def ask(self, request_id: str, mark: SequenceMark | None, value: float = 0, rows: int = 1, **limits: int):
+    def ask(self, request_id: str, mark: SequenceMark | None, value: float = 0, rows: int = 1, **limits: Any):
         request = InferRequest(
             model_name="m",
             request_id=request_id,
@@ -74,11 +75,11 @@ class Rig:
     def batch(self) -> list[InferRequest]:
         """The requests in progress."""
         self.time.run()
-        return list(self.worker.works[0].items) if self.worker.works else []
+        return self.worker.requests if self.worker.works else []
 
     def finish(self) -> None:
         """Ends the batch in work: OUT and the state are IN and the state before it, added up."""
-        self.worker.finish([{"OUT": (sums := item.inputs["IN"] + item.inputs["was"]), "is": sums} for item in self.batch()])
+        self.worker.finish([{"OUT": (sums := np.add(item.inputs["IN"], item.inputs["was"])), "is": sums} for item in self.batch()])
 
     def finish_all(self) -> None:
         while self.batch():

@@ -13,7 +13,7 @@ device and comes from it without a copy.
 import functools
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy.typing as npt
 
@@ -93,7 +93,7 @@ class ModelRunner:
             self.close()
             raise
 
-    def __enter__(self) -> "ModelRunner":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
