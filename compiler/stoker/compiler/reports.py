@@ -25,8 +25,7 @@ from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.errors import CheckError
 from stoker.compiler.output_files import write_text
 from stoker.compiler.passes import get_pass
-from stoker.compiler.precision.compare import LayerDistance
-from stoker.compiler.precision.drift import measure_drift
+from stoker.compiler.precision.drift import LayerDistance, measure_drift
 from stoker.compiler.precision.samples import batches_of, inputs_of, load_samples, split
 from stoker.compiler.target import Measurement
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.backends.api.error_text import MAX_CHARACTERS
+from stoker.backends.api.errors import MAX_CHARACTERS
 from stoker.backends.onnx_files.runtime import public_text
 
 

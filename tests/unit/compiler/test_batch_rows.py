@@ -8,8 +8,8 @@ import pytest
 from model_compiler.compiling import compile_fields
 
 from stoker.compiler.cli import main as compile_command
-from stoker.compiler.convert.batch_rows import dependence_of_rows
 from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.free_batch import dependence_of_rows
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.target import SourceModel
 from tests.fakes import networks

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from stoker.backends.api.figures import Figure
+from stoker.backends.api.backend import Figure
 from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.server.observability.families import BackendFamilies
 from stoker.server.observability.series import write_exposition

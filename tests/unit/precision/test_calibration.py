@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.compiler.errors import OptionError, ShapeError
-from stoker.compiler.precision.calibration import LayerChoice, TensorChoice, choose_spec, loss_of, worst_layers
+from stoker.compiler.precision.calibration import (
+    LOSSES,
+    LayerChoice,
+    TensorChoice,
+    choose_spec,
+    cosine_distance,
+    kld,
+    loss_of,
+    noise_to_signal,
+    snr_db,
+    worst_layers,
+)
 from stoker.compiler.precision.float8 import Float8Format, round_to_float8
-from stoker.compiler.precision.losses import LOSSES, cosine_distance, kld, noise_to_signal, snr_db
 from stoker.compiler.precision.representation import Float8Spec
 from stoker.compiler.precision.samples import batches_of, load_samples, random_batches
 

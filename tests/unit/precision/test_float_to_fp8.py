@@ -12,9 +12,9 @@ from onnx import numpy_helper
 
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.passes import get_pass
+from stoker.compiler.precision.calibration import cosine_distance, mse, noise_to_signal
 from stoker.compiler.precision.float8 import Float8Format, round_to_float8
 from stoker.compiler.precision.float8_plan import Float8Params
-from stoker.compiler.precision.losses import cosine_distance, mse, noise_to_signal
 from stoker.compiler.precision.representation import Float8Spec, Float8Use, float8_nodes, float8_use
 from tests.fakes.graphs import assert_valid, initializers_of, op_types, parse, random_feeds, run_onnx
 

@@ -2,21 +2,57 @@
 
 A backend is one folder and one line in the entry-point group `stoker.backends`; the entry point names a `Backend` subclass, which the
 server instantiates once, without arguments. Nothing here knows asyncio, protocols or scheduling.
+
+Where the responses of one request go, when a model may return any number of responses. A worker's thread gives them, the event loop takes
+them; what lies between is bounded, so that a model that is faster than its client waits.
 """
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendSettingError
-from stoker.backends.api.figures import Figure
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One sample of a metric; figures of one name share kind and help, and differ in their labels.
+
+    Attributes:
+        name: In Prometheus' form, such as `stoker_ipu_busy_seconds_total`: prefix `stoker_`, base units, counters end in `_total`.
+        help: One sentence.
+        kind: `counter` only rises, `gauge` does as it likes.
+        value: Now.
+        labels: Such as `{"device": "0"}`.
+    """
+
+    name: str
+    help: str
+    kind: Literal["counter", "gauge"]
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+Parameters = Mapping[str, bool | int | float | str]
+"""A request's own parameters by name."""
+
+
+class ResponseSink(Protocol):
+    """Takes the responses of one request."""
+
+    def put(self, outputs: "Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]") -> bool:
+        """Takes one response; waits while too many are unread. False: the client wants no more, stop.
+
+        Called in the worker's thread.
+        """
+
 
 Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
 

@@ -11,12 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from stoker.backends.api.backend import Arrays, BoundBatch, Instance
+from stoker.backends.api.backend import Arrays, BoundBatch, Instance, Parameters, ResponseSink
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ErrorCode, ModelLoadError, ServingError
 from stoker.backends.api.layout import fits, is_plain, plain, reshaped
 from stoker.backends.api.model import ModelSignature, TensorSpec
-from stoker.backends.api.responses import Parameters, ResponseSink
 from stoker.backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]

@@ -10,13 +10,12 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.backend import Arrays, Instance, Parameters
 from stoker.backends.api.batch import BatchProcessor, BatchResult, Outcome, Share, as_failure
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ServingError, Unsupported
 from stoker.backends.api.layout import Array, fits, plain, reshaped
 from stoker.backends.api.model import ModelSignature
-from stoker.backends.api.responses import Parameters
 
 if TYPE_CHECKING:
     from collections.abc import Generator

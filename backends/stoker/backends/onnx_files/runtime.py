@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from stoker.backends.api.error_text import tidied
+from stoker.backends.api.errors import tidied
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
     *(kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.backends.api.error_text import tidied
+from stoker.backends.api.errors import tidied
 from stoker.backends.api.tensor import DataType
 
 #: What its CPU plugin takes and gives. Strings are known to it, but a request that held one takes the process down when it ends (2026.4).

@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
+from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest, Parameters
 from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
-from stoker.backends.api.responses import Parameters
 from stoker.backends.api.streaming import StreamingInstance
 from stoker.backends.api.tensor import DataType
 

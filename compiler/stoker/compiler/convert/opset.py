@@ -10,7 +10,7 @@ import logging
 import onnx
 import onnx_ir as ir
 
-from stoker.compiler.convert.functions import set_defaults_of_functions
+from stoker.compiler.convert.opset_versions import set_defaults_of_functions
 from stoker.compiler.convert.opset_walk import NoCounterpart, lower_opset, raise_opset
 from stoker.compiler.errors import CompileError, OptionError, PassError
 from stoker.compiler.passes.pass_ import INTERNAL_OPSET, read_model

@@ -2,10 +2,14 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
+
+from stoker.compiler.passes.simplify import EXPANDED_DOMAIN
+from stoker.compiler.passes.traverse import traverse_nodes
 
 
 class CannotAdapt(Exception):
@@ -116,3 +120,113 @@ def _refuse_missing_inputs(node: ir.Node, other: OpSchema, when: str) -> None:
         is_given = index < len(node.inputs) and node.inputs[index] is not None
         if formal.option == OpSchema.FormalParameterOption.Single and not is_given:
             raise CannotAdapt(f"input '{formal.name}' could not be left out {when}")
+
+
+def replace_by_function(model: ir.Model, node: ir.Node, schema: OpSchema, opset: int) -> bool:
+    """Makes `node` the call of a function of `model` that defines its operator; returns whether ONNX has such a function.
+
+    Args:
+        model: Whose node it is.
+        node: Typed: the bodies of some operators depend on the types of the inputs.
+        schema: Of its operator.
+        opset: The model's.
+
+    Raises:
+        CannotAdapt: ONNX's function does not define an output that is used.
+    """
+    set_defaults(node, schema)
+    text = _body(node, schema, opset)
+    if text is None:
+        return False
+    proto = onnx.FunctionProto.FromString(text)
+    produced = {*proto.input, *(name for each in proto.node for name in each.output)}
+    there = [at for at, name in enumerate(proto.output) if name in produced]
+    for at, output in enumerate(node.outputs):
+        if at not in there and (output.uses() or output.is_graph_output()):
+            raise CannotAdapt(f"ONNX's definition of {node.op_type} does not say what output '{output.name}' is")
+    formals = [each.name for each in schema.inputs]
+    # A body whose types are known may need fewer inputs than the operator has.
+    taken = [formals.index(name) if name in formals else at for at, name in enumerate(proto.input)]
+    outputs = [proto.output[at] for at in there]
+    del proto.output[:]
+    proto.output.extend(outputs)
+    # ONNX gives a body anew whenever an operator in it changes: one that is older than the model is right at the model's opset too.
+    del proto.opset_import[:]
+    proto.opset_import.append(onnx.helper.make_opsetid("", opset))
+    try:
+        function = ir.from_proto(proto)
+    except (ir.serde.SerdeError, ValueError) as error:
+        raise CannotAdapt(f"ONNX's definition of {node.op_type} cannot be read: {_reason(error)}") from error
+    function.domain, function.name = EXPANDED_DOMAIN, f"{node.op_type}_{len(model.functions)}"
+    model.functions[function.identifier()] = function
+    model.opset_imports[EXPANDED_DOMAIN] = 1
+    _call(node, function, taken, there)
+    return True
+
+
+def set_defaults(node: ir.Node, schema: OpSchema) -> None:
+    """Writes out the attributes that `node` leaves at their defaults: bodies of functions refer to them."""
+    for name, formal in schema.attributes.items():
+        if name not in node.attributes and formal.default_value.type != onnx.AttributeProto.UNDEFINED:
+            node.attributes[name] = ir.from_proto(formal.default_value)
+
+
+def set_defaults_of_functions(model: ir.Model) -> None:
+    """`set_defaults` for all nodes that ONNX defines by functions: its shape inference reads their bodies, and fails without."""
+    opset = model.opset_imports[""]
+    for node in traverse_nodes(model):
+        schema = schema_of(node.op_type, opset) if node.domain == "" else None
+        if schema is not None and _has_reference(schema):
+            set_defaults(node, schema)
+
+
+def _has_reference(schema: Any) -> bool:
+    return bool(schema.has_function) and any(attribute.ref_attr_name for each in schema.function_body.node for attribute in each.attribute)
+
+
+def _body(node: ir.Node, schema: Any, opset: int) -> bytes | None:
+    """The newest function for `opset`, serialised; None if there is none. ONNX's stubs do not know that schemas hold functions."""
+    fixed = [version for version in schema.function_opset_versions if version <= opset]
+    by_context = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
+    if fixed:
+        text: bytes = schema.get_function_with_opset_version(max(fixed))
+        return text
+    if not by_context:
+        return None
+    types = [_type_bytes(value) for value in node.inputs]
+    made: bytes = schema.get_context_dependent_function_with_opset_version(max(by_context), ir.to_proto(node).SerializeToString(), types)
+    return made or None
+
+
+def _call(node: ir.Node, function: ir.Function, taken: list[int], there: list[int]) -> None:
+    graph = node.graph
+    assert graph is not None, "only nodes of graphs are replaced"
+    node.resize_outputs(max(len(node.outputs), *(at + 1 for at in there)))
+    old = [node.outputs[at] for at in there]
+    new = [ir.Value(name=output.name, shape=output.shape, type=output.type) for output in old]
+    call = ir.Node(
+        function.domain,
+        function.name,
+        [node.inputs[at] if at < len(node.inputs) else None for at in taken],
+        [attribute for attribute in node.attributes.values() if attribute.name in function.attributes],
+        outputs=new,
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    graph.insert_before(node, call)
+    for before, after in zip(old, new, strict=True):
+        before.replace_all_uses_with(after, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _type_bytes(value: ir.Value | None) -> bytes:
+    if value is None or value.type is None:
+        return b""
+    proto = ir.serde.serialize_type(value.type)
+    if value.shape is not None:
+        ir.serde.serialize_shape_into(proto, value.shape)
+    return bytes(proto.SerializeToString())
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error.__cause__ or error).split())

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from stoker.compiler.convert.functions import replace_by_function
 from stoker.compiler.convert.opset_adapters import ADAPTERS
 from stoker.compiler.convert.opset_upgrades import UPGRADES
-from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, fit, next_version, schema_of
+from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, fit, next_version, replace_by_function, schema_of
 from stoker.compiler.passes.edit import describe
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import fold_constants, inline_functions

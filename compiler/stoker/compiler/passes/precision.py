@@ -16,12 +16,11 @@ from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.precision.calibration import write_log
-from stoker.compiler.precision.compare import LayerDistance, compare_layers, write_comparison
+from stoker.compiler.precision.drift import LayerDistance, compare_layers, write_comparison
 from stoker.compiler.precision.float8_plan import Float8Params, float8_layers, plan_float8, weight_of
 from stoker.compiler.precision.number_types import HalfConstants, to_int32
-from stoker.compiler.precision.overflow import overflow_prone
 from stoker.compiler.precision.representation import FLOAT8_OP_TYPES, cast_activation, store_weight, use_float8_opset
-from stoker.compiler.precision.retype import Retyping, retype
+from stoker.compiler.precision.retype import Retyping, overflow_prone, retype
 from stoker.compiler.precision.samples import Arrays, batches_of, inputs_of, load_samples, random_batches, split
 
 log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class FloatToHalf(Pass):
         Args:
             fp16_skip_op_types: Operators.
             skip_op_names: Nodes.
-            enable_avoid_overflow_patterns: Whether the patterns of `stoker.compiler.precision.overflow` are.
+            enable_avoid_overflow_patterns: Whether the patterns of `stoker.compiler.precision.retype` are.
             keep_io_types: Whether the model's inputs and outputs are.
         """
         self.skip_op_types = frozenset(fp16_skip_op_types)

@@ -8,9 +8,9 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
+from stoker.backends.api.backend import ResponseSink
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
-from stoker.backends.api.responses import ResponseSink
 from stoker.server.core.sequence import SequenceMark
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.core.trace import CallerTrace, RequestTrace

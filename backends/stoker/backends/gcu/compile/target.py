@@ -15,9 +15,8 @@ from stoker.backends.gcu.executable import ExecutableError, write_executable
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.timing import run_time_s
-from stoker.compiler.convert.batch_rows import dependence_of_rows
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.convert.free_batch import with_free_batch
+from stoker.compiler.convert.free_batch import dependence_of_rows, with_free_batch
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked, read_onnx
 from stoker.compiler.errors import CompileError, OptionError, ShapeError

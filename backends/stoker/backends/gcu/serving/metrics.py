@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from stoker.backends.api.figures import Figure
+from stoker.backends.api.backend import Figure
 from stoker.backends.gcu.runtime import Card, CardFigures, CopyFigures, Direction, Engine
 from stoker.backends.gcu.serving.placement import ClusterAllocator
 from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.api.errors import ModelLoadError
-from stoker.backends.api.figures import Figure
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import DeviceFailed, StatusError
 from stoker.backends.gcu.serving.metrics import new_counters, pool_metrics

@@ -19,7 +19,7 @@ from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.popef.served_types import SERVED, castable_to
 from stoker.backends.ipu.program import SubGraph
 from stoker.backends.ipu.timing import step_timing
-from stoker.compiler.convert.batch_rows import dependence_of_rows
+from stoker.compiler.convert.free_batch import dependence_of_rows
 from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions

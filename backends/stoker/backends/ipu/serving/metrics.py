@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from stoker.backends.api.figures import Figure
+from stoker.backends.api.backend import Figure
 from stoker.backends.ipu.runtime import Device, DeviceMetrics
 from stoker.backends.ipu.serving.executable import PopefExecutable
 from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage

@@ -12,9 +12,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ModelLoadError
-from stoker.backends.api.figures import Figure
 from stoker.backends.ipu.popef.schema import PopefError
 from stoker.backends.ipu.runtime import (
     Device,

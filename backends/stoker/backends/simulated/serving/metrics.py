@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from stoker.backends.api.figures import Figure
+from stoker.backends.api.backend import Figure
 
 Kind = Literal["counter", "gauge"]
 Readings = TypeVar("Readings")

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from stoker.backends.api.backend import Backend
+from stoker.backends.api.backend import Backend, Figure
 from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError
-from stoker.backends.api.figures import Figure
 
 Source = TypeVar("Source", bound=Hashable)
 Key = TypeVar("Key", bound=Hashable)
