@@ -16,9 +16,9 @@ from benchmarks.floors import judge
 from benchmarks.machine import describe_machine
 from benchmarks.plot import write_plot
 from benchmarks.report import print_report
+from benchmarks.requests import PROTOCOLS
 from benchmarks.results import Run
 from benchmarks.settings import HEAVY_MODEL, LIGHT_MODELS, Settings
-from benchmarks.wire import PROTOCOLS
 
 MISSED = 1
 
@@ -63,7 +63,6 @@ def _settings(models: str, protocols: str, quick: bool, duration: float | None, 
         repeats=repeats or (1 if quick else usual.repeats),
         duration_s=duration_s,
         heavy_duration_s=duration_s * 3 if duration or quick else usual.heavy_duration_s,
-        warmup_s=0.2 if quick else usual.warmup_s,
         output=output,
         is_quick=quick,
     )

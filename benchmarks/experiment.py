@@ -10,12 +10,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.measure import LoadGenerator, RawEngine
+from benchmarks.load import Generator, InFlight
 from benchmarks.models import BenchModel, build_repository
+from benchmarks.raw_engine import RawEngine
+from benchmarks.requests import GRPC, HTTP_BINARY, Request, canned_body, canned_response, request_of
 from benchmarks.results import Window
-from benchmarks.servers import Target, echo_asgi, echo_grpc, stoker
+from benchmarks.servers import ServerUnderTest, echo_asgi, echo_grpc, this_checkout
 from benchmarks.settings import CONCURRENCIES, HEAVY_MODEL, LOAD_FACTORS, Settings
-from benchmarks.wire import GRPC, HTTP_BINARY, canned_body, canned_response
 
 Say = Callable[[str], None]
 
@@ -36,22 +37,21 @@ class Experiment:
         self._all_cores = cores
         # With one core only, server and generator have to share it; the report's client share shows what that does.
         self._server_cores, self._client_cores = cores[:1], cores[1:2] or cores[:1]
-        self._load = LoadGenerator(scratch, settings.warmup_s)
+        self._light_load, self._heavy_load = Generator(scratch, self._client_cores), Generator(scratch)
 
     def run(self) -> list[Window]:
         """Measures everything.
 
         Raises:
-            WrongResponse: a server did not answer as the model does.
-            ChildFailed: a process ended or did not start.
+            WrongResponse: A response is not the model's, or too many requests failed.
+            NativeLoadFailed: h2load could not work.
+            ChildFailed: A process ended or did not start.
         """
-        try:
-            if self._settings.light_models:
-                self._measure_light()
-            if self._settings.has_heavy:
-                self._measure_heavy()
-        finally:
-            self._load.close()
+        self._say(f"closed loops by {self._light_load.name}")
+        if self._settings.light_models:
+            self._measure_light()
+        if self._settings.has_heavy:
+            self._measure_heavy()
         return self.windows
 
     def _measure_light(self) -> None:
@@ -66,22 +66,29 @@ class Experiment:
             message, body = self._scratch / "canned.message", self._scratch / "canned.body"
             message.write_bytes(canned_response(first, expected[first.name]))
             body.write_bytes(canned_body(expected[first.name]))
-            server = stack.enter_context(stoker(self._scratch / "light", self._scratch / "light-server", self._server_cores))
+            kind = this_checkout()
+            server = stack.enter_context(kind.server(self._scratch / "light", self._scratch / "light-server", self._server_cores))
             echoes = [stack.enter_context(echo_grpc(mode, message, self._server_cores)) for mode in ("bytes", "protobuf")]
             asgi = stack.enter_context(echo_asgi(body, self._server_cores))
             for model in models.values():
                 for protocol in settings.protocols:
-                    self._load.check(server, model, protocol, expected[model.name])
+                    self._light_load.check(server, request_of(model, protocol), expected[model.name])
             for repeat in range(settings.repeats):
                 for model in models.values():
                     for batch in CONCURRENCIES:
                         self._add(raw.measure(model, batch, settings.duration_s / 3, repeat))
                 for concurrency in CONCURRENCIES:
                     self._light_round(server, echoes, asgi, models, concurrency, repeat)
-            self._open_loops(server, list(models.values()), settings.duration_s * 2, tuple(self._client_cores))
+            self._open_loops(self._light_load, server, list(models.values()), settings.duration_s * 2)
 
     def _light_round(
-        self, server: Target, echoes: list[Target], asgi: Target, models: dict[str, BenchModel], concurrency: int, repeat: int
+        self,
+        server: ServerUnderTest,
+        echoes: list[ServerUnderTest],
+        asgi: ServerUnderTest,
+        models: dict[str, BenchModel],
+        concurrency: int,
+        repeat: int,
     ) -> None:
         first = next(iter(models.values()))
         for protocol in self._settings.protocols:
@@ -93,26 +100,30 @@ class Experiment:
             for target in after:
                 self._closed(target, first, protocol, concurrency, repeat)
 
-    def _closed(self, target: Target, model: BenchModel, protocol: str, concurrency: int, repeat: int) -> None:
-        heavy = model.is_heavy
-        duration_s = self._settings.heavy_duration_s if heavy else self._settings.duration_s
-        cores = self._all_cores if heavy else self._client_cores
-        self._add(self._load.closed(target, model, protocol, concurrency, duration_s=duration_s, repeat=repeat, cores=cores))
+    def _closed(self, target: ServerUnderTest, model: BenchModel, protocol: str, concurrency: int, repeat: int) -> None:
+        load, seconds = self._light_load, self._settings.duration_s
+        if model.is_heavy:
+            load, seconds = self._heavy_load, self._settings.heavy_duration_s
+        request = request_of(model, protocol)
+        self._add(load.closed_for(target, request, InFlight.of(concurrency, request), seconds, repeat))
 
-    def _open_loops(self, server: Target, models: list[BenchModel], duration_s: float, cores: tuple[int, ...]) -> None:
+    def _open_loops(self, load: Generator, server: ServerUnderTest, models: list[BenchModel], duration_s: float) -> None:
         for model in models:
             for protocol in self._settings.protocols:
-                capacity = self._capacity(model.name, protocol)
+                request = request_of(model, protocol)
+                capacity = self._capacity(load, server, request, duration_s)
                 for factor in LOAD_FACTORS:
-                    self._add(
-                        self._load.open(server, model, protocol, capacity, factor, duration_s=duration_s, repeat=0, cores=cores),
-                    )
+                    self._add(load.open(server, request, capacity, factor, duration_s))
 
-    def _capacity(self, model: str, protocol: str) -> float:
-        """The best the closed loops reached in their last round, requests a second."""
-        rates = [w for w in self.windows if (w.target, w.model, w.protocol, w.load) == ("stoker", model, protocol, "closed")]
+    def _capacity(self, load: Generator, server: ServerUnderTest, request: Request, duration_s: float) -> float:
+        """The best that the closed loops reached in their last round, and not more than the open loop's generator can send."""
+        cell = ("stoker", request.model, request.protocol, "closed")
+        rates = [w for w in self.windows if (w.target, w.model, w.protocol, w.load) == cell]
         last = max(w.repeat for w in rates)
-        return max(w.requests_per_s for w in rates if w.repeat == last)
+        best = max((w for w in rates if w.repeat == last), key=lambda w: w.requests_per_s)
+        if not load.is_native:
+            return best.requests_per_s
+        return min(best.requests_per_s, load.python_capacity(server, request, InFlight.of(best.concurrency, request), duration_s / 2))
 
     def _measure_heavy(self) -> None:
         settings = self._settings
@@ -122,18 +133,19 @@ class Experiment:
         with ExitStack() as stack:
             stack.callback(raw.close)
             expected = raw.reference(model)
-            server = stack.enter_context(stoker(self._scratch / "heavy", self._scratch / "heavy-server", self._all_cores))
+            kind = this_checkout()
+            server = stack.enter_context(kind.server(self._scratch / "heavy", self._scratch / "heavy-server", self._all_cores))
             for protocol in settings.protocols:
-                self._load.check(server, model, protocol, expected)
+                self._heavy_load.check(server, request_of(model, protocol), expected)
             for repeat in range(settings.repeats):
                 # JSON and the open loops are not what a floor is about, and take long: once is enough to see them.
                 protocols = [each for each in settings.protocols if repeat == 0 or each in (GRPC, HTTP_BINARY)]
                 for protocol in protocols:
                     self._heavy_round(raw, server, model, protocol, repeat)
             if not settings.is_quick:
-                self._open_loops(server, [model], settings.heavy_duration_s, tuple(self._all_cores))
+                self._open_loops(self._heavy_load, server, [model], settings.heavy_duration_s)
 
-    def _heavy_round(self, raw: RawEngine, server: Target, model: BenchModel, protocol: str, repeat: int) -> None:
+    def _heavy_round(self, raw: RawEngine, server: ServerUnderTest, model: BenchModel, protocol: str, repeat: int) -> None:
         settings = self._settings
         for _ in range(1 if settings.is_quick else 2):
             self._add(raw.measure(model, 1, settings.heavy_duration_s / 2, repeat))

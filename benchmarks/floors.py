@@ -7,9 +7,9 @@ On a machine that others keep busy, a wall-clock figure may come out either way.
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
+from benchmarks.requests import GRPC, HTTP_BINARY
 from benchmarks.results import QUIET_CORES, Verdict, Window
 from benchmarks.settings import CONCURRENCIES, HEAVY_MODEL
-from benchmarks.wire import GRPC, HTTP_BINARY
 
 #: Served rows/s of the heavy model, as a part of raw onnxruntime's best.
 THROUGHPUT_FLOOR = 0.95

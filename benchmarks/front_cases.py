@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.wire import GRPC, HTTP_BINARY, HTTP_JSON
+from benchmarks.load import InFlight
+from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,8 @@ class Case:
         return self.protocol == GRPC and self.connections > 1 and self.streams == 1
 
     @property
-    def in_flight(self) -> int:
-        return self.connections * self.streams
+    def in_flight(self) -> InFlight:
+        return InFlight(self.connections, self.streams)
 
 
 CASES = (

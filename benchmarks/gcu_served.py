@@ -9,14 +9,13 @@ number of batches is on its way everywhere:
 
 raw      the runtime API alone, in this process: copies to the card, the run, copies back, each caller with a stream and buffers of its own
 wire     a bare grpc.aio echo: the same request message, answered with the same response message, nothing done between
-served   `serve` in a process of its own, called over gRPC from this one
+served   `serve` in a process of its own, called over gRPC by the Python generator
 
 Each round measures the three in turn; the table shows the medians. No server can be faster than the slower of card and wire: the ratio is
 to that. All figures of the card are simulated.
 """
 
 import argparse
-import asyncio
 import shutil
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -36,15 +36,14 @@ from rich.table import Table
 
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
-from benchmarks.load_grpc import GrpcSender
-from benchmarks.loops import ClosedLoop, LoadCounters
-from benchmarks.servers import Target, echo_grpc, stoker
+from benchmarks.load import Generator, InFlight
+from benchmarks.requests import GRPC, Request, encoded
+from benchmarks.servers import ServerUnderTest, echo_grpc, this_checkout
 from stoker.backends.gcu.executable import read_executable
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import Device, Engine, GcuSystem
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
-from stoker_client._pb import messages as pb
 
 # Three batches of YOLOv5s and their answers are more than the default holds.
 _BACKEND = (
@@ -74,16 +73,10 @@ class Measured:
     batches_per_s: dict[str, list[float]] = field(default_factory=dict)
     mean_ms: dict[str, list[float]] = field(default_factory=dict)
 
-    def note(self, kind: str, counters: LoadCounters) -> None:
-        """One round's window.
-
-        Raises:
-            RuntimeError: nothing, or not all, was answered well in it.
-        """
-        if not counters.completed or counters.errors or counters.gave_up:
-            raise RuntimeError(f"{kind}: {counters.completed} answers and {counters.errors} errors in {counters.elapsed_s:.1f} s")
-        self.batches_per_s.setdefault(kind, []).append(counters.completed / counters.elapsed_s)
-        self.mean_ms.setdefault(kind, []).append(statistics.fmean(counters.latencies_ns) / 1e6)
+    def add(self, kind: str, batches_per_s: float, mean_ms: float) -> None:
+        """One round's window."""
+        self.batches_per_s.setdefault(kind, []).append(batches_per_s)
+        self.mean_ms.setdefault(kind, []).append(mean_ms)
 
 
 def compile_network(network: PublishedNetwork, batch: int, repository: Path) -> Path:
@@ -109,37 +102,22 @@ def model_name(network: PublishedNetwork) -> str:
     return network.name.replace(" ", "_")
 
 
-def request_message(executable: GcuExecutable, name: str, batch: int) -> bytes:
+def zeros(executable: GcuExecutable, name: str, batch: int) -> Request:
     """A ModelInferRequest of zeros for `batch` samples."""
-    request = pb.ModelInferRequest(model_name=name)
-    for tensor in executable.inputs:
-        request.inputs.add(name=tensor.name, datatype=tensor.dtype.value, shape=[batch, *tensor.dims])
-        request.raw_input_contents.append(bytes(tensor.sample_bytes * batch))
-    return request.SerializeToString()
+    inputs = {tensor.name: np.zeros([batch, *tensor.dims], tensor.dtype.numpy) for tensor in executable.inputs}
+    return encoded(name, inputs, GRPC, is_heavy=True)
 
 
-def over_grpc(target: Target, message: bytes, load: Load) -> tuple[LoadCounters, bytes]:
-    """A closed loop against `target`; what it saw, and the last answer."""
-
-    async def run() -> tuple[LoadCounters, bytes]:
-        sender = GrpcSender("127.0.0.1", target.grpc_port, message, connections=load.in_flight)
-        await sender.connect()
-        ended = asyncio.Event()
-        closed = ClosedLoop(
-            sender, concurrency=load.in_flight, warmup_s=load.warmup_s, duration_s=load.seconds, max_requests=_MAX_REQUESTS,
-            clock_ns=time.monotonic_ns, on_edge=lambda: None, on_end=ended.set,
-        )  # fmt: skip
-        closed.start()
-        asyncio.get_running_loop().call_later(load.warmup_s + load.seconds + _PATIENCE_S, closed.stop)
-        await asyncio.wait_for(ended.wait(), load.warmup_s + load.seconds + 2 * _PATIENCE_S)
-        sender.close()
-        return closed.counters, sender.reply
-
-    return asyncio.run(run())
+def first_response(server: ServerUnderTest, request: Request) -> bytes:
+    """The response message of one call, for the echo."""
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", unlimited) as channel:
+        reply: bytes = channel.unary_unary(request.call.request.path)(request.call.request.message.SerializeToString())
+        return reply
 
 
-def raw(executable: GcuExecutable, batch: int, load: Load) -> LoadCounters:
-    """The runtime alone: `in_flight` threads, each with one batch after the other."""
+def raw(executable: GcuExecutable, batch: int, load: Load) -> tuple[float, float]:
+    """The runtime alone: `in_flight` threads, each with one batch after the other; batches a second, and their mean latency in ms."""
     ends: list[tuple[int, int]] = []
     with GcuSystem(cards=1, pacing=Pacing.REALTIME, numerics=Numerics.OFF).acquire(0) as device:
         engine = device.load(executable)
@@ -154,7 +132,7 @@ def raw(executable: GcuExecutable, batch: int, load: Load) -> LoadCounters:
     in_window = [each for each in ends if each[0] >= begun_ns + load.warmup_s * 1e9]
     opened_ns, closed_ns = in_window[0][0], in_window[-1][0]
     latencies = [latency for _, latency in in_window[1:]]
-    return LoadCounters(latencies_ns=latencies, completed=len(latencies), opened_ns=opened_ns, closed_ns=closed_ns)
+    return len(latencies) / (closed_ns - opened_ns) * 1e9, statistics.fmean(latencies) / 1e6
 
 
 def _call(device: Device, engine: Engine, batch: int, stop_ns: int, ends: list[tuple[int, int]]) -> None:
@@ -176,23 +154,25 @@ def _call(device: Device, engine: Engine, batch: int, stop_ns: int, ends: list[t
             return
 
 
-def measure(network: PublishedNetwork, batch: int, path: Path, served: Target, scratch: Path, load: Load, rounds: int) -> Measured:
+def measure(network: PublishedNetwork, batch: int, path: Path, served: ServerUnderTest, scratch: Path, load: Load, rounds: int) -> Measured:
     """Raw, wire and served in turn, `rounds` times.
 
     Raises:
-        RuntimeError: something was not answered well.
+        WrongResponse: Requests failed.
+        NativeLoadFailed: The generator could not work.
     """
     executable = read_executable(path)
-    message = request_message(executable, model_name(network), batch)
-    _, reply = over_grpc(served, message, Load(in_flight=1, warmup_s=0.0, seconds=0.1))
+    request = zeros(executable, model_name(network), batch)
     response = scratch / f"{model_name(network)}_{batch}.response"
-    response.write_bytes(reply)
-    measured = Measured()
+    response.write_bytes(first_response(served, request))
+    # h2load sends DATA frames of 16 KB only, whatever the server allows, and would be the limit of messages this large.
+    measured, generator = Measured(), Generator(scratch, is_native=False)
     with echo_grpc("bytes", response, ()) as echo:
-        for _ in range(rounds):
-            measured.note("raw", raw(executable, batch, load))
-            measured.note("wire", over_grpc(echo, message, load)[0])
-            measured.note("served", over_grpc(served, message, load)[0])
+        for number in range(rounds):
+            measured.add("raw", *raw(executable, batch, load))
+            for kind, server in (("wire", echo), ("served", served)):
+                window = generator.closed_for(server, request, InFlight(load.in_flight), load.seconds, number)
+                measured.add(kind, window.requests_per_s, window.mean_ms)
     return measured
 
 
@@ -246,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             batch = 1 if options.single else network.batch
             console.print(f"compiling {network.name} for batch {batch}")
             path = compile_network(network, batch, repository)
-            with stoker(repository, scratch, (), _BACKEND) as served:
+            with this_checkout().server(repository, scratch, (), _BACKEND) as served:
                 results.append((network, measure(network, batch, path, served, scratch, load, options.rounds)))
             shutil.rmtree(scratch)
     if options.single:

@@ -1,8 +1,8 @@
 """How the cost of a request grows: `python -m benchmarks.growth`.
 
 With the number of connections (1 to 1000, one call each at a time), of loaded models (1 to 200), and of rows in a request (1 to 128): each
-measured with the native load generator, server and generator on one core each, and drawn into a PNG. `--baseline FOLDER`
-measures another checkout in the same run.
+measured with server and generator on one core each, and drawn into a PNG. With `--baseline FOLDER` another checkout is loaded in turn with
+this one, and the table shows their ratios. `--quick` takes fewer points.
 """
 
 import argparse
@@ -11,26 +11,33 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.case_load import payload_of, run_case
-from benchmarks.front_cases import Case
+from benchmarks.comparison import CPU_US, P99_MS, READY_S, RSS_MIB, Comparison, add_baseline_options, compare_windows, contenders
+from benchmarks.load import Generator, InFlight
+from benchmarks.machine import describe_machine
 from benchmarks.models import BenchModel, build_repository
 from benchmarks.process_tree import process_tree
-from benchmarks.servers import Checkout, add_baseline_options, checkouts_of, stoker
-from benchmarks.wire import GRPC, HTTP_BINARY
+from benchmarks.requests import GRPC, HTTP_BINARY, Request, request_of
+from benchmarks.servers import Contender
 
 _CONNECTIONS = (1, 10, 100, 1000)
 _MODELS = (1, 20, 100, 200)
 _ROWS = (1, 8, 32, 128)
-_REQUESTS = 20_000
+_QUICK_CONNECTIONS, _QUICK_MODELS, _QUICK_ROWS = (1, 100), (1, 50), (1, 32)
+_WARM_REQUESTS, _REQUESTS, _QUICK_REQUESTS = 2_000, 20_000, 5_000
+#: In a comparison: windows of a point, requests of a window, and of each connection at least.
+_WINDOWS, _WINDOW_REQUESTS, _CONNECTION_REQUESTS = 25, 600, 5
+_LIMITS = ("--limit=http_connections=2000", "--limit=connections_per_address=2000")
 _MIB = 2**20
-_CALLS = Case(name="gRPC, c = 32", protocol=GRPC, connections=4, streams=8)
+_CALLS = InFlight(4, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,57 +61,70 @@ class Point:
     ready_s: float
 
 
-def points(scratch: Path, cores: Sequence[int], client_cores: Sequence[int], checkouts: Sequence[Checkout]) -> Iterator[Point]:
-    """All points, one after the other; each of all checkouts before the next."""
+class Load(NamedTuple):
+    """The load of one point."""
+
+    series: str
+    at: int
+    repository: Path
+    request: Request
+    in_flight: InFlight
+
+
+def loads(scratch: Path, *, is_quick: bool) -> Iterator[Load]:
+    """All points, one after the other."""
+    connections, models, rows = (_QUICK_CONNECTIONS, _QUICK_MODELS, _QUICK_ROWS) if is_quick else (_CONNECTIONS, _MODELS, _ROWS)
     model = build_repository(scratch / "one", ("tiny",))["tiny"]
-
-    def measured(series: str, at: int, repository: Path, model: BenchModel, case: Case) -> Iterator[Point]:
-        for each in checkouts:
-            named = f"{series}, {each.name}" if len(checkouts) > 1 else series
-            yield _measure(named, at, repository, model, case, scratch, cores, client_cores, each)
-
     for protocol in (GRPC, HTTP_BINARY):
-        for count in _CONNECTIONS:
-            case = Case(name="", protocol=protocol, connections=count)
-            yield from measured(f"connections, {protocol}", count, scratch / "one", model, case)
-    for count in _MODELS:
+        for count in connections:
+            yield Load(f"connections, {protocol}", count, scratch / "one", request_of(model, protocol), InFlight(count))
+    for count in models:
         many = scratch / f"models{count}"
         for number in range(count):
             shutil.copytree(scratch / "one" / "tiny", many / f"tiny{number}")
             config = many / f"tiny{number}" / "config.pbtxt"
             config.write_text(config.read_text(encoding="utf-8").replace('"tiny"', f'"tiny{number}"'), encoding="utf-8")
         last = BenchModel(name=f"tiny{count - 1}", path=model.path, input_name=model.input_name, row=model.row)
-        yield from measured("loaded models", count, many, last, _CALLS)
+        yield Load("loaded models", count, many, request_of(last, GRPC), _CALLS)
     wide = scratch / "wide"
     shutil.copytree(scratch / "one", wide)
     config = wide / "tiny" / "config.pbtxt"
     config.write_text(config.read_text(encoding="utf-8").replace("max_batch_size: 32", f"max_batch_size: {_ROWS[-1]}"), encoding="utf-8")
-    for count in _ROWS:
-        rows = BenchModel(name="tiny", path=model.path, input_name=model.input_name, row=np.repeat(model.row, count, axis=0))
-        yield from measured("rows in a request", count, wide, rows, _CALLS)
+    for count in rows:
+        wider = BenchModel(name="tiny", path=model.path, input_name=model.input_name, row=np.repeat(model.row, count, axis=0))
+        yield Load("rows in a request", count, wide, request_of(wider, GRPC), _CALLS)
 
 
-def _measure(
-    series: str,
-    at: int,
-    repository: Path,
-    model: BenchModel,
-    case: Case,
-    scratch: Path,
-    cores: Sequence[int],
-    client_cores: Sequence[int],
-    checkout: Checkout,
-) -> Point:
-    limits = ("--limit=http_connections=2000", "--limit=connections_per_address=2000")
-    began = time.monotonic()
-    with stoker(repository, scratch / "server", cores, limits, checkout=checkout) as target:
-        ready_s = time.monotonic() - began
-        payload = payload_of(case, model, scratch)
-        run_case(case, payload, target, max(2000, case.in_flight), scratch, client_cores)
-        window = run_case(case, payload, target, _REQUESTS, scratch, client_cores)
-        rss_mib = process_tree(target.pid).rss_bytes() / _MIB
-    shutil.rmtree(scratch / "server")
-    return Point(series=series, at=at, cpu_us=window.server_cpu_us, p99_ms=window.latency.p99_ms, rss_mib=rss_mib, ready_s=ready_s)
+def measure(
+    load: Load, kinds: Sequence[Contender], generator: Generator, scratch: Path, cores: Sequence[int], requests: int, comparison: Comparison
+) -> list[Point]:
+    """One point of each contender; what is compared also goes into `comparison`."""
+    cell, ready_s = f"{load.series} {load.at}", []
+    with ExitStack() as running:
+        servers = []
+        for kind in kinds:
+            began = time.monotonic()
+            servers.append(running.enter_context(kind.server(load.repository, scratch / f"server-{kind.name}", cores, _LIMITS)))
+            ready_s.append(time.monotonic() - began)
+        if len(servers) == 1:
+            generator.closed(servers[0], load.request, load.in_flight, max(_WARM_REQUESTS, load.in_flight.total))
+            window = generator.closed(servers[0], load.request, load.in_flight, requests)
+            comparison.add_window(cell, window)
+        else:
+            each = max(_WINDOW_REQUESTS, _CONNECTION_REQUESTS * load.in_flight.total)
+            compare_windows(comparison, cell, generator, servers, load.request, load.in_flight, windows=_WINDOWS, requests=each)
+        for server, seconds in zip(servers, ready_s, strict=True):
+            comparison.add(cell, RSS_MIB, server.name, process_tree(server.pid).rss_bytes() / _MIB)
+            comparison.add(cell, READY_S, server.name, seconds)
+    for kind in kinds:
+        shutil.rmtree(scratch / f"server-{kind.name}")
+
+    def point(name: str) -> Point:
+        series = load.series if len(kinds) == 1 else f"{load.series}, {name}"
+        cpu_us, p99_ms, rss_mib, ready = (comparison.median(cell, figure, name) for figure in (CPU_US, P99_MS, RSS_MIB, READY_S))
+        return Point(series=series, at=load.at, cpu_us=cpu_us, p99_ms=p99_ms, rss_mib=rss_mib, ready_s=ready)
+
+    return [point(server.name) for server in servers]
 
 
 def growth_table(found: Sequence[Point]) -> Table:
@@ -142,16 +162,25 @@ def write_plot(found: Sequence[Point], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="folder for growth.png (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="fewer points and requests: under three minutes")
     add_baseline_options(parser)
     options = parser.parse_args(arguments)
+    kinds = contenders(options)
     cores = sorted(os.sched_getaffinity(0))
-    console = Console(width=150)
-    found = []
+    console = Console(width=190)
+    console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
+    comparison = Comparison(kinds[0].name, kinds[-1].name)
+    found: list[Point] = []
     with tempfile.TemporaryDirectory() as folder:
-        for each in points(Path(folder), cores[:1], cores[1:2] or cores[:1], checkouts_of(options)):
-            found.append(each)
-            console.print(f"[dim]{each.series} {each.at}: {each.cpu_us:.0f} us")
+        scratch = Path(folder)
+        generator = Generator(scratch, cores[1:2] or cores[:1])
+        requests = _QUICK_REQUESTS if options.quick else _REQUESTS
+        for load in loads(scratch, is_quick=options.quick):
+            found += (points := measure(load, kinds, generator, scratch, cores[:1], requests, comparison))
+            console.print("".join(f"[dim]{each.series} {each.at}: {each.cpu_us:.0f} us  " for each in points))
     console.print(growth_table(found))
+    if len(kinds) > 1:
+        comparison.print(console)
     options.output.mkdir(parents=True, exist_ok=True)
     write_plot(found, options.output / "growth.png")
     console.print(f"drawn in {options.output / 'growth.png'}")

@@ -1,212 +1,231 @@
-"""The load generator's process: takes one job a line on standard input as JSON, runs it, answers with one line.
+"""One window of load on one server, by the generator of `stoker bench`, or in closed loops by h2load where that is installed.
 
-The process also reads the server's CPU time at the very edges of the window, and its own, so that a window limited by the generator itself
-is seen for what it is.
+A window reads CPU time at its edges: that of the server, that of the generator (near one core the generator is the limit), and that of
+everything else on the machine. Both generators send a number of requests, a multiple of those in flight: a server that responds in batches
+is not credited with a part of a batch.
 """
 
 import asyncio
-import base64
-import dataclasses
 import gc
-import json
-import os
-import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import uvloop
+import numpy as np
 
-from benchmarks.latency import percentile, summarise
-from benchmarks.load_grpc import GrpcSender
-from benchmarks.load_http import HttpSender
-from benchmarks.loops import ClosedLoop, LoadCounters, OpenLoop
-from benchmarks.process_tree import ProcessTree, machine_cpu_s, process_tree
-from benchmarks.ticker import Ticker
+from benchmarks import h2load
+from benchmarks.machine import CpuReading
+from benchmarks.models import Array
+from benchmarks.process_tree import process_tree
+from benchmarks.processes import on_cores
+from benchmarks.requests import Request
+from benchmarks.results import Window
+from benchmarks.servers import ServerUnderTest
+from stoker.cli.bench.figures import percentile
+from stoker.cli.bench.grpc_sender import GrpcSender
+from stoker.cli.bench.http_sender import HttpSender
+from stoker.cli.bench.loops import ClosedLoop, Load, OpenLoop, Samples
+from stoker.cli.bench.run import run_in_loop
+from stoker.cli.bench.sender import RequestFailed
+from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
 
-#: Calls that share one gRPC connection in a closed loop before another is opened.
+#: Calls that share one gRPC connection before another is opened, where a caller leaves it open.
 CALLS_PER_CONNECTION = 8
-#: Requests that an open loop lets wait for their answer at once, and connections it spreads them over.
-OPEN_IN_FLIGHT = 512
-OPEN_CONNECTIONS = {"grpc": 8, "http": 64}
-#: HTTP connections that an open loop starts with.
-OPEN_READY = 4
-#: How long a request may stay unanswered, seconds: the bound on the end of every window.
-DRAIN_S = 20.0
+#: Requests that an open loop lets wait for their response, and its gRPC connections.
+_OPEN_IN_FLIGHT, _OPEN_CONNECTIONS = 512, 8
+#: A request without a response by then has failed; a load that takes longer has hung.
+_REQUEST_S, _LOAD_S = 20.0, 300.0
+#: Requests of the run that finds the rate, and of a window at least; a large model gets a few for each request in flight.
+_PILOT, _LEAST, _HEAVY_ROUNDS = 1_000, 2_000, 2
+_MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadJob:
-    """One window of load.
-
-    Attributes:
-        transport: `grpc` or `http`.
-        port: The server's, on 127.0.0.1.
-        payload: File with what is sent: a gRPC message, or a whole HTTP request.
-        watch_pid: The server's process.
-        cores: Cores of this machine the generator keeps to; empty: as it was started.
-        concurrency: Of a closed loop; 0: open loop.
-        rate_per_s: Of an open loop.
-        warmup_s, duration_s: Before and within the window, seconds.
-        max_requests: Bound on the requests of the window.
-    """
-
-    transport: str
-    port: int
-    payload: str
-    watch_pid: int
-    cores: tuple[int, ...] = ()
-    concurrency: int = 0
-    rate_per_s: float = 0.0
-    warmup_s: float = 0.5
-    duration_s: float = 2.0
-    max_requests: int = 500_000
+class WrongResponse(RuntimeError):
+    """A response is not the model's, or too many requests failed: the figures would mean nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadResult:
-    """What one window saw.
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """How many requests are in flight: `connections` times `streams`."""
 
-    Attributes:
-        completed, errors, unfinished: Requests of the window.
-        elapsed_s: Length of the window.
-        p50_ms, p95_ms, p99_ms, max_ms: Latency; of an open loop, from when a request was due.
-        server_cpu_s: CPU time of the server's processes within the window.
-        server_rss_bytes: Their resident memory at its end.
-        client_cpu_share: The generator's own CPU time over the window's length: near 1.0 it was the limit.
-        foreign_cores: Cores that anything else on the machine kept busy.
-        send_lag_p99_ms: Open loop: how late requests left.
-        gave_up: The window ended early for want of good answers.
-        reply: The last good answer, base64.
-    """
+    connections: int
+    streams: int = 1
 
-    completed: int
-    errors: int
-    unfinished: int
+    @classmethod
+    def of(cls, concurrency: int, request: Request) -> "InFlight":
+        """`concurrency` requests: up to eight share a gRPC connection, each has an HTTP connection of its own."""
+        if not request.is_grpc:
+            return cls(concurrency)
+        connections = -(-concurrency // CALLS_PER_CONNECTION)
+        return cls(connections, concurrency // connections)
+
+    @property
+    def total(self) -> int:
+        return self.connections * self.streams
+
+
+class _Run(NamedTuple):
+    """Latencies of good responses, the length of the run, failures, and how late the requests of an open loop were sent."""
+
+    latencies_ns: Sequence[int]
     elapsed_s: float
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    max_ms: float
-    server_cpu_s: float
-    server_rss_bytes: int
-    client_cpu_share: float
-    foreign_cores: float
-    send_lag_p99_ms: float
-    gave_up: bool
-    reply: str
+    errors: int = 0
+    lags_ns: Sequence[int] = ()
 
 
-class _Edges:
-    """CPU readings as the window opens and closes."""
+class Generator:
+    """Sends load from `cores` (empty: from all).
 
-    def __init__(self, tree: ProcessTree) -> None:
-        self._tree = tree
-        self._readings: list[tuple[float, float, float]] = []
+    Args:
+        scratch: A folder for request bodies and logs.
+        is_native: Whether closed loops are h2load's; None: if it is installed.
 
-    def read(self) -> None:
-        self._readings.append((self._tree.cpu_s(), time.process_time(), machine_cpu_s()))
-
-    def spent(self) -> tuple[float, float, float]:
-        """CPU seconds of the server, of this process, and of everything else, between the first reading and the last."""
-        if len(self._readings) < 2:
-            return 0.0, 0.0, 0.0
-        server, own, machine = (end - start for start, end in zip(self._readings[0], self._readings[-1], strict=True))
-        return server, own, max(0.0, machine - server - own)
-
-
-async def run_job(job: LoadJob, payload: bytes) -> LoadResult:
-    """Connects, warms up, measures and closes.
-
-    Raises:
-        OSError: the server cannot be reached.
+    Attributes:
+        sent: By the process of a server, the requests that it has received, those of `check` left out.
     """
-    tree = process_tree(job.watch_pid)
-    sender = _sender(job, payload)
-    await sender.connect()
-    edges = _Edges(tree)
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    if job.concurrency:
-        closed = ClosedLoop(
-            sender, concurrency=job.concurrency, warmup_s=job.warmup_s, duration_s=job.duration_s, max_requests=job.max_requests,
-            clock_ns=time.monotonic_ns, on_edge=edges.read, on_end=ended.set,
+
+    def __init__(self, scratch: Path, cores: Sequence[int] = (), *, is_native: bool | None = None) -> None:
+        self.is_native = h2load.is_installed() if is_native is None else is_native
+        self._scratch = scratch
+        self._cores = cores
+        self.sent: dict[int, int] = defaultdict(int)
+        self._rates: dict[tuple[object, ...], float] = {}
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        return "h2load" if self.is_native else "the Python generator (h2load is not installed)"
+
+    def closed(self, server: ServerUnderTest, request: Request, in_flight: InFlight, requests: int, repeat: int = 0) -> Window:
+        """A closed loop of `requests` requests, rounded up to a multiple of those in flight.
+
+        Raises:
+            WrongResponse: More than 1 % of the requests failed.
+            NativeLoadFailed: h2load failed, or any request of it.
+        """
+        requests = -(-requests // in_flight.total) * in_flight.total
+
+        def send() -> _Run:
+            if self.is_native:
+                port = server.port(request.is_grpc)
+                latencies, elapsed_s = h2load.run(
+                    request, port, connections=in_flight.connections, streams=in_flight.streams, requests=requests, scratch=self._scratch
+                )
+                return _Run(latencies, elapsed_s)
+            return self._python(server, request, in_flight.connections, requests, concurrency=in_flight.total)
+
+        return self._measure(server, request, send, repeat, load="closed", concurrency=in_flight.total)
+
+    def closed_for(self, server: ServerUnderTest, request: Request, in_flight: InFlight, seconds: float, repeat: int = 0) -> Window:
+        """A closed loop of about `seconds`; a pilot run, which warms the server, finds the rate. Raises as `closed`."""
+        key = (server.pid, request.model, request.protocol, in_flight)
+        if key not in self._rates:
+            pilot = _HEAVY_ROUNDS * in_flight.total if request.is_heavy else max(_PILOT, in_flight.total)
+            self._rates[key] = self.closed(server, request, in_flight, pilot).requests_per_s
+        requests = max(_HEAVY_ROUNDS * in_flight.total if request.is_heavy else _LEAST, round(self._rates[key] * seconds))
+        window = self.closed(server, request, in_flight, requests, repeat)
+        self._rates[key] = window.requests_per_s
+        return window
+
+    def open(self, server: ServerUnderTest, request: Request, capacity_per_s: float, load_factor: float, seconds: float) -> Window:
+        """An open loop at `load_factor` of `capacity_per_s`, always by the Python generator: latency counts from when a request was due.
+
+        Raises:
+            WrongResponse: As `closed`.
+        """
+        rate = capacity_per_s * load_factor
+        requests = max(1, round(rate * seconds))
+        return self._measure(
+            server, request, lambda: self._python(server, request, _OPEN_CONNECTIONS, requests, rate_per_s=rate),
+            load="open", offered_per_s=rate, load_factor=load_factor,
         )  # fmt: skip
-        closed.start()
-        loop.call_later(job.warmup_s + job.duration_s + DRAIN_S, closed.stop)
-        await _within(ended, job.warmup_s + job.duration_s + 2 * DRAIN_S)
-        counters = closed.counters
-    else:
-        opened = OpenLoop(
-            sender, rate_per_s=job.rate_per_s, warmup_s=job.warmup_s, duration_s=job.duration_s, max_requests=job.max_requests,
-            max_in_flight=OPEN_IN_FLIGHT, clock_ns=time.monotonic_ns, on_edge=edges.read, on_end=ended.set,
+
+    def python_capacity(self, server: ServerUnderTest, request: Request, in_flight: InFlight, seconds: float) -> float:
+        """Requests a second that the Python generator reaches in a closed loop: no open loop can offer more."""
+        return Generator(self._scratch, self._cores, is_native=False).closed_for(server, request, in_flight, seconds).requests_per_s
+
+    def check(self, server: ServerUnderTest, request: Request, expected: Array) -> None:
+        """Sends one request and compares the response with `expected`.
+
+        Raises:
+            WrongResponse: It is an error, or differs by more than rounding.
+        """
+        sender, subject = self._sender(server, request, 1), f"{server.name} {request.model} over {request.protocol}"
+
+        async def send() -> None:
+            try:
+                await sender.send()
+            finally:
+                await sender.close()
+
+        try:
+            run_in_loop(send())
+        except RequestFailed as error:
+            raise WrongResponse(f"{subject}: {error}") from error
+        assert sender.result is not None
+        (found,) = sender.result.values()
+        if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
+            raise WrongResponse(f"{subject}: expected {expected.ravel()[:4]}..., got {found.ravel()[:4]}...")
+
+    def _measure(self, server: ServerUnderTest, request: Request, send: Callable[[], _Run], repeat: int = 0, **settings: object) -> Window:
+        with on_cores(self._cores):
+            before = CpuReading.of(server.pid)
+            done = send()
+            after = CpuReading.of(server.pid)
+        good, elapsed_s = len(done.latencies_ns), done.elapsed_s
+        self.sent[server.pid] += good
+        if not good or done.errors > 0.01 * good:
+            raise WrongResponse(
+                f"{server.name} {request.model} over {request.protocol}, {settings}: {done.errors} errors, {good} good responses"
+            )
+        ordered = sorted(done.latencies_ns)
+        server_s, own_s = after.servers_s - before.servers_s, after.own_s - before.own_s
+        return Window(
+            target=server.name, model=request.model, protocol=request.protocol, rows=request.rows, repeat=repeat,
+            requests=good, errors=done.errors, elapsed_s=elapsed_s,
+            requests_per_s=good / elapsed_s, rows_per_s=good * request.rows / elapsed_s,
+            mean_ms=sum(ordered) / good / 1e6, max_ms=ordered[-1] / 1e6,
+            p50_ms=percentile(ordered, 50) / 1e6, p95_ms=percentile(ordered, 95) / 1e6, p99_ms=percentile(ordered, 99) / 1e6,
+            server_cpu_us=server_s / good * 1e6, server_cpu_share=server_s / elapsed_s,
+            server_rss_mib=process_tree(server.pid).rss_bytes() / _MIB, client_cpu_share=own_s / elapsed_s,
+            send_lag_p99_ms=percentile(sorted(done.lags_ns), 99) / 1e6, foreign_cores=after.foreign_cores_since(before),
+            **settings,  # type: ignore[arg-type]
         )  # fmt: skip
-        opened.start()
-        ticker = Ticker(loop, round(1e9 / job.rate_per_s), opened.tick)
-        loop.call_later(job.warmup_s + job.duration_s + DRAIN_S, opened.stop)
-        await _within(ended, job.warmup_s + job.duration_s + 2 * DRAIN_S)
-        ticker.close()
-        counters = opened.counters
-    sender.close()
-    return _result(counters, edges, tree, sender.reply)
 
+    def _python(
+        self, server: ServerUnderTest, request: Request, connections: int, requests: int, *, concurrency: int = 0, rate_per_s: float = 0.0
+    ) -> _Run:
+        sender, samples = self._sender(server, request, connections), Samples()
+        load: Load
+        if concurrency:
+            load = ClosedLoop(sender, samples, time.perf_counter_ns, concurrency=concurrency, requests=requests)
+        else:
+            load = OpenLoop(sender, samples, time.perf_counter_ns, rate_per_s=rate_per_s, requests=requests, most_in_flight=_OPEN_IN_FLIGHT)
 
-def _sender(job: LoadJob, payload: bytes) -> GrpcSender | HttpSender:
-    if job.transport == "grpc":
-        connections = -(-job.concurrency // CALLS_PER_CONNECTION) or OPEN_CONNECTIONS["grpc"]
-        return GrpcSender("127.0.0.1", job.port, payload, connections)
-    ready = job.concurrency or OPEN_READY
-    return HttpSender("127.0.0.1", job.port, payload, ready=ready, most=job.concurrency or OPEN_CONNECTIONS["http"])
+        async def send() -> float:
+            begun_s = time.perf_counter()
+            try:
+                async with asyncio.timeout(_LOAD_S):
+                    await load.run()
+                return time.perf_counter() - begun_s
+            finally:
+                await sender.close()
 
-
-async def _within(ended: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(ended.wait(), seconds)
-    except TimeoutError:
-        print("load: a closed loop's last answers never came", file=sys.stderr)
-
-
-def _result(counters: LoadCounters, edges: _Edges, tree: ProcessTree, reply: bytes) -> LoadResult:
-    server_cpu_s, own_cpu_s, foreign_cpu_s = edges.spent()
-    latency = summarise(counters.latencies_ns)
-    return LoadResult(
-        completed=counters.completed,
-        errors=counters.errors,
-        unfinished=counters.unfinished,
-        elapsed_s=counters.elapsed_s,
-        p50_ms=latency.p50_ms,
-        p95_ms=latency.p95_ms,
-        p99_ms=latency.p99_ms,
-        max_ms=latency.max_ms,
-        server_cpu_s=server_cpu_s,
-        server_rss_bytes=tree.rss_bytes(),
-        client_cpu_share=own_cpu_s / counters.elapsed_s if counters.elapsed_s else 0.0,
-        foreign_cores=foreign_cpu_s / counters.elapsed_s if counters.elapsed_s else 0.0,
-        send_lag_p99_ms=percentile(sorted(counters.send_lags_ns), 99) / 1e6 if counters.send_lags_ns else 0.0,
-        gave_up=counters.gave_up,
-        reply=base64.b64encode(reply).decode("ascii"),
-    )
-
-
-def _parse(line: str) -> LoadJob:
-    fields: dict[str, Any] = json.loads(line)
-    fields["cores"] = tuple(fields.get("cores", ()))
-    return LoadJob(**fields)
-
-
-def main() -> None:
-    everywhere = os.sched_getaffinity(0)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        job = _parse(line)
-        os.sched_setaffinity(0, job.cores or everywhere)
         gc.collect()
         gc.disable()  # a window holds little garbage, and a collection would show as the server's latency
-        result = uvloop.run(run_job(job, Path(job.payload).read_bytes()))
-        gc.enable()
-        print(json.dumps(dataclasses.asdict(result)), flush=True)
+        try:
+            elapsed_s = run_in_loop(send())
+        finally:
+            gc.enable()
+        return _Run(samples.latency_ns, elapsed_s, len(samples.failed_ns), samples.lag_ns)
 
-
-if __name__ == "__main__":
-    main()
+    def _sender(self, server: ServerUnderTest, request: Request, connections: int) -> GrpcSender | HttpSender:
+        scheme = "grpc" if request.is_grpc else "http"
+        url = f"{scheme}://127.0.0.1:{server.port(request.is_grpc)}"
+        connection = make_connection(url, scheme, tls=None, api_key=None, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
+        if request.is_grpc:
+            return GrpcSender(connection, request.call, _REQUEST_S, connections)
+        return HttpSender(connection, request.call, _REQUEST_S)

@@ -1,10 +1,14 @@
-"""The machine of a run: figures are ratios, but a reader wants to know of what."""
+"""The machine of a run: its description, and how busy it is."""
 
 import os
 import platform
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.process_tree import machine_cpu_s, process_tree
 
 _PACKAGES = ("stoker", "onnxruntime", "numpy", "grpcio", "protobuf", "uvicorn", "uvloop", "httptools", "orjson")
 
@@ -25,6 +29,34 @@ def describe_machine(proc: Path = Path("/proc")) -> dict[str, str]:
         except PackageNotFoundError:
             facts[package] = "not installed"
     return facts
+
+
+class CpuReading(NamedTuple):
+    """CPU seconds at one moment.
+
+    Attributes:
+        servers_s: Of the servers and their descendants.
+        own_s: Of this process and its ended children: the load generator.
+        machine_s: Of everything.
+        at_s: The moment.
+    """
+
+    servers_s: float
+    own_s: float
+    machine_s: float
+    at_s: float
+
+    @classmethod
+    def of(cls, *pids: int) -> "CpuReading":
+        """A reading of the servers with these processes."""
+        own = os.times()
+        own_s = time.process_time() + own.children_user + own.children_system
+        return cls(sum(process_tree(pid).cpu_s() for pid in pids), own_s, machine_cpu_s(), time.monotonic())
+
+    def foreign_cores_since(self, before: "CpuReading") -> float:
+        """Cores that other processes of the machine used between two readings."""
+        measured = self.servers_s + self.own_s - before.servers_s - before.own_s
+        return max(0.0, self.machine_s - before.machine_s - measured) / max(self.at_s - before.at_s, 1e-9)
 
 
 def _field(path: Path, name: str) -> str | None:

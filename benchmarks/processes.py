@@ -44,7 +44,8 @@ class JsonChild:
                 [sys.executable, "-m", module, *arguments], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         try:
             self.hello = self._response(START_S)
         except ChildFailed:
@@ -78,12 +79,9 @@ class JsonChild:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def __enter__(self) -> "JsonChild":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -1,4 +1,4 @@
-"""Raw onnxruntime in a process of its own: the upper bound that no server passes. Takes one job a line as JSON, answers with one line.
+"""Raw onnxruntime in a process of its own: the upper bound that no server passes. It takes one job a line as JSON and prints one line.
 
 A job names a model file, a thread count, a file with one row of input, a batch size and how long to run. Batches are made by repeating
 the row, before the clock starts. The session is made with the default options of onnxruntime but for the threads, and kept between jobs.
@@ -8,13 +8,18 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
-from benchmarks.latency import summarise
-from benchmarks.process_tree import machine_cpu_s
+from benchmarks.machine import CpuReading
+from benchmarks.models import Array, BenchModel
+from benchmarks.processes import JsonChild
+from benchmarks.results import Window
+from stoker.cli.bench.figures import percentile
 
 _sessions: dict[tuple[str, int, frozenset[int]], ort.InferenceSession] = {}
 
@@ -41,7 +46,7 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     for _ in range(job.get("warmup_runs", 2)):
         session.run(None, feed)
     latencies: list[int] = []
-    cpu0, machine0 = time.process_time(), machine_cpu_s()
+    before = CpuReading.of()
     start = now = time.monotonic_ns()
     end = start + round(job["duration_s"] * 1e9)
     while (now < end or len(latencies) < job.get("min_runs", 3)) and len(latencies) < job.get("max_runs", 200_000):
@@ -49,18 +54,16 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
         then, now = now, time.monotonic_ns()
         latencies.append(now - then)
     elapsed_s = (now - start) / 1e9
-    cpu_s, machine_s = time.process_time() - cpu0, machine_cpu_s() - machine0
-    latency = summarise(latencies)
+    after = CpuReading.of()
+    cpu_s, ordered = after.own_s - before.own_s, sorted(latencies)
     return {
         "rows_per_s": len(latencies) * job["batch"] / elapsed_s,
         "runs": len(latencies),
-        "p50_ms": latency.p50_ms,
-        "p95_ms": latency.p95_ms,
-        "p99_ms": latency.p99_ms,
-        "max_ms": latency.max_ms,
+        **{f"p{percent}_ms": percentile(ordered, percent) / 1e6 for percent in (50, 95, 99)},
+        "max_ms": ordered[-1] / 1e6,
         "cpu_us_per_run": cpu_s / len(latencies) * 1e6,
         "elapsed_s": elapsed_s,
-        "foreign_cores": max(0.0, machine_s - cpu_s) / elapsed_s,
+        "foreign_cores": after.foreign_cores_since(before),
     }
 
 
@@ -69,6 +72,44 @@ def reference(job: dict[str, Any]) -> dict[str, str]:
     session = _session(job["model"], job["threads"])
     np.save(job["output"], session.run(None, {session.get_inputs()[0].name: np.load(job["row"])})[0])
     return {"output": job["output"]}
+
+
+class RawEngine:
+    """Raw onnxruntime in its process, `threads` of it on `cores`."""
+
+    def __init__(self, scratch: Path, threads: int, cores: Sequence[int]) -> None:
+        self._scratch = scratch
+        self._threads = threads
+        self._cores = list(cores)
+        self._child = JsonChild("benchmarks.raw_engine", cores=cores)
+
+    def measure(self, model: BenchModel, batch: int, duration_s: float, repeat: int) -> Window:
+        """Runs batches of `batch` rows, one after the other."""
+        found = self._child.request(self._job(model) | {"batch": batch, "duration_s": duration_s}, duration_s + 60)
+        return Window(
+            target="onnxruntime", model=model.name, protocol="in-process", load="closed", concurrency=1, rows=batch, repeat=repeat,
+            requests=int(found["runs"]), elapsed_s=found["elapsed_s"], requests_per_s=found["runs"] / found["elapsed_s"],
+            rows_per_s=found["rows_per_s"], mean_ms=found["elapsed_s"] / found["runs"] * 1e3,
+            p50_ms=found["p50_ms"], p95_ms=found["p95_ms"], p99_ms=found["p99_ms"], max_ms=found["max_ms"],
+            server_cpu_us=found["cpu_us_per_run"], server_cpu_share=found["cpu_us_per_run"] * found["runs"] / found["elapsed_s"] / 1e6,
+            foreign_cores=found["foreign_cores"],
+        )  # fmt: skip
+
+    def reference(self, model: BenchModel) -> Array:
+        """The model's output for its row."""
+        output = self._scratch / f"{model.name}.expected.npy"
+        self._child.request(self._job(model) | {"output": str(output)}, 60)
+        expected: Array = np.load(output)
+        return expected
+
+    def close(self) -> None:
+        self._child.close()
+
+    def _job(self, model: BenchModel) -> dict[str, object]:
+        row = self._scratch / f"{model.name}.row.npy"
+        if not row.exists():
+            np.save(row, model.row)
+        return {"model": str(model.path), "threads": self._threads, "row": str(row), "cores": self._cores}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from benchmarks.results import Run, Verdict, Window, medians
 
-_NUMBERS = ("req/s", "rows/s", "p50 ms", "p95 ms", "p99 ms", "CPU us/req", "server cores", "client CPU", "others", "RSS MiB", "lost")
+_NUMBERS = ("req/s", "rows/s", "p50 ms", "p95 ms", "p99 ms", "CPU us/req", "server cores", "client CPU", "others", "RSS MiB", "errors")
 
 
 def print_report(run: Run, console: Console) -> None:
@@ -39,7 +39,7 @@ def cells_table(model: str, cells: Sequence[Window]) -> Table:
             f"{cell.client_cpu_share:.0%}" if cell.protocol != "in-process" else "",
             f"{cell.foreign_cores:.2f}",
             f"{cell.server_rss_mib:.0f}" if cell.server_rss_mib else "",
-            str(cell.errors + cell.unfinished),
+            str(cell.errors),
         )
     return table
 

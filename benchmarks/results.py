@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Of the JSON file; raised when a field changes its meaning or goes.
-SCHEMA = 1
+SCHEMA = 2
 #: Cores that others may keep busy before a figure in wall-clock time is no longer trusted.
 QUIET_CORES = 0.15
 
@@ -27,11 +27,11 @@ class Window:
         load_factor: Open loop: the part of the measured capacity that was offered; 0 for a closed one.
         rows: Rows in a request (or in a batch of raw onnxruntime).
         repeat: Which round of the run, from 0: windows of one round and part were taken next to each other.
-        requests, errors, unfinished: Counts of the window.
+        requests, errors: Good responses of the window, and requests that failed or got no response in time.
         elapsed_s: Its length.
-        requests_per_s, rows_per_s: Good answers.
-        p50_ms, p95_ms, p99_ms, max_ms: Latency; of an open loop, from when a request was due.
-        server_cpu_us: CPU time of the server's processes for each good answer, microseconds.
+        requests_per_s, rows_per_s: Good responses.
+        mean_ms, p50_ms, p95_ms, p99_ms, max_ms: Latency; of an open loop, from when a request was due.
+        server_cpu_us: CPU time of the server's processes for each good response, microseconds.
         server_cpu_share: The same over the window's length, in cores.
         server_rss_mib: Resident memory at the end.
         client_cpu_share: The generator's own; near 1.0 it was the limit. 0 for raw onnxruntime, which has none.
@@ -50,10 +50,10 @@ class Window:
     repeat: int = 0
     requests: int = 0
     errors: int = 0
-    unfinished: int = 0
     elapsed_s: float = 0.0
     requests_per_s: float = 0.0
     rows_per_s: float = 0.0
+    mean_ms: float = 0.0
     p50_ms: float = 0.0
     p95_ms: float = 0.0
     p99_ms: float = 0.0
@@ -151,7 +151,7 @@ class Run:
         )
 
 
-_COUNTS = ("requests", "errors", "unfinished")
+_COUNTS = ("requests", "errors")
 _KEY = {"target", "model", "protocol", "load", "concurrency", "load_factor", "rows", "repeat"}
 
 

@@ -1,19 +1,149 @@
-"""The servers that are measured: `serve` of this or of another checkout, and the bare echoes beside it."""
+"""The servers that are measured: `serve` of this or of another checkout, any other server by its command, and the bare echoes."""
 
-import argparse
+import abc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.models import CHECKOUT
 from benchmarks.processes import START_S, STOP_S, ChildFailed, JsonChild, on_cores, python_command
+
+
+class ServerUnderTest(abc.ABC):
+    """A process that serves on 127.0.0.1: start it, load it, stop it, or use it as a context manager.
+
+    Attributes:
+        name: As the report calls it.
+        pid: Its process, once it is started; its descendants are measured too.
+        grpc_port, http_port: Where it listens, once it is started; 0: it does not serve that.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = self.grpc_port = self.http_port = 0
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Returns when it is ready.
+
+        Raises:
+            ChildFailed: It ended, or was not ready in time.
+        """
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Returns when its process has ended."""
+
+    def port(self, is_grpc: bool) -> int:
+        """Where it listens for gRPC, or for HTTP."""
+        return self.grpc_port if is_grpc else self.http_port
+
+    def successes(self, model: str) -> int:
+        """How many requests for `model` it has answered well, by its own statistics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/models/{model}/stats", timeout=30) as reply:
+            return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])
+
+    def __enter__(self) -> "ServerUnderTest":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class CommandServer(ServerUnderTest):
+    """A server started by a command, whose output goes to `scratch`/server.log.
+
+    Args:
+        name: See there.
+        command: The command.
+        scratch: A folder for the log.
+        cores: Where it runs; empty: on all.
+        ports: For gRPC and for HTTP, of a server that is ready once `/v2/health/ready` on the HTTP port is 200.
+        folder, environment: Of the process; None: those of this one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        scratch: Path,
+        cores: Sequence[int] = (),
+        *,
+        ports: tuple[int, int] = (0, 0),
+        folder: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.grpc_port, self.http_port = ports
+        self._command = command
+        self._log = scratch / "server.log"
+        self._cores = cores
+        self._folder = folder
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """See `ServerUnderTest`."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with on_cores(self._cores), self._log.open("wb") as log:
+            process = self._process = subprocess.Popen(
+                self._command, cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.pid = process.pid
+        end = time.monotonic() + START_S
+        while not self.is_ready():
+            if process.poll() is not None or time.monotonic() > end:
+                state = "is not ready" if process.poll() is None else f"ended with {process.returncode}"
+                self.stop()
+                raise ChildFailed(f"{self.name} {state}: {self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """See `ServerUnderTest`."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/health/ready", timeout=5) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+
+class StokerServer(CommandServer):
+    """`serve` of a checkout, on ports that the system chooses; ready once its ready file stands."""
+
+    def __init__(self, *arguments: object, ready_file: Path, **settings: object) -> None:
+        super().__init__(*arguments, **settings)  # type: ignore[arg-type]
+        self._ready_file = ready_file
+
+    def start(self) -> None:
+        """See `ServerUnderTest`."""
+        self._ready_file.unlink(missing_ok=True)
+        super().start()
+        ports = json.loads(self._ready_file.read_text(encoding="utf-8"))
+        self.grpc_port, self.http_port = ports["grpc_port"], ports["http_port"]
+
+    def is_ready(self) -> bool:
+        """See `CommandServer`."""
+        return self._ready_file.exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +162,47 @@ class Checkout:
     command: tuple[str, ...]
     python_path: str | None = None
 
+    def server(
+        self, repository: Path, scratch: Path, cores: Sequence[int] = (), flags: Sequence[str] = (), bytecode: Path | None = None
+    ) -> ServerUnderTest:
+        """`serve` on `repository` with its default settings but for `flags`.
+
+        Args:
+            repository: The model repository.
+            scratch: A folder for the log and the ready file.
+            cores: Where the server runs; empty: on all cores.
+            flags: Of the command line.
+            bytecode: Where compiled modules are kept, and found again; None: wherever the environment says, which may be nowhere.
+        """
+        ready = scratch / "ready.json"
+        command = [*self.command, f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
+        environment = dict(os.environ)
+        if self.python_path is not None:
+            environment["PYTHONPATH"] = self.python_path
+        if bytecode is not None:
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
+            environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+        return StokerServer(self.name, command, scratch, cores, ready_file=ready, folder=self.folder, environment=environment)
+
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Something that responds to requests on 127.0.0.1.
-
-    Attributes:
-        name: As the report calls it.
-        pid: Its process.
-        grpc_port, http_port: Where it listens; 0: it does not speak that.
-    """
+class Command:
+    """Any server of KServe's protocols, started by a command with `{repository}`, `{grpc_port}` and `{http_port}` to be filled in."""
 
     name: str
-    pid: int
-    grpc_port: int = 0
-    http_port: int = 0
+    words: tuple[str, ...]
+
+    def server(
+        self, repository: Path, scratch: Path, cores: Sequence[int] = (), flags: Sequence[str] = (), bytecode: Path | None = None
+    ) -> ServerUnderTest:
+        """The server on `repository`; `flags` and `bytecode` are `serve`'s and have no effect."""
+        ports = free_port(), free_port()
+        command = [word.format(repository=repository, grpc_port=ports[0], http_port=ports[1]) for word in self.words]
+        return CommandServer(self.name, command, scratch, cores, ports=ports)
+
+
+Contender = Checkout | Command
+"""What is compared: makes servers."""
 
 
 def this_checkout() -> Checkout:
@@ -74,99 +230,43 @@ def other_checkout(name: str, folder: Path, python: Path | None = None) -> Check
     return Checkout(name, folder, command, os.pathsep.join(str(folder / root) for root in ("", *roots)))
 
 
-def add_baseline_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options from which `checkouts_of` reads what is measured."""
-    parser.add_argument(
-        "--baseline", type=Path, metavar="FOLDER", help="another checkout, measured in the same run and compared with this one"
-    )
-    parser.add_argument("--baseline-python", type=Path, metavar="FILE", help="its interpreter (default: that of its .venv, or this one)")
+class EchoServer(ServerUnderTest):
+    """A bare echo: a module of this package that prints its port."""
+
+    def __init__(self, name: str, module: str, *arguments: str, cores: Sequence[int] = (), is_grpc: bool = True) -> None:
+        super().__init__(name)
+        self._start: Callable[[], JsonChild] = lambda: JsonChild(module, *arguments, cores=cores)
+        self._is_grpc = is_grpc
+        self._child: JsonChild | None = None
+
+    def start(self) -> None:
+        """See `ServerUnderTest`."""
+        self._child = self._start()
+        self.pid, port = self._child.pid, int(self._child.hello["port"])
+        self.grpc_port, self.http_port = (port, 0) if self._is_grpc else (0, port)
+
+    def stop(self) -> None:
+        """See `ServerUnderTest`."""
+        if self._child is not None:
+            self._child.close()
 
 
-def checkouts_of(options: argparse.Namespace) -> tuple[Checkout, ...]:
-    """This checkout; after the baseline, where one is given.
-
-    Raises:
-        FileNotFoundError: see `other_checkout`.
-    """
-    if options.baseline is None:
-        return (this_checkout(),)
-    return (other_checkout("baseline", options.baseline, options.baseline_python), this_checkout())
-
-
-@contextmanager
-def stoker(
-    repository: Path,
-    scratch: Path,
-    cores: Sequence[int],
-    flags: Sequence[str] = (),
-    bytecode: Path | None = None,
-    checkout: Checkout | None = None,
-) -> Iterator[Target]:
-    """`serve` on `repository` with its default settings but for `flags`, ready, on free ports; its log goes to `scratch`.
-
-    Args:
-        repository: The model repository.
-        scratch: A folder for the log and the ready file.
-        cores: Where the server runs; empty: on all cores.
-        flags: Of the command line.
-        bytecode: Where compiled modules are kept, and found again; None: wherever the environment says, which may be nowhere.
-        checkout: Whose `serve`; None: this one's.
-
-    Raises:
-        ChildFailed: it ended or was not ready in time; the text holds the end of its log.
-    """
-    checkout = checkout or this_checkout()
-    scratch.mkdir(parents=True, exist_ok=True)
-    ready, log_path = scratch / "ready.json", scratch / "server.log"
-    ready.unlink(missing_ok=True)
-    command = [*checkout.command, f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
-    environment = dict(os.environ)
-    if checkout.python_path is not None:
-        environment["PYTHONPATH"] = checkout.python_path
-    if bytecode is not None:
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
-    with on_cores(cores), log_path.open("wb") as log:
-        process = subprocess.Popen(command, cwd=checkout.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        _wait_ready(process, ready, log_path)
-        ports = json.loads(ready.read_text(encoding="utf-8"))
-        yield Target(checkout.name, process.pid, ports["grpc_port"], ports["http_port"])
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def echo_grpc(mode: str, response: Path, cores: Sequence[int]) -> Iterator[Target]:
+def echo_grpc(mode: str, response: Path, cores: Sequence[int]) -> EchoServer:
     """A bare grpc.aio server; `mode` is `bytes` or `protobuf`."""
-    with JsonChild("benchmarks.echo_grpc", mode, str(response), cores=cores) as child:
-        yield Target(f"echo-{mode}", child.pid, grpc_port=child.hello["port"])
+    return EchoServer(f"echo-{mode}", "benchmarks.echo_grpc", mode, str(response), cores=cores)
 
 
-@contextmanager
-def echo_h2(cores: Sequence[int]) -> Iterator[Target]:
+def echo_h2(cores: Sequence[int]) -> EchoServer:
     """A bare echo on the server's own HTTP/2 front."""
-    with JsonChild("benchmarks.echo_h2", cores=cores) as child:
-        yield Target("echo-h2", child.pid, grpc_port=child.hello["port"])
+    return EchoServer("echo-h2", "benchmarks.echo_h2", cores=cores)
 
 
-@contextmanager
-def echo_asgi(response: Path, cores: Sequence[int]) -> Iterator[Target]:
+def echo_asgi(response: Path, cores: Sequence[int]) -> EchoServer:
     """A bare ASGI application on uvicorn."""
-    with JsonChild("benchmarks.echo_asgi", str(response), cores=cores) as child:
-        yield Target("echo-asgi", child.pid, http_port=child.hello["port"])
+    return EchoServer("echo-asgi", "benchmarks.echo_asgi", str(response), cores=cores, is_grpc=False)
 
 
-def _wait_ready(process: "subprocess.Popen[bytes]", ready: Path, log_path: Path) -> None:
-    end = time.monotonic() + START_S
-    while not ready.exists():
-        if process.poll() is not None or time.monotonic() > end:
-            state = "is not ready" if process.poll() is None else f"ended with {process.returncode}"
-            raise ChildFailed(f"serve {state}: {log_path.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.02)
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.wire import PROTOCOLS
+from benchmarks.requests import PROTOCOLS
 
 LIGHT_MODELS = ("tiny", "tiny-inline", "mlp")
 HEAVY_MODEL = "resnet50"
@@ -23,7 +23,6 @@ class Settings:
         repeats: Rounds; every round measures every closed-loop cell once, next to what it is compared with.
         duration_s: Window of the light models.
         heavy_duration_s: Window of ResNet-50.
-        warmup_s: Before each window.
         output: Where results go.
         is_quick: A smoke test: fewer cells.
     """
@@ -33,7 +32,6 @@ class Settings:
     repeats: int = 3
     duration_s: float = 1.5
     heavy_duration_s: float = 5.0
-    warmup_s: float = 0.4
     output: Path = Path("benchmarks/results")
     is_quick: bool = False
 

@@ -32,7 +32,7 @@ def run() -> Run:
         window("stoker", "resnet50", "grpc", 1, p50_ms=41.0, rows_per_s=24.0),
         raw("resnet50", 8, 0, rows_per_s=30.0),
         window("stoker", "resnet50", "grpc", 8, rows_per_s=27.0),
-        dataclasses.replace(window("stoker", "resnet50", "grpc", 0), load="open", offered_per_s=12.0, load_factor=0.5, unfinished=2),
+        dataclasses.replace(window("stoker", "resnet50", "grpc", 0), load="open", offered_per_s=12.0, load_factor=0.5, errors=2),
     ]
     return Run({"cpu": "Abacus", "cores usable": "2"}, {"repeats": 1}, windows, judge(windows))
 

@@ -1,0 +1,70 @@
+"""The requests of a load, encoded once before any clock runs, and the canned responses of the echoes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from benchmarks.models import Array, BenchModel
+from stoker_client._pb import messages as pb
+from stoker_client.dialect import Call, Dialect
+from stoker_client.grpc_dialect import GrpcDialect
+from stoker_client.http_dialect import HttpDialect
+from stoker_client.http_json_dialect import JsonHttpDialect
+from stoker_client.inference import InferOptions, InferResult, build_request
+from stoker_client.settings import MAX_MESSAGE_BYTES
+from stoker_client.tensors import TensorLike
+
+GRPC, HTTP_BINARY, HTTP_JSON = "grpc", "http-binary", "http-json"
+PROTOCOLS = (GRPC, HTTP_BINARY, HTTP_JSON)
+_DIALECTS: dict[str, Callable[[int], Dialect]] = {GRPC: GrpcDialect, HTTP_BINARY: HttpDialect, HTTP_JSON: JsonHttpDialect}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, sent again and again.
+
+    Attributes:
+        model: The name of the model.
+        rows: Rows of the request.
+        protocol: One of `PROTOCOLS`.
+        call: The request as its protocol encodes it.
+        is_heavy: The model's own work dwarfs the server's: a window has few requests.
+    """
+
+    model: str
+    rows: int
+    protocol: str
+    call: Call[InferResult]
+    is_heavy: bool = False
+
+    @property
+    def is_grpc(self) -> bool:
+        return self.protocol == GRPC
+
+
+def request_of(model: BenchModel, protocol: str) -> Request:
+    """The request that sends `model.row`."""
+    return encoded(model.name, {model.input_name: model.row}, protocol, is_heavy=model.is_heavy)
+
+
+def encoded(model: str, inputs: Mapping[str, TensorLike], protocol: str, *, is_heavy: bool = False) -> Request:
+    """The request that sends `inputs`, whose first dimension is the batch."""
+    call = _DIALECTS[protocol](MAX_MESSAGE_BYTES).infer(build_request(model, inputs, InferOptions()))
+    return Request(model, len(np.asarray(next(iter(inputs.values())))), protocol, call, is_heavy)
+
+
+def canned_response(model: BenchModel, output: Array) -> bytes:
+    """The ModelInferResponse that a server would send, for an echo that parses nothing."""
+    response = pb.ModelInferResponse(model_name=model.name, model_version="1")
+    response.outputs.add(name="y", datatype="FP32", shape=output.shape)
+    response.raw_output_contents.append(output.tobytes())
+    return response.SerializeToString()
+
+
+def canned_body(output: Array) -> bytes:
+    """The body of the HTTP response that a server would send: its header in JSON and its tensor in binary."""
+    raw = output.tobytes()
+    tensor = {"name": "y", "datatype": "FP32", "shape": list(output.shape), "parameters": {"binary_data_size": len(raw)}}
+    return orjson.dumps({"model_name": "tiny", "model_version": "1", "outputs": [tensor]}) + raw
