@@ -17,6 +17,7 @@ from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime.errors import Status, StatusError
 from stoker.compiler.convert.source import checked, read_onnx
 from stoker.compiler.errors import CompileError
+from stoker.compiler.target import fed_inputs
 from TopsInference.constants import DATA_TYPES, DType
 
 
@@ -41,7 +42,7 @@ class OnnxNetwork:
     def dump(self) -> None:
         graph = self.model.graph
         lines = [f"network '{self.name}': {len(graph.node)} layers"]
-        lines += [f"  input  {_described(value)}" for value in _inputs(self.model)]
+        lines += [f"  input  {_described(value)}" for value in fed_inputs(self.model)]
         lines += [f"  output {_described(value)}" for value in graph.output]
         lines += [
             f"  {index}: {node.op_type} '{node.name}' ({', '.join(node.input)}) -> {', '.join(node.output)}"
@@ -75,7 +76,7 @@ def read_network(
     """See `TopsInference.network.read_network`."""
     name = model.stem if isinstance(model, Path) else "model"
     read = _read(model)
-    inputs, outputs = {each.name: each for each in _inputs(read)}, {each.name: each for each in read.graph.output}
+    inputs, outputs = {each.name: each for each in fed_inputs(read)}, {each.name: each for each in read.graph.output}
     _refuse_unknown("input", input_names, inputs)
     _refuse_unknown("output", output_names, outputs)
     missing = [each for each in inputs if input_names is not None and each not in input_names]
@@ -113,12 +114,6 @@ def _read(model: Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     except CompileError as error:
         raise StatusError(Status.TIF_PARSER_UNSUPPORTED_MODEL, str(error)) from error
     raise StatusError(Status.TIF_INVALID_PARAM, f"an onnx.ModelProto is needed, not {type(model).__name__}")
-
-
-def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Those that a caller gives."""
-    weights = {each.name for each in model.graph.initializer}
-    return [each for each in model.graph.input if each.name not in weights]
 
 
 def _refuse_unknown(kind: str, names: Sequence[str] | None, known: Mapping[str, onnx.ValueInfoProto]) -> None:

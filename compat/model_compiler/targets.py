@@ -24,7 +24,7 @@ from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.options import CompilerOptions, compiler_options
 from stoker.compiler.output_files import write_model
 from stoker.compiler.repository_writer import ServedTensor, config_name, served_tensors
-from stoker.compiler.target import Artefact, SourceModel, Target, find_target, refusals_of
+from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs, find_target, refusals_of
 
 logger = logging.getLogger(__name__)
 
@@ -102,12 +102,6 @@ class InputSizes:
         if variable:
             raise ShapeError(f"the device takes static shapes only: give input_shapes, which fix {'; '.join(variable)}")
         return {name: (batch, *(size for size in sizes if size is not None)) for name, sizes in self.sizes.items()}
-
-
-def fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Inputs that a caller must feed: those without an initialiser."""
-    given = {each.name for each in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in given]
 
 
 def input_sizes(model: onnx.ModelProto, request: CompileRequest) -> InputSizes:

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from stoker.compiler import marks
-from stoker.compiler.custom_libraries import register_libraries
 from stoker.compiler.errors import CompileError
 from stoker.compiler.precision.agreement import random_outputs
 from stoker.compiler.precision.drift import OutputDrift
 from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
+from stoker.compiler.precision.samples import plain_options
+from stoker.compiler.target import fed_inputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,12 +204,9 @@ def _normalised(feeds: Mapping[str, NDArray[Any]], images: Mapping[str, Mapping[
 def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Data for every input of a model of static shapes, by name."""
     generator = np.random.default_rng(seed)
-    given = {each.name for each in model.graph.initializer}
     images = byte_images(model)
     feeds: dict[str, NDArray[Any]] = {}
-    for value in model.graph.input:
-        if value.name in given:
-            continue
+    for value in fed_inputs(model):
         kind = value.type.tensor_type
         shape = [size.dim_value for size in kind.shape.dim]
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
@@ -248,14 +246,10 @@ def is_runnable(model: onnx.ModelProto) -> bool:
 
 
 def _session(model: onnx.ModelProto, which: str) -> Any:
-    options = onnxruntime.SessionOptions()
-    # As the models are written: optimised, ONNX Runtime keeps more digits than a narrow type has, and moves layout changes between a
-    # quantisation and its inverse, where its operators do not take 8-bit floats.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    register_libraries(options)
     try:
-        return onnxruntime.InferenceSession(with_numpy_types(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            with_numpy_types(model).SerializeToString(), plain_options(), providers=["CPUExecutionProvider"]
+        )
     except Exception as error:  # ONNX Runtime raises many types of its own, all derived from RuntimeError or Exception
         raise CompileError(f"check: ONNX Runtime cannot load the {which} model: {' '.join(str(error).split())}") from error
 

@@ -18,6 +18,7 @@ from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.output_files import new_folder, write_text
 from stoker.compiler.pbtxt import Word, print_message, read_message
+from stoker.compiler.target import fed_inputs
 
 #: `TYPE_FP32` -> `DT_FLOAT`, for all that both have (tensorflow/core/framework/types.proto).
 TENSORFLOW_NAMES: Mapping[str, str] = {
@@ -299,9 +300,7 @@ def served_tensors(
     """
     types = {value.name: value.type.tensor_type.elem_type for value in (*source.graph.input, *source.graph.output)}
     allowed = {name: tuple(each.config_name for each in kinds) for name, kinds in (datatypes or {}).items()}
-    given = {each.name for each in converted.graph.initializer}
-    fed = [value for value in converted.graph.input if value.name not in given]
-    return _tensors(fed, types, allowed, is_batched), _tensors(converted.graph.output, types, allowed, is_batched)
+    return _tensors(fed_inputs(converted), types, allowed, is_batched), _tensors(converted.graph.output, types, allowed, is_batched)
 
 
 def _tensors(

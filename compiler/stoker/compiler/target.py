@@ -19,6 +19,12 @@ from stoker.compiler.errors import CompileError, NotStaticError, OptionError, Pa
 from stoker.compiler.options import CompilerOptions
 
 
+def fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Inputs that a caller must feed: those without an initialiser."""
+    given = {each.name for each in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in given]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceModel:
     """One converted model on its way into an executable.

@@ -13,6 +13,7 @@ import onnx
 from stoker.backends.api.cpu import usable_cores
 from stoker.backends.cpu.runtime import run_of
 from stoker.backends.cpu.samples import fed_inputs, random_data
+from stoker.compiler import target
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.errors import CompileError, ShapeError
 from stoker.compiler.precision.agreement import agree, random_outputs
@@ -41,8 +42,7 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
         CompileError: ONNX Runtime refuses the source.
     """
     model = source.model
-    given = {each.name for each in model.graph.initializer}
-    values = [value for value in model.graph.input if value.name not in given] + list(model.graph.output)
+    values = [*target.fed_inputs(model), *model.graph.output]
     shapes = [list(value.type.tensor_type.shape.dim) for value in values]
     if not all(shapes):
         return 0, model

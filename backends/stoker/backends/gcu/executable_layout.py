@@ -34,6 +34,8 @@ MAX_BATCHES = 1 << 8
 MAX_BYTES = (1 << 63) - 1
 #: A float of the description, such as seconds, is one that clocks can wait for.
 MAX_RUN_S = 1e6
+#: Fields of a compiled batch that are stored as they are.
+_BATCH_COUNTS = ("batch_size", "workspace_bytes", "flops", "hbm_traffic_bytes")
 PRECISIONS = ("fp32", "fp16", "mixed")
 
 
@@ -203,21 +205,15 @@ def _tensor(message: pb.Tensor) -> GcuTensor:
 def _batch_message(batch: CompiledBatch) -> pb.Batch:
     return make_message(
         pb.Batch,
-        batch_size=batch.batch_size,
+        **{name: getattr(batch, name) for name in _BATCH_COUNTS},
         onnx_bytes=len(batch.onnx),
-        workspace_bytes=batch.workspace_bytes,
-        flops=batch.flops,
-        hbm_traffic_bytes=batch.hbm_traffic_bytes,
         run_s=batch.run_s,
     )
 
 
 def _batch(message: pb.Batch) -> CompiledBatch:
     return CompiledBatch(
-        batch_size=message.batch_size,
+        **{name: getattr(message, name) for name in _BATCH_COUNTS},
         onnx=b"",
-        workspace_bytes=message.workspace_bytes,
-        flops=message.flops,
-        hbm_traffic_bytes=message.hbm_traffic_bytes,
         run_s=tuple(message.run_s),
     )

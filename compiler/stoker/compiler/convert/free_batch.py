@@ -26,7 +26,7 @@ from stoker.compiler.custom_libraries import register_libraries, using_libraries
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.precision.agreement import agree, random_outputs
 from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
-from stoker.compiler.target import SourceModel
+from stoker.compiler.target import SourceModel, fed_inputs
 
 Array = NDArray[Any]
 
@@ -55,8 +55,7 @@ def with_free_batch(model: onnx.ModelProto, batch_sizes: Sequence[int]) -> onnx.
 
 def _fixed_batch(model: onnx.ModelProto) -> int | None:
     """The size that dimension 0 has in all inputs; None where it is variable, or not the same."""
-    given = {each.name for each in model.graph.initializer}
-    shapes = [value.type.tensor_type.shape.dim for value in model.graph.input if value.name not in given]
+    shapes = [value.type.tensor_type.shape.dim for value in fed_inputs(model)]
     sizes = {shape[0].dim_value if len(shape) else 0 for shape in shapes}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
@@ -173,21 +172,16 @@ def _dependence(model: onnx.ModelProto, *, is_open: bool) -> str:
 
 def _rows(model: onnx.ModelProto) -> int:
     """The size that dimension 0 of all inputs and outputs has; 0 where it is not one."""
-    sizes = {dims[0].dim_value if (dims := value.type.tensor_type.shape.dim) else 0 for value in (*_fed(model), *model.graph.output)}
+    sizes = {dims[0].dim_value if (dims := value.type.tensor_type.shape.dim) else 0 for value in (*fed_inputs(model), *model.graph.output)}
     return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    given = {each.name for each in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in given]
 
 
 def _with_rows(source: onnx.ModelProto, converted: onnx.ModelProto, rows: int) -> onnx.ModelProto | None:
     """A copy of `source` with the input sizes of `converted`, but `rows` in dimension 0; None where that is not open in every input."""
-    sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in _fed(converted)}
+    sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in fed_inputs(converted)}
     made = onnx.ModelProto()
     made.CopyFrom(source)
-    inputs = _fed(made)
+    inputs = fed_inputs(made)
     if {value.name for value in inputs} != sizes.keys():
         return None
     for value in inputs:
@@ -203,6 +197,6 @@ def _freed(sized: onnx.ModelProto) -> onnx.ModelProto:
     """As `sized`, with dimension 0 of the inputs open again."""
     made = onnx.ModelProto()
     made.CopyFrom(sized)
-    for value in _fed(made):
+    for value in fed_inputs(made):
         value.type.tensor_type.shape.dim[0].dim_param = "rows"
     return made

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from stoker.compiler.errors import CompileError
+from stoker.compiler.target import fed_inputs
 
 _BFLOAT16, _FLOAT = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
 
 
 def with_numpy_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` itself, or a copy that takes and gives FLOAT, under the same names, where `model` has BFLOAT16. Every value is the same."""
-    given = {each.name for each in model.graph.initializer}
-    inputs = [value.name for value in model.graph.input if value.type.tensor_type.elem_type == _BFLOAT16 and value.name not in given]
+    inputs = [value.name for value in fed_inputs(model) if value.type.tensor_type.elem_type == _BFLOAT16]
     outputs = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == _BFLOAT16]
     if not inputs and not outputs:
         return model

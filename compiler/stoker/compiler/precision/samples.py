@@ -307,7 +307,7 @@ def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]
         model.graph.outputs.clear()
         model.graph.outputs.extend(outputs)
     try:
-        session = onnxruntime.InferenceSession(content, _options(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, plain_options(), providers=["CPUExecutionProvider"])
         del content
         for each in feeds:
             yield dict(zip(names, session.run(names, numpy_feeds(each)), strict=True))
@@ -315,9 +315,13 @@ def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]
         raise CompileError(f"ONNX Runtime cannot run the model to observe {len(names)} tensor(s) of it: {error}") from None
 
 
-def _options() -> onnxruntime.SessionOptions:
+def plain_options() -> onnxruntime.SessionOptions:
+    """For models that run as they are written, with the custom libraries in use.
+
+    Optimised, ONNX Runtime keeps more digits than a narrow type has, and moves layout changes between a quantisation and its inverse, where
+    its operators do not take 8-bit floats.
+    """
     options = onnxruntime.SessionOptions()
-    # Nothing that could change what the tensors hold, such as fusions that keep more digits than the model says.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     register_libraries(options)

@@ -22,7 +22,7 @@ from stoker.compiler.convert.source import checked, read_onnx
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions, effective
-from stoker.compiler.target import Artefact, SourceModel, Target
+from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that are this compiler's.
 GCU_OPTIONS = frozenset({"build_flag", "resource_mode"})
@@ -174,12 +174,11 @@ def build(
     ]
     freed = with_free_batch(checked(source, "the model"), batch_sizes)
     converted = [Converter.of(each).convert_internal(freed) for each in sized or [plain]]
-    given = {each.name for each in source.graph.initializer}
     described = SourceModel(
         model=converted[0],
         name=name or (model.stem if isinstance(model, Path) else source.graph.name) or "model",
         outputs=tuple(outputs),
-        inputs=tuple(each.name for each in source.graph.input if each.name not in given),
+        inputs=tuple(each.name for each in fed_inputs(source)),
         batches=converted if len(converted) > 1 else (),
     )
     return compile_source(described, CompilerOptions(build_flag=build_flag, resource_mode=resource_mode))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from stoker.backends.api.backend import Figure
-from stoker.backends.gcu.runtime import Card, CardFigures, CopyFigures, Direction, Engine
+from stoker.backends.gcu.runtime import Card, CopyFigures, Direction, Engine
 from stoker.backends.gcu.serving.placement import ClusterAllocator
 from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
 from stoker.backends.simulated.serving.pool import BatchCounts, DeviceCounters
@@ -11,39 +11,24 @@ from stoker.backends.simulated.serving.pool import BatchCounts, DeviceCounters
 #: Runs of engines, by card and compiled batch size.
 CardCounters = DeviceCounters[Engine, tuple[int, int]]
 
-_CARD: tuple[MetricFamily[CardFigures], ...] = (
-    MetricFamily("hbm_bytes", "gauge", "Device memory of the card.", lambda each: each.hbm_bytes),
-    MetricFamily("hbm_used_bytes", "gauge", "Device memory in use: engines and buffers.", lambda each: each.hbm_used_bytes),
-    MetricFamily("hbm_peak_bytes", "gauge", "Most device memory in use at a time.", lambda each: each.hbm_peak_bytes),
-    MetricFamily("streams", "gauge", "Streams that exist.", lambda each: each.streams),
-    MetricFamily("samples_total", "counter", "Samples that were run, without padding.", lambda each: each.samples),
-    MetricFamily(
-        "padded_samples_total",
-        "counter",
-        "Samples of zeros that filled compiled batches up.",
-        lambda each: each.padded_samples,
-    ),
-    MetricFamily(
-        "slow_runs_total",
-        "counter",
-        "Runs that this host computed slower than the card would have.",
-        lambda each: each.slow_runs,
-    ),
-    MetricFamily(
-        "stream_wait_seconds_total",
-        "counter",
-        "Time that batches waited for their streams, on the card's clock.",
-        lambda each: each.stream_wait_s,
-    ),
+_CARD: tuple[MetricFamily, ...] = (
+    MetricFamily("hbm_bytes", "hbm_bytes", "Device memory of the card."),
+    MetricFamily("hbm_used_bytes", "hbm_used_bytes", "Device memory in use: engines and buffers."),
+    MetricFamily("hbm_peak_bytes", "hbm_peak_bytes", "Most device memory in use at a time."),
+    MetricFamily("streams", "streams", "Streams that exist."),
+    MetricFamily("samples_total", "samples", "Samples that were run, without padding."),
+    MetricFamily("padded_samples_total", "padded_samples", "Samples of zeros that filled compiled batches up."),
+    MetricFamily("slow_runs_total", "slow_runs", "Runs that this host computed slower than the card would have."),
+    MetricFamily("stream_wait_seconds_total", "stream_wait_s", "Time that batches waited for their streams, on the card's clock."),
 )
-_COPY: tuple[MetricFamily[CopyFigures], ...] = (
-    MetricFamily("copies_total", "counter", "Copies between host and card.", lambda each: each.copies),
-    MetricFamily("copy_bytes_total", "counter", "Bytes of these copies.", lambda each: each.size_bytes),
-    MetricFamily("copy_seconds_total", "counter", "Modelled time that they took the link.", lambda each: each.busy_s),
+_COPY: tuple[MetricFamily, ...] = (
+    MetricFamily("copies_total", "copies", "Copies between host and card."),
+    MetricFamily("copy_bytes_total", "size_bytes", "Bytes of these copies."),
+    MetricFamily("copy_seconds_total", "busy_s", "Modelled time that they took the link."),
 )
-_BATCHES: tuple[MetricFamily[BatchCounts], ...] = (
-    MetricFamily("batches_total", "counter", "Batches of requests, failed ones included.", lambda each: each.batches),
-    MetricFamily("failed_batches_total", "counter", "Batches of requests that failed.", lambda each: each.failed_batches),
+_BATCHES: tuple[MetricFamily, ...] = (
+    MetricFamily("batches_total", "batches", "Batches of requests, failed ones included."),
+    MetricFamily("failed_batches_total", "failed_batches", "Batches of requests that failed."),
 )
 
 

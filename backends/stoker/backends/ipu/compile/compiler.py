@@ -29,7 +29,7 @@ from stoker.backends.ipu.program import StaticProgram
 from stoker.compiler.custom_libraries import library_marks
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.target import SourceModel
+from stoker.compiler.target import SourceModel, fed_inputs
 
 _logger = logging.getLogger(__name__)
 
@@ -104,12 +104,11 @@ def _read(path: Path) -> CompiledModel | None:
 
 def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceModel:
     """A converted model as what targets take, under its graph's name."""
-    given = {each.name for each in model.graph.initializer}
     return SourceModel(
         model=model,
         name=model.graph.name or "model",
         outputs=tuple(outputs),
-        inputs=tuple(each.name for each in model.graph.input if each.name not in given),
+        inputs=tuple(each.name for each in fed_inputs(model)),
     )
 
 

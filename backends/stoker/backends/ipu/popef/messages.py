@@ -23,6 +23,10 @@ MAX_OPTIONS = 1 << 12
 #: Of tensors and blobs: what fits a signed 64-bit size.
 MAX_BYTES = (1 << 63) - 1
 
+#: Fields of metadata that are stored as they are.
+_COUNTS = ("replication_factor", "num_ipus", "num_processes", "device_iterations")
+_PLAIN = ("executable", *_COUNTS, "ipu_version", "is_pod", "is_inference", "seed_handle")
+
 _Message = TypeVar("_Message", bound=Message)
 
 
@@ -115,8 +119,7 @@ def check_metadata(metadata: Metadata) -> None:
     """
     if not metadata.executable:
         raise PopefError("metadata must name their executable")
-    counts = ("replication_factor", "num_ipus", "num_processes", "device_iterations")
-    for name in counts:
+    for name in _COUNTS:
         if getattr(metadata, name) < 1:
             raise PopefError(f"metadata of {metadata.executable!r}: {name} is {getattr(metadata, name)}; at least 1 is expected")
     for kind in ("engine_options", "device_options"):
@@ -144,17 +147,9 @@ def encode_metadata(metadata: Metadata) -> bytes:
     flow = metadata.program_flow
     message = make_message(
         pb.Metadata,
-        executable=metadata.executable,
-        replication_factor=metadata.replication_factor,
-        num_ipus=metadata.num_ipus,
-        ipu_version=metadata.ipu_version,
-        is_pod=metadata.is_pod,
-        num_processes=metadata.num_processes,
-        is_inference=metadata.is_inference,
+        **{name: getattr(metadata, name) for name in _PLAIN},
         engine_options=_option_messages(metadata.engine_options),
         device_options=_option_messages(metadata.device_options),
-        seed_handle=metadata.seed_handle,
-        device_iterations=metadata.device_iterations,
         anchors=[_anchor_message(anchor) for anchor in metadata.anchors],
         program_flow=make_message(pb.ProgramFlow, load=flow.load, main=flow.main, save=flow.save),
         programs_map=dict(metadata.programs_map),
@@ -174,17 +169,9 @@ def decode_metadata(data: bytes) -> Metadata:
     message = parse_message(pb.Metadata, data, {8: MAX_OPTIONS, 9: MAX_OPTIONS, 12: MAX_ANCHORS, 14: MAX_OPTIONS})
     flow = message.program_flow
     metadata = Metadata(
-        executable=message.executable,
-        replication_factor=message.replication_factor,
-        num_ipus=message.num_ipus,
-        ipu_version=message.ipu_version,
-        is_pod=message.is_pod,
-        num_processes=message.num_processes,
-        is_inference=message.is_inference,
+        **{name: getattr(message, name) for name in _PLAIN},
         engine_options=tuple(Option(each.name, each.value) for each in message.engine_options),
         device_options=tuple(Option(each.name, each.value) for each in message.device_options),
-        seed_handle=message.seed_handle,
-        device_iterations=message.device_iterations,
         anchors=tuple(_anchor(each) for each in message.anchors),
         program_flow=ProgramFlow(tuple(flow.load), tuple(flow.main), tuple(flow.save)),
         programs_map=dict(sorted(message.programs_map.items())),

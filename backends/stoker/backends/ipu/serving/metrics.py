@@ -8,41 +8,34 @@ from stoker.backends.api.backend import Figure
 from stoker.backends.ipu.runtime import Device, DeviceMetrics
 from stoker.backends.ipu.serving.executable import PopefExecutable
 from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
-from stoker.backends.simulated.serving.pool import BatchCounts, DeviceCounters
+from stoker.backends.simulated.serving.pool import DeviceCounters
 
 #: The counts of a device, by its number (the id of its first IPU) and the field of `DeviceMetrics`.
 IpuCounters = DeviceCounters[Device, tuple[int, str]]
 
-_DEVICE: tuple[MetricFamily[DeviceMetrics], ...] = (
+_DEVICE: tuple[MetricFamily, ...] = (
     MetricFamily(
         "busy_seconds_total",
-        "counter",
+        "busy_s",
         "Modelled time the device was taken, loading included; its rate is the occupancy where pacing is realtime.",
-        lambda each: each.busy_s,
     ),
-    MetricFamily("load_seconds_total", "counter", "Modelled time of loading executables.", lambda each: each.load_s),
-    MetricFamily("loads_total", "counter", "Executables loaded to the device, reloads included.", lambda each: each.loads),
-    MetricFamily("evictions_total", "counter", "Loads that pushed another executable out.", lambda each: each.evictions),
-    MetricFamily("calls_total", "counter", "Calls of main programs.", lambda each: each.calls),
-    MetricFamily("micro_batches_total", "counter", "Micro-batches run, padding included.", lambda each: each.micro_batches),
-    MetricFamily("cycles_total", "counter", "Modelled cycles of the slowest tile.", lambda each: each.cycles),
+    MetricFamily("load_seconds_total", "load_s", "Modelled time of loading executables."),
+    MetricFamily("loads_total", "loads", "Executables loaded to the device, reloads included."),
+    MetricFamily("evictions_total", "evictions", "Loads that pushed another executable out."),
+    MetricFamily("calls_total", "calls", "Calls of main programs."),
+    MetricFamily("micro_batches_total", "micro_batches", "Micro-batches run, padding included."),
+    MetricFamily("cycles_total", "cycles", "Modelled cycles of the slowest tile."),
     MetricFamily(
-        "slow_micro_batches_total",
-        "counter",
-        "Micro-batches that this host computed slower than the device would have.",
-        lambda each: each.slow_micro_batches,
+        "slow_micro_batches_total", "slow_micro_batches", "Micro-batches that this host computed slower than the device would have."
     ),
 )
 
 
-_BATCHES: tuple[MetricFamily[BatchCounts], ...] = (
-    MetricFamily("batches_total", "counter", "Batches that came back, failed ones included.", lambda each: each.batches),
-    MetricFamily("failed_batches_total", "counter", "Batches that failed.", lambda each: each.failed_batches),
+_BATCHES: tuple[MetricFamily, ...] = (
+    MetricFamily("batches_total", "batches", "Batches that came back, failed ones included."),
+    MetricFamily("failed_batches_total", "failed_batches", "Batches that failed."),
     MetricFamily(
-        "queue_wait_seconds_total",
-        "counter",
-        "Time batches spent behind earlier ones of their executable that had not ended.",
-        lambda each: each.queue_wait_s,
+        "queue_wait_seconds_total", "queue_wait_s", "Time batches spent behind earlier ones of their executable that had not ended."
     ),
 )
 _FIELDS = [each.name for each in fields(DeviceMetrics)]

@@ -1,28 +1,36 @@
 """`MetricFamily` and `MetricPage`: the metrics of simulated devices. Every sample carries `simulated="true"` and its device."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from stoker.backends.api.backend import Figure
 
 Kind = Literal["counter", "gauge"]
-Readings = TypeVar("Readings")
 
 
 @dataclass(frozen=True, slots=True)
-class MetricFamily(Generic[Readings]):
+class MetricFamily:
     """One metric with a sample for each device.
 
     Attributes:
-        name, kind, help: As in `Figure`; the name without the page's prefix.
-        read: The value, from the readings of one device.
+        name: Without the page's prefix; counters end in `_total`, all others are gauges.
+        attribute: Of the readings of a device: holds the value.
+        help: As in `Figure`.
     """
 
     name: str
-    kind: Kind
+    attribute: str
     help: str
-    read: Callable[[Readings], float]
+
+    @property
+    def kind(self) -> Kind:
+        """As in `Figure`."""
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    def read(self, readings: object) -> float:
+        """The value, from the readings of one device."""
+        return float(getattr(readings, self.attribute))
 
 
 class MetricPage:
@@ -47,7 +55,7 @@ class MetricPage:
         for device, value in values:
             yield self.sample(name, kind, text, value, device)
 
-    def families(self, families: Iterable[MetricFamily[Readings]], readings: Mapping[int, Readings]) -> Iterator[Figure]:
+    def families(self, families: Iterable[MetricFamily], readings: Mapping[int, object]) -> Iterator[Figure]:
         """Each family for each device."""
         for each in families:
             yield from self.samples(each.name, each.kind, each.help, ((device, each.read(found)) for device, found in readings.items()))
