@@ -115,6 +115,10 @@ class GrpcPeer:
         self.flush()
         self._writer.write(data)
 
+    def fall_silent(self) -> None:
+        """From now on it neither reads nor acknowledges."""
+        self._task.cancel()
+
     def begin(self, path: str = "/a.B/Echo", metadata: Iterable[tuple[str, str]] = (), *, end: bool = False, **fields: str) -> int:
         """Sends a request's header fields; `fields` replace the usual ones (`te=""` leaves it out)."""
         usual = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}

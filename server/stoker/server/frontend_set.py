@@ -48,7 +48,7 @@ class Frontends:
             self._tracer,
             lambda model: engine.is_model_ready(model, None),
             api_key=config.api_key,
-            is_local=_is_local(config),
+            is_local=is_local_only(config),
         )
         tls, sockets = config.tls, config.sockets
         endpoints: dict[str, Endpoint] = {}
@@ -131,7 +131,7 @@ class Frontends:
         return Endpoint(address, port if listeners.has_port else None, None if path is None else path.absolute(), encryption)
 
 
-def _is_local(config: ServerConfig) -> bool:
+def is_local_only(config: ServerConfig) -> bool:
     """Whether clients of this machine alone reach the server."""
     ports = ((config.grpc_port, config.grpc_address), (config.http_port, config.http_address))
     return not config.sockets.allow_tcp or all(port is None or is_loopback(address) for port, address in ports)

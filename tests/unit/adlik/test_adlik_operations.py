@@ -399,13 +399,13 @@ def test_client_wait_is_bounded_and_the_operation_continues(bench: Bench):
     assert "versions: [ 1 ]" in bench.files()["m/config.pbtxt"].decode()
 
 
-def test_query_of_a_hanging_repository_is_bounded(bench: Bench):
+def test_query_of_a_hanging_repository_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     opened = threading.Event()
     bench.engine.index = lambda **_: []  # type: ignore[method-assign]
 
     async def scenario() -> None:
         operations = bench.operations(limit_s=1e-3)
-        operations._editor.repository.scan = lambda: opened.wait(20)  # type: ignore[assignment, method-assign, return-value]
+        monkeypatch.setattr(ModelRepository, "scan", lambda _: opened.wait(20))
         answer = await operations.run("queryModel", pb.ModelOperateRequest())
         opened.set()
         assert "has not ended within 0.001 s" in answer.error_message

@@ -170,7 +170,7 @@ def test_only_small_models_of_fixed_rows_are_tried(served: ModelSignature, file_
 
 def test_synthetic_inputs_have_the_models_types_and_shapes() -> None:
     served = specs(TensorSpec("a", DataType.FP32, (3,)), TensorSpec("b", DataType.INT64, (2, 1), reshape=(2,)), max_batch_size=4)
-    made = one_thread._ones(served, 4)
+    made = one_thread.synthetic_inputs(served, 4)
     assert {name: (array.dtype, array.shape) for name, array in made.items()} == {
         "a": (np.dtype(np.float32), (4, 3)),
         "b": (np.dtype(np.int64), (4, 2)),

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from poprt.passes import Pass, PassManager, get_all_pass_names, get_pass, layer_
 from poprt.profile import get_model_flops
 from poprt.quantizer import FP8Quantizer, quantize
 
+from stoker.compiler.passes import registry
 from tests.fakes.graphs import run_onnx
 from tests.fakes.transformers import padded, sequence, small_bert
 
@@ -47,6 +49,13 @@ def a_model(name: str = "test", rows: int = 2) -> onnx.ModelProto:
 
 FEEDS: dict[str, np.ndarray] = {"x": np.arange(8, dtype=np.float32).reshape(2, 4) / 8, "a": np.ones((2, 3), np.float32)}
 EXPECTED = FEEDS["x"] @ WEIGHT + 1
+
+
+@pytest.fixture
+def own_registrations() -> Iterator[None]:
+    """Ends the registrations of custom passes with the test."""
+    with registry.temporary_registrations():
+        yield
 
 
 def test_a_script_converts_compiles_and_runs():
@@ -243,11 +252,8 @@ def test_flops_count_products():
     assert get_model_flops(a_model(), False) >= 2 * 2 * 4 * 3
 
 
-def test_custom_passes_see_protos(monkeypatch):
-    from stoker.compiler.passes import registry
-
-    registry.load_builtin_passes()
-    monkeypatch.setattr(registry, "_passes", dict(registry._passes))
+@pytest.mark.usefixtures("own_registrations")
+def test_custom_passes_see_protos():
 
     @register("replace_add_with_sub")
     class ReplaceAddWithSub(Pass):
@@ -313,13 +319,10 @@ def test_command_is_the_compilers_with_the_ipu_target(capsys):
     assert "poprt: error" in capsys.readouterr().err
 
 
-def test_custom_pass_file_of_poprt_is_accepted_by_the_command(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("own_registrations")
+def test_custom_pass_file_of_poprt_is_accepted_by_the_command(tmp_path):
     from poprt import cli
 
-    from stoker.compiler.passes import registry
-
-    registry.load_builtin_passes()
-    monkeypatch.setattr(registry, "_passes", dict(registry._passes))
     source, passes = tmp_path / "source.onnx", tmp_path / "passes.py"
     onnx.save(a_model(), source)
     passes.write_text(

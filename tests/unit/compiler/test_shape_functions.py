@@ -17,10 +17,8 @@ DOMAIN = "test.shapes"
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    before = dict(shape_functions._functions)
-    yield
-    shape_functions._functions.clear()
-    shape_functions._functions.update(before)
+    with shape_functions.temporary_shape_functions():
+        yield
 
 
 @pytest.fixture

@@ -145,4 +145,6 @@ def test_release_returns_the_reserved_size(steps: list[tuple[int, int]]):
         assert most.held_bytes <= MOST
     for each in held:
         most.release(each)
-    assert (most.held_bytes, most._small_held, most._large_held) == (0, 0, 0)
+    assert most.held_bytes == 0
+    fresh, sizes = budget(), (SMALL, 9 * MIB, 50 * MIB, SMALL, 9 * MIB, MOST)
+    assert [most.reserve(size) for size in sizes] == [fresh.reserve(size) for size in sizes]

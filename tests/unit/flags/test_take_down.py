@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -96,17 +97,26 @@ def test_models_unload_although_connections_do_not_close() -> None:
     assert "unloaded" in run_virtually(taken_down(4.0, answers_s=FOREVER_S, connections_s=FOREVER_S))[1]
 
 
+#: The handler of each signal, by its number.
+HANDLERS: dict[int, Callable[[int, None], None]] = {}
+
+
+def terminate() -> None:
+    """Delivers a SIGTERM."""
+    HANDLERS[signal.SIGTERM](signal.SIGTERM, None)
+
+
 @pytest.fixture
 def shutdown(monkeypatch: pytest.MonkeyPatch) -> Shutdown:
     """Without handlers: a test calls them itself."""
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", HANDLERS.__setitem__)
     return Shutdown()
 
 
 def test_delay_lasts_as_long_as_configured(shutdown: Shutdown) -> None:
     async def run() -> tuple[float, list[str]]:
         shutdown.bind_loop(asyncio.get_running_loop())
-        shutdown._receive(signal.SIGTERM, None)
+        terminate()
         await shutdown.requested.wait()
         engine = Part()
         await delay(engine, shutdown, 10.0)  # type: ignore[arg-type]
@@ -119,8 +129,8 @@ def test_second_signal_ends_the_delay(shutdown: Shutdown) -> None:
     async def run() -> float:
         loop = asyncio.get_running_loop()
         shutdown.bind_loop(loop)
-        shutdown._receive(signal.SIGTERM, None)
-        loop.call_later(2.0, shutdown._receive, signal.SIGTERM, None)
+        terminate()
+        loop.call_later(2.0, terminate)
         await shutdown.delay(10.0)
         return loop.time()
 

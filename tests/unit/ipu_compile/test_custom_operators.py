@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from stoker.backends.ipu.program import CUSTOM_LIBRARIES
 from stoker.backends.ipu.target import SimulatedIpuTarget
 from stoker.compiler.check import compare_models
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.convert.shape_functions import _functions, register_shape_func
+from stoker.compiler.convert.shape_functions import register_shape_func, temporary_shape_functions
 from stoker.compiler.custom_libraries import library_marks, using_libraries
 from stoker.compiler.errors import CompileError, OptionError, UnsupportedOperators
 from stoker.compiler.options import CompilerOptions
@@ -38,14 +38,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Says what the operator gives."""
-    monkeypatch.setattr("stoker.compiler.convert.shape_functions._functions", dict(_functions))
+def shapes() -> Iterator[None]:
+    """Registers the shape of the operator's output."""
 
-    @register_shape_func(["Double"], domain="test.ops")
     def same_as_the_input(_node: onnx.NodeProto, inputs: Sequence[onnx.TypeProto | None]) -> list[onnx.TypeProto]:
         assert inputs[0] is not None
         return [inputs[0]]
+
+    with temporary_shape_functions():
+        register_shape_func(["Double"], domain="test.ops")(same_as_the_input)
+        yield
 
 
 def doubled() -> onnx.ModelProto:

@@ -1,6 +1,7 @@
 """Sessions: the order of programs, weights, handlers, replicas, errors, and that nothing is left behind."""
 
 import gc
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -93,10 +94,13 @@ def test_save_programs_wait_for_the_end_of_main_programs_and_run_last(tmp_path: 
 
 def test_restarted_main_programs_keep_their_queue(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling((2,)))) as session:
-        run_once(session)
-        assert session._loop.queues is not None
+        queues = session.create_queue_manager(1)
+        session.run_load_programs()
+        session.run_main_programs()
         y = np.zeros(2, np.float32)
-        recorder = enqueue(session._loop.queues, {"x": ONES * 4}, {"y": y})
+        assert enqueue(queues, {"x": ONES}, {"y": y}).error() is None
+        session.stop()
+        recorder = enqueue(queues, {"x": ONES * 4}, {"y": y})
         session.run_main_programs()
 
         assert recorder.error() is None
@@ -272,8 +276,7 @@ def test_unreferenced_session_releases_its_device_and_ends_its_thread(tmp_path: 
     session.create_queue_manager(1)
     session.run_load_programs()
     session.run_main_programs()
-    thread = session._loop._thread
-    assert thread is not None
+    (thread,) = (each for each in threading.enumerate() if each.name in ipu_threads())
     del session
     gc.collect()
     thread.join(PATIENCE_S)

@@ -1,8 +1,11 @@
 """Rings: FIFO, constant capacity, one producer and one consumer."""
 
+import gc
 import threading
+import weakref
 from collections import deque
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,11 +35,15 @@ def test_ring_is_a_bounded_fifo(capacity: int, pushes: list[bool]) -> None:
 
 
 def test_popped_element_is_released() -> None:
-    ring = RingBuffer[object](1)
-    ring.push(object())
+    ring = RingBuffer[np.ndarray](1)
+    element = np.zeros(1)
+    released = weakref.ref(element)
+    ring.push(element)
     ring.pop()
+    del element
+    gc.collect()
 
-    assert ring._slots == [None]
+    assert released() is None
 
 
 @pytest.mark.slow

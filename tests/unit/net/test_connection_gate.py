@@ -1,7 +1,9 @@
 """The connections that a port holds: which one is closed for a new one, and which requests a reserved slot serves."""
 
 import asyncio
+import gc
 import logging
+import weakref
 
 import pytest
 
@@ -16,9 +18,15 @@ from tests.unit.net.test_http_connection import Peer, talk
 FROM = "192.0.2.1"
 
 
+class Address(str):
+    """An address that may be watched."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Connection:
     def __init__(self, gate: ConnectionGate, idleness: Idleness | None, address: str | None = FROM) -> None:
-        self.gate, self.idle = gate, idleness
+        self.gate, self.idle, self.address = gate, idleness, address
         self.is_closed = False
         self.looks = 0
         self.slot = gate.enter(self, address, 0.0)
@@ -121,10 +129,13 @@ def test_flood_on_a_busy_port_does_not_search_for_each():
 
 def test_gate_keeps_nothing_of_closed_connections():
     gate = ConnectionGate(64, "HTTP", 2)
-    made = [Connection(gate, None if at % 3 else (IDLE, float(at)), f"192.0.2.{at % 5}") for at in range(200)]
+    made = [Connection(gate, None if at % 3 else (IDLE, float(at)), Address(f"192.0.2.{at % 5}")) for at in range(200)]
+    kept = weakref.WeakSet[object]([*made, *(each.address for each in made)])
     for each in made:
         gate.leave(each)
-    assert (gate._addresses, gate._by_address, gate._in_reserve) == ({}, {}, {})
+    del made, each
+    gc.collect()
+    assert len(kept) == 0
 
 
 @pytest.mark.parametrize(

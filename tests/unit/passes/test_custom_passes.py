@@ -30,11 +30,8 @@ class Second(NodePass):
 
 @pytest.fixture(autouse=True)
 def _own_registrations() -> Iterator[None]:
-    registry.load_builtin_passes()
-    before = dict(registry._passes)
-    yield
-    registry._passes.clear()
-    registry._passes.update(before)
+    with registry.temporary_registrations():
+        yield
 
 
 def test_passes_of_a_file_are_registered_and_run(tmp_path: Path) -> None:

@@ -14,11 +14,8 @@ MODEL = "g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }"
 
 @pytest.fixture(autouse=True)
 def _own_registrations() -> Iterator[None]:
-    registry.load_builtin_passes()
-    before = dict(registry._passes)
-    yield
-    registry._passes.clear()
-    registry._passes.update(before)
+    with registry.temporary_registrations():
+        yield
 
 
 def make(name: str, log: list[str] | None = None, raises: Exception | None = None, **order: Any) -> Pass:

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.backends.api.errors import Forbidden
 from stoker.server.core.limits import Limits
-from stoker.server.frontend_set import _is_local
+from stoker.server.frontend_set import is_local_only
 from stoker.server.observability.tracer import Tracer
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions
@@ -122,4 +122,4 @@ def test_start_reports_settings_that_every_client_can_change(
     ],
 )
 def test_server_is_local_if_all_its_addresses_are(options: dict[str, Any], is_local: bool):
-    assert _is_local(ServerConfig(repositories=(), **options)) is is_local
+    assert is_local_only(ServerConfig(repositories=(), **options)) is is_local

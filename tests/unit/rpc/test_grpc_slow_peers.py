@@ -90,7 +90,7 @@ def test_silent_client_gets_a_ping_and_is_disconnected():
             server.sweep(loop.time() + 59)
             assert (await peer.call(path=PATH)).status == ("0", "")
             # One that has gone without a word answers no more.
-            peer._task.cancel()
+            peer.fall_silent()
             server.sweep(loop.time() + 61)
             assert server.open_connections == 1
             server.sweep(loop.time() + 67)

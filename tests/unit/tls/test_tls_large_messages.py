@@ -98,8 +98,7 @@ def test_large_and_small_messages_arrive_over_a_socket(listener: str, end: str, 
             for size in SIZES:
                 await ask(peer, size, numbers)
             await asyncio.gather(*(ask(peer, size, numbers) for size in SIZES[:8]))
-            assert server._state is not None
-            (connection,) = server._state.connections
+            (connection,) = server.connections
             assert isinstance(connection, GrpcProtocol)
             check_windows(connection)
             # It ends within a message that is read into its receive buffer.

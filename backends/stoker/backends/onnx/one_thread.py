@@ -47,7 +47,7 @@ def is_enough(session: ort.InferenceSession, signature: ModelSignature, static_b
     REQUIRES: `may_be_enough`, and the model's work depends on the shapes of its inputs alone.
     """
     for rows in _batches(signature, static_batch_size):
-        feeds = _ones(signature, rows)
+        feeds = synthetic_inputs(signature, rows)
         try:
             took_ns = _quickest_ns(session, feeds, cpu_ns)
         except ORT_ERRORS:
@@ -70,7 +70,7 @@ def _batches(signature: ModelSignature, static_batch_size: int | None) -> Iterat
     yield full
 
 
-def _ones(signature: ModelSignature, rows: int | None) -> dict[str, Array]:
+def synthetic_inputs(signature: ModelSignature, rows: int | None) -> dict[str, Array]:
     """Ones and not zeros: nothing divides by them, and as indices they are as likely to be there."""
     lead = () if rows is None else (rows,)
     return {spec.name: np.ones((*lead, *spec.model_dims), spec.datatype.numpy) for spec in signature.inputs}

@@ -71,6 +71,17 @@ def load_shape_functions(path: str | Path) -> None:
 
 
 @contextmanager
+def temporary_shape_functions() -> Iterator[None]:
+    """Registrations within the block end with it, for tests of shape functions."""
+    before = dict(_functions)
+    try:
+        yield
+    finally:
+        _functions.clear()
+        _functions.update(before)
+
+
+@contextmanager
 def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
     """Within the block, ONNX knows the custom operators of `model` that a shape function is registered for."""
     versions = {each.domain: each.version for each in model.opset_import}

@@ -3,7 +3,8 @@
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from stoker.backends.api.nearest import did_you_mean
@@ -42,6 +43,18 @@ def registration_mark() -> int:
 def registered_since(mark: int) -> list[str]:
     """Names registered after that moment, in order, each once."""
     return list(dict.fromkeys(_history[mark:]))
+
+
+@contextmanager
+def temporary_registrations() -> Iterator[None]:
+    """Registrations within the block end with it, for tests of custom passes."""
+    load_builtin_passes()
+    before = dict(_passes)
+    try:
+        yield
+    finally:
+        _passes.clear()
+        _passes.update(before)
 
 
 def load_builtin_passes() -> None:
