@@ -21,7 +21,7 @@ from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.status import adlik_status
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.web.http_server import http_server
 from tests.fakes.both_transports import settings as transport_settings
 from tests.fakes.fake_engine import FakeEngine
 
@@ -101,7 +101,7 @@ def run(
         service = AdlikService(engine, bounds, settings or AdlikSettings())
         fronts: list[Frontend] = [grpc_server(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())]
         if http:
-            fronts.append(HttpFrontend(engine, bounds, "127.0.0.1", 0, adlik=service))
+            fronts.append(http_server(engine, bounds, "127.0.0.1", 0, adlik=service))
         ports = [await front.start() for front in fronts]
         try:
             async with (

@@ -73,10 +73,10 @@ class Frontends:
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port", listeners)
         http_ring = KeyRing("HTTP", tls.http, HTTP_1) if tls.http is not None and sockets.allow_tcp else None
         if config.http_port is not None:
-            from stoker.server.web.http_server import HttpFrontend
+            from stoker.server.web.http_server import http_server
 
             listeners = ListenOptions(ring=http_ring, socket_path=sockets.http, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
-            http = HttpFrontend(
+            http = http_server(
                 engine,
                 limits,
                 config.http_address,
@@ -92,11 +92,11 @@ class Frontends:
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", listeners)
         if config.metrics_port is not None:
-            from stoker.server.web.http_server import MetricsFrontend
+            from stoker.server.web.http_server import metrics_server
 
             listeners = ListenOptions(ring=http_ring) if tls.has_metrics else PLAIN_LISTENER
             path = tfs.settings.metrics_path
-            metrics = MetricsFrontend(
+            metrics = metrics_server(
                 engine,
                 limits,
                 config.metrics_address,

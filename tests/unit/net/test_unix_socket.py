@@ -14,7 +14,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import grpc_server
 from stoker.server.net.listeners import MAX_PATH_BYTES, ListenOptions, PortInUse, UnixSocket
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.web.http_server import http_server
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, simple
 
@@ -99,7 +99,7 @@ def test_http_is_served_on_port_and_socket(tmp_path):
     path = tmp_path / "http.sock"
 
     async def main() -> None:
-        served = HttpFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(socket_path=path))
+        served = http_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(socket_path=path))
         port = await served.start()
         for uds, address in ((None, f"http://127.0.0.1:{port}"), (str(path), "http://stoker")):
             async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address) as client:

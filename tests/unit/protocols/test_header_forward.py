@@ -16,7 +16,7 @@ from stoker.server.protocols.kserve.extensions import Extensions, HeaderForward,
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.methods import kserve_methods
 from stoker.server.protocols.settings import KServeSettings
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.web.http_server import http_server
 from tests.fakes.fake_engine import FakeEngine, simple
 
 LIMITS = Limits()
@@ -140,7 +140,7 @@ def test_headers_reach_the_model_on_every_path():
     length = {"inference-header-content-length": str(len(head))}
 
     async def main() -> None:
-        front = HttpFrontend(engine, LIMITS, "127.0.0.1", 0, extensions=extensions())
+        front = http_server(engine, LIMITS, "127.0.0.1", 0, extensions=extensions())
         port = await front.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

@@ -18,7 +18,7 @@ from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.settings import KServeSettings, TraceStart
 from stoker.server.rpc.restricted import Category, Key
 from stoker.server.server_config import ServerConfig
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.web.http_server import http_server
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.unit.protocols.test_log_settings import FakeLogs
 
@@ -35,7 +35,7 @@ def extensions(tmp_path: Path, *, is_local: bool = False, api_key: str | None = 
 
 async def over_http(shared: Extensions, headers: dict[str, str] | None = None) -> list[int]:
     """The status of a look at log and trace settings, and of a change of each."""
-    front = HttpFrontend(FakeEngine(simple()), LIMITS, "127.0.0.1", 0, extensions=shared)
+    front = http_server(FakeEngine(simple()), LIMITS, "127.0.0.1", 0, extensions=shared)
     port = await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:

@@ -12,7 +12,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.settings import KServeSettings
 from stoker.server.rpc.restricted import Category, Key
-from stoker.server.web.http_server import HttpFrontend
+from stoker.server.web.http_server import http_server
 from stoker.server.web.settings import CorsSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 
@@ -27,7 +27,7 @@ def run(scenario: Scenario, *origins: str, settings: KServeSettings | None = Non
     async def main() -> None:
         extensions = None if settings is None else Extensions(Limits(), settings)
         cors = CorsSettings(frozenset(origins))
-        served = HttpFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, cors=cors, extensions=extensions)
+        served = http_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, cors=cors, extensions=extensions)
         port = await served.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

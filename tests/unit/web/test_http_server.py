@@ -22,7 +22,7 @@ from stoker.backends.api.errors import ModelLoadError, Overloaded, QueueTimeout,
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.web.http_server import HttpFrontend, MetricsFrontend
+from stoker.server.web.http_server import http_server, metrics_server
 from stoker.server.web.settings import HttpFront
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
@@ -39,7 +39,7 @@ def http_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @asynccontextmanager
 async def front(engine: FakeEngine, limits: Limits | None = None, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    served = HttpFrontend(engine, limits or Limits(), "127.0.0.1", 0, front=FRONT, **options)
+    served = http_server(engine, limits or Limits(), "127.0.0.1", 0, front=FRONT, **options)
     port = await served.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}) as client:
@@ -475,7 +475,7 @@ def test_metrics_are_text_and_can_be_disabled():
 
 def test_metrics_listener_serves_only_metrics():
     async def main() -> None:
-        served = MetricsFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, front=FRONT)
+        served = metrics_server(FakeEngine(), Limits(), "127.0.0.1", 0, front=FRONT)
         port = await served.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/metrics")).text.endswith("fake_total 1\n")

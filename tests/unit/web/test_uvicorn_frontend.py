@@ -14,9 +14,9 @@ import uvloop
 from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
-from stoker.server.net.listeners import ListenOptions, PortInUse
+from stoker.server.net.listeners import Frontend, ListenOptions, PortInUse
 from stoker.server.server_config import ServerConfig
-from stoker.server.web.http_server import HttpFrontend, MetricsFrontend
+from stoker.server.web.http_server import http_server, metrics_server
 from stoker.server.web.settings import HttpFront
 from stoker.server.web.uvicorn_front import UvicornServer
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -26,8 +26,8 @@ ROW = list(range(16))
 INFER = {"inputs": [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ROW} for name in ("INPUT0", "INPUT1")]}
 
 
-def front(port: int = 0, **options: Any) -> HttpFrontend:
-    return HttpFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", port, front=HttpFront.UVICORN, **options)
+def front(port: int = 0, **options: Any) -> Frontend:
+    return http_server(FakeEngine(simple()), Limits(), "127.0.0.1", port, front=HttpFront.UVICORN, **options)
 
 
 @LOOPS
@@ -54,7 +54,7 @@ def test_http_is_served_on_port_and_socket(run: Callable[[Any], Any], tmp_path: 
 
 def test_metrics_port_is_served():
     async def main() -> None:
-        served = MetricsFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, front=HttpFront.UVICORN)
+        served = metrics_server(FakeEngine(), Limits(), "127.0.0.1", 0, front=HttpFront.UVICORN)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{await served.start()}") as client:
             assert (await client.get("/metrics")).status_code == 200
             assert (await client.get("/v2")).status_code == 404
@@ -113,7 +113,7 @@ def test_requests_end_within_the_grace_time_or_are_cancelled(grace_s: float):
 
 def test_head_above_the_limits_is_refused():
     async def main() -> None:
-        served = HttpFrontend(FakeEngine(), Limits(header_bytes=1000, url_bytes=1000), "127.0.0.1", 0, front=HttpFront.UVICORN)
+        served = http_server(FakeEngine(), Limits(header_bytes=1000, url_bytes=1000), "127.0.0.1", 0, front=HttpFront.UVICORN)
         reader, writer = await asyncio.open_connection("127.0.0.1", await served.start())
         writer.write(b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 3000)
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")

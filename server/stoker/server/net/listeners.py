@@ -179,6 +179,21 @@ class ListenOptions:
 PLAIN_LISTENER: Final = ListenOptions()
 
 
+def bind_all(address: str, port: int, options: ListenOptions) -> tuple[socket.socket | None, UnixSocket | None]:
+    """Binds the port and the Unix-domain socket of `options` before either accepts: a start that fails has served no client.
+
+    Raises:
+        PortInUse: the port or the socket is in use. OSError: one of them cannot be bound.
+    """
+    bound = bind(address, port) if options.has_port else None
+    try:
+        return bound, UnixSocket(options.socket_path, options.socket_mode) if options.socket_path is not None else None
+    except OSError:
+        if bound is not None:
+            bound.close()
+        raise
+
+
 class Listeners:
     """The listening sockets of one server. Confined to: the event loop."""
 
@@ -199,15 +214,7 @@ class Listeners:
             PortInUse: the port or the socket is in use. OSError: one of them cannot be bound.
         """
         loop, options = asyncio.get_running_loop(), self._options
-        # Both are bound before either accepts: a start that fails has served no client.
-        port = bind(self._address, self._port) if options.has_port else None
-        try:
-            if options.socket_path is not None:
-                self._unix = UnixSocket(options.socket_path, options.socket_mode)
-        except OSError:
-            if port is not None:
-                port.close()
-            raise
+        port, self._unix = bind_all(self._address, self._port, options)
         number = 0
         if port is not None:
             number = int(port.getsockname()[1])

@@ -109,7 +109,7 @@ class Metrics:
         return entry.statistics.snapshot(name, version) if entry else ModelStatistics(name=name, version=version)
 
     def render(self) -> bytes:
-        """Every metric in the Prometheus text format (`exposition.CONTENT_TYPE`)."""
+        """Every metric in the Prometheus text format 0.0.4."""
         return write_exposition(self.registry.collect())
 
     def render_serving(self) -> bytes:

@@ -142,8 +142,6 @@ class ServerSeries:
         return [series for _, series in sorted(self.versions.items())]
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 # Above this, neighbouring whole numbers share one float: digits would claim what the float does not know.
 _EXACT_WHOLE = 2.0**53
 

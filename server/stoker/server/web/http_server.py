@@ -1,13 +1,13 @@
-"""The HTTP fronts: one for all protocols, one for metrics alone."""
+"""The HTTP servers: one for all protocols, one for metrics alone."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.listener import HttpListener
-from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
@@ -21,109 +21,75 @@ from stoker.server.web.plain import is_reserved_path, plain_routes
 from stoker.server.web.settings import CorsSettings, GrpcAddress, HttpFront
 
 
-class _Server(Protocol):
-    """A server that hosts the application."""
+def http_server(
+    engine: Engine,
+    limits: Limits,
+    address: str,
+    port: int,
+    *,
+    metrics: bool = True,
+    adlik: AdlikService | None = None,
+    extensions: Extensions | None = None,
+    tfs: TfsService | None = None,
+    listeners: ListenOptions = PLAIN_LISTENER,
+    cors: CorsSettings | None = None,
+    grpc: GrpcAddress | None = None,
+    front: HttpFront = HttpFront.STOKER,
+) -> Frontend:
+    """A server of KServe v2 with Triton's extensions, Adlik's REST routes and TensorFlow Serving's.
 
-    async def start(self) -> int: ...
+    It listens on `address:port` (port 0: any free one) once started, and wherever `listeners` says.
 
-    async def stop(self, grace_s: float) -> None: ...
+    Args:
+        engine: Runs the requests.
+        limits: Bounds on what clients send.
+        address: Where to listen.
+        port: Where to listen.
+        metrics: Whether /metrics is served here too.
+        adlik: Adlik's services; None: with their default settings.
+        extensions: KServe v2's extensions; None: with their default settings.
+        tfs: TensorFlow Serving's services; None: with their default settings.
+        listeners: What else it has: encryption, a Unix-domain socket.
+        cors: The web pages whose scripts may read responses; None: none.
+        grpc: The gRPC port, which models' pages show calls for; None: there is none.
+        front: The server that hosts the application.
+    """
+    extensions = extensions or Extensions(limits)
+    adlik, tfs = adlik or AdlikService(engine, limits, AdlikSettings()), tfs or TfsService(engine, limits)
+    infer = HttpInfer(engine, limits, extensions)
+    app: Any = WebApp(engine, limits, infer, adlik=adlik, extensions=extensions, tfs=tfs, metrics=metrics, grpc=grpc)
+    direct: DirectRoutes = InferRoutes(infer, extensions.http_restrictions)
+    if cors is not None and cors.origins:
+        app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
+    serving_path = tfs.settings.metrics_path
 
+    def is_reserved(path: str) -> bool:
+        return is_reserved_path(path) or path == serving_path
 
-class HttpFrontend:
-    """Serves KServe v2 with Triton's extensions, Adlik's REST routes and TensorFlow Serving's. Confined to: the event loop."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        limits: Limits,
-        address: str,
-        port: int,
-        *,
-        metrics: bool = True,
-        adlik: AdlikService | None = None,
-        extensions: Extensions | None = None,
-        tfs: TfsService | None = None,
-        listeners: ListenOptions = PLAIN_LISTENER,
-        cors: CorsSettings | None = None,
-        grpc: GrpcAddress | None = None,
-        front: HttpFront = HttpFront.STOKER,
-    ) -> None:
-        """Listens on `address:port` once started.
-
-        Args:
-            engine: Runs the requests.
-            limits: Bounds on what clients send.
-            address: Where to listen.
-            port: Where to listen; 0: any free one.
-            metrics: Whether /metrics is served here too.
-            adlik: Adlik's services; None: with their default settings.
-            extensions: KServe v2's extensions; None: with their default settings.
-            tfs: TensorFlow Serving's services; None: with their default settings.
-            listeners: What else it has: encryption, a Unix-domain socket.
-            cors: The web pages whose scripts may read responses; None: none.
-            grpc: The gRPC port, which models' pages show calls for; None: there is none.
-            front: The server that hosts the application.
-        """
-        extensions = extensions or Extensions(limits)
-        adlik, tfs = adlik or AdlikService(engine, limits, AdlikSettings()), tfs or TfsService(engine, limits)
-        infer = HttpInfer(engine, limits, extensions)
-        app: Any = WebApp(engine, limits, infer, adlik=adlik, extensions=extensions, tfs=tfs, metrics=metrics, grpc=grpc)
-        direct: DirectRoutes = InferRoutes(infer, extensions.http_restrictions)
-        if cors is not None and cors.origins:
-            app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
-        serving_path = tfs.settings.metrics_path
-
-        def is_reserved(path: str) -> bool:
-            return is_reserved_path(path) or path == serving_path
-
-        self._server = _server(front, app, limits, address, port, listeners, is_reserved, direct)
-
-    async def start(self) -> int:
-        """Begins to serve; returns the real port.
-
-        Raises:
-            PortInUse: the port is taken. OSError: the address cannot be bound.
-        """
-        return await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        """Accepts no new requests; those in work have `grace_s` seconds to end, then they are cut off."""
-        await self._server.stop(grace_s)
+    return _hosted(front, app, limits, address, port, listeners, is_reserved, direct)
 
 
-class MetricsFrontend:
-    """Serves metrics and nothing else, for a port of its own. Confined to: the event loop."""
+def metrics_server(
+    engine: Engine,
+    limits: Limits,
+    address: str,
+    port: int,
+    *,
+    serving_path: str | None = METRICS_PATH,
+    restrictions: Restrictions = NO_RESTRICTIONS,
+    listeners: ListenOptions = PLAIN_LISTENER,
+    front: HttpFront = HttpFront.STOKER,
+) -> Frontend:
+    """A server of metrics and nothing else, for a port of its own, as `http_server`.
 
-    def __init__(
-        self,
-        engine: Engine,
-        limits: Limits,
-        address: str,
-        port: int,
-        *,
-        serving_path: str | None = METRICS_PATH,
-        restrictions: Restrictions = NO_RESTRICTIONS,
-        listeners: ListenOptions = PLAIN_LISTENER,
-        front: HttpFront = HttpFront.STOKER,
-    ) -> None:
-        """Listens on `address:port` once started; port 0: any free one.
-
-        At `serving_path` the metrics are under TensorFlow Serving's names; None: there is no such path. `restrictions` name the key that
-        a scraper must send. `front` is the server that hosts the application.
-        """
-        app = MetricsApp(plain_routes(engine, health=False, serving_path=serving_path), restrictions)
-        self._server = _server(front, app, limits, address, port, listeners, lambda _: True)
-
-    async def start(self) -> int:
-        """As `HttpFrontend.start`."""
-        return await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        """As `HttpFrontend.stop`."""
-        await self._server.stop(grace_s)
+    At `serving_path` the metrics are under TensorFlow Serving's names; None: there is no such path. `restrictions` name the key that a
+    scraper must send.
+    """
+    app = MetricsApp(plain_routes(engine, health=False, serving_path=serving_path), restrictions)
+    return _hosted(front, app, limits, address, port, listeners, lambda _: True)
 
 
-def _server(
+def _hosted(
     front: HttpFront,
     app: Any,
     limits: Limits,
@@ -132,7 +98,7 @@ def _server(
     listeners: ListenOptions,
     is_reserved: Callable[[str], bool],
     direct: DirectRoutes | None = None,
-) -> _Server:
+) -> Frontend:
     if front is HttpFront.STOKER:
         return HttpListener(app, limits, address, port, direct=direct, listeners=listeners, is_reserved=is_reserved)
     # Imported as needed: the library is not loaded otherwise.

@@ -17,7 +17,7 @@ import uvicorn
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.asgi import CLIENT_GONE, AsgiApp, Message, Receive, Scope, Send
-from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, UnixSocket, bind
+from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, UnixSocket, bind_all
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import make_context
 
@@ -41,20 +41,11 @@ class UvicornServer:
         Raises:
             PortInUse: the port or the socket is in use. OSError: one of them cannot be bound.
         """
-        listeners = self._listeners
-        # Both are bound before either accepts: a start that fails has served no client.
-        port = bind(self._address, self._port) if listeners.has_port else None
-        try:
-            if listeners.socket_path is not None:
-                self._unix = UnixSocket(listeners.socket_path, listeners.socket_mode)
-        except OSError:
-            if port is not None:
-                port.close()
-            raise
+        port, self._unix = bind_all(self._address, self._port, self._listeners)
         number = 0
         if port is not None:
             number = int(port.getsockname()[1])
-            await self._serve(port, listeners.ring)
+            await self._serve(port, self._listeners.ring)
         if self._unix is not None:
             await self._serve(self._unix.sock, None)
         return number

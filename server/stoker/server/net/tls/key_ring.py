@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from stoker.backends.api.clock import Clock, SystemClock
+from stoker.backends.api.clock import SystemClock
 from stoker.server.net.settings import PemFiles, SslConfigFile
 from stoker.server.net.tls.material import TlsError, TlsMaterial, make_context, read_material
 
@@ -30,14 +30,13 @@ class KeyRing:
     material: TlsMaterial
     context: ssl.SSLContext
 
-    def __init__(self, port: str, source: PemFiles | SslConfigFile, protocol: str, clock: Clock | None = None) -> None:
+    def __init__(self, port: str, source: PemFiles | SslConfigFile, protocol: str) -> None:
         """Reads the files. Blocks.
 
         Args:
             port: The name of the port in the log, such as `gRPC`.
             source: The files.
             protocol: The protocol, by its name in ALPN.
-            clock: Decides which certificates are valid now; None: the system's.
 
         Raises:
             TlsError: the files cannot be used.
@@ -45,7 +44,7 @@ class KeyRing:
         self.protocol = protocol
         self._port = port
         self._source = source
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._last_error = ""
         self._use(read_material(source, self._now()))
 
