@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.bench.figures import Figures, Outcome, Window, agree, measure, percentile
+from stoker.cli.bench.figures import Figures, Outcome, Window, agree, failures, measure, percentile
 from stoker.cli.bench.levels import Level
-from stoker.cli.bench.loops import MOST_TEXTS, Samples
+from stoker.cli.bench.loops import MOST_TEXTS, OTHER_ERRORS, Samples
 from stoker.cli.bench.report import print_outcomes, write_csv
 from stoker.cli.bench.sender import Trip
 from stoker.cli.bench.server_times import between, read
@@ -65,8 +65,18 @@ def test_failure_texts_are_bounded():
     samples = Samples()
     for at in range(100):
         samples.add_failure(at, f"text {at}")
-    assert len(samples.failures) == MOST_TEXTS
-    assert samples.count == 100
+    found = failures(samples, Window(0, 100))
+    assert next(iter(found.items())) == (OTHER_ERRORS, 100 - MOST_TEXTS)
+    assert (len(found), samples.count) == (MOST_TEXTS + 1, 100)
+
+
+def test_failure_texts_are_counted_in_the_window_and_sorted_by_frequency():
+    samples = Samples()
+    for at, text in enumerate(["warm-up", "rare", "full", "full", "after"]):
+        samples.add_failure(at * 100, text)
+    window = Window(100, 400)
+    assert list(failures(samples, window).items()) == [("full", 2), ("rare", 1)]
+    assert measure(samples, window).errors == 3
 
 
 def test_server_times_are_means_between_two_readings():
@@ -101,3 +111,16 @@ def test_table_names_the_reasons_for_doubt(capsys):
     assert "8: not stable: three windows in a row never agreed within 10%" in out
     assert "used 97% of a core" in out
     assert "8: 3 x UNAVAILABLE: full" in out
+
+
+def test_level_without_a_good_response_is_reported_as_such(capsys):
+    nothing = Outcome(Level(concurrency=8), figures(0.0, 0.0, requests=0), 1, False, 0.1, None, {"full": 3}, "errors")
+    print_outcomes([nothing], 0.001, "m over kserve-grpc")
+    out = capsys.readouterr().out
+    assert "8: no request got a good response" in out
+    assert "not stable" not in out
+
+
+def test_stability_below_one_percent_is_printed_as_given(capsys):
+    print_outcomes([outcome(8, is_stable=False)], 0.001, "m over kserve-grpc")
+    assert "never agreed within 0.1%" in capsys.readouterr().out

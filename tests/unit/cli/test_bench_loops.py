@@ -191,4 +191,4 @@ def test_every_request_is_counted_once_as_good_or_failed():
     samples, sender, _ = whole(
         lambda sender, samples, world: ClosedLoop(sender, samples, world.clock_ns, concurrency=2, requests=6), failing=True
     )
-    assert (sender.sent, samples.count, len(samples.ended_ns), samples.failures) == (6, 6, 0, {"told to fail": 6})
+    assert (sender.sent, samples.count, len(samples.ended_ns), samples.failed_texts) == (6, 6, 0, ["told to fail"] * 6)

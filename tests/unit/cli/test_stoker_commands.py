@@ -302,6 +302,13 @@ def test_interrupted_bench_prints_the_finished_levels(stoker, fake, monkeypatch,
     assert table.exists() == bool(finished)
 
 
+def test_bench_refuses_a_csv_file_that_it_cannot_write_before_it_measures(stoker, fake, tmp_path):
+    refused = tmp_path / "no" / "figures.csv"
+    ran = stoker(*QUICK_BENCH, "--csv", str(refused))
+    assert (ran.code, ran.err) == (2, f"stoker: error: --csv {refused}: the folder does not exist\n")
+    assert fake.calls == []
+
+
 def test_headers_are_read_from_the_environment_too(stoker, fake, monkeypatch):
     monkeypatch.setenv("STOKER_HEADERS", "admin-key=secret x-tenant=blue")
     assert stoker("metadata", "echo").code == 0

@@ -103,7 +103,7 @@ def bench(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Load one model and measure: closed loops (--concurrency) or open ones (--request-rate), over any protocol, against any server."""
-    from stoker.cli.bench.report import print_outcomes, write_csv
+    from stoker.cli.bench.report import check_csv, print_outcomes, write_csv
     from stoker.cli.bench.run import Task, run_levels
     from stoker.cli.bench.tensors import TensorPlan, make_inputs, parse_shapes, rows_of
     from stoker.cli.bench.trial import Rules
@@ -117,6 +117,8 @@ def bench(
     whom = target(protocol, url)
     if tensor_format is TensorFormat.JSON and whom.protocol is not Protocol.KSERVE_HTTP:
         raise CommandFailed(f"--tensor-format json goes with --protocol {Protocol.KSERVE_HTTP}", ExitCode.USAGE)
+    if csv is not None:
+        check_csv(csv)
     plan = TensorPlan(parse_shapes(shapes or []), data, batch, string_length)
     with predicting(whom, sent, timeout, tensor_format) as client:
         facts = client.metadata(model, version)
@@ -135,14 +137,14 @@ def bench(
         is_interrupted = True
         if not outcomes:
             raise CommandFailed("interrupted before a level was measured", ExitCode.INTERRUPTED) from None
-    if csv is not None:
-        write_csv(csv, outcomes)
     if as_json:
         summary = {"model": model, "protocol": whom.protocol.value, "url": whom.url, "is_interrupted": is_interrupted}
         print_json({**summary, "levels": [outcome.facts() for outcome in outcomes]})
     else:
         rows = f"{task.rows} row{'' if task.rows == 1 else 's'} a request"
         print_outcomes(outcomes, rules.within, f"{model} over {whom.protocol} at {whom.url}, {rows}")
+    if csv is not None:
+        write_csv(csv, outcomes)
     if is_interrupted:
         raise CommandFailed(f"interrupted: levels measured are {len(outcomes)} of {len(loads)}", ExitCode.INTERRUPTED)
     if not any(outcome.figures.requests for outcome in outcomes):

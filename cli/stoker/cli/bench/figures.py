@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,7 +63,7 @@ class Outcome:
         is_stable: Whether those windows agreed.
         client_cpu: Part of one core that this process used, 0 to 1 and above; near 1 it measures itself.
         server: What the server says; None where its protocol does not.
-        failures: Texts of errors, with how often each came.
+        failures: How many errors of the window have each text, the most frequent first.
         ended: Why the level ended: `stable`, `trials`, `requests` or `errors`.
     """
 
@@ -115,6 +116,12 @@ def measure(samples: Samples, window: Window) -> Figures:
         receive_us=_mean_us(samples.receive_ns[begin:end]),
         lag_us=percentile(sorted(samples.lag_ns[begin:end]), 99) / 1000,
     )
+
+
+def failures(samples: Samples, window: Window) -> dict[str, int]:
+    """How many requests failed within `window` with each text, the most frequent first."""
+    begin, end = bisect_left(samples.failed_ns, window.begin_ns), bisect_left(samples.failed_ns, window.end_ns)
+    return dict(Counter(samples.failed_texts[begin:end]).most_common())
 
 
 def percentile(ordered: Sequence[int], percent: float) -> int:

@@ -22,6 +22,7 @@ from stoker.cli.bench.sender import (
     Trip,
     check_response,
     open_connection,
+    reason_of,
     send_without_delay,
     tls_context,
 )
@@ -103,7 +104,7 @@ class GrpcSender:
         except TimeoutError as error:
             raise RequestFailed(f"DEADLINE_EXCEEDED: no response within {self._timeout_s:g} s") from error
         except OSError as error:
-            raise RequestFailed(f"UNAVAILABLE: {error or type(error).__name__}") from error
+            raise RequestFailed(f"UNAVAILABLE: {reason_of(error)}") from error
         arrived_ns = connection.arrived_ns
         if self.result is None:
             self.result = check_response(self._call, self._call.request.reply.FromString(b"".join(parts)[5:]))

@@ -16,6 +16,7 @@ from stoker.cli.bench.sender import (
     Trip,
     check_response,
     open_connection,
+    reason_of,
     send_without_delay,
     tls_context,
 )
@@ -68,7 +69,7 @@ class HttpSender:
         except TimeoutError as error:
             raise RequestFailed(f"no response within {self._timeout_s:g} s") from error
         except (OSError, httptools.HttpParserError) as error:
-            raise RequestFailed(str(error) or type(error).__name__) from error
+            raise RequestFailed(reason_of(error)) from error
         arrived_ns = connection.arrived_ns
         if connection.can_be_kept:
             self._idle.append(connection)

@@ -26,7 +26,7 @@ class Samples:
         send_ns, receive_ns: See `Trip`.
         lag_ns: How long after it was due each was sent; zeros in a closed loop.
         failed_ns: When each failed one ended.
-        failures: How often each text came; at most `MOST_TEXTS` different ones are kept.
+        failed_texts: The reason of each failed one; beyond `MOST_TEXTS` different ones it is `OTHER_ERRORS`.
     """
 
     ended_ns: "array[int]" = field(default_factory=lambda: array("q"))
@@ -35,7 +35,8 @@ class Samples:
     receive_ns: "array[int]" = field(default_factory=lambda: array("q"))
     lag_ns: "array[int]" = field(default_factory=lambda: array("q"))
     failed_ns: "array[int]" = field(default_factory=lambda: array("q"))
-    failures: dict[str, int] = field(default_factory=dict)
+    failed_texts: list[str] = field(default_factory=list)
+    _texts: dict[str, str] = field(default_factory=dict)
 
     def add(self, ended_ns: int, latency_ns: int, trip: Trip, lag_ns: int) -> None:
         """Notes a good response."""
@@ -48,8 +49,9 @@ class Samples:
     def add_failure(self, ended_ns: int, text: str) -> None:
         """Notes a request that failed."""
         self.failed_ns.append(ended_ns)
-        if text in self.failures or len(self.failures) < MOST_TEXTS:
-            self.failures[text] = self.failures.get(text, 0) + 1
+        if len(self._texts) < MOST_TEXTS:
+            self._texts.setdefault(text, text)
+        self.failed_texts.append(self._texts.get(text, OTHER_ERRORS))  # the same string for each
 
     @property
     def count(self) -> int:
@@ -57,7 +59,7 @@ class Samples:
         return len(self.ended_ns) + len(self.failed_ns)
 
 
-MOST_TEXTS = 20
+MOST_TEXTS, OTHER_ERRORS = 20, "other errors"
 
 
 NS_PER_S = 1_000_000_000

@@ -1,12 +1,13 @@
 """The report of a run: a table for people, perf_analyzer's columns for spreadsheets, JSON for machines."""
 
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.bench.figures import PERCENTILES, Outcome
 from stoker.cli.bench.levels import Level
-from stoker.cli.output import CommandFailed, print_line, print_table
+from stoker.cli.output import CommandFailed, ExitCode, print_line, print_table
 
 #: A load generator at this part of a core, or late by that much, measures itself.
 _BUSY_CLIENT = 0.9
@@ -29,6 +30,18 @@ def print_outcomes(outcomes: Sequence[Outcome], within: float, subject: str) -> 
     for outcome in outcomes:
         for note in _notes(outcome, within):
             print_line(f"{load_text(outcome.level)}: {note}")
+
+
+def check_csv(path: Path) -> None:
+    """Checks before the measurement that the file can be written.
+
+    Raises:
+        CommandFailed: It cannot.
+    """
+    if not path.parent.is_dir():
+        raise CommandFailed(f"--csv {path}: the folder does not exist", ExitCode.USAGE)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise CommandFailed(f"--csv {path}: no permission to write", ExitCode.USAGE)
 
 
 def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
@@ -89,11 +102,13 @@ def _ms(value_us: float) -> str:
 
 def _notes(outcome: Outcome, within: float) -> list[str]:
     notes = []
-    if not outcome.is_stable:
-        notes.append(f"not stable: three windows in a row never agreed within {within:.0%}; the figures are of the last windows")
+    if not outcome.figures.requests:
+        notes.append("no request got a good response")
+    elif not outcome.is_stable:
+        notes.append(f"not stable: three windows in a row never agreed within {within * 100:g}%; the figures are of the last windows")
     if outcome.client_cpu >= _BUSY_CLIENT and outcome.level.rate_per_s is None:
         notes.append(f"this client used {outcome.client_cpu:.0%} of a core: it may be the limit, not the server")
     if outcome.figures.lag_us >= _LATE_US:
         notes.append(f"requests left up to {_ms(outcome.figures.lag_us)} ms late (p99): latency counts from when they were due")
-    notes.extend(f"{count} x {text}" for text, count in sorted(outcome.failures.items(), key=lambda item: -item[1])[:3])
+    notes.extend(f"{count} x {text}" for text, count in list(outcome.failures.items())[:3])
     return notes

@@ -72,6 +72,11 @@ async def open_connection(connection: Connection, context: ssl.SSLContext | None
     return (await loop.create_connection(make, endpoint.host, endpoint.port, ssl=context, server_hostname=server_name))[1]
 
 
+def reason_of(error: Exception) -> str:
+    """What failed, without the number of the error."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def send_without_delay(transport: asyncio.BaseTransport) -> None:
     """Switches off Nagle's algorithm on a TCP connection."""
     plain = transport.get_extra_info("socket")

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from stoker.cli.bench.figures import Figures, Outcome, Window, agree, measure
+from stoker.cli.bench.figures import Figures, Outcome, Window, agree, failures, measure
 from stoker.cli.bench.levels import Level
 from stoker.cli.bench.loops import NS_PER_S, ClockNs, Load, Samples
 from stoker.cli.bench.server_times import ServerReading, between
@@ -70,7 +70,7 @@ class _Edge:
 
 
 async def run_level(level: Level, load: Load, samples: Samples, rules: Rules, rows: int, world: Surroundings) -> Outcome:
-    """Runs `load`, which notes in `samples`, until it is measured."""
+    """Runs `load`, which records in `samples`, until it is measured."""
     task = asyncio.ensure_future(load.run())
     try:
         edges, seen, ended = await _watch(task, samples, rules, world)
@@ -80,11 +80,11 @@ async def run_level(level: Level, load: Load, samples: Samples, rules: Rules, ro
             await task
     first = edges[-1 - min(AGREEING, len(edges) - 1)]
     last = edges[-1]
-    figures = measure(samples, Window(first.at_ns, max(last.at_ns, first.at_ns + 1)))
+    window = Window(first.at_ns, max(last.at_ns, first.at_ns + 1))
     server = None if first.server is None or last.server is None else between(first.server, last.server)
     cpu = (last.cpu_ns - first.cpu_ns) / max(1, last.at_ns - first.at_ns)
     is_stable = len(seen) >= AGREEING and agree(seen[-AGREEING:], rules.within)
-    return Outcome(level, figures, rows, is_stable, cpu, server, dict(samples.failures), ended)
+    return Outcome(level, measure(samples, window), rows, is_stable, cpu, server, failures(samples, window), ended)
 
 
 async def _watch(
