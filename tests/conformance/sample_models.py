@@ -1,4 +1,4 @@
-"""What each backend brings to the conformance tests: one `BackendSamples` in `SAMPLES`, under the backend's name.
+"""The samples of each backend for the conformance tests: one `BackendSamples` in `SAMPLES`, under the backend's name.
 
 A new backend adds its entry here (a test says so as long as it is missing); the tests themselves know no backend.
 """
@@ -130,7 +130,7 @@ def _openvino_failing() -> Sample:
 
 
 def _openvino_unreadable() -> dict[str, Mapping[str, bytes]]:
-    """As for ONNX Runtime, but for too new a file: OpenVINO goes by its operators alone."""
+    """As for ONNX Runtime except for too new files: OpenVINO checks operators only."""
     return {wrong: files for wrong, files in _onnx_unreadable().items() if wrong != "too new"}
 
 

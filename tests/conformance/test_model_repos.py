@@ -1,4 +1,4 @@
-"""The models that come with the project, through the backend that serves them, and the example scripts around them."""
+"""The sample models of the project, through the backend that serves them, and their example scripts."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every way to serve an ONNX graph answers as ONNX Runtime itself does, or refuses the graph and says why.
+"""Every way to serve an ONNX graph computes as ONNX Runtime does, or refuses the graph with a reason.
 
 All memory that numpy hands out uninitialised is filled with a canary here, so that an answer that holds such memory is a wrong answer.
 """
@@ -122,7 +122,7 @@ REFUSALS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(autouse=True)
 def marked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`np.empty` and `np.empty_like` give memory full of the canary."""
+    """`np.empty` and `np.empty_like` return memory full of the canary."""
 
     def filled(allocate: Callable[..., Array]) -> Callable[..., Array]:
         def allocated(*args: Any, **options: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Valid ONNX graphs whose outputs do not come straight from a node of their own: what optimisers, allocators and bound memory get wrong."""
+"""Valid ONNX graphs whose outputs are not direct outputs of one node: hard cases for optimisers, allocators and bound memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -184,7 +184,7 @@ def _constants() -> list[UnusualGraph]:
 
 
 def _optional() -> list[UnusualGraph]:
-    """Outputs that nodes may leave out, or take from a graph of their own."""
+    """Outputs that are omitted by nodes or computed in a sub-graph."""
     boolean = value("is_true", (), TensorProto.BOOL)
     yes = numpy_helper.from_array(np.array(True), "yes")
     held = helper.make_graph([], "held", [], [value("then_y", (2, 4))], [_constant("then_y")])
@@ -288,7 +288,7 @@ UNUSUAL_GRAPHS: dict[str, UnusualGraph] = {graph.name: graph for part in _PARTS 
 
 
 def raw_outputs(graph: UnusualGraph, inputs: Arrays) -> dict[str, Array]:
-    """What ONNX Runtime computes, with values in its own memory and copied from there."""
+    """The result of ONNX Runtime, with values copied from its own memory."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(graph.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -38,7 +38,7 @@ class Caller:
     http: httpx.AsyncClient
 
     async def call(self, method: str, request: Any) -> Any:
-        """The answer of the RPC called `method`, in whichever service has it."""
+        """The response of the RPC `method`, in the service that has it."""
         service, found = next(
             (service, service.methods_by_name[method]) for service in SERVICES.values() if method in service.methods_by_name
         )
@@ -57,7 +57,7 @@ class Caller:
 
 
 class DirectCaller(Caller):
-    """Asks the service itself, for tests that need no transport."""
+    """Calls the service itself, for tests that need no transport."""
 
     def __init__(self, engine: FakeEngine, limits: Limits) -> None:
         self._service = AdlikService(engine, limits, AdlikSettings())
@@ -135,6 +135,6 @@ def predict_request(inputs: dict[str, Any], batch_size: int = 1, name: str = "si
 
 
 def array_of(output: predict_pb2.PredictResponse.Output, dtype: Any) -> Any:
-    """The array that an answered output holds."""
+    """The array of an output in a response."""
     shape = [dim.size for dim in output.tensor.tensor_shape.dim]
     return np.frombuffer(output.tensor.tensor_content, dtype).reshape(shape)

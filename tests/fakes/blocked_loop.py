@@ -1,4 +1,4 @@
-"""A process with an event loop under watch that is blocked for real. Run as a script; says on standard output how far it has come.
+"""A process with an event loop under watch that is really blocked. Run as a script; prints its progress on standard output.
 
     python tests/fakes/blocked_loop.py HOW SECONDS BLOCK_S ABORT_S TAKE_UP_S
 

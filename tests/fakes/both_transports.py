@@ -1,4 +1,4 @@
-"""Runs every test of a module on each transport of gRPC: import `transport`, and give `settings()` to the front."""
+"""Runs every test of a module on each gRPC transport: import `transport` and pass `settings()` to the server."""
 
 from collections.abc import Iterator
 

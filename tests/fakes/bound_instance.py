@@ -1,4 +1,4 @@
-"""`BoundInstance`: a `FakeInstance` whose small batches run in bound tensors, or refuse to."""
+"""`BoundInstance`: a `FakeInstance` whose small batches run in bound tensors or are refused there."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A `Metrics` with something in every family, for tests that look at a whole exposition."""
+"""A `Metrics` with a sample in every family, for tests of a whole exposition."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ import pytest
 
 
 def empty_bundle(folder: Path) -> Iterator[None]:
-    """Lets HTTP clients that were given no authority trust none.
+    """Gives HTTP clients without an authority an empty trust store.
 
     httpx reads the whole bundle for every client it makes, those of plain `http://` too: some 25 ms of CPU, hundreds of times. Tests of
     TLS name their own authority and are not touched.

@@ -1,4 +1,4 @@
-"""Throw-away certificate authorities and what they sign, made by the openssl command for one test run."""
+"""Temporary certificate authorities and their certificates, made by the openssl command for one test run."""
 
 import shutil
 import subprocess
@@ -43,7 +43,7 @@ class Authority:
         self.cert, self.key = make_self_signed(folder, "ca", "Throw-away CA", "CA:TRUE")
 
     def sign(self, name: str, *, names: str = "DNS:localhost,IP:127.0.0.1", days: tuple[float, float] = (-1, 2)) -> Pair:
-        """A certificate for `names`, valid from and until so many days from now."""
+        """A certificate for `names` with a validity in days from now."""
         request, cert, key = (self.folder / f"{name}.{ending}" for ending in ("csr", "pem", "key"))
         extensions = self.folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={names}\nbasicConstraints=CA:FALSE\n")

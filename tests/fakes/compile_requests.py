@@ -14,7 +14,7 @@ from tests.fakes.graphs import model_of, tensor
 
 @dataclass
 class Devices:
-    """The targets of this installation; what they were given stays in them."""
+    """The targets of this installation; they record their arguments."""
 
     gcu: FakeTarget = field(default_factory=FakeTarget)
     ipu: FakeTarget = field(default_factory=FakeTarget)

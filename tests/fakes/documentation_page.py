@@ -1,4 +1,4 @@
-"""Runs what a page of the documentation shows, as it is written."""
+"""Runs the commands of a documentation page unchanged."""
 
 import os
 import re

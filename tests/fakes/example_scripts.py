@@ -9,7 +9,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def example(path: str) -> ModuleType:
-    """The script `path`; what it finds beside itself it finds here too, under a name of its own."""
+    """The script `path`; modules beside it are importable, under names of their own."""
     name = "example_" + path.removesuffix(".py").replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""A server of Adlik's protocol in a few dozen lines, over gRPC and HTTP on free ports: every input comes back as an output of its name.
+"""A server of Adlik's protocol in a few dozen lines, over gRPC and HTTP on free ports: every input is returned as an output of its name.
 
 Made on the server's own message classes, not on the client's. `answer` may replace an answer; `failures` holds what the next calls are
 answered with instead.
@@ -33,7 +33,7 @@ CONFIG = model_pb2.ModelConfigProto(
 
 
 def echo(request: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:
-    """Adlik's answer: the chosen outputs, the best classes where they are asked for, the model as it was named."""
+    """Adlik's response: the chosen outputs, the best classes on request, and the model as it was named."""
     response = predict_pb2.PredictResponse(model_spec=request.model_spec)
     for name, tensor in request.inputs.items():
         if request.output_filter and name not in request.output_filter:

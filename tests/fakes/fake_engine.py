@@ -1,4 +1,4 @@
-"""An `Engine` whose models are Python functions: for tests of the fronts."""
+"""An `Engine` whose models are Python functions, for tests of the protocols."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 @dataclass
 class FakeModel:
-    """A model: its description, what it computes, and hooks for tests."""
+    """A model: its description, its function, and hooks for tests."""
 
     config: ModelConfig
     function: Function
@@ -117,7 +117,7 @@ class PlainBudget(ByteBudget):
 
 
 class FakeEngine:
-    """Implements `stoker.server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
+    """Implements `stoker.server.engine.interface.Engine`. `loads`, `unloads` and `requests` record the calls."""
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40, budget: ByteBudget | None = None) -> None:
         """`budget`: the server's own; None: a plain sum that may be `budget_bytes` at most."""

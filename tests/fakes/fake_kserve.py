@@ -31,7 +31,7 @@ STATISTICS = {"name": "echo", "version": "3", "last_inference": 2**40, "inferenc
 
 @dataclass(frozen=True)
 class Failure:
-    """What one call answers instead of its answer."""
+    """The replacement for the response of one call."""
 
     http: int
     code: grpc.StatusCode

@@ -1,4 +1,4 @@
-"""A loader whose loads end when a test says so, servables that count, a repository in memory, and a recorder that remembers."""
+"""A loader whose loads end when a test decides, servables that count, a repository in memory, and a recorder that records."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from stoker.server.observability.recorder import VersionRecorder
 
 
 async def turn(times: int = 30) -> None:
-    """Turns the event loop's crank, so that whatever can happen without time passing has happened."""
+    """Runs the event loop until everything that needs no time has happened."""
     for _ in range(times):
         await asyncio.sleep(0)
 
@@ -147,7 +147,7 @@ class FakeModel:
 
 
 class FakeRepository:
-    """A repository whose content is a dict that the test changes."""
+    """A repository with a dict of models that the test changes."""
 
     def __init__(self, models: Mapping[str, FakeModel] | None = None) -> None:
         self.roots = (Path("repository"),)
@@ -182,7 +182,7 @@ class FakeRepository:
 
 
 class FakeRecorder:
-    """A `ServerRecorder` that keeps its calls.
+    """A `ServerRecorder` that records its calls.
 
     Attributes:
         states: Last state by (name, version); gone once forgotten.

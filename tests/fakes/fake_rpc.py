@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 
 class FakeCall:
-    """A `Call`: its metadata is what the test says, its trailers are kept."""
+    """A `Call` with the test's metadata; it records its trailers."""
 
     def __init__(self, metadata: Mapping[str, str] | None = None, deadline_ns: int | None = None) -> None:
         self.metadata = dict(metadata or {})
@@ -22,7 +22,7 @@ class FakeCall:
 
 
 class FakeStreamCall(FakeCall):
-    """A `StreamCall` that brings `messages` and keeps what is `sent`, serialised."""
+    """A `StreamCall` that delivers `messages` and records the serialised `sent` ones."""
 
     def __init__(self, *messages: bytes, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(metadata)

@@ -1,4 +1,4 @@
-"""A target that writes what it was given instead of compiling it, and an installation in which it is the only one."""
+"""A target that writes its arguments instead of compiling, and an installation with this target only."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ class FakeEntryPoint:
 
 
 def installed(target: Target) -> Callable[..., list[FakeEntryPoint]]:
-    """Stands for `importlib.metadata.entry_points`; gives the same object each time, so that tests can look into it."""
+    """Replaces `importlib.metadata.entry_points`; returns the same object each time, so that tests can inspect it."""
 
     def entry_points(*, group: str) -> list[FakeEntryPoint]:
         assert group == "stoker.targets"

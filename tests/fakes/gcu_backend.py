@@ -1,4 +1,4 @@
-"""The `topsinference` backend as a test uses it: version folders written, inspected, loaded and asked."""
+"""The `topsinference` backend in a test: writes version folders, inspects, loads and runs them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -48,7 +48,7 @@ def executable(
     card: str = "i20",
     name: str = "sample",
 ) -> GcuExecutable:
-    """Of one graph for all `batches`, whose tensors have the dims given behind the batch dimension."""
+    """An executable of one graph for all `batches`; tensors have the given dims behind the batch dimension."""
 
     def graph(size: int) -> bytes:
         values = [

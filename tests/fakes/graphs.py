@@ -87,7 +87,7 @@ def initializers_of(model: AnyModel) -> dict[str, NDArray]:
 
 
 def input_names(model: AnyModel) -> list[str]:
-    """Inputs that must be fed: those that no initialiser gives a value."""
+    """The inputs without an initialiser, which must be fed."""
     graph = as_proto(model).graph
     given = {each.name for each in graph.initializer}
     return [each.name for each in graph.input if each.name not in given]
@@ -127,7 +127,7 @@ def run_onnx(model: AnyModel, feeds: Feeds) -> dict[str, NDArray]:
 
 
 def assert_same_results(before: AnyModel, after: AnyModel, feeds: Feeds | None = None, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """Both models give outputs of the same names, dtypes, shapes and, within the tolerance, values; both 0 means bit for bit, NaN = NaN."""
+    """Both models have outputs of the same names, dtypes, shapes and, within the tolerance, values; both 0 means bit for bit, NaN = NaN."""
     feeds = random_feeds(before) if feeds is None else feeds
     expected, actual = run_onnx(before, feeds), run_onnx(after, feeds)
     assert list(actual) == list(expected)

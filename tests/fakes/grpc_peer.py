@@ -1,4 +1,4 @@
-"""A gRPC client made by hand on the `h2` library, and a server of our own transport to try it on, both on the running loop."""
+"""A handmade gRPC client on the `h2` library, and a server of the native transport for it, both on the running loop."""
 
 import asyncio
 import base64
@@ -39,7 +39,7 @@ def method(path: str, handle, kind: Kind = Kind.UNARY, *, starts_inline: bool = 
 async def serving(
     *methods: Method, engine: FakeEngine | None = None, limits: Limits | None = None, settings: GrpcSettings | None = None
 ) -> AsyncIterator[tuple[H2Server, int]]:
-    """Our server with `methods`, and its port. Nothing may be reserved afterwards."""
+    """A native server with `methods`, and its port. At its end nothing may be reserved."""
     engine = engine or FakeEngine(simple())
     server = H2Server(method_table(methods), engine, limits or Limits(), "127.0.0.1", 0, settings)
     port = await server.start()
@@ -79,7 +79,7 @@ class CallRecord:
 
 
 class GrpcPeer:
-    """One connection. `answers` holds what came, by stream; nothing is given back to the server's windows while `reads` is False."""
+    """One connection. `answers` has the responses by stream. While `reads` is False, the peer returns no window to the server."""
 
     def __init__(self, *, window_bytes: int | None = None) -> None:
         self.connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
@@ -133,7 +133,7 @@ class GrpcPeer:
         self.connection.send_data(stream_id, b"".join(bytes([flag]) + len(m).to_bytes(4, "big") + m for m in messages), end_stream=end)
 
     async def send_all(self, stream_id: int, body: bytes) -> None:
-        """Sends bytes as the windows take them, and the end."""
+        """Sends bytes within the windows, and the end."""
         while True:
             await self.until(lambda: self.connection.local_flow_control_window(stream_id) > 0)
             room = min(self.connection.local_flow_control_window(stream_id), self.connection.max_outbound_frame_size)
@@ -153,7 +153,7 @@ class GrpcPeer:
         return await self.ended(stream_id)
 
     async def ended(self, stream_id: int) -> CallRecord:
-        """The answer of a stream, once it has ended or was reset, or the connection is gone."""
+        """The response of a stream after its end, its reset, or the loss of the connection."""
         answer = self.answers[stream_id]
         await self.until(lambda: answer.is_ended or answer.reset_code is not None or self.is_closed)
         return answer
@@ -165,7 +165,7 @@ class GrpcPeer:
             await self._news.wait()
 
     def read_on(self) -> None:
-        """Gives back all that was not while `reads` was False."""
+        """Returns the windows that it kept while `reads` was False."""
         self.reads = True
         for stream_id, size in self._owed:
             self.connection.acknowledge_received_data(size, stream_id)
@@ -224,7 +224,7 @@ async def connected(port: int, *, window_bytes: int | None = None) -> AsyncItera
 
 
 def _text_fields(fields: Iterable[tuple[Any, Any]]) -> dict[str, str]:
-    """The header fields of an event; `h2` decodes them, as its configuration says."""
+    """The header fields of an event, decoded by `h2` as configured."""
     return dict(fields)
 
 

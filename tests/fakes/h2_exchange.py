@@ -1,4 +1,4 @@
-"""A foreign HTTP/2 client (the `h2` library) and our connection, joined in memory."""
+"""A foreign HTTP/2 client (the `h2` library) and a server connection, joined in memory."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Exchange:
                     self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
     def events_of(self, kind: type[E]) -> list[E]:
-        """Our events of a kind."""
+        """The server's events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def seen(self, stream_id: int | None, kind: type[F]) -> list[F]:
@@ -89,5 +89,5 @@ class Exchange:
         return [event for event in self.answers[stream_id] if isinstance(event, kind)]
 
     def body_received(self, stream_id: int) -> bytes:
-        """What our side got of a request's body."""
+        """The body of a request as the server received it."""
         return b"".join(event.data for event in self.events if isinstance(event, DataReceived) and event.stream_id == stream_id)

@@ -1,4 +1,4 @@
-"""A peer that sends what it likes: frames made by hand, and our connection's output cut into frames."""
+"""A peer that sends arbitrary handmade frames; the server's output is cut into frames."""
 
 import struct
 from typing import NamedTuple, TypeVar
@@ -26,7 +26,7 @@ REQUEST = (
 
 
 class Frame(NamedTuple):
-    """A frame that our side sent."""
+    """A frame sent by the server."""
 
     kind: int
     flags: int
@@ -57,7 +57,7 @@ def request(stream_id: int = 1, flags: int = END_HEADERS, fields=REQUEST) -> byt
 
 
 def cut(data: bytes) -> list[Frame]:
-    """Frames of our output, which must be whole."""
+    """The frames of the server's output, which must be complete."""
     found = []
     while data:
         length = int.from_bytes(data[:3], "big")
@@ -92,13 +92,13 @@ class RawPeer:
         self.server.data_to_send()
 
     def send(self, *data: bytes, now_s: float = 0.0) -> list[Event]:
-        """Gives bytes to our connection in one read."""
+        """Gives bytes to the server connection in one read."""
         events = self.server.receive(b"".join(data), now_s)
         self.events += events
         return events
 
     def start(self, *data: bytes) -> RequestStarted:
-        """Sends what starts one request; returns its event."""
+        """Sends the start of one request; returns its event."""
         (event,) = self.send(*data)
         return expect(RequestStarted, event)
 
@@ -107,11 +107,11 @@ class RawPeer:
         return expect(kind, self.events[-1])
 
     def output(self) -> list[Frame]:
-        """Frames that our connection wants to send."""
+        """The frames that the server connection sends."""
         return cut(b"".join(self.server.data_to_send()))
 
     def end(self) -> int | None:
-        """The error code with which our connection has ended; None: it has not. Its GOAWAY must say the same."""
+        """The error code with which the server connection has ended; None: it has not. Its GOAWAY must have the same code."""
         if not (self.events and isinstance(self.events[-1], ConnectionEnded)):
             assert not self.server.is_finished
             return None

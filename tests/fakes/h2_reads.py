@@ -1,4 +1,4 @@
-"""A connection of the gRPC port without a socket: reads go where it wants them, and what it writes is kept."""
+"""A connection of the gRPC port without a socket: reads fill its buffers, and its output is recorded."""
 
 import asyncio
 from typing import Any
@@ -37,7 +37,7 @@ class ReadTransport:
 
 
 class MemoryTransport(ReadTransport):
-    """Keeps what is written."""
+    """Records the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()

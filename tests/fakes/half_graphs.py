@@ -40,7 +40,7 @@ def emulate(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, N
 
 
 def run_lowered(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Outputs of what `model` is lowered to, as a simulated device runs it."""
+    """The outputs of the lowered `model`, as a simulated device runs it."""
     runner = GraphRunner(lower(typed_graph(model)))
     return runner.run(feeds, list(runner.outputs))
 

@@ -4,7 +4,7 @@ from stoker.server.net.http1.connection import HttpConnection
 
 
 def arrive(connection: HttpConnection, data: bytes | memoryview) -> None:
-    """`data` comes in as few reads as it takes, each to where the connection wants it."""
+    """Delivers `data` in as few reads as possible, each into the buffer of the connection."""
     at = 0
     while at < len(data):
         receive_buffer = connection.get_buffer(-1)

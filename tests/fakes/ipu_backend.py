@@ -1,4 +1,4 @@
-"""The `poplar` backend as a test uses it: version folders written, inspected, loaded and asked."""
+"""The `poplar` backend in a test: writes version folders, inspects, loads and runs them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of runners share: a simulated system of their own, on a clock that they turn."""
+"""A simulated system for tests of runners, with a clock that they control."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.fakes.ipu_sessions import PATIENCE_S, ipu_threads
 
 
 class Bench:
-    """Runners on a simulated system whose time stands still until a test turns it."""
+    """Runners on a simulated system whose time advances only by the test."""
 
     def __init__(self, folder: Path, *, num_ipus: int = 4, faults: str = "") -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What tests of the IPU runtime share: a session's queues with waiting answers, without sleeps."""
+"""Helpers for tests of the IPU runtime: a session's queues with recorded results, without sleeps."""
 
 import threading
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Signal:
         self._came.release()
 
     def next(self) -> object:
-        """Waits for one more call; what it was called with last."""
+        """Waits for one more call and returns its last argument."""
         assert self._came.acquire(timeout=PATIENCE_S), "nothing came"
         return self.calls[-1]
 

@@ -1,4 +1,4 @@
-"""One request, said over HTTP and over gRPC, and what became of it: for tables of tests that hold for both protocols."""
+"""One request, expressed for HTTP and for gRPC, and its outcome: for tables of tests of both protocols."""
 
 import json
 from collections.abc import Mapping, Sequence

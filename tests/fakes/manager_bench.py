@@ -36,7 +36,7 @@ class Bench:
         return self
 
     async def rescan(self) -> None:
-        """Scans twice, a settling time apart: what is there now counts."""
+        """Scans twice, a settling time apart, so that the present content is accepted."""
         await self.manager.rescan()
         self.clock.advance(self.settings.settle_s)
         assert await self.manager.rescan()

@@ -160,7 +160,7 @@ def picture() -> Network:
 
 
 def untidy() -> Network:
-    """What exporters leave behind: constants as nodes, casts and reshapes to nothing, the same computed twice, choices that are made."""
+    """Typical remains of exporters: constants as nodes, no-op casts and reshapes, duplicated computations, constant conditions."""
     body = """g (float[2,3] x, double[3] d, bool[2,3] hot) => (float[2,3] y, float[2,6] z, int64[2,1] place) {
         k = Constant<value_floats = [1.0, 1.0, 1.0]>() n = Mul(x, k) a = Cast<to = 1>(n)
         b = Cast<to = 11>(a) c = Add(b, d) e = Cast<to = 1>(c)

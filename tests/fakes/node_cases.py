@@ -85,7 +85,7 @@ def changes_of_operators() -> dict[str, frozenset[int]]:
 
 @contextlib.contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Silences the converter's warnings: a thousand models are converted to see whether they fail, not what is said of them."""
+    """Silences the converter's warnings: a thousand models are converted for their failures only."""
     logging.disable(logging.CRITICAL)
     try:
         yield

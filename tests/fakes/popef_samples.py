@@ -81,7 +81,7 @@ def samples(*executables: str, compress: bool = False) -> Callable[[Writer], Non
 
 
 def file_of(write: Callable[[Writer], object]) -> bytes:
-    """The bytes of a file with what `write` puts into it."""
+    """The bytes of a file written by `write`."""
     stream = io.BytesIO()
     with Writer(stream) as writer:
         write(writer)

@@ -1,4 +1,4 @@
-"""A worker whose batches the test finishes by hand, and timers that ring when the test turns the clock."""
+"""A worker whose batches the test finishes, and timers that run when the test advances the clock."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ class HandTimers:
             heapq.heappop(self._due)[2]()
 
     def turn(self) -> None:
-        """One turn of the loop: makes the calls that are due now, and not those that these ask for."""
+        """One turn of the loop: makes the calls that are due now, except those scheduled by them."""
         due = [heapq.heappop(self._due) for _ in range(sum(1 for item in self._due if item[0] <= self.now))]
         for _, _, callback in due:
             callback()

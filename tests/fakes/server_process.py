@@ -60,7 +60,7 @@ class ServerProcess:
                 return error.code, error.read()
 
     def json(self, path: str, body: object = None) -> Any:
-        """The answer to a request that must succeed."""
+        """The response to a request that must succeed."""
         status, text = self.get(path, None if body is None else json.dumps(body).encode())
         assert status == 200, f"{path}: {status} {text!r}"
         return json.loads(text) if text else None
@@ -97,7 +97,7 @@ def start_server(*flags: str, at: Path, env: Mapping[str, str] | None = None, wa
 
 @contextmanager
 def running_server(*flags: str, at: Path, env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """As `start_server`; whatever happens, the server is gone afterwards."""
+    """As `start_server`; the server always ends with the block."""
     server = start_server(*flags, at=at, env=env)
     try:
         yield server
@@ -108,7 +108,7 @@ def running_server(*flags: str, at: Path, env: Mapping[str, str] | None = None) 
 
 
 def wait_until(is_so: Callable[..., bool], *, what: str, patience_s: float = PATIENCE_S) -> None:
-    """Polls until `is_so`, with a bound; `what` names it in the failure."""
+    """Polls with a bound until `is_so`; `what` names the condition in the failure."""
     end = time.monotonic() + patience_s
     while not is_so():
         if time.monotonic() > end:
@@ -117,7 +117,7 @@ def wait_until(is_so: Callable[..., bool], *, what: str, patience_s: float = PAT
 
 
 def run_python(python: Path, script: str, *arguments: str, patience_s: float = PATIENCE_S) -> str:
-    """Runs `script` in another interpreter, in a child process, and returns what it printed; a failure shows its error output."""
+    """Runs `script` in another interpreter, in a child process, and returns its output; a failure shows its error output."""
     done = subprocess.run([str(python), "-c", script, *arguments], capture_output=True, text=True, timeout=patience_s, cwd="/", check=False)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

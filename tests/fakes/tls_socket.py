@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def silent_client(port: int, ca: Path, protocol: str, greeting: bytes) -> ssl.SSLSocket:
-    """An open connection: `greeting` was sent and something was heard. It answers nothing from then on. Blocks."""
+    """An open connection: `greeting` was sent and a response has begun. It then sends nothing. Blocks."""
     context = ssl.create_default_context(cafile=ca)
     context.set_alpn_protocols([protocol])
     client = context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname="localhost")

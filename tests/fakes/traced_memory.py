@@ -1,4 +1,4 @@
-"""The memory that Python objects take within a block."""
+"""The memory of the Python objects allocated within a block."""
 
 import tracemalloc
 from collections.abc import Iterator

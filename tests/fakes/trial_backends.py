@@ -1,4 +1,4 @@
-"""A backend whose models do to the process that loads them what their file says."""
+"""A backend whose model files name the harm to their loading process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while nothing is ready: waiting costs none, and every duration is exact."""
+"""An event loop whose time advances only while nothing is ready: waits cost no time, and every duration is exact."""
 
 import asyncio
 import selectors
@@ -12,7 +12,7 @@ THREADS_S = 2.0
 
 
 class _Selector(selectors.SelectSelector):
-    """Lets time pass instead of waiting."""
+    """Advances the time instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Begins at 0 s. A thread that it waits for takes no time, unless it takes longer than `THREADS_S` and a timer is set."""
+    """Begins at 0 s. A thread that it waits for takes no time, unless it needs more than `THREADS_S` and a timer is set."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()

@@ -19,13 +19,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=["h2", "grpcio"])
 def grpc_front(request: pytest.FixtureRequest) -> str:
-    """The flag that names what carries gRPC; whatever a server with it is asked is asked on both."""
+    """The flag for the gRPC transport; each request to such a server is sent on both."""
     return f"--grpc-front={request.param}"
 
 
 @pytest.fixture(scope="session")
 def http_front(grpc_front: str) -> str:
-    """The flag that names the HTTP server: our own beside our own HTTP/2, uvicorn beside grpcio. So each takes every test."""
+    """The flag for the HTTP server: the native one beside native HTTP/2, uvicorn beside grpcio. Each runs every test."""
     return f"--http-front={'stoker' if grpc_front.endswith('=h2') else 'uvicorn'}"
 
 

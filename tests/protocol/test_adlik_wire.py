@@ -98,7 +98,7 @@ def test_simulated_device_responds_to_adlik_requests_like_the_cpu(server: Server
 
 
 def free_port() -> int:
-    """Adlik's command takes 0 for "off", so a port has to be chosen."""
+    """Adlik's command uses 0 for "off", so a port has to be chosen."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

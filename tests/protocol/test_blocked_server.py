@@ -1,4 +1,4 @@
-"""A whole server whose event loop is blocked: the first signal ends it, and so does the flag."""
+"""A complete server whose event loop is blocked: the first signal ends it, and so does the flag."""
 
 import os
 import signal

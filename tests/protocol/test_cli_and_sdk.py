@@ -1,4 +1,4 @@
-"""Our own client and command against the real server: the four kinds of client agree, and the command shows what they see.
+"""The project's client and command against a real server: the four kinds of client agree, and the command prints the same.
 
 That the protocol is right is for foreign clients to judge; here it is shown that ours speak it.
 """

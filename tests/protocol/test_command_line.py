@@ -383,7 +383,7 @@ def test_broken_model_under_strict_readiness_keeps_ready_false_and_exit_on_error
 
 
 def slow_model(root: Path, delay_ms: int) -> Path:
-    """A repository with an identity model that takes its time."""
+    """A repository with a slow identity model."""
     version = root / "slow" / "1"
     version.mkdir(parents=True)
     (version / "model.identity").touch()

@@ -1,4 +1,4 @@
-"""From an ONNX file to answers: `stoker compile --target cpu`, the server, and a request, each in a process of its own."""
+"""From an ONNX file to responses: `stoker compile --target cpu`, the server, and a request, each in a separate process."""
 
 import importlib.util
 import subprocess
@@ -18,7 +18,7 @@ MODEL = REPOSITORY_ROOT / "model_repos/digits/1/model.onnx"
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """Images and what they show."""
+    """Images and their classes."""
     with np.load(REPOSITORY_ROOT / "examples/digits/heldout.npz") as heldout:
         return heldout["images"].astype(np.float32), heldout["digits"]
 

@@ -1,4 +1,4 @@
-"""The HTTP port judged by curl, which sends forms by default, waits for 100-continue before large bodies, and asks for compression."""
+"""The HTTP port tested by curl, which sends forms by default, waits for 100-continue before large bodies, and requests compression."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 def curl(*arguments: str | Path) -> tuple[int, str]:
-    """The answer's status and body."""
+    """The response's status and body."""
     command = ["curl", "-sS", "-w", "\n%{http_code}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Models that answer a request any number of times, over gRPC streams and server-sent events."""
+"""Models with any number of responses to a request, over gRPC streams and server-sent events."""
 
 import http.client
 import json

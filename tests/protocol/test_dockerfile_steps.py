@@ -48,7 +48,7 @@ def stages() -> list[list[tuple[str, str]]]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A folder that another user may look into, which pytest's own are not."""
+    """A folder that other users may read, unlike pytest's."""
     folder = Path(tempfile.mkdtemp(prefix="stoker-image-"))
     folder.chmod(0o755)
     yield folder
@@ -63,7 +63,7 @@ def require_package_index(at: Path) -> None:
 
 
 def interpreter_for_the_image_user() -> Path:
-    """A Python that another user may run too: ours may lie in a home folder that is closed to others."""
+    """A Python that other users may run: the tests' own may be in a home folder that is closed to them."""
     candidates = [Path(sys.executable).resolve(), *(Path(folder) / "python3" for folder in ("/usr/local/bin", "/usr/bin"))]
     for python in candidates:
         is_open = python.exists() and all(folder.stat().st_mode & 0o001 for folder in python.resolve().parents)

@@ -1,4 +1,4 @@
-"""The walk-through of the GCU's examples, run as its users run it, and what it holds answers against."""
+"""The walk-through of the GCU's examples, run as its users run it, and the reference of its results."""
 
 import json
 import os

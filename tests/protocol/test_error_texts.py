@@ -37,7 +37,7 @@ MODELS = (
 
 @pytest.fixture(scope="module", params=[("h2", "stoker"), ("grpcio", "uvicorn")], ids=["h2", "grpcio-uvicorn"])
 def erring(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of samples and of models that make errors easy; explicit control; our own transports, or the others."""
+    """A server with samples and failing models; explicit control; on the native transports, or the others."""
     repository = copy_models(SAMPLE_MODELS, tmp_path_factory.mktemp("erring"), ["simple"])
     for name, more, kind, dims in MODELS:
         (repository / name / "1").mkdir(parents=True)
@@ -369,7 +369,7 @@ def test_known_model_that_is_not_loaded_is_unavailable(erring: ServerProcess, ch
 
 @contextmanager
 def kept_busy(server: ServerProcess, ask: Ask, askers: int) -> Iterator[None]:
-    """Meanwhile so many clients ask, each again as soon as it is answered."""
+    """Keeps this number of clients busy: each sends its next request when it gets a response."""
     is_enough = threading.Event()
 
     def asking() -> None:
@@ -388,7 +388,7 @@ def kept_busy(server: ServerProcess, ask: Ask, askers: int) -> Iterator[None]:
 
 
 def until_refused(ask: Callable[[], Answer], text: str) -> Answer:
-    """The first answer that says `text`; until then one may be served, or refused for another reason, as it comes between others."""
+    """The first response with `text`; before it one may succeed, or be refused for another reason."""
     answers: list[Answer] = []
 
     def is_refused() -> bool:

@@ -1,4 +1,4 @@
-"""The example clients with a server on other ports: `STOKER_URL` says where it is, `STOKER_API_KEY` brings its key."""
+"""The example clients with a server on other ports: `STOKER_URL` has its address, `STOKER_API_KEY` its key."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Peers that mean harm, against a real server: floods, bombs, broken header tables, slow and half-open connections.
+"""Hostile peers against a real server: floods, bombs, broken header tables, slow and half-open connections.
 
 Whatever they do, the server answers others all the while, spends little time on them, and has its files back afterwards.
 """
@@ -58,7 +58,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
 
 
 class Peer:
-    """A socket that sends what it likes, with a bound on how long it waits."""
+    """A socket that sends arbitrary bytes, with a bound on its waits."""
 
     def __init__(self, server: ServerProcess, hello: bytes = HELLO) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.grpc_port), timeout=10)
@@ -66,7 +66,7 @@ class Peer:
         self.send(hello)
 
     def send(self, data: bytes) -> bool:
-        """Sends what the server still takes; False once it has closed."""
+        """Sends as much as the server accepts; False once it has closed."""
         try:
             self.socket.sendall(data)
         except (ConnectionError, TimeoutError):
@@ -94,7 +94,7 @@ class Peer:
         return codes[-1] if codes else None
 
     def is_closed(self) -> bool:
-        """Whether the server has closed; whatever it sent before is read and dropped."""
+        """Whether the server has closed; earlier bytes are read and dropped."""
         self.socket.setblocking(False)
         try:
             while self.socket.recv(1 << 16):
@@ -126,7 +126,7 @@ def rss_bytes(server: ServerProcess) -> int:
 
 @contextlib.contextmanager
 def unharmed(server: ServerProcess) -> Iterator[None]:
-    """The server responds to other clients during and after what is done inside, and has its files back then."""
+    """The server responds to other clients during and after the block, and has released its file descriptors after it."""
     files = open_files(server)
     with grpc.insecure_channel(server.grpc) as channel:
         alive = channel.unary_unary("/inference.GRPCInferenceService/ServerLive", None, pb.ServerLiveResponse.FromString)
@@ -262,7 +262,7 @@ def test_request_with_a_stalled_body_is_refused(attacked: ServerProcess):
 
 
 def test_unread_responses_end_the_connection(attacked: ServerProcess):
-    """A receive buffer of the least size, windows of the greatest: unread bytes stay with the server, and are bounded there."""
+    """A receive buffer of the minimum size, windows of the maximum: unread bytes stay with the server, which bounds them."""
     with unharmed(attacked):
         before = rss_bytes(attacked)
         peers = []

@@ -30,7 +30,7 @@ Code = grpc.StatusCode
 
 
 def repository(at: Path) -> Path:
-    """`echo` answers at once, `slow` in ten minutes."""
+    """`echo` responds at once, `slow` in ten minutes."""
     for name, delay_ms in (("echo", 0), ("slow", 600_000)):
         (at / name / "1").mkdir(parents=True)
         (at / name / "1" / "model.identity").touch()

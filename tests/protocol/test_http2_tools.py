@@ -1,4 +1,4 @@
-"""The gRPC port judged by HTTP/2 tools that know no gRPC: curl and nghttp show each header and trailer, h2load presses."""
+"""The gRPC port tested by HTTP/2 tools without gRPC: curl and nghttp print each header and trailer, h2load sends load."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ def run(*command: str | Path) -> "subprocess.CompletedProcess[bytes]":
 
 
 def curl(server: ServerProcess, method: str, body: bytes, at: Path, *flags: str) -> tuple[str, bytes]:
-    """What curl shows of header and trailers, and the answer's body."""
+    """The headers and trailers that curl prints, and the response's body."""
     (at / "request").write_bytes(body)
     url = f"http://{server.grpc}/{SERVICE}/{method}"
     sent = (*GRPC_HEADERS, *flags, "--data-binary", f"@{at / 'request'}")

@@ -30,7 +30,7 @@ def connected(server: ServerProcess) -> socket.socket:
 
 
 def sent_and_answered(server: ServerProcess, *pieces: bytes) -> bytes:
-    """All that comes until the server hangs up, though it may stop reading before everything is sent."""
+    """Everything received until the server closes, although it may stop reading before everything is sent."""
     with closing(connected(server)) as peer:
         try:
             for piece in pieces:

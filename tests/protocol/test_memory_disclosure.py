@@ -1,4 +1,4 @@
-"""A server whose allocator fills all memory with a mark, which must never come back to a client.
+"""A server whose allocator fills all memory with a mark, which must never reach a client.
 
 glibc fills what it hands out and what is given back (`MALLOC_PERTURB_`), and Python takes all its memory from there (`PYTHONMALLOC`): so
 the memory of numpy, ONNX Runtime and OpenVINO is marked alike.
@@ -50,7 +50,7 @@ def write_models(repository: Path, backend: str) -> dict[str, UnusualGraph]:
 
 
 def _is_served(graph: UnusualGraph, backend: str) -> bool:
-    """Configurations take no dimension of size 0."""
+    """Configurations allow no dimension of size 0."""
     if any(0 in spec.dims for spec in (*graph.signature.inputs, *graph.signature.outputs)):
         return False
     return backend != "openvino" or graph.name not in NOT_ON_OPENVINO

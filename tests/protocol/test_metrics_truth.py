@@ -1,4 +1,4 @@
-"""Whatever becomes of a request for a served model, it is counted once."""
+"""Every request for a served model is counted once, whatever its outcome."""
 
 import json
 

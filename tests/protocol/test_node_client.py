@@ -36,7 +36,7 @@ def node() -> str:
 
 @pytest.fixture
 def slow_server(grpc_front: str, tmp_path: Path) -> Iterator[ServerProcess]:
-    """`simple`, a model that repeats what it is sent, and one that takes two seconds for it."""
+    """`simple`, a model that repeats its input, and a slow one of two seconds."""
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     for name, more in (("echo", ""), ("slow", SLOW)):
         (models / name / "1").mkdir(parents=True)
@@ -47,13 +47,13 @@ def slow_server(grpc_front: str, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def failures(server: ServerProcess, model: str) -> int:
-    """Requests to the model that did not end well, for any reason."""
+    """Failed requests of the model, for any reason."""
     lines = server.get("/metrics")[1].decode().splitlines()
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f'nv_inference_request_failure{{model="{model}"'))
 
 
 def in_flight(server: ServerProcess) -> int:
-    """Requests that the server has and has not answered."""
+    """Requests that the server has received without a response yet."""
     found = re.search(r"^stoker_requests_in_flight (\d+)", server.get("/metrics")[1].decode(), re.MULTILINE)
     assert found is not None
     return int(found[1])

@@ -47,7 +47,7 @@ def write_version(model: Path, number: int) -> None:
 
 
 class Clients:
-    """One channel and any number of connections. Each method sends one request, and says what became of it."""
+    """One channel with any number of connections. Each method sends one request and returns its outcome."""
 
     def __init__(self, server: ServerProcess, channel: grpc.aio.Channel) -> None:
         self.server = server
@@ -121,7 +121,7 @@ def counted(server: ServerProcess, model: str) -> Counter[str]:
 
 
 def settled(server: ServerProcess, model: str, least: int) -> Counter[str]:
-    """The same once there are `least`, or will not be: the test reports what is missing then."""
+    """The same once there are `least`, or after a timeout: the test then reports the missing ones."""
     with contextlib.suppress(TimeoutError):
         wait_until(lambda: counted(server, model).total() >= least, what="all to be counted", patience_s=10)
     return counted(server, model)
@@ -161,7 +161,7 @@ def test_outcomes_sum_to_the_requests_sent_for_each_model_and_reason(tmp_path: P
 
 
 async def chaos(server: ServerProcess, models: Path) -> list[tuple[tuple[str, str], str]]:
-    """Sends `EACH` requests of each kind to each model, in any order, while one of them is replaced; returns what became of each."""
+    """Sends `EACH` requests of each kind to each model, in any order, while one model is replaced; returns their outcomes."""
     plan = [(model, kind) for model in MODELS for kind in KINDS] * EACH
     random.Random(6).shuffle(plan)
     async with grpc.aio.insecure_channel(server.grpc) as channel:

@@ -49,7 +49,7 @@ def served(at: Path, authority: Authority, front: str, *, is_mutual: bool) -> It
 def mutual_server(
     request: pytest.FixtureRequest, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """It wants to see clients' certificates."""
+    """Requires client certificates."""
     yield from served(tmp_path_factory.mktemp("mutual"), authority, request.param, is_mutual=True)
 
 
@@ -57,7 +57,7 @@ def mutual_server(
 def encrypted_server(
     request: pytest.FixtureRequest, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """It shows a certificate and wants none: h2load has no flag for its own."""
+    """Has a certificate and requires none: h2load has no flag for its own."""
     yield from served(tmp_path_factory.mktemp("encrypted"), authority, request.param, is_mutual=False)
 
 

@@ -1,4 +1,4 @@
-"""Triton's own load generator, unmodified: it asks for metadata, configuration and statistics, and stops where it misses any."""
+"""Triton's own load generator, unmodified: it needs metadata, configuration and statistics."""
 
 import csv
 import json
@@ -98,7 +98,7 @@ def binary() -> None:
 
 @pytest.fixture(scope="module")
 def open_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Sample models and others with sequences, strings and several answers, on each transport of gRPC; shared memory and tracing are on."""
+    """Sample models and others with sequences, strings and several responses, on each gRPC transport; shared memory and tracing are on."""
     at = tmp_path_factory.mktemp("perf_analyzer")
     copy_models(SAMPLE_MODELS, at / "models", ("simple", "digits", "digits_ipu"))
     write_adding(at / "models")
@@ -167,7 +167,7 @@ def check_served(printed: str, rows: list[dict[str, str]], arguments: tuple[str,
 
 
 def successes(server: ServerProcess, model: str) -> int:
-    """How many requests to the model were answered so far, by the server's statistics."""
+    """The number of completed requests of the model, by the server's statistics."""
     statistics: Any = server.json(f"/v2/models/{model}/stats")
     return int(statistics["model_stats"][0]["inference_stats"]["success"]["count"])
 

@@ -1,4 +1,4 @@
-"""A real Prometheus (Debian's package) scrapes the running server, and answers every query of the dashboard from what it got."""
+"""A real Prometheus (Debian's package) scrapes the running server; every query of the dashboard has data."""
 
 import json
 import re

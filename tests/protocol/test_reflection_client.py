@@ -1,4 +1,4 @@
-"""Reflection is enough to call everything: judged by a client that has no message of ours but what the server tells."""
+"""Reflection is sufficient to call everything: tested by a client without any message of the project."""
 
 import subprocess
 import sys

@@ -26,7 +26,7 @@ dynamic_batching {{ }}
 
 
 def write_version(model: Path, version: int, added: float, *, config: str | None = None) -> None:
-    """A version that answers X + `added`, moved into place whole."""
+    """A version that returns X + `added`, moved into place atomically."""
     shape: list[str | int | None] = ["n", 4]
     graph = helper.make_graph(
         [helper.make_node("Add", ["X", "C"], ["Y"])],
@@ -43,7 +43,7 @@ def write_version(model: Path, version: int, added: float, *, config: str | None
 
 
 class Load:
-    """Clients that ask without pause, over gRPC and HTTP, until the block ends; checks every answer."""
+    """Clients that send requests without pause, over gRPC and HTTP, until the block ends; checks every response."""
 
     def __init__(self, server: ServerProcess, allowed: set[float]) -> None:
         self._server = server

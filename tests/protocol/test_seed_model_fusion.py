@@ -21,7 +21,7 @@ TODAY = "helper.tensor_dtype_to_np_dtype({})"
 
 
 def run(folder: Path, *command: str) -> str:
-    """Runs a command as in an active environment with the shims on the path; returns what it prints, once it has succeeded."""
+    """Runs a command as in an active environment with the shims on the path; returns its output on success."""
     commands = Path(sys.executable).parent
     environment = {
         **os.environ,

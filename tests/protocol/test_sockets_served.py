@@ -1,4 +1,4 @@
-"""Unix-domain sockets and cross-origin answers, as tritonclient and curl find them."""
+"""Unix-domain sockets and cross-origin responses, as tritonclient and curl see them."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ needs_curl = pytest.mark.skipif(CURL is None, reason="needs curl")
 
 @pytest.fixture
 def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose path is short enough for sockets."""
+    """A folder with a path short enough for sockets."""
     folder = tmp_path_factory.mktemp("s")
     copy_models(SAMPLE_MODELS, folder / "models", ["simple"])
     return folder

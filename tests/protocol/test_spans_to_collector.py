@@ -25,7 +25,7 @@ def parent(number: int, flags: str = "01") -> str:
 
 
 class Collector:
-    """Takes OTLP over HTTP; keeps the bodies."""
+    """Receives OTLP over HTTP and records the bodies."""
 
     def __init__(self) -> None:
         bodies = self.bodies = list[bytes]()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs the openssl comma
 
 
 class Case(NamedTuple):
-    """A client that comes to a server with a good certificate for `localhost`, which asks clients for theirs."""
+    """A client of a server with a valid certificate for `localhost` that requires client certificates."""
 
     host: str
     ca: Path

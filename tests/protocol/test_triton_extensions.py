@@ -23,7 +23,7 @@ DATATYPES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "IN
 
 
 def write_echo_models(repository: Path) -> None:
-    """One model for each datatype, that answers what it is asked."""
+    """One model for each datatype that returns its input."""
     for datatype in DATATYPES:
         name = f"echo_{'bytes' if datatype == 'STRING' else datatype.lower()}"
         (repository / name / "1").mkdir(parents=True)
@@ -35,7 +35,7 @@ def write_echo_models(repository: Path) -> None:
 
 
 def write_repeat_model(repository: Path) -> None:
-    """Answers once for each element of IN."""
+    """Responds once for each element of IN."""
     (repository / "repeat_int32" / "1").mkdir(parents=True)
     (repository / "repeat_int32" / "1" / "model.repeat").touch()
     (repository / "repeat_int32" / "config.pbtxt").write_text(
@@ -64,7 +64,7 @@ def open_server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str, http_
 
 
 def judge(clients_python: Path, script: str, flavour: str, server: ServerProcess) -> list[str]:
-    """Runs a foreign script; returns the checks that it says have passed."""
+    """Runs a foreign script; returns its passed checks."""
     address = server.http if flavour.startswith("http") else server.grpc
     command = [str(clients_python), str(FOREIGN / f"{script}.py"), flavour, address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

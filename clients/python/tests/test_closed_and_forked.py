@@ -1,4 +1,4 @@
-"""A client that is closed, wrongly made, or forked raises a `StokerError` that says what to do."""
+"""A client that is closed, created with invalid arguments, or forked raises a `StokerError` with a remedy."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An answer that does not keep to the protocol is an `InvalidResponse`, whatever is wrong with it."""
+"""A response that violates the protocol is an `InvalidResponse`, whatever its fault."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Each call gives the same answer over gRPC and HTTP, synchronous and asyncio."""
+"""Each call returns the same result over gRPC and HTTP, synchronous and asyncio."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's and Adlik's words: requests as their servers read them, answers as they print them, and malformed ones."""
+"""TensorFlow Serving's and Adlik's dialects: requests as their servers read them, responses as they print them, and malformed ones."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Addresses, TLS settings and retry policies say what is wrong with them when they are made."""
+"""Addresses, TLS settings and retry policies are validated when they are created."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls everything that Adlik's clients can call, by stubs generated from the service definitions in an environment of their own.
+"""Calls every RPC and route of Adlik's clients by stubs generated from the service definitions, in a separate environment.
 
     python adlik_judge.py STUBS GRPC_ADDRESS HTTP_ADDRESS INCOMING
 

@@ -1,4 +1,4 @@
-"""One way to call all four flavours of tritonclient. Runs in the foreign clients' own environment: imports nothing of this project."""
+"""One interface to all four flavours of tritonclient. Runs in the foreign clients' environment: imports nothing of this project."""
 
 import asyncio
 import importlib
@@ -22,7 +22,7 @@ class Flavour:
         return self._loop.run_until_complete(work)
 
     def __call__(self, method, *args, **options):
-        """Calls `method`; answers of settings and statuses come as JSON."""
+        """Calls `method`; responses of settings and statuses are JSON."""
         if not self.is_http and method.startswith(("get_", "update_")):
             options["as_json"] = True
         result = getattr(self._client, method)(*args, **options)

@@ -1,4 +1,4 @@
-"""What every flavour of tritonclient is asked to do. Runs in the foreign clients' own environment: imports nothing of this project."""
+"""The calls to every flavour of tritonclient. Runs in the foreign clients' environment: imports nothing of this project."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""tritonclient's streaming against a model that answers each request any number of times."""
+"""tritonclient's streaming against a model with any number of responses for each request."""
 
 import asyncio
 import queue

@@ -1,4 +1,4 @@
-"""Statistics as every flavour of tritonclient reads them: each count rises by exactly what was asked."""
+"""Statistics as every flavour of tritonclient reads them: each count rises by exactly the number of requests."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""A client that knows no protocol but reflection, as grpcurl: it learns the services and builds its requests from JSON; prints what held.
+"""A client that knows only reflection, like grpcurl: it learns the services and builds its requests from JSON; prints the passed checks.
 
 Run with grpcio and grpcio-reflection, isolated from this project's modules: `python -I reflection.py v1|v1alpha HOST:PORT`.
 """
@@ -34,7 +34,7 @@ class Details(grpc.ClientCallDetails):
 
 
 class AsVersion(grpc.StreamStreamClientInterceptor):
-    """Asks one version of the reflection service for what the library asks v1alpha for."""
+    """Uses one version of the reflection service where the library uses v1alpha."""
 
     def __init__(self, version: str) -> None:
         self._version = version

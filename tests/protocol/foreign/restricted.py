@@ -1,4 +1,4 @@
-"""A server whose APIs are restricted, as every flavour of tritonclient meets it: with the key in its headers, and without."""
+"""A server with restricted APIs, as every flavour of tritonclient uses it: with the key in its headers, and without."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""tritonclient's sequences against a model that adds up what each of its sequences brings."""
+"""tritonclient's sequences against a model that sums the values of each sequence."""
 
 import queue
 import sys

@@ -1,4 +1,4 @@
-"""tritonclient's own shared memory helpers against every flavour of its client: every datatype in and out, and what must be refused."""
+"""tritonclient's shared memory helpers with every flavour of its client: every datatype in and out, and the refusals."""
 
 import os
 import sys

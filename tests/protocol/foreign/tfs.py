@@ -1,4 +1,4 @@
-"""A client of TensorFlow Serving, from the messages and stubs that are published for it, without TensorFlow; prints each check that held.
+"""A client of TensorFlow Serving, from the published messages and stubs, without TensorFlow; prints each passed check.
 
 `tensorflow-serving-api` is the published client; it takes TensorFlow's own messages from `tensorflow-protobuf`, which lacks one small file.
 """
@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 
 
 def supply_error_codes() -> None:
-    """Puts in place what `tensorflow-protobuf` leaves out: the module that `tensorflow.core.protobuf.error_codes_pb2` imports."""
+    """Creates the module that `tensorflow-protobuf` lacks: `tensorflow.core.protobuf.error_codes_pb2` imports it."""
     names = (
         "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED "
         "FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
@@ -52,7 +52,7 @@ IMAGES = (np.arange(128, dtype=np.float32) % 17).reshape(2, 8, 8)
 
 
 class Judge:
-    """Asks one server. `model` and `other` are its models, digits by whatever name."""
+    """Sends requests to one server. `model` and `other` are its models: digits under two names."""
 
     def __init__(self, address: str) -> None:
         channel = grpc.insecure_channel(address)

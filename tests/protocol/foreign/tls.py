@@ -10,7 +10,7 @@ from geventhttpclient.response import HTTPConnectionClosed
 
 
 def over_grpc(host: str, port: int, ca: str, cert: str | None, key: str | None) -> bool:
-    """Whether the server answers."""
+    """Whether the server responds."""
     client = tritonclient.grpc.InferenceServerClient(
         f"{host}:{port}", ssl=True, root_certificates=ca, private_key=key, certificate_chain=cert
     )
@@ -25,7 +25,7 @@ def over_grpc(host: str, port: int, ca: str, cert: str | None, key: str | None) 
 
 
 def over_http(host: str, port: int, ca: str, cert: str | None, key: str | None) -> bool:
-    """Whether the server answers."""
+    """Whether the server responds."""
     options = {"ca_certs": ca} | ({} if cert is None else {"certfile": cert, "keyfile": key})
     client = tritonclient.http.InferenceServerClient(f"{host}:{port}", ssl=True, ssl_options=options)
     try:

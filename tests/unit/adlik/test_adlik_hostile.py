@@ -1,4 +1,4 @@
-"""Whatever comes, each request gets an answer or one error of the taxonomy, and nothing stays reserved."""
+"""Any request gets a response or one error of the taxonomy, and nothing stays reserved."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ bodies = st.fixed_dictionaries(
 
 
 def answered(work) -> bool:
-    """Whether `work(Predict, engine)` was answered; anything but an answer or a `ServingError` fails the test."""
+    """Whether `work(Predict, engine)` succeeded; any exception but a `ServingError` fails the test."""
     engine = FakeEngine(simple(), echo(DataType.FP32, (-1, 2), name="open"))
 
     async def run() -> bool:

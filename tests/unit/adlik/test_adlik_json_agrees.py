@@ -1,4 +1,4 @@
-"""Our JSON forms against protobuf's own reader and printer of proto3 JSON, which Adlik uses."""
+"""The server's JSON against protobuf's own reader and printer of proto3 JSON, which Adlik uses."""
 
 import numpy as np
 import orjson

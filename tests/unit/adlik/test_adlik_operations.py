@@ -1,4 +1,4 @@
-"""ModelOperateService on a repository in a temporary folder: what happens on disk, and what is taken back."""
+"""ModelOperateService on a repository in a temporary folder: the changes on disk, and their reversal."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ LIMIT_S = 15.0
 
 
 class PollingEngine(FakeEngine):
-    """Serves what the repository on disk wants, but for versions in `broken`."""
+    """Serves the desired versions of the repository on disk, except those in `broken`."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()

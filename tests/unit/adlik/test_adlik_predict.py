@@ -1,4 +1,4 @@
-"""PredictService over gRPC, in process, with a fake engine behind it."""
+"""PredictService over gRPC, in process, with a fake engine."""
 
 import grpc
 import numpy as np
@@ -90,7 +90,7 @@ def test_raw_bytes_override_typed_values_and_one_typed_value_fills_the_tensor():
 
 @pytest.mark.parametrize("size", [16, 40_000])
 def test_large_request_gets_the_same_response_as_a_small_one(size):
-    """Beyond a few KiB contents are cut out on the wire; beyond a few 100 KiB work goes to threads."""
+    """Beyond a few KiB contents are split off on the wire; beyond a few 100 KiB work runs in threads."""
     values = np.random.default_rng(0).standard_normal((4, size)).astype(np.float32)
 
     async def scenario(caller: Caller) -> None:

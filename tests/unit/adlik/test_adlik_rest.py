@@ -34,7 +34,7 @@ def body(**changes: Any) -> dict[str, Any]:
 
 
 def ask(*checks: tuple[str, Any, int, str], engine: FakeEngine | None = None, **options: Any) -> None:
-    """POSTs each (path, body, status, part of the answer); a body of None is a GET."""
+    """POSTs each (path, body, status, part of the response); a body of None is a GET."""
 
     async def scenario(caller: Caller) -> None:
         for path, given, status, text in checks:

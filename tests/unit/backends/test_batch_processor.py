@@ -350,7 +350,7 @@ def test_instance_with_its_own_processor_isolates_a_bad_request() -> None:
 def test_a_batch_in_bound_tensors_equals_one_in_buffers(
     batches: list[list[tuple[list[int], tuple[str, ...]]]], culprit: int, static: int | None, refuses: bool, most_rows: int
 ) -> None:
-    """Request by request: outputs, errors, executions; one set of values fails whatever batch it is in."""
+    """Request by request: outputs, errors, executions; one set of values fails in any batch."""
     outputs = tuple(TensorSpec(name, DataType.FP32, (2,)) for name in ("y", "z"))
     served = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), outputs, 64)
 

@@ -1,4 +1,4 @@
-"""The backend that CONTRIBUTING.md walks through does what the page says."""
+"""The backend that CONTRIBUTING.md walks through works as the page describes."""
 
 import re
 import textwrap

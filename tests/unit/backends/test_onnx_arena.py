@@ -1,4 +1,4 @@
-"""Which runs give memory back."""
+"""The runs after which memory is released."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def test_repeated_large_runs_become_usual():
 
 
 class Session:
-    """Stands for one of ONNX Runtime: returns its input, and records which runs must give memory back."""
+    """Replaces a session of ONNX Runtime: returns its input, and records which runs must release memory."""
 
     def __init__(self):
         self.shrinking = []

@@ -65,7 +65,7 @@ def test_too_new_file_is_refused_with_the_versions_of_both_sides(tmp_path: Path,
 
 
 def test_limits_equal_those_of_the_installed_runtime(tmp_path: Path) -> None:
-    """Loads just below and just above the table's row, past our own check."""
+    """Loads just below and just above the table's row, past the server's check."""
     limits = limits_of(ort.__version__)
     assert limits is not None, "this onnxruntime is not in the table: measure it and add a row"
     options = ort.SessionOptions()

@@ -1,4 +1,4 @@
-"""Small models run in tensors bound beforehand, and answer as they do without."""
+"""Small models run in tensors bound beforehand and compute as without."""
 
 import numpy as np
 import onnxruntime as ort

@@ -109,7 +109,7 @@ def test_external_tensors_are_found_at_every_position(tmp_path: Path) -> None:
 
 
 def test_every_message_that_can_contain_a_tensor_is_known() -> None:
-    """The table of places is exactly what onnx.proto itself says, whatever release of onnx is installed."""
+    """The table of positions equals onnx.proto's, for every installed release of onnx."""
     reachable = {"TensorProto"}
     kinds = {
         name: message

@@ -24,7 +24,7 @@ FAR_NS = 20 * MOST_NS
 
 
 class TakenTimes:
-    """A clock of CPU time by which each run takes the next of `runs_ns`."""
+    """A clock of CPU time; each run takes the next of `runs_ns`."""
 
     def __init__(self, runs_ns: Iterable[int]) -> None:
         self._runs = iter(runs_ns)

@@ -1,4 +1,4 @@
-"""Which ONNX models may ever run on the event loop: those whose work follows from the shapes of what they are given."""
+"""ONNX models that may run on the event loop: those whose work follows from the shapes of their inputs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Requests whose rows differ in shape in one batch: what the model gets, and what each request gets back."""
+"""Requests whose rows differ in shape in one batch: the model's input, and each request's output."""
 
 import numpy as np
 import pytest

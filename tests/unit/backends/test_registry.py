@@ -15,7 +15,7 @@ class NotABackend:
 
 
 class SlowToStart(FakeBackend):
-    """Holds its first caller until a second one has come, or has been kept out by the registry's lock."""
+    """Holds its first caller until a second one has arrived, or waits for the registry's lock."""
 
     def __init__(self) -> None:
         super().__init__()

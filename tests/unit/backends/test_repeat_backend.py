@@ -25,7 +25,7 @@ SERVED = ModelSignature(INPUTS, OUTPUTS, 0, is_decoupled=True)
 
 
 class Sink:
-    """Takes at most `most` responses."""
+    """Accepts at most `most` responses."""
 
     def __init__(self, most: int = 100) -> None:
         self.taken: list[dict[str, list[int]]] = []

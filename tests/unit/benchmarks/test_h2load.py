@@ -1,4 +1,4 @@
-"""What h2load posts, and the parsing of its output."""
+"""The body that h2load posts, and the parsing of its output."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The networks that are compiled for the IPU's benchmarks compute something: what they give depends on what they get."""
+"""The networks that are compiled for the IPU's benchmarks compute: their outputs depend on their inputs."""
 
 import numpy as np
 import onnx_ir as ir

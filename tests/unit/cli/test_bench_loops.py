@@ -112,7 +112,7 @@ def test_open_loop_holds_its_rate_independently_of_the_server():
 
 
 def test_latency_of_an_open_loop_counts_from_when_requests_were_due():
-    """One request at a time, and the server stands still for 400 ms: those due meanwhile wait for it, and their latency says so."""
+    """One request at a time, and the server stalls for 400 ms: requests due during the stall wait for it, and their latency includes it."""
     _, _, samples = trial(opened(50, most_in_flight=1), Level(rate_per_s=50), stall=(1000, 1400))
     waited_ms = sorted((latency / MS for latency in samples.latency_ns), reverse=True)
     assert waited_ms[0] == pytest.approx(410, abs=2)

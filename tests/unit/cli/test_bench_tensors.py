@@ -1,4 +1,4 @@
-"""Tensors made for a load fit the model's metadata, or the refusal says what is missing."""
+"""Tensors made for a load match the model's metadata, or the refusal names the missing facts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Files, literals and pictures become the arrays that a model's metadata asks for."""
+"""Files, literals and pictures become the arrays of a model's metadata."""
 
 import builtins
 import json

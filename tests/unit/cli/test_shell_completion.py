@@ -1,4 +1,4 @@
-"""What bash completes: commands by the script of `stoker`, options of `stoker compile` by its own, both loaded in one shell."""
+"""Completions of bash: commands by the script of `stoker`, options of `stoker compile` by its own, both loaded in one shell."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ env() {{ local words=(); while [[ $1 == *=* ]]; do local -x "$1"; shift; done; "
 
 
 def completed(*words: str, load: tuple[str, ...] = ("stoker", "compile")) -> set[str]:
-    """What bash offers for the last of `words`."""
+    """The completions of bash for the last of `words`."""
     sources = {
         "stoker": "source <(_STOKER_COMPLETE=source_bash stoker)\n",
         "compile": "source <(stoker compile --print_completion bash)\n",

@@ -1,4 +1,4 @@
-"""Adlik's client module under its own names: what its example scripts import and call."""
+"""Adlik's client module under its own names, as its example scripts import and call it."""
 
 import importlib
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ DAY = 86_400_000_000
 
 
 def marking(*prefixes: str) -> onnx.ModelProto:
-    """For each prefix y = ids x 100 + mask x 10 + position_ids: what a runner gave the device can be read from what comes back."""
+    """For each prefix y = ids x 100 + mask x 10 + position_ids: the result shows the inputs that the device got."""
     nodes, inputs, outputs = [], [], []
     for prefix in prefixes:
         size = (ROWS, LENGTH + len(prefix))

@@ -1,4 +1,4 @@
-"""Requests of different lengths, packed, compiled and run on a simulated IPU, are answered as the padded model answers each alone."""
+"""Requests of different lengths, packed, compiled and run on a simulated IPU, equal the padded model on each alone."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Packs are formed by three algorithms and three limits; nothing is lost, nothing overlaps, the order stays."""
+"""Packs are formed by three algorithms and three limits; nothing is lost, nothing overlaps, the order is preserved."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Fused executables: which sub-graph a request is for, and what becomes of a request with another one's streams."""
+"""Fused executables: the sub-graph of a request, and the outcome of a request with the streams of another."""
 
 from collections.abc import Iterator
 from pathlib import Path

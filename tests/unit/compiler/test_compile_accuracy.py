@@ -1,4 +1,4 @@
-"""What `stoker compile` says of accuracy: each layer's distance, the outputs' drift; and what it reads samples from."""
+"""Reports of `stoker compile` on accuracy: each layer's distance, the outputs' drift; and the samples that it reads."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def test_pickled_program_is_not_run(stoker_compile, folder: Path) -> None:
 
 
 def checked(text: str, opset: int, caplog: pytest.LogCaptureFixture) -> str:
-    """What `--check` prints of a model that is converted; what is logged stays in `caplog`."""
+    """The output of `--check` for a converted model; log lines stay in `caplog`."""
     model, out = parse(text, opset=opset), io.StringIO()
     converter = Converter()
     with caplog.at_level(logging.WARNING):

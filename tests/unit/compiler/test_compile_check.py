@@ -63,7 +63,7 @@ def test_packed_model_is_not_compared_because_its_mask_numbers_sequences() -> No
 
 
 def test_an_attention_in_eight_bits_is_compared() -> None:
-    """ONNX Runtime would move the transposition between the cast to eight bits and the one back, and then refuse what it made."""
+    """ONNX Runtime would move the transposition between the two casts of eight bits, and then refuse its own result."""
     source = parse("""
         g (float[1,8,16] x) => (float[1,4,8,8] scores)
         <float[16,16] query_weight, float[16,16] key_weight, int64[4] split = {1, 8, 4, 4}>

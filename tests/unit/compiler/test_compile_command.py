@@ -1,4 +1,4 @@
-"""`stoker compile`: what it writes, what it prints, and how it fails."""
+"""`stoker compile`: its files, its output, and its failures."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What each target writes into a repository, in each precision and with each element type at its border, is what the server loads."""
+"""The versions that each target writes into a repository, in each precision and element type at the border, load in the server."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""`Converter`: shapes, opset, passes, extensions, and the numerics of what comes out."""
+"""`Converter`: shapes, opset, passes, extensions, and the numerics of the result."""
 
 from pathlib import Path
 

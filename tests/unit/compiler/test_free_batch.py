@@ -1,4 +1,4 @@
-"""Models exported for one batch size are made to take others, where they compute the same then."""
+"""Models exported for one batch size are made to accept others, if they compute the same."""
 
 import numpy as np
 import onnx

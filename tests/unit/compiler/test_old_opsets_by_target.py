@@ -1,4 +1,4 @@
-"""Models of old opsets compile for every target to what they compute: `--check` compares with the source, and fails where it differs."""
+"""Models of old opsets compile for every target: `--check` compares with the source, and fails on a difference."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""TensorFlow models go through tf2onnx, in a process of its own: what it is asked, and what becomes of its answer."""
+"""TensorFlow models are converted by tf2onnx in a separate process: its arguments, and the use of its result."""
 
 import shutil
 import sys
@@ -20,7 +20,7 @@ shutil.copyfile(here / "model.onnx", sys.argv[sys.argv.index("--output") + 1])
 
 @pytest.fixture
 def tf2onnx(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an installed tf2onnx, with a model to give."""
+    """The folder of an installed tf2onnx with a prepared model."""
     site = tmp_path_factory.mktemp("site")
     for package in ("tf2onnx", "tensorflow"):
         (site / package).mkdir()

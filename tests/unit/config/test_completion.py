@@ -341,7 +341,7 @@ def test_scheduler_on_an_unbatched_model_keeps_its_queue_settings_and_warns() ->
 
 
 class _Particular(NamedBackend):
-    """Reads `gear`, which takes 1 to 5, and cannot serve INT64."""
+    """Reads the parameter `gear`, from 1 to 5, and cannot serve INT64."""
 
     def check(self, candidate: Candidate) -> Iterator[Violation]:
         gear = candidate.parameters.get("gear", "1")

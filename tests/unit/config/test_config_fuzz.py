@@ -1,4 +1,4 @@
-"""Mutated configurations are read or refused within a bound of CPU time, and their errors fit an answer."""
+"""Mutated configurations are read or refused within a bound of CPU time, with errors short enough for a response."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Errors about model files that no backend serves: they name the command that exports ONNX, and no backend that is made for tests."""
+"""Errors about model files without a backend name the command that exports ONNX, and no test backend."""
 
 import ast
 import re

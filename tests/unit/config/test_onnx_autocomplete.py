@@ -1,4 +1,4 @@
-"""Whole configurations, as Triton's onnxruntime backend completes them from a model file and what little is written.
+"""Complete configurations, as Triton's onnxruntime backend completes them from a model file and a partial configuration.
 
 Where this server differs on purpose is said in `DEFAULTS`: one instance with all cores, not two (docs/adr/0004), and no pinned memory.
 """
@@ -33,7 +33,7 @@ output { name: "y" data_type: TYPE_INT64 dims: [ 1 ] reshape { } }
 
 
 def file_of(inputs, outputs):
-    """A file with these declarations; what it computes is of no interest here."""
+    """A file with these declarations and any computation."""
     nodes = [helper.make_node("Identity", [inputs[0].name], [output.name]) for output in outputs]
     return model(nodes, inputs, outputs)
 

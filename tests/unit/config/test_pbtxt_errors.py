@@ -1,4 +1,4 @@
-"""The exact words of errors: file, line, field, what is wrong, what is allowed."""
+"""The exact texts of errors: file, line, field, the error, the allowed values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""config.pbtxt is read as protobuf's own text parser reads it, in any spelling; whatever that refuses is refused."""
+"""config.pbtxt is parsed as by protobuf's own text parser, in any spelling; it refuses the same texts."""
 
 import random
 import re

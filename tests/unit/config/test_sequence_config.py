@@ -1,4 +1,4 @@
-"""`sequence_batching` in a configuration: what it becomes, and what is refused."""
+"""`sequence_batching` in a configuration: its result, and its refusals."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The budget of bytes in flight: what fits, what is kept for small requests, and which upload is evicted when it is full."""
+"""The budget of bytes in flight: admission, the reserve for small requests, and the eviction of uploads."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ SMALL = 60_000
 
 
 class Held:
-    """An upload that holds `size_bytes` and comes at `speed`."""
+    """An upload that holds `size_bytes` and arrives at `speed`."""
 
     def __init__(self, budget: ByteBudget, size_bytes: int, speed: float | None) -> None:
         self.budget, self.size_bytes, self.speed = budget, size_bytes, speed
@@ -90,7 +90,7 @@ def test_eviction_ends_only_as_many_uploads_as_needed():
 
 @pytest.mark.parametrize("speed", [None, 50.0])
 def test_upload_that_is_young_fast_or_too_small_is_not_evicted(speed: float | None):
-    """Those too young to judge, those faster than the one that asks, and those that together hold too little."""
+    """Uploads too young to judge, faster than the requester, or too small together."""
     clock = Clock()
     most = budget(clock)
     asker = Held(most, MIB, 20.0)

@@ -1,4 +1,4 @@
-"""A `Completion` has exactly one result or none, whoever completes or cancels it, and however often."""
+"""A `Completion` has at most one result, whichever side completes or cancels it, and however often."""
 
 import asyncio
 import logging

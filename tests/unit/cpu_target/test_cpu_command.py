@@ -1,4 +1,4 @@
-"""`stoker compile --target cpu`, run in this process, and what it writes, loaded by the backends that serve it."""
+"""`stoker compile --target cpu`, run in this process, and its result, loaded by the backends that serve it."""
 
 import importlib.util
 import json
@@ -33,7 +33,7 @@ has_nncf = pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="
 
 
 def serve(folder: Path, name: str = "m") -> tuple[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
-    """The backend that config.pbtxt names, and what it answers."""
+    """The backend named by config.pbtxt, and its outputs."""
     config = parse_pbtxt((folder / name / "config.pbtxt").read_text(), source="config.pbtxt", model_name=name)
     version = folder / name / "1"
     sizes = {path.name: path.stat().st_size for path in version.iterdir()}

@@ -1,4 +1,4 @@
-"""Dimensions that the source leaves open stay open in what is compiled for the CPU; the batch is one only where rows are independent."""
+"""Dimensions that the source leaves open stay open in models compiled for the CPU; a batch needs independent rows."""
 
 import logging
 from pathlib import Path

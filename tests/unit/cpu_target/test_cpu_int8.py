@@ -1,4 +1,4 @@
-"""What becomes INT8, what stays FP32, and what is demanded of the result."""
+"""The choice of INT8 or FP32, and the gates of the result."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def scales(model: onnx.ModelProto) -> list[np.ndarray]:
 
 
 def optimised_run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    """As the server runs it: ONNX Runtime may take other kernels for it."""
+    """As the server runs it: ONNX Runtime may use other kernels for it."""
     (found,) = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     return np.asarray(found)
 

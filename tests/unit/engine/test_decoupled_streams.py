@@ -1,4 +1,4 @@
-"""A decoupled model's responses through the engine: as they come, with the version that gives them, and taken back early."""
+"""A decoupled model's responses through the engine: order, version, and early cancellation."""
 
 import asyncio
 import dataclasses
@@ -22,7 +22,7 @@ SIGNATURE = ModelSignature((TENSOR,), (dataclasses.replace(TENSOR, name="y"),), 
 
 
 class Streaming:
-    """A servable, its manager and its worker in one: gives `responses`, then ends with `error`, all in a thread."""
+    """A servable, its manager and its worker in one: returns `responses`, then ends with `error`, all in a thread."""
 
     def __init__(self, responses: int, error: ServingError | None = None) -> None:
         self.config = ModelConfig(

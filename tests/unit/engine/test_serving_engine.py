@@ -1,4 +1,4 @@
-"""The engine's own part: admission, the byte budget, what happens while stopping, and when a model changed under a request."""
+"""The engine's own part: admission, the byte budget, the stop, and a model that changes under a request."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def signature(size: int = 2) -> ModelSignature:
 
 
 class OneServable:
-    """A servable that answers when its gate opens, and counts who holds it."""
+    """A servable that responds when its gate opens, and counts its borrowers."""
 
     def __init__(self) -> None:
         self.config = ModelConfig(

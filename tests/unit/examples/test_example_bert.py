@@ -1,4 +1,4 @@
-"""Questions: text to tokens, passages to windows, logits to answers, and the client and the network around that."""
+"""Questions: text to tokens, passages to windows, logits to spans, and the client and the network."""
 
 import itertools
 import json
@@ -222,7 +222,7 @@ def test_client_sends_questions_and_prints_spans_of_the_passage(
 
 
 def oracle_model(start: str, end: str) -> bytes:
-    """Answers with the span from the token `start` to the token `end`, wherever they stand; under the names of other exports."""
+    """Returns the span from the token `start` to the token `end`, under the names of other exports too."""
     numbers = {token: number for number, token in enumerate((EXAMPLES / "bert" / "vocab.txt").read_text().splitlines())}
     names = ("input_ids:0", "attention_mask:0", "token_type_ids:0")
     nodes, weights = [], []

@@ -1,4 +1,4 @@
-"""The client that classifies pictures: what it sends, what it prints, what it refuses."""
+"""The client that classifies pictures: its requests, its output, its refusals."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ LABELS = ["cat", "dog"]
 
 
 def head(stride: int, **planted: tuple[int, int, int, np.ndarray]) -> np.ndarray:
-    """A raw head for two classes that sees nothing but what is planted: (anchor, row, column, values)."""
+    """A raw head for two classes that detects only the planted boxes: (anchor, row, column, values)."""
     cells = SIDE // stride
     values = np.full((3, cells, cells, 7), -20, np.float32)
     for anchor, row, column, property_values in planted.values():
@@ -125,7 +125,7 @@ def test_no_two_kept_boxes_of_a_class_overlap_more_than_allowed(seed: int, overl
 
 
 def planted_model() -> bytes:
-    """Answers three heads that see one dog, whatever the picture: in cell (row 1, column 2) of stride 16, of anchor 2 (59x119)."""
+    """Returns three heads that detect one dog in any picture: in cell (row 1, column 2) of stride 16, of anchor 2 (59x119)."""
     values = np.array([0, 0, logit(0.25), logit(0.25), logit(0.99), logit(0.01), logit(0.9)], np.float32)
     heads = {"head_8": head(8), "head_16": head(16, dog=(2, 1, 2, values)), "head_32": head(32)}
     nodes, weights = [], []

@@ -21,7 +21,7 @@ ENOUGH = INLINE_FIRST_RUNS + 1
 
 
 class Bench:
-    """A worker whose CPU clock the test turns: `next_ns` is what the coming batches take."""
+    """A worker with a CPU clock controlled by the test: `next_ns` is the time of the coming batches."""
 
     def __init__(self, signature: ModelSignature = STATIC, gate: Gate | None = None) -> None:
         self.instance = FakeInstance(signature, gate=gate)
@@ -39,7 +39,7 @@ class Bench:
         return done
 
     async def is_on_loop(self, rows: int = 1, size: int = 2) -> bool:
-        """Runs a batch, and says where that was."""
+        """Runs a batch; returns its thread."""
         self.instance.threads.clear()
         await asyncio.wait_for(self.start(rows, size), 10)
         return self.instance.threads == {threading.get_ident()}

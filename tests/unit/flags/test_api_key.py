@@ -1,4 +1,4 @@
-"""Where the API key comes from, what is refused as one, and what the start says of it."""
+"""Sources of the API key, its refusals, and the start's notices about it."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The flags of the gRPC port's transport, from the command line to what the server is started with."""
+"""The flags of the gRPC transport, from the command line to the server's settings."""
 
 from pathlib import Path
 

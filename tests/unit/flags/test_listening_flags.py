@@ -1,4 +1,4 @@
-"""Flags of TLS, Unix-domain sockets and CORS, from the command line to what the server is started with."""
+"""Flags of TLS, Unix-domain sockets and CORS, from the command line to the server's settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What docs/security.md says of flags and bounds is what the server has."""
+"""Flags and bounds in docs/security.md equal the server's."""
 
 import re
 from pathlib import Path

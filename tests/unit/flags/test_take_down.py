@@ -14,7 +14,7 @@ FOREVER_S = 1e6
 
 
 class Part:
-    """The engine, the fronts and the models of a server; each takes as long as the test says."""
+    """The engine, the listeners and the models of a server; each takes the time that the test sets."""
 
     def __init__(self, *, answers_s: float = 0.0, connections_s: float = 0.0, models_s: float = 0.0) -> None:
         self.events: list[str] = []

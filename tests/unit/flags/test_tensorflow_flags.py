@@ -1,4 +1,4 @@
-"""TensorFlow Serving's flags, from the command line to what the server is started with."""
+"""TensorFlow Serving's flags, from the command line to the server's settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A server with one ONNX model, ready: what it has not imported. Each of these is memory for the server's life, or time at every start."""
+"""A ready server with one ONNX model: the modules that it has not imported. Each would cost memory and start time."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The GCU's cost model: what is one kernel, what it moves, how a run is shared over clusters, and how near the published tables it is."""
+"""The GCU's cost model: kernels, traffic, the division of a run over clusters, and the distance to the published tables."""
 
 import statistics
 from dataclasses import replace

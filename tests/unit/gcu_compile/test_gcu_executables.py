@@ -1,4 +1,4 @@
-"""Compiled for the GCU, models compute what they computed before, at every batch size and in every precision."""
+"""Models compiled for the GCU compute as before, at every batch size and in every precision."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""model.exec files: what is written is read; cut, changed and made-up ones are refused with section and offset."""
+"""model.exec files: a written file is read back; truncated, changed and synthetic ones are refused with section and offset."""
 
 import contextlib
 import dataclasses
@@ -64,7 +64,7 @@ def sections_of(path: Path) -> list[bytes]:
 
 
 def section(kind: Section, name: str, content: bytes, **claims: object) -> tuple[RecordHeader, bytes, bytes]:
-    """A section whose header may claim other things than are true."""
+    """A section whose header may have false claims."""
     info = pack_name(name)
     header = RecordHeader(
         kind=kind,
@@ -79,7 +79,7 @@ def section(kind: Section, name: str, content: bytes, **claims: object) -> tuple
 
 
 def made_up(sections: list[tuple[RecordHeader, bytes, bytes]]) -> bytes:
-    """A file of these sections, whose checksums of headers and closing record are right whatever they say."""
+    """A file of these sections with correct checksums of headers and closing record, whatever their content."""
     headers = [header.pack(FRAMING) for header, _, _ in sections]
     body = b"".join(packed + info + content for packed, (_, info, content) in zip(headers, sections, strict=True))
     digest = hashlib.sha256(b"".join(headers)).digest()

@@ -1,4 +1,4 @@
-"""What tests of the GCU runtime share."""
+"""Fixtures for tests of the GCU runtime."""
 
 import threading
 
@@ -9,7 +9,7 @@ from stoker.backends.gcu.runtime import GcuSystem
 
 @pytest.fixture
 def system():
-    """One card, as fast as the host; nothing of it is left behind."""
+    """One card, as fast as the host; it must be empty at the end."""
     made = GcuSystem()
     yield made
     made.close()

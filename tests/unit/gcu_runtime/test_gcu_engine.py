@@ -1,4 +1,4 @@
-"""Engines: what they compute, in which batches, and what they refuse."""
+"""Engines: results, batches, and refusals."""
 
 import dataclasses
 import threading

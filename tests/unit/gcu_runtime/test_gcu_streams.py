@@ -14,7 +14,7 @@ from tests.fakes.gcu_executables import scaled
 
 
 class Gate:
-    """Work that stands still until it is let go."""
+    """Work that waits until it is released."""
 
     def __init__(self):
         self.is_reached, self.is_open = threading.Event(), threading.Event()

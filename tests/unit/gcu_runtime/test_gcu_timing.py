@@ -43,7 +43,7 @@ def test_more_clusters_are_faster_by_the_compilers_figures(virtual):
 
 
 def test_streams_on_separate_clusters_run_in_parallel(virtual):
-    """Both are queued at time 0, whichever thread comes first."""
+    """Both are queued at time 0, in any order of threads."""
     gate = threading.Event()
     streams, futures = [], []
     for cluster in (0, 1):

@@ -60,7 +60,7 @@ def test_handle_is_released_once():
 
 
 def in_a_thread(function):
-    """What `function` gives or raises on another thread."""
+    """The result or exception of `function` on another thread."""
     outcome = []
 
     def run():

@@ -1,4 +1,4 @@
-"""The compiled sample model: what its script writes, and as right as the model it was compiled from."""
+"""The compiled sample model: equal to its script's output, and as accurate as its source model."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `stoker check` and a load say of `model.exec` files: the whole way of a load but the card."""
+"""Reports of `stoker check` and of a load about `model.exec` files: everything of a load but the card."""
 
 from pathlib import Path
 

@@ -77,7 +77,7 @@ def test_out_of_memory_fails_one_batch(bench_with: Callable[..., CardBench]) -> 
 
 
 def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
-    """The error of a batch whose run hangs, once its time is over on the card's clock."""
+    """The error of a batch whose run hangs, after its timeout on the card's clock."""
     assert bench.backend.pool is not None
     clock = bench.backend.pool.system.clock
     assert isinstance(clock, VirtualClock)

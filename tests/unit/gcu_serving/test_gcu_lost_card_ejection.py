@@ -1,4 +1,4 @@
-"""A model over two simulated cards goes on serving when one is lost: the scheduler stops feeding it, and asks it again now and then."""
+"""A model over two simulated cards continues when one is lost: the scheduler ejects it and probes it now and then."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
 
 
 class Rig:
-    """A scheduler over one instance on each of two cards, whose time the test turns."""
+    """A scheduler over one instance on each of two cards, with time controlled by the test."""
 
     def __init__(self, bench: CardBench) -> None:
         self.time, self.log = HandTimers(), RecorderLog()

@@ -1,4 +1,4 @@
-"""Which instance runs on which clusters of which card, and what is said where there are not enough."""
+"""The placement of instances on clusters and cards, and the refusals when there are not enough."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""An ASGI application on our HTTP/1.1 connection: what it receives, and what its events make of the response."""
+"""An ASGI application on the native HTTP/1.1 connection: its events, and the responses made from its events."""
 
 import asyncio
 import http.client

@@ -1,4 +1,4 @@
-"""Clients that send no more: they get their answers, unless they are gone. On both event loops."""
+"""Clients that close their sending side: they get their responses unless they have left. On both event loops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""HEAD is answered as GET is, without the body, on every route that has GET."""
+"""HEAD has the response of GET without the body, on every GET route."""
 
 import re
 

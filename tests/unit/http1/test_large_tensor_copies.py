@@ -26,7 +26,7 @@ SLACK_BYTES = 4 * READ_BYTES + 200_000
 
 
 class Sink(asyncio.Transport):
-    """Takes answers and keeps how long they were."""
+    """Receives responses and records their lengths."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def listener(**options: Any) -> HttpListener:
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """One large tensor there and back by the short path, then a request by the other; returns the other's answer."""
+    """One large tensor in both directions by the direct path, then a request by ASGI; returns the latter's response."""
     parameters = {"binary_data_size": LARGE.nbytes}
     tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, LARGE.size], "parameters": parameters}
     text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})

@@ -1,4 +1,4 @@
-"""Heads by themselves: what is refused and with which number, and that pieces and repetitions change nothing."""
+"""Request heads alone: refusals with their status, and independence of the read sizes."""
 
 from itertools import pairwise
 

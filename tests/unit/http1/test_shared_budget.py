@@ -157,7 +157,7 @@ def test_response_above_the_request_limit_is_an_error_response(path: bytes):
 
 
 def test_next_request_waits_until_the_last_response_was_read():
-    """Else answers would pile up, and what one of them holds of the budget would be forgotten for the next one's."""
+    """Without this, responses would accumulate, and the reservation of one would be replaced by that of the next."""
 
     async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         body, header = binary_body(np.arange(3, dtype=np.int32))

@@ -44,7 +44,7 @@ class Peer:
         self.writer = writer
 
     async def answer(self) -> tuple[int, bytes, bytes]:
-        """Status, head and body of the next answer."""
+        """Status, head and body of the next response."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
         return int(head.split()[1]), head, await self.reader.readexactly(length)
@@ -93,7 +93,7 @@ def json_body(*values: int, id: str = "") -> bytes:
 
 
 def binary_body(array: Any) -> tuple[bytes, bytes]:
-    """The body, and the header that tells its JSON part."""
+    """The body, and the header with the length of its JSON part."""
     parameters = {"binary_data_size": array.nbytes}
     tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, array.size], "parameters": parameters}
     text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
@@ -426,7 +426,7 @@ def test_memory_of_a_large_request_is_released_with_its_response():
 
 
 class Recorder(asyncio.Transport):
-    """Keeps what was written."""
+    """Records the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Flight:
 
 
 class PromptEngine(FakeEngine):
-    """Answers as soon as the server's timers say."""
+    """Completes when the server's timers run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(echo(DataType.INT32, (-1,), name="echo"))
@@ -74,7 +74,7 @@ def new_port() -> HttpPort:
 
 
 async def single_connection() -> tuple[HttpConnection, Transport]:
-    """A connection that counts as the only one that sends; what it was answered on the way there is not kept."""
+    """A connection that counts as the single sender; its responses until then are dropped."""
     connection, transport = connection_of(new_port())
     for _ in range(SINGLE_CONNECTION_READS + 1):
         ask(connection)

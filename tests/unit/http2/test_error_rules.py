@@ -1,4 +1,4 @@
-"""Each rule of RFC 9113 that a client can break, and the error code that it asks for."""
+"""Each rule of RFC 9113 that a client can break, and its error code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Peers that want to wear the server out: each is refused new streams, then ends in GOAWAY, soon, and with bounded memory.
+"""Hostile floods: each peer is refused new streams, then gets GOAWAY, soon, and with bounded memory.
 
 Open streams go on until then, and frames that ordinary clients owe for their calls are no flood.
 """
@@ -85,7 +85,7 @@ FLOODS = {
 
 
 def refused(peer):
-    """The events that say that new streams are refused."""
+    """The events of refused new streams."""
     return [event for event in peer.events if isinstance(event, FloodRejected)]
 
 
@@ -232,7 +232,7 @@ BIG = (*REQUEST, *((b"x-%d" % number, b"v" * 5000) for number in range(12)))
 
 
 def in_frames(stream_id, fields, flags=0):
-    """A request whose header block takes several frames."""
+    """A request whose header block needs several frames."""
     data = block(fields)
     parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
     last = len(parts) - 1
@@ -242,7 +242,7 @@ def in_frames(stream_id, fields, flags=0):
 
 
 def test_call_with_oversized_metadata_ends_no_other_call():
-    """A proxy forwards what its users send: those of others on the connection must not be lost for one of them."""
+    """A proxy forwards the requests of many users: one bad request must not end those of others on the connection."""
     peer = RawPeer()
     peer.send(request(1), in_frames(3, BIG), request(5, fields=[*REQUEST, (b"y", b"z" * 40)]))
     assert [event.flood for event in refused(peer)] == [Flood.HEADERS]
@@ -331,7 +331,7 @@ def test_two_thousand_cancelled_calls_a_second_are_no_flood():
 
 
 def test_window_updates_for_small_parts_of_large_responses_are_no_flood():
-    """A client may give back what it has read in far smaller parts than the DATA frames that it came in."""
+    """A client may return its window in far smaller parts than the received DATA frames."""
     peer = RawPeer(H2Limits(control_burst=100, control_per_s=10.0))
     peer.send(frame(SETTINGS, 0, 0, setting(5, 1 << 20)), request(1, END_HEADERS | END_STREAM))
     peer.server.send_headers(1, HEAD)

@@ -17,7 +17,7 @@ _MOST_ROUNDS = 5000
 
 
 class SlowCalls:
-    """Calls whose two ends send and read by random amounts."""
+    """Calls whose two ends send and read random amounts."""
 
     def __init__(self, seed: int, counts: int) -> None:
         self.random = random.Random(seed)
@@ -45,7 +45,7 @@ class SlowCalls:
             self.exchange.client.send_headers(stream_id, REQUEST)
 
     def run(self) -> None:
-        """Turns the crank until all is there."""
+        """Runs both ends until everything has arrived."""
         server = self.exchange.server
         self.exchange.settle()
         for stream_id in self.bodies:
@@ -79,7 +79,7 @@ class SlowCalls:
         self.sent[stream_id] += receive_buffer + (receive_buffer == left)
 
     def _answer(self, stream_id: int) -> int:
-        """Sends some more of an answer; gives what waits."""
+        """Sends a part of a response; returns the waiting bytes."""
         answer, start = self.answers[stream_id], self.answered[stream_id]
         end = min(len(answer), start + self.random.randrange(1, 40_000))
         waits = self.exchange.server.send_data(stream_id, answer[start:end])
@@ -90,7 +90,7 @@ class SlowCalls:
         return waits
 
     def _consume(self) -> None:
-        """Reads a random part of what has come, on both sides."""
+        """Reads a random part of the received bytes, on both sides."""
         for event in self.exchange.events[self.seen_events :]:
             if isinstance(event, DataReceived):
                 self.unconsumed[event.stream_id] += len(event.data)

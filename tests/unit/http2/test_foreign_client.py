@@ -1,4 +1,4 @@
-"""Our connection against the `h2` library as a client."""
+"""The server connection against the `h2` library as a client."""
 
 import h2.errors
 import h2.events

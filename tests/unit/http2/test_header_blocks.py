@@ -1,4 +1,4 @@
-"""Header blocks against the `hpack` library: encoding, decoding, and what is remembered."""
+"""Header blocks against the `hpack` library: encoding, decoding, and the cache."""
 
 import re
 
@@ -48,7 +48,7 @@ REPRESENTATIONS = st.sampled_from(
 
 
 def outcome(decode):
-    """What decoding gives: fields, or the error code it amounts to."""
+    """The result of decoding: fields, or the error code."""
     try:
         return [tuple(field) for field in decode()]
     except OversizedHeaderListError:
@@ -224,7 +224,7 @@ def test_repeated_table_size_updates_leave_the_server_usable():
 
 
 def test_invalid_header_affects_no_other_call_or_connection():
-    """gRPC CVE-2024-7246: a field that is refused must not stay in the table as something else."""
+    """gRPC CVE-2024-7246: a refused field must not stay in the table as another one."""
     peer, other = RawPeer(), RawPeer()
     encoder, other_encoder = Encoder(), Encoder()
     other.send(frame(1, END_HEADERS, 1, other_encoder.encode(REQUEST)))

@@ -1,4 +1,4 @@
-"""How a conversation is cut into reads changes nothing of what it means."""
+"""The division of a conversation into reads changes none of its events."""
 
 import random
 

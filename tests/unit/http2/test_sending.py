@@ -1,4 +1,4 @@
-"""Answers: order, turns, bounds, and what is copied."""
+"""Responses: order, turns, bounds, and copies."""
 
 import weakref
 

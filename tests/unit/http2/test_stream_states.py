@@ -32,7 +32,7 @@ ID = 3
 
 
 def in_state(state: str) -> RawPeer:
-    """A connection whose stream 3 is in the state."""
+    """A connection whose stream 3 is in this state."""
     peer = RawPeer()
     peer.send(request(1, END_HEADERS | END_STREAM))
     peer.server.send_response(1, HEAD, b"", TRAILERS)

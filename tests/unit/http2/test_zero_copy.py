@@ -1,4 +1,4 @@
-"""Bodies that are received to where the application wants them."""
+"""Bodies received into the buffers of the application."""
 
 import random
 

@@ -16,7 +16,7 @@ RESET = frame(RST_STREAM, 0, 1, u32(8))
 
 
 def outcome(wire: list[bytes], fields: tuple[tuple[bytes, bytes], ...], *, is_placed: bool) -> dict[str, object]:
-    """The outcome of two requests whose DATA comes in one read: errors, reported bytes by stream, and the windows."""
+    """The outcome of two requests whose DATA arrives in one read: errors, reported bytes by stream, and the windows."""
     peer = RawPeer(LIMITS)
     peer.send(request(1, fields=fields), request(3))
     if is_placed:

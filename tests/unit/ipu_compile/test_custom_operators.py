@@ -28,7 +28,7 @@ SOURCE = Path(__file__).parents[2] / "data" / "custom_operator" / "double.c"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from C: an operator whose library is Python would be none that ONNX Runtime loads."""
+    """Built from C: ONNX Runtime loads no operator library written in Python."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")

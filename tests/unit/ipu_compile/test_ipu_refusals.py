@@ -1,4 +1,4 @@
-"""What `stoker compile --target ipu` refuses: all of it at once, and before long work is begun."""
+"""Refusals of `stoker compile --target ipu`: all at once, and before long work begins."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ Command = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command in an empty folder; gives exit code and stderr."""
+    """Runs the command in an empty folder; returns exit code and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str]:

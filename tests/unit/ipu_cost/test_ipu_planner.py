@@ -1,4 +1,4 @@
-"""Plans of small graphs: schedule, memory account, and what options change."""
+"""Plans of small graphs: schedule, memory account, and the effect of options."""
 
 import re
 

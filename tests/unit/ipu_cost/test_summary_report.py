@@ -37,7 +37,7 @@ def report_of(model: onnx.ModelProto | None = None, **settings: Any) -> SummaryR
 
 
 class Page(HTMLParser):
-    """Checks that tags are balanced, and collects what the page would load."""
+    """Checks that tags are balanced, and collects the resources that the page loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which batch sizes a runner takes: whole multiples of the compiled batch, or any in `batching_dim`."""
+"""The batch sizes that a runner accepts: multiples of the compiled batch, or any in `batching_dim`."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Runners on what the compiler makes: the same answers as the source model on ONNX Runtime."""
+"""Runners on compiled models: the same results as the source model on ONNX Runtime."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What every runner does: descriptions, validation, threads, memory, closing."""
+"""Common behaviour of runners: descriptions, validation, threads, memory, closing."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Simulated systems: how many IPUs, of what version, who gets them, and what happens when none is free."""
+"""Simulated systems: the number and version of IPUs, their acquisition, and waiting for a free one."""
 
 import threading
 from pathlib import Path

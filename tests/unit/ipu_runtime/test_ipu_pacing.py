@@ -1,4 +1,4 @@
-"""Modelled time: how long a call takes, what overlaps, and what the metrics say of it."""
+"""Modelled time: the duration of calls, their overlap, and the metrics."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ class Paced:
         return stamps
 
     def times_ms(self, stamps: Sequence["Stamp"]) -> list[float]:
-        """When results came, in milliseconds since the device was loaded."""
+        """The times of results, in milliseconds since the device was loaded."""
         assert [stamp.error() for stamp in stamps] == [None] * len(stamps)
         return [stamp.at_ns / 1e6 - self.loaded_ms for stamp in stamps]
 

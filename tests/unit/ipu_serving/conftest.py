@@ -11,7 +11,7 @@ from tests.fakes.ipu_backend import Bench
 
 @pytest.fixture
 def bench_with(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a backend with the operator's settings given; four IPUs unless they say otherwise."""
+    """Makes a backend with these operator settings; four IPUs by default."""
     made: list[Bench] = []
 
     def make(**settings: str) -> Bench:

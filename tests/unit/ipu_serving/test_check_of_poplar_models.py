@@ -1,4 +1,4 @@
-"""What `stoker check` says of PopEF models: the whole way of a load but the device."""
+"""Reports of `stoker check` about PopEF models: everything of a load but the device."""
 
 from pathlib import Path
 

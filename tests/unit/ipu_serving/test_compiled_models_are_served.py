@@ -1,4 +1,4 @@
-"""What `stoker compile --model_repository` writes, held against what the backend takes."""
+"""Versions written by `stoker compile --model_repository`, compared with the backend's requirements."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which executable is on which simulated IPU, and what that costs."""
+"""The assignment of executables to simulated IPUs, and its cost."""
 
 import re
 from collections.abc import Callable

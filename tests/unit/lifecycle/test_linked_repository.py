@@ -57,7 +57,7 @@ def copied(listing: ModelListing, area: Path, version: int = 1) -> dict[str, byt
 
 
 def write_config_map(mount: Path, stamp: str, content: dict[str, bytes]) -> None:
-    """What Kubernetes makes of a ConfigMap: its files in a folder of that time, `..data` to it, and a link per first part of a path."""
+    """The files of a ConfigMap in Kubernetes: a folder with a time stamp, `..data` to it, and a link per first part of a path."""
     at = mount / f"..{stamp}"
     for name, data in content.items():
         (at / name).parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def git_worktree(at: Path, stamp: str, data: bytes) -> Path:
 
 
 def point(link: Path, target: str) -> None:
-    """As git-sync: the new link takes the place of the old one in one step."""
+    """As git-sync: the new link replaces the old one in one step."""
     link.with_name("tmp-link").symlink_to(target)
     link.with_name("tmp-link").replace(link)
 

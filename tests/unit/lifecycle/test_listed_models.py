@@ -1,4 +1,4 @@
-"""A list of models: folders that are called otherwise than their models, and lists that take each other's place."""
+"""A list of models: folders with other names than their models, and replacement of lists."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The manager under explicit control: load, reload, overrides, unload, and calls that come at once."""
+"""The manager under explicit control: load, reload, overrides, unload, and concurrent calls."""
 
 import asyncio
 import threading

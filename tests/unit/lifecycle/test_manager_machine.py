@@ -1,4 +1,4 @@
-"""Random histories: whatever is loaded, unloaded, scanned, failed and cancelled, in whatever order, the end is what the last word said."""
+"""Random histories: after any order of loads, unloads, scans, failures and cancellations, the state is that of the last request."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -26,12 +26,12 @@ SENT = LoadOverrides("{}", {"9/model": b""})
 
 
 async def at_once(_name, work):
-    """Runs what should go to a thread at once, so that a history replays exactly."""
+    """Runs work for a thread at once, so that a history replays exactly."""
     return work()
 
 
 class Machine(RuleBasedStateMachine):
-    """What both control modes share: a loop turned by hand, and promises that hold at every moment."""
+    """Common rules of both control modes: a manual loop, and invariants of every moment."""
 
     mode = ControlMode.POLL
 
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
             self.loop.close()
 
     def conclude(self) -> None:
-        """Lets everything come to rest and compares with what should be."""
+        """Lets all work end and compares the state with the expected one."""
         raise NotImplementedError
 
 

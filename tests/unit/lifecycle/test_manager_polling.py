@@ -1,4 +1,4 @@
-"""The manager under polling: what appears, changes, fails and vanishes in the repository."""
+"""The manager under polling: models that appear, change, fail and vanish in the repository."""
 
 import asyncio
 import logging

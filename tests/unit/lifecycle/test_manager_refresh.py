@@ -1,4 +1,4 @@
-"""The manager when it is asked to look at one model at once: what appears, fails again and again, and vanishes."""
+"""The manager with requests to refresh one model at once: models that appear, fail repeatedly, and vanish."""
 
 import asyncio
 

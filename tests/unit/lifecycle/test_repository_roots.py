@@ -1,4 +1,4 @@
-"""Roots as operators give them."""
+"""Repository roots as operators configure them."""
 
 from pathlib import Path
 

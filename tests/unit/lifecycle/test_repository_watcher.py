@@ -1,4 +1,4 @@
-"""When the repository is looked at again; time and events come from the test."""
+"""The times of scans of the repository; time and events are those of the test."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from tests.fakes.manager_bench import in_loop
 
 
 class WatchBench:
-    """A watcher whose events and timeouts the test makes."""
+    """A watcher with the test's events and timeouts."""
 
     def __init__(self) -> None:
         self.timeouts: list[float] = []

@@ -12,7 +12,7 @@ from stoker.server.lifecycle.servable import Servable
 
 
 class FakeScheduler:
-    """`in_flight` is what the test sets; `is_closed` says whether the servable has closed it."""
+    """`in_flight` is set by the test; `is_closed` is true once the servable has closed it."""
 
     def __init__(self) -> None:
         self.on_idle: Callable[[], None] = lambda: None

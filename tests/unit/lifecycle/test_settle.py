@@ -1,4 +1,4 @@
-"""What appears, changes or vanishes counts only once it stays as it is."""
+"""Content that appears, changes or vanishes counts only once it is stable."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two models in one process, really loaded and really run: one that takes long holds up nothing of one that is quick."""
+"""Two real models in one process: a slow one delays no request of a quick one."""
 
 import asyncio
 from pathlib import Path

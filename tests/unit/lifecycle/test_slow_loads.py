@@ -1,4 +1,4 @@
-"""Loads that take long, or never end: what they hold up, and what becomes of them. Time is virtual."""
+"""Slow or endless loads: their effect on others, and their end. Time is virtual."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -22,7 +22,7 @@ REASON = (
 
 
 class Uninterruptible(FakeLoader):
-    """As a thread: a load that is cancelled goes on, and gives its servable in the end."""
+    """As a thread: a cancelled load continues, and returns its servable in the end."""
 
     all_pending: ClassVar[list[PendingLoad]] = []
 

@@ -1,4 +1,4 @@
-"""Private copies: what is copied, and everything that must not be."""
+"""Private copies: their content, and everything that must not be copied."""
 
 import errno
 import os

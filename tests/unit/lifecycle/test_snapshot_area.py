@@ -1,4 +1,4 @@
-"""Folders of private copies: those of living processes stay, wherever the processes live; those of killed ones go."""
+"""Folders of private copies: those of living processes stay, on any host; those of killed ones are removed."""
 
 import signal
 import subprocess

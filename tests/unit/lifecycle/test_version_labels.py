@@ -1,4 +1,4 @@
-"""Labels move once what they are given to serves."""
+"""Labels move once their new version serves."""
 
 from stoker.server.lifecycle.model_list import VersionLabels
 

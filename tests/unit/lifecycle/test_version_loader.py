@@ -1,4 +1,4 @@
-"""Loading from a folder: what is refused before a device is asked, and what is logged."""
+"""Loading from a folder: refusals before a device is used, and log lines."""
 
 import asyncio
 import logging

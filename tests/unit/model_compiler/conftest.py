@@ -33,7 +33,7 @@ def model_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def request_of(model_path: Path, tmp_path: Path) -> Any:
-    """Makes the fields of a request; None takes one out."""
+    """Makes the fields of a request; None removes one."""
 
     def make(**fields: Any) -> dict[str, Any]:
         usual = {
@@ -50,7 +50,7 @@ def request_of(model_path: Path, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def failure(request_of: Any) -> Any:
-    """Compiles a request that must fail, and gives the text."""
+    """Compiles a request that must fail, and returns the text."""
 
     def fail(**fields: Any) -> str:
         result = compile_model(request_of(**fields))

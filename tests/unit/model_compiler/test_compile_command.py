@@ -20,7 +20,7 @@ from tests.fakes.compile_requests import Devices
 
 @dataclass
 class Receiver:
-    """An HTTP server that answers with `codes` in turn, the last one for ever."""
+    """An HTTP server that responds with `codes` in turn, repeating the last one."""
 
     codes: list[int]
     bodies: list[Any] = field(default_factory=list)

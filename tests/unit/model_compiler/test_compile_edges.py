@@ -1,4 +1,4 @@
-"""The shortest way from a source to a target, over graphs made for the purpose."""
+"""The shortest path from a source to a target, over graphs made for these tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from stoker.compiler.errors import CompileError
 
 @dataclass
 class Step:
-    """A model that remembers the way it came."""
+    """A model that records its conversions."""
 
     label: ClassVar[str] = ""
     way: list[str] = field(default_factory=list)

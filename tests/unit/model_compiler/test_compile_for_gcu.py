@@ -1,4 +1,4 @@
-"""Requests met by the GCU's own compiler: what the engine is, and what the device's limits say to the caller."""
+"""Requests compiled by the GCU's own compiler: the engine, and the errors for the device's limits."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests: every field's forms, and everything that is wrong said at once."""
+"""Requests: every field's forms, and all errors at once."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""PyTorch models: what is said where PyTorch is missing, and, where it is installed, that what is served computes what PyTorch does."""
+"""PyTorch models: the error without PyTorch, and, if it is installed, equal results of the served model."""
 
 import importlib.util
 from pathlib import Path

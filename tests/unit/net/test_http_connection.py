@@ -1,4 +1,4 @@
-"""Raw bytes against the connection: what it bounds, and when it hangs up. Time is moved by calling `sweep` with a later one."""
+"""Raw bytes against the connection: its bounds, and its ends. Time advances by calls of `sweep` with later times."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +33,7 @@ class Peer:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, bytes]:
-        """Status and the whole answer, read to the end of the connection's present answer."""
+        """Status and the whole response, read to the end of the connection's present response."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         return int(head.split()[1]), head + await self.reader.readexactly(length)

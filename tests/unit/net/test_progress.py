@@ -7,7 +7,7 @@ LIMITS = Limits(body_idle_timeout_s=10.0, body_bytes_per_s=1000, body_timeout_s=
 
 
 def trickle(progress: Progress, *, since_s: int, until_s: int, bytes_each: int) -> str | None:
-    """One piece every second; what is wrong at the first look that finds it."""
+    """One piece every second; the error at the first check that finds it."""
     for second in range(since_s, until_s):
         progress.note(bytes_each, float(second))
         if (wrong := progress.slowness(second + 0.5)) is not None:

@@ -1,4 +1,4 @@
-"""Unix-domain sockets: whose files are replaced, who may connect, what is left behind."""
+"""Unix-domain sockets: replacement of files, permissions, and removal."""
 
 import asyncio
 import os

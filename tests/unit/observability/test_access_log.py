@@ -1,4 +1,4 @@
-"""The access log: which requests have a line, what it says, and what clients cannot do to it."""
+"""The access log: the requests with a line, its content, and its resistance to client data."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What backends show of their devices."""
+"""Metrics of backends about their devices."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The trace that a caller is in: what counts as one, and how ours goes on with it."""
+"""The trace context of a caller: valid forms, and its continuation."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def request(caller: CallerTrace | None) -> InferRequest:
 
 
 class Sink:
-    """Keeps the traces that come."""
+    """Records the received traces."""
 
     def __init__(self) -> None:
         self.records: list[TraceRecord] = []

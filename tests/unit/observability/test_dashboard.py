@@ -1,4 +1,4 @@
-"""The Grafana dashboard: valid, wired to its variables, and every metric it asks for is one that the server shows."""
+"""The Grafana dashboard: valid, wired to its variables, and every queried metric is exported by the server."""
 
 import functools
 import json

@@ -243,7 +243,7 @@ def test_unformattable_record_is_dropped_and_counted() -> None:
 
 
 class StuckWriter:
-    """Takes nothing until it is let go; then fails every write."""
+    """Accepts nothing until it is released; then fails every write."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()

@@ -1,4 +1,4 @@
-"""Event loops that are blocked for real, in processes of their own: what is written, what is counted, and what ends them."""
+"""Really blocked event loops, in separate processes: their reports, their counters, and their end."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The exposition: Triton's lines to the letter, our own beside them, and series that live as long as their version."""
+"""The exposition: Triton's exact lines, the server's own beside them, and series that live as long as their version."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Which requests are traced, what a trace holds, and the files that it goes to."""
+"""The choice of traced requests, the content of a trace, and its files."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (-1,)),), (TensorSp
 
 
 class Clock:
-    """Counts the times it is asked."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -36,11 +36,11 @@ def request(model: str = "m", request_id: str = "", **inputs: Any) -> InferReque
 
 
 def ignore(_answer: EngineResult) -> None:
-    """Where an answer goes that is of no interest."""
+    """Ignores its argument."""
 
 
 def traced(tracer: Tracer, *requests: InferRequest) -> list[bool]:
-    """Passes requests by the tracer; says which were taken."""
+    """Passes requests to the tracer; returns which were traced."""
     taken = []
     for each in requests:
         if tracer.is_on:
@@ -211,7 +211,7 @@ def test_full_queue_drops_traces_and_never_waits(tmp_path: Path):
     is_writing, may_write = threading.Event(), threading.Event()
 
     class SlowRecord(TraceRecord):
-        """A record whose writing begins, and waits."""
+        """A record whose writing begins and then waits."""
 
         @property
         def is_written(self) -> bool:

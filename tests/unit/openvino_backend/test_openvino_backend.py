@@ -1,4 +1,4 @@
-"""The backend on real models; `tests/conformance` asks it what every backend is asked."""
+"""The backend on real models; `tests/conformance` runs the common checks."""
 
 import dataclasses
 import re
@@ -111,7 +111,7 @@ def test_bfloat16_is_used_only_on_request(load: Load) -> None:
 
 def test_bfloat16_becomes_single_precision_on_a_cpu_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class WithoutBfloat16:
-        """A core on a CPU without bfloat16; what it compiles with is noted."""
+        """A core on a CPU without bfloat16; it records the precision of compilations."""
 
         def __init__(self) -> None:
             self.core = ov.Core()

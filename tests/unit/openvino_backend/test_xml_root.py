@@ -1,4 +1,4 @@
-"""Only the start of a file is read, and what could unfold is refused."""
+"""Only the start of a file is read, and entities that could expand are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each wheel holds every package of their distribution, its data, and nothing of another distribution."""
+"""Each wheel contains every package of its distribution, its data, and nothing of another distribution."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Clean-up passes that look at more than a node: what is unused, double, unnamed or out of order."""
+"""Clean-up passes over more than one node: unused, duplicate, unnamed or unordered parts."""
 
 import numpy as np
 import onnx
@@ -29,7 +29,7 @@ BRANCHES = """g (bool c, float[2] x) => (float[2] y) {
 
 
 def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    """What pass `name` makes of it: valid, with the same results, and not changed by a second run."""
+    """The operators after pass `name`: the model is valid, has the same results, and a second run changes nothing."""
     manager = PassManager([name], verify_each=True)
     made = manager.run(model)
     for seed in range(2):

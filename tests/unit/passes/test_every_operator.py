@@ -87,7 +87,7 @@ def test_every_operator_of_every_opset_computes_the_same_after_conversion(part: 
 @pytest.mark.parametrize(("target_name", "precision"), [("ipu", "fp32"), ("ipu", "fp16"), ("gcu", "fp32"), ("gcu", "fp16")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_operator_compiles_or_is_refused(target_name: str, precision: str, part: int, tmp_path: Path) -> None:
-    """No other exception reaches the user, and the compilers have the lowered graph prepared, so that what compiles loads."""
+    """No other exception reaches the user, and the compilers prepare the lowered graph, so that compiled models load."""
     target = find_target(target_name)
     strange, compiled = [], 0
     converter = Converter(precision=precision, skip_passes=target.skip_passes)

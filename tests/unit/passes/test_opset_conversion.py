@@ -19,7 +19,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def lowered(text: str, initializers: dict[str, object] | None = None, *, to: int = 11, feeds: Feeds | None = None) -> list[str]:
-    """Operators at opset `to`; the model there is valid and gives the same results."""
+    """The operators at opset `to`; the model there is valid and has the same results."""
     model = parse(text, initializers)
     copy = model.SerializeToString()
     made = convert_for_output(model, to, is_explicit=True)

@@ -1,4 +1,4 @@
-"""Operators whose meaning or form changed between opsets compute the same once the model is at the internal opset."""
+"""Operators whose meaning or form changed between opsets compute the same at the internal opset."""
 
 import numpy as np
 import onnx

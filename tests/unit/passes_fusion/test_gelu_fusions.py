@@ -1,4 +1,4 @@
-"""GELU in the spellings of exporters becomes one node, and what merely looks like it stays."""
+"""GELU in the spellings of exporters becomes one node, and similar graphs are kept."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Choices are made once, hold what only they need, or go away."""
+"""Ifs are merged, contain their exclusive nodes, or are removed."""
 
 import numpy as np
 import onnx

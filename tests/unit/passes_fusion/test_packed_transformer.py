@@ -1,4 +1,4 @@
-"""A padded transformer becomes a packed one: each sequence gets what the padded one gives it alone. What mixes tokens is refused."""
+"""A padded transformer becomes a packed one: each sequence gets its padded result. Operators that mix tokens are refused."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ def packed_feeds(packed: onnx.ModelProto, requests, starts) -> dict[str, np.ndar
 
 
 def assert_packed(model: onnx.ModelProto, *, rows: int = ROWS, length: int = LENGTH, places=WHOLE, **settings) -> onnx.ModelProto:
-    """Packs `model`, runs sequences through it, and compares with the source model run with one at a time; returns what was packed."""
+    """Packs `model`, runs sequences through it, and compares with the source model run with one at a time; returns the packed model."""
     packed = PackedTransformer(**{"max_valid_num": LIMIT, **settings})(model)
     assert_valid(packed)
     note = note_of(packed)

@@ -13,7 +13,7 @@ WEIGHTS = np.random.default_rng(5).standard_normal((8, 6)).astype(np.float32)
 
 
 def named(model: onnx.ModelProto, **names: str) -> onnx.ModelProto:
-    """Gives nodes names by the output they make, and infers shapes."""
+    """Names nodes by their outputs, and infers shapes."""
     for node in model.graph.node:
         node.name = names.get(node.output[0], node.output[0])
     return onnx.shape_inference.infer_shapes(model, data_prop=True)

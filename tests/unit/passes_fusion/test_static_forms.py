@@ -1,4 +1,4 @@
-"""Compress gets a static form, and Expand goes behind element by element work."""
+"""Compress gets a static form, and Expand moves behind elementwise operators."""
 
 import numpy as np
 import onnx

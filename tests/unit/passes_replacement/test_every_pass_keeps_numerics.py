@@ -1,4 +1,4 @@
-"""Every registered pass, with the settings it has by default, computes what the source model computes: ten small networks each."""
+"""Every registered pass, with its default settings, computes like the source model: ten small networks each."""
 
 import functools
 from collections.abc import Callable

@@ -14,7 +14,7 @@ MASK = np.array([[True, False, True, True], [False, True, False, False]])
 
 
 def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    """What pass `name` makes of a model whose shapes are known, valid."""
+    """The valid result of pass `name` on a model with known shapes."""
     made = PassManager(["shape_inference", name], verify_each=True).run(model)
     assert_valid(made)
     return made

@@ -1,4 +1,4 @@
-"""Operators become others: what they become, that it computes the same, and when they stay."""
+"""Operators are replaced by others that compute the same, or are kept."""
 
 import re
 
@@ -15,7 +15,7 @@ EDGES = np.array([-INF, -3.4e38, -2.5, -1.5, -0.5, -0.0, 0.0, 0.49999997, 0.5, 1
 
 
 def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    """What pass `name` makes of a model whose shapes are known: valid, and not changed by a second run."""
+    """The result of pass `name` on a model with known shapes: valid, and unchanged by a second run."""
     manager = PassManager(["shape_inference", name], verify_each=True)
     made = manager.run(model)
     assert_valid(made)
@@ -24,7 +24,7 @@ def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def stays(name: str, model: onnx.ModelProto) -> bool:
-    """Whether the pass leaves the model alone, and says so."""
+    """Whether the pass leaves the model unchanged, and reports so."""
     graph = get_pass("shape_inference")(as_ir(model))
     return not get_pass(name).apply(graph) and op_types(graph) == op_types(model)
 

@@ -1,4 +1,4 @@
-"""The names of PopRT 1.5.0's passes, all of which scripts may ask for."""
+"""The names of PopRT 1.5.0's passes, which scripts may use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replacements that say they are exact are so for any numbers, infinities, NaN and ties included."""
+"""Exact replacements are exact for any numbers, infinities, NaN and ties included."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What PopART lacks is said in another way, and what needs no other way stays."""
+"""Operators that PopART lacks are replaced, and others are kept."""
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ RANDOM = np.random.default_rng(11)
 
 
 def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    """What pass `name` makes of a model whose shapes are known: valid, and not changed by a second run."""
+    """The result of pass `name` on a model with known shapes: valid, and unchanged by a second run."""
     manager = PassManager(["shape_inference", name], verify_each=True)
     made = manager.run(model)
     assert_valid(made)

@@ -1,4 +1,4 @@
-"""Damaged, cut and made-up PopEF files: an error that says where, never anything else, and no memory for what is only claimed."""
+"""Damaged, truncated and synthetic PopEF files: only errors with a position, and no memory for unverified sizes."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ def refusal(data: bytes) -> PopefError:
 
 
 def made_up(blobs: list[tuple[RecordHeader, bytes, bytes]]) -> bytes:
-    """A file of these headers, infos and contents, whose checksums of headers and closing record are right whatever they say."""
+    """A file of these headers, infos and contents with correct checksums of headers and closing record, whatever their content."""
     rows = [header.pack(POPEF) + info + content for header, info, content in blobs]
     digest = hashlib.sha256(b"".join(header.pack(POPEF) for header, _, _ in blobs)).digest()
     body = b"".join(rows)
@@ -41,7 +41,7 @@ def made_up(blobs: list[tuple[RecordHeader, bytes, bytes]]) -> bytes:
 
 
 def opaque(content: bytes = b"content", **claims: object) -> tuple[RecordHeader, bytes, bytes]:
-    """An opaque blob whose header may claim other things than are true."""
+    """An opaque blob whose header may have false claims."""
     info = BlobInfo(name="o", executable="e").serialized()
     header = RecordHeader(
         kind=BlobType.OPAQUE,

@@ -1,4 +1,4 @@
-"""`popef_dump` shows what a file holds, and says in one line what is wrong with it."""
+"""`popef_dump` prints the content of a file, and its errors in one line."""
 
 import dataclasses
 import json

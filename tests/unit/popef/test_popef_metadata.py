@@ -1,4 +1,4 @@
-"""Metadata of any kind come back as they were written."""
+"""Metadata of any kind round-trip unchanged."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -162,7 +162,7 @@ def test_two_metadata_of_one_executable_are_refused() -> None:
 
 
 class Sluggish(io.RawIOBase):
-    """A stream that takes ten bytes at a time, as an unbuffered one may."""
+    """A stream that accepts ten bytes at a time, as an unbuffered one may."""
 
     def __init__(self, taken_at_once: int | None = 10) -> None:
         self.inner = io.BytesIO()

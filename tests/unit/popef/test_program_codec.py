@@ -1,4 +1,4 @@
-"""A static program's bytes: everything comes back, and what contradicts itself is refused."""
+"""A static program's bytes: everything round-trips, and inconsistent programs are refused."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""`agree`: rounding is let through, everything else is not, whatever else the array holds."""
+"""`agree`: rounding errors are accepted, all others are not, whatever else the array contains."""
 
 import numpy as np
 import pytest

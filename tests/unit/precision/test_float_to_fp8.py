@@ -1,4 +1,4 @@
-"""fp8 and fp8_weight: what is converted, how layers are chosen, and how far the result is from the source model on ONNX Runtime."""
+"""fp8 and fp8_weight: the converted operators, the choice of layers, and the distance to the source model on ONNX Runtime."""
 
 import logging
 import pickle
@@ -140,7 +140,7 @@ def test_noisiest_layers_are_kept(tmp_path: Path) -> None:
 
 
 def correlated(rows: int, channels: int) -> np.ndarray:
-    """Inputs whose channels go together, so that the error of one can be made good by another."""
+    """Inputs with correlated channels, so that the error of one can be compensated by another."""
     return normal((rows, 3), 4) @ normal((3, channels), 5) + 0.05 * normal((rows, channels), 6)
 
 

@@ -1,4 +1,4 @@
-"""fp16: structure, what stays FLOAT, clipping and epsilons, and agreement with the source model on ONNX Runtime."""
+"""fp16: structure, operators kept in FLOAT, clipping and epsilons, and agreement with the source model on ONNX Runtime."""
 
 import logging
 
@@ -12,7 +12,7 @@ from tests.fakes.graphs import assert_valid, initializers_of, model_of, op_types
 
 
 def normal(*shape: int) -> np.ndarray:
-    """The same numbers for the same shape, whatever ran before."""
+    """The same numbers for the same shape, in any order of tests."""
     return np.random.default_rng(sum(shape)).standard_normal(shape)
 
 

@@ -1,4 +1,4 @@
-"""64-bit numbers become 32-bit ones: what ONNX wants in 64 bits keeps it, values that do not fit are clipped or refused."""
+"""64-bit numbers become 32-bit ones: operators that need 64 bits keep them, values out of range are clipped or refused."""
 
 import logging
 

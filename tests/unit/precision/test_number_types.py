@@ -1,4 +1,4 @@
-"""Models with bfloat16 at their border, made to take and give what numpy holds."""
+"""Models with bfloat16 at their border, converted to types of numpy."""
 
 import ml_dtypes
 import numpy as np

@@ -31,7 +31,7 @@ def matmul(dtype: type = np.float16, rows: int = 2) -> ir.Model:
 
 
 def identity(dtype: type = np.float16) -> ir.Model:
-    """A product with the unit matrix: shows what the activation was rounded to."""
+    """A product with the unit matrix: shows the rounding of the activation."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "mm")]
     model = model_of(nodes, [tensor("x", [65536, 1], dtype)], [tensor("y", [65536, 1], dtype)], {"w": np.ones((1, 1), dtype)})
     return ir.from_proto(model)

@@ -1,4 +1,4 @@
-"""A client of any protocol waits for a control operation for a bounded time, and the operation goes on."""
+"""A client of any protocol waits for a control operation for a bounded time, and the operation continues."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

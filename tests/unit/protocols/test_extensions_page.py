@@ -1,4 +1,4 @@
-"""What docs/extensions.md says of names and bounds is what the server has."""
+"""Names and bounds in docs/extensions.md equal the server's."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signatur
 
 
 def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, headers: Mapping[str, str] | None = None) -> httpx.Response:
-    """The answer to one request."""
+    """The response to one request."""
 
     async def main() -> httpx.Response:
         front = http_server(engine, limits or Limits(), "127.0.0.1", 0)
@@ -36,7 +36,7 @@ def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, head
 
 
 def events(answer: httpx.Response) -> list[dict[str, object]]:
-    """What each event holds."""
+    """The content of each event."""
     *parts, last = answer.text.split("\n\n")
     assert last == ""
     return [json.loads(part.removeprefix("data: ")) for part in parts]

@@ -1,4 +1,4 @@
-"""What gRPC's core writes by itself must not stand between our log lines. It reads its settings once in a process: hence a child."""
+"""gRPC's core must not write between the server's log lines. It reads its settings once in a process: hence a child."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The completion of a ModelInfer call: one result for each request, its bytes of the budget held until then, whatever happens."""
+"""The completion of a ModelInfer call: one result for each request, with its bytes of the budget held until then."""
 
 import asyncio
 from collections.abc import Callable

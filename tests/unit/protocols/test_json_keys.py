@@ -109,7 +109,7 @@ class Searched(bytes):
 
 @pytest.mark.parametrize("fill", [b":", b"x:", b'\\":', b"1,"], ids=["colons", "words", "quotes", "numbers"])
 def test_a_long_string_is_searched_a_fixed_number_of_times(fill: bytes, monkeypatch: pytest.MonkeyPatch):
-    """A pattern that skips strings takes ten times as long as a search, and holds the interpreter meanwhile."""
+    """A pattern that skips strings takes ten times as long as a search, and holds the interpreter lock."""
     for name in [name for name, each in vars(strict_json).items() if isinstance(each, re.Pattern)]:
         monkeypatch.setattr(strict_json, name, None)
     for size in (10_000, 100_000):

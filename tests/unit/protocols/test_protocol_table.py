@@ -1,4 +1,4 @@
-"""The page's table of calls is what the script makes of the server's tables today."""
+"""The page's table of calls equals the script's output for the server's tables."""
 
 import importlib.machinery
 import importlib.util

@@ -1,4 +1,4 @@
-"""What load and unload requests may bring along over gRPC, and Triton's words where it is something else."""
+"""Parameters of load and unload requests over gRPC, and Triton's error texts."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests of a known structure are decoded and answered exactly as without the memo."""
+"""Requests of a known structure are decoded and encoded exactly as without the memo."""
 
 import asyncio
 import dataclasses
@@ -113,7 +113,7 @@ def test_a_non_finite_output_is_encoded_as_without_a_plan(value: float):
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_response_of_another_shape_is_encoded_in_full(binary: bool):
-    """As models answer whose outputs follow from the values that they are given."""
+    """A model whose outputs depend on the given values."""
     engine = FakeEngine(echo(DataType.FP32, (-1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.FP32, [[1.5, 2.5]], parameters={"binary_data_output": binary})
@@ -345,7 +345,7 @@ def test_a_cached_json_part_keeps_its_parameters_where_no_plan_fits(names: tuple
 
 
 def test_a_known_structure_does_not_hide_where_the_elements_are():
-    """The structure says nothing of `data`: a request with other elements than the plan's, in text or binary, is decoded as a fresh one."""
+    """The structure excludes `data`: a request with other elements than the plan's, in text or binary, is decoded as a fresh one."""
     engine = FakeEngine(echo(DataType.INT32, (-1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
 

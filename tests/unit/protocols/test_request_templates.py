@@ -1,4 +1,4 @@
-"""Requests read by the template of one that came before mean what decoding them in full means."""
+"""Requests decoded by the template of an earlier one equal those decoded in full."""
 
 from typing import Any
 

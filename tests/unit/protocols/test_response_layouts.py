@@ -1,4 +1,4 @@
-"""Answers written straight to the wire are those that protobuf writes."""
+"""Responses written directly to the wire equal protobuf's."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Restricted APIs: every route and every RPC, however it is written, is closed without its key. The lists come from the route tables."""
+"""Restricted APIs: every route and every RPC, in any spelling, needs its key. The lists are those of the route tables."""
 
 import asyncio
 import functools
@@ -165,7 +165,7 @@ def test_refusal_has_tritons_text():
 
 
 class FakeCall:
-    """A call with metadata, and a client that has nothing to say."""
+    """A call with metadata, from a client that sends no message."""
 
     deadline_ns = None
 

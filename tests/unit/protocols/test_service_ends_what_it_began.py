@@ -1,4 +1,4 @@
-"""Loads whose callers went away."""
+"""Loads whose callers have left."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Who may change log and trace settings, over both protocols."""
+"""Permission to change log and trace settings, over both protocols."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ def extensions(tmp_path: Path, *, is_local: bool = False, api_key: str | None = 
 
 
 async def over_http(shared: Extensions, headers: dict[str, str] | None = None) -> list[int]:
-    """The status of a look at log and trace settings, and of a change of each."""
+    """The status of reading log and trace settings, and of changing each."""
     front = http_server(FakeEngine(simple()), LIMITS, "127.0.0.1", 0, extensions=shared)
     port = await front.start()
     try:

@@ -1,4 +1,4 @@
-"""Client shared memory: what may be registered, what is read and written, and what happens to memory that its client takes away."""
+"""Client shared memory: registration, reading and writing, and memory removed by its client."""
 
 import asyncio
 import os
@@ -362,7 +362,7 @@ def test_large_regions_are_read_and_written_off_the_loop_and_within_the_budget(t
 
 
 def shared_request(tmp_path: Path, elements: int) -> tuple[bytes, Extensions]:
-    """A serialised request whose input and output lie in shared memory, and the extensions that know where."""
+    """A serialised request whose input and output are in shared memory, and the extensions with its regions."""
     size = 4 * elements
     path = shm_object(tmp_path, b"")
     # A sparse file: nothing of it exists until it is written.

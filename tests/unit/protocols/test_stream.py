@@ -15,7 +15,7 @@ from tests.fakes.fake_engine import FakeEngine, simple
 
 
 class FakeStreamCall:
-    """A stream whose two ends the test holds."""
+    """A stream whose two ends are controlled by the test."""
 
     def __init__(self, metadata: Mapping[str, str] | None = None) -> None:
         self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -36,7 +36,7 @@ SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (SIZE,)),), (TensorS
 
 
 class KnownResponse(Instance):
-    """Answers with what it has made beforehand, so that no allocation of a model's own is counted."""
+    """Returns prepared outputs, so that no allocation of a model is counted."""
 
     def __init__(self) -> None:
         self.answer = np.zeros((4, SIZE), np.float32)

@@ -1,4 +1,4 @@
-"""Our `.proto` files against what published clients speak: every name, number and type.
+"""The `.proto` files against the published clients: every name, number and type.
 
 `descriptors.golden.txt` was written by `list_descriptors.py` from tritonclient 2.73; where that client is installed it is asked again.
 """

@@ -1,4 +1,4 @@
-"""The committed code is what the script generates from `proto/` today."""
+"""The committed code equals the script's output for `proto/`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Whatever bytes come, a gRPC connection raises nothing, answers in whole frames, and holds nothing once it is gone."""
+"""With any bytes, a gRPC connection raises nothing, sends whole frames, and holds nothing after its end."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Calls on our own transport, seen by a client made by hand."""
+"""Calls on the native transport, as a handmade client sees them."""
 
 import asyncio
 import gzip

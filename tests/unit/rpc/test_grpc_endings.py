@@ -1,4 +1,4 @@
-"""How calls on our own transport end that do not end by themselves: deadlines, cancellation, lost clients, drains."""
+"""Ends of calls on the native transport: deadlines, cancellation, lost clients, drains."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ PATH = "/a.B/Wait"
 
 
 class Waiter:
-    """A method that waits for ever, and tells when it was begun and when it was cancelled."""
+    """A method that waits forever, and reports its start and its cancellation."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

@@ -44,7 +44,7 @@ HELLO = PREFACE + frame(SETTINGS, 0, 0, setting(4, 1 << 24)) + frame(WINDOW_UPDA
 
 
 class Taker:
-    """The methods `/a.B/Large`, which takes views, and `/a.B/Plain`, which does not; both answer what they are sent."""
+    """The methods `/a.B/Large`, which accepts views, and `/a.B/Plain`, which does not; both return their message."""
 
     def __init__(self) -> None:
         self.kinds: list[type] = []
@@ -73,7 +73,7 @@ def framed(message: bytes, stream_id: int, frame_bytes: int = 16_384, *, flag: i
 
 
 def check_windows(connection: GrpcProtocol) -> None:
-    """Every byte is given back once, on its stream and on the connection, however it came."""
+    """Every byte of window is returned once, on its stream and on the connection."""
     # Unreported bytes in the receive buffer are given back at the next sweep at the latest.
     connection.sweep(asyncio.get_running_loop().time())
     core, limits = connection.core, connection.context.h2_limits
@@ -85,7 +85,7 @@ def check_windows(connection: GrpcProtocol) -> None:
 
 
 async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:
-    """By stream, the message that answers it; of a refused call, its header block."""
+    """By stream, its response message; of a refused call, its header block."""
     engine, transport = FakeEngine(simple()), MemoryTransport()
     engine.limit_budget(budget_bytes)
     front = ConnectionContext(taker.methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""Clients that send too fast or read too slowly, on our own transport."""
+"""Clients that send too fast or read too slowly, on the native transport."""
 
 import asyncio
 
@@ -145,7 +145,7 @@ def test_unread_responses_are_counted_and_bounded():
 
 
 def test_unread_response_ends_no_other_call():
-    """A proxy reads its connection, but one of its clients leaves an answer unread: the window of that stream stays shut."""
+    """A proxy reads its connection, but one of its clients leaves a response unread: the window of that stream stays closed."""
     go = asyncio.Event()
 
     async def large(data: bytes, call) -> bytes:

@@ -46,7 +46,7 @@ class Rig:
         read(self.connection, HELLO)
 
     def after(self, seconds: float, data: bytes = b"") -> None:
-        """Lets time pass, then reads `data`, if any, and sweeps."""
+        """Advances the time, then reads `data`, if any, and sweeps."""
         self.loop.now_s += seconds
         if data:
             read(self.connection, data)

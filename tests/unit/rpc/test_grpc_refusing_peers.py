@@ -16,7 +16,7 @@ FEW = Limits(grpc_control_burst=20, grpc_control_per_s=1)
 
 
 class Gate:
-    """A method that answers once it may, and says when it was begun."""
+    """A method that responds once it may, and reports its start."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The gRPC front in process, on a free port, with a fake engine behind it."""
+"""The gRPC server in process, on a free port, with a fake engine."""
 
 import asyncio
 import gc
@@ -388,7 +388,7 @@ def test_refused_request_is_freed_without_a_garbage_collection():
 
 
 def test_refused_calls_leave_no_messages_behind():
-    """Over real gRPC, whose call state holds what `context.abort` raises in a cycle with the frames it went through."""
+    """Over real gRPC, whose call state holds the exception of `context.abort` in a cycle with its frames."""
     held: list[int] = []
 
     def errors() -> int:

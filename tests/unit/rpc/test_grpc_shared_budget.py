@@ -32,7 +32,7 @@ async def take_all(call: Any) -> None:
 
 
 class Port:
-    """Connections without sockets, of one front, whose budget is one MiB."""
+    """Connections without sockets, of one server, whose budget is one MiB."""
 
     def __init__(self) -> None:
         self.loop = Loop()

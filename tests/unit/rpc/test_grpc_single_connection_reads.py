@@ -48,7 +48,7 @@ class Transport(ReadTransport):
 
 
 class Client:
-    """One connection to `context`, and what it writes."""
+    """One connection of `context`, and its output."""
 
     def __init__(self, context: ConnectionContext) -> None:
         self.transport = Transport()
@@ -59,7 +59,7 @@ class Client:
         self.transport.writes.clear()
 
     def ask(self, calls: int, size_bytes: int = 3) -> None:
-        """Sends so many calls in one read, with messages of that size."""
+        """Sends this number of calls in one read, with messages of that size."""
         body = b"\0" + size_bytes.to_bytes(4, "big") + b"a" * size_bytes
         read(
             self._connection,
@@ -70,13 +70,13 @@ class Client:
         )
 
     def answers(self) -> list[int]:
-        """How many answers each write since the last time held."""
+        """The number of responses in each write since the last call."""
         writes, self.transport.writes = self.transport.writes, []
         return [sum(each.kind == DATA for each in cut(data)) for data in writes]
 
 
 def context_of_loop() -> ConnectionContext:
-    """A context with one method, which answers as soon as the server's timers say."""
+    """A context with one method, which completes when the server's timers run."""
     loop, engine = asyncio.get_running_loop(), FakeEngine(simple())
     timers = LoopTimers(loop, SystemClock(), engine.reads.defer)
 

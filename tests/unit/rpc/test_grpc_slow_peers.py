@@ -1,4 +1,4 @@
-"""Clients that are slow to begin, to go on or to answer: each has its time, and no more."""
+"""Clients that are slow to begin, to continue or to respond: each has its timeout."""
 
 import asyncio
 

@@ -21,7 +21,7 @@ from tests.unit.scheduling.test_scheduler import Rig
 
 
 def failure(text: str) -> BackendFailed:
-    """As a processor makes it of what a backend raises."""
+    """As a processor converts a backend's exception."""
     try:
         raise ValueError(text)
     except ValueError as error:

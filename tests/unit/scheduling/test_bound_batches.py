@@ -54,7 +54,7 @@ BATCHING = st.sampled_from(
 
 
 class Rig:
-    """A scheduler over one instance, and what its requests came to."""
+    """A scheduler over one instance, and the outcomes of its requests."""
 
     def __init__(self, instance: FakeInstance, batching: DynamicBatching) -> None:
         instance.fail_if = self._fails

@@ -1,4 +1,4 @@
-"""The batcher's rules, one by one, and what holds for every queue."""
+"""The batcher's rules, one by one, and rules for every queue."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""The scheduler with puppet workers and hand-turned time: one answer for every accepted request, whatever happens."""
+"""The scheduler with puppet workers and manual time: exactly one response for every accepted request."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What becomes of a sequence when one of its requests is lost: every stage of a request, every cause, every place, both strategies.
+"""The fate of a sequence when one of its requests is lost: every stage, cause and position of a request, both strategies.
 
 The rule that every case checks: the model has executed the START of a sequence, or each later request of it is refused.
 """
@@ -40,7 +40,7 @@ CASES = [pytest.param(*case, id="-".join(case)) for case in product(STRATEGIES, 
 
 
 def config_of(strategy: str, most: int) -> ModelConfig:
-    """A model whose sequences are batched by `strategy`, `most` of them at once, each batch of one request."""
+    """A model whose sequences are batched by `strategy`, at most `most` concurrent ones, each batch of one request."""
     inside = STRATEGIES[strategy].replace("%d", str(most))
     batch = most if strategy == "direct" else 1
     text = (
@@ -108,7 +108,7 @@ class Rig:
         self.worker.finish(outcomes)
 
     def fail(self) -> None:
-        """Lets the batch in work fail in the backend."""
+        """Fails the batch in progress in the backend."""
         self.worker.finish([BackendFailed("no") for _ in self.worker.works[0].items])
 
     def finish_all(self) -> None:
@@ -201,7 +201,7 @@ def test_start_must_have_run_or_its_followers_are_refused(strategy: str, stage: 
 
 
 def finish_and_check(rig: Rig, cause: str, place: str, *, is_lost: bool, is_failed: bool) -> None:
-    """The START was executed: what follows runs on the state of what has run, up to an END that has run."""
+    """The START has run: later requests use the state of the last run, up to an END that has run."""
     rig.finish_all()
     if "subject" not in rig.answers and cause != "cancel":
         rig.time.advance(IDLE_US)  # the sequence that was in its way is over
@@ -233,7 +233,7 @@ def check_subject(rig: Rig, cause: str) -> None:
 
 
 def check_that_nothing_is_left(rig: Rig) -> None:
-    """Each accepted request ended and was counted once; every place is free once what is left open was idle for long enough."""
+    """Each accepted request ended and was counted once; every slot is free after the idle timeout of open sequences."""
     rig.finish_all()
     rig.time.advance(2 * IDLE_US)
     rig.finish_all()

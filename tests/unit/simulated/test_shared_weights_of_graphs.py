@@ -1,4 +1,4 @@
-"""Graphs whose weights lie outside them."""
+"""Graphs whose weights are outside them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""GraphRunner rounds exactly where the lowered graph says, compared bit by bit with a run of one node at a time."""
+"""GraphRunner rounds exactly where the lowered graph requires it, compared bit by bit with a run of one node at a time."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ class Lowered:
         return self.constant(self.random.standard_normal(shape).astype(np.float32), kind=kind)
 
     def quarters(self, *shape: int, kind: int = FP16) -> str:
-        """Weights whose products add up exactly in FP32, in whatever order a kernel adds them."""
+        """Weights whose products sum exactly in FP32, in any order of a kernel."""
         return self.constant(self.random.integers(-4, 5, shape).astype(np.float32) / 4, kind=kind)
 
     def model(self, *outputs: str) -> onnx.ModelProto:

@@ -24,7 +24,7 @@ def scores(datatype: DataType = FP32) -> FakeModel:
 
 
 def classify(*values: int, datatype: DataType = FP32) -> np.ndarray:
-    """What reaches the model of an Example with the int64 feature `values`."""
+    """The array that reaches the model of an Example with the int64 feature `values`."""
     engine = FakeEngine(scores(datatype))
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = "m"

@@ -1,4 +1,4 @@
-"""Requests of few bytes that stand for many: what they become is bounded, and paid for before it is made."""
+"""Short requests that expand to large tensors: the expansion is bounded, and reserved before it is allocated."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ LIMITS = Limits(expansion_bytes=MIB)
 
 
 def small(datatype: DataType = DataType.FP32) -> FakeModel:
-    """A model whose answer is small whatever it is asked."""
+    """A model with a small output for every input."""
     of = signature([TensorSpec("x", datatype, (-1,))], [TensorSpec("y", DataType.FP32, (1,))], max_batch_size=64)
     return model("m", of, lambda inputs: {"y": np.zeros((len(inputs["x"]), 1), np.float32)})
 

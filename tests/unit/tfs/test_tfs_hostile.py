@@ -1,4 +1,4 @@
-"""Whatever comes in TensorFlow Serving's protocol, the answer is an answer or a named error; slow requests end in time."""
+"""Any input in TensorFlow Serving's protocol gets a response or a named error; slow requests end in time."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def mixed() -> FakeModel:
 
 
 def outcome(answer: Coroutine[Any, Any, Any]) -> Any:
-    """What `answer` gives, or the text of the error that it ends in; anything else that it raises fails the test."""
+    """The result of `answer`, or the text of its error; any other exception fails the test."""
     try:
         return asyncio.run(answer)
     except ServingError as error:

@@ -36,13 +36,13 @@ NUMBERS = {"FP32": "DT_FLOAT", "FP64": "DT_DOUBLE", "FP16": "DT_HALF", "BF16": "
 
 
 class Call:
-    """As much of a call as these methods look at."""
+    """The part of a call that these methods use."""
 
     deadline_ns: int | None = None
 
 
 def answered(engine: FakeEngine, name: str, request: Any, limits: Limits | None = None, settings: TfsSettings | None = None) -> Any:
-    """The answer of the method `name`, serialised and parsed again, as a client sees it."""
+    """The response of the method `name`, serialised and parsed again, as a client sees it."""
     bounds = limits or Limits()
     methods: Mapping[str, Method] = {
         each.path.rpartition("/")[2]: each for each in tfs_methods(engine, bounds, TfsService(engine, bounds, settings))

@@ -18,7 +18,7 @@ from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signatur
 
 
 def posted(engine: FakeEngine, path: str, body: Any, **options: Any) -> tuple[int, Any]:
-    """Status and parsed body of the answer; NaN and its kin become floats."""
+    """Status and parsed body of the response; NaN and infinities become floats."""
     found: list[tuple[int, Any]] = []
 
     async def scenario(caller: Caller) -> None:

@@ -25,7 +25,7 @@ def put(folder: Path, pair: Pair) -> None:
 
 
 def follow(ring: KeyRing, *steps: Callable[[], object]) -> None:
-    """Follows the files through so many looks, before each of which a step is done."""
+    """Lets the ring check its files once after each step."""
     left = list(steps)
 
     async def wait(period_s: float) -> None:

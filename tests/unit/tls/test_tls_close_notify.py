@@ -38,7 +38,7 @@ def test_clients_without_close_notify_do_not_delay_a_stop(kind, server_pair, aut
 
 
 class Leaving:
-    """A transport that was closed, with so many bytes left to write at each look."""
+    """A closed transport, with this number of bytes left to write at each check."""
 
     def __init__(self, *left: int, is_closing: bool = True) -> None:
         self._left = list(left)

@@ -43,7 +43,7 @@ async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, nu
 
 @asynccontextmanager
 async def cutting(target: Open, numbers: random.Random) -> AsyncIterator[int]:
-    """The port of something between client and server that cuts what the client sends."""
+    """The port of a proxy that cuts the client's bytes into pieces."""
 
     async def on_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await target()

@@ -1,4 +1,4 @@
-"""What an encrypted port does before a protocol hears of a connection, on asyncio's loop and on uvloop."""
+"""Handling of an encrypted port before a protocol gets the connection, on asyncio's loop and on uvloop."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ Scenario = Callable[[int, KeyRing], Awaitable[None]]
 
 
 class Echo(asyncio.Protocol):
-    """Says what it hears, with `>` before it."""
+    """Returns its input with `>` before it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop is no subclass of asyncio's.

@@ -1,4 +1,4 @@
-"""Certificates and keys as they are read: what is refused, with which line, and what is made of the rest."""
+"""Reading of certificates and keys: refusals with their text, and the resulting context."""
 
 import ssl
 import subprocess

@@ -14,7 +14,7 @@ TURN_NS = 4_000
 
 
 class Loop:
-    """A loop, its clock, and one client that sends a request whenever the test says so."""
+    """A loop, its clock, and one client that sends a request when the test decides."""
 
     def __init__(self) -> None:
         self.now_ns = 1
@@ -27,12 +27,12 @@ class Loop:
         return bool(self.turns)
 
     def request(self) -> None:
-        """One that is answered within its read."""
+        """A request with a response within its read."""
         self.poll.on_read()
         self.poll.completed()
 
     def wait(self, us: int) -> int:
-        """Lets time pass; returns for how much of it, in microseconds, the loop looked out instead of sleeping."""
+        """Advances the time; returns for how much of it, in microseconds, the loop polled instead of sleeping."""
         end_ns = self.now_ns + us * 1_000
         looked_ns = 0
         while self.turns and self.now_ns < end_ns:
@@ -43,7 +43,7 @@ class Loop:
         return looked_ns // 1_000
 
     def requests(self, count: int, us: int) -> None:
-        """So many, each so long after the answer to the one before."""
+        """A number of requests, each this long after the response to the previous one."""
         for _ in range(count):
             self.wait(us)
             self.request()

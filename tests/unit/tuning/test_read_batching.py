@@ -27,7 +27,7 @@ def read(reads: Reads, reader: object, callback: Callable[[], None] = lambda: No
 
 
 def alone(reader: object) -> Reads:
-    """Reads of which `reader` has made as many as it takes."""
+    """As many reads of `reader` as it takes to count as single."""
     reads = Reads()
     for _ in range(SINGLE_CONNECTION_READS + 1):
         assert not read(reads, reader)

@@ -1,4 +1,4 @@
-"""The HTTP front in process, on a free port, with a fake engine behind it."""
+"""The HTTP server in process, on a free port, with a fake engine."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ FRONT = HttpFront.STOKER
 
 @pytest.fixture(params=list(HttpFront), autouse=True)
 def http_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test runs on our own HTTP/1.1 server and on uvicorn."""
+    """Runs every test on the native HTTP/1.1 server and on uvicorn."""
     monkeypatch.setattr(f"{__name__}.FRONT", request.param)
 
 

@@ -1,4 +1,4 @@
-"""A model's own OpenAPI document and calls: true to its signature, whatever it is called."""
+"""A model's own OpenAPI document and calls: correct for its signature and any name."""
 
 import ast
 import json

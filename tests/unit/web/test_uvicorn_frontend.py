@@ -1,4 +1,4 @@
-"""The HTTP port on uvicorn: listeners, signals, the end of requests in work, and what its flag refuses."""
+"""The HTTP port on uvicorn: listeners, signals, the end of requests, and the refusals of its flag."""
 
 import asyncio
 import signal
