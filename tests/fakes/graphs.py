@@ -13,7 +13,7 @@ import onnxruntime
 from numpy.typing import DTypeLike, NDArray
 from onnx import helper, numpy_helper
 
-from stoker.compiler.passes.pass_ import INTERNAL_OPSET
+from stoker.compiler.passes.registry import INTERNAL_OPSET
 
 IR_VERSION = 10
 

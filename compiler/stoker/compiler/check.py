@@ -20,8 +20,7 @@ from onnx import helper
 
 from stoker.compiler import marks
 from stoker.compiler.errors import CompileError
-from stoker.compiler.precision.agreement import random_outputs
-from stoker.compiler.precision.drift import OutputDrift
+from stoker.compiler.precision.drift import OutputDrift, random_outputs
 from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 from stoker.compiler.precision.samples import plain_options
 from stoker.compiler.target import fed_inputs

@@ -13,9 +13,8 @@ from onnx import numpy_helper
 
 import stoker.backends.cpu.comparison
 from stoker.backends.cpu.comparison import Speeds
-from stoker.backends.cpu.finite import check_scales
 from stoker.backends.cpu.int8_operators import is_saturating, is_transformer, select
-from stoker.backends.cpu.quantising import quantised, quantised_dynamically
+from stoker.backends.cpu.quantising import check_scales, quantised, quantised_dynamically
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
 from tests.fakes.cpu_compiler import Compile

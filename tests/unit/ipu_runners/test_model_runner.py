@@ -95,7 +95,7 @@ def test_outputs_are_written_into_the_callers_memory(bench: Bench, monkeypatch: 
 
     y = np.zeros((4, 3), np.float32)
     with bench.runner(doubling()) as runner:
-        monkeypatch.setattr("stoker.backends.ipu.runtime.delivery.np.copyto", watched)
+        monkeypatch.setattr("stoker.backends.ipu.runtime.engine.np.copyto", watched)
         runner.execute({"x": rows(4, 3)}, {"y": y})
         monkeypatch.undo()
 

@@ -19,7 +19,7 @@ from stoker.backends.ipu.runtime import (
     Session,
     SimulatedSystem,
 )
-from stoker.backends.ipu.runtime.simulated_system import DEFAULT_IPUS
+from stoker.backends.ipu.runtime.device import DEFAULT_IPUS
 from stoker.backends.simulated.pacing import VirtualClock
 from tests.fakes.ipu_programs import doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, enqueue

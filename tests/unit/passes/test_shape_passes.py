@@ -7,7 +7,7 @@ from onnx import helper
 
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.passes import PassManager, get_pass
-from stoker.compiler.passes.fixed_dimensions import require_static_inputs
+from stoker.compiler.passes.shape import require_static_inputs
 from tests.fakes.graphs import (
     as_ir,
     as_proto,

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.passes import get_all_pass_names, get_pass
-from stoker.compiler.passes.pass_ import read_model
-from stoker.compiler.passes.registry import pass_class
+from stoker.compiler.passes.registry import pass_class, read_model
 from stoker.compiler.passes.shape_inference import verify
 from tests.fakes.graphs import run_onnx
 from tests.fakes.networks import NETWORKS, Network

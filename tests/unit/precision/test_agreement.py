@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stoker.compiler.precision.agreement import agree
+from stoker.compiler.precision.drift import agree
 
 VALUES = np.array([0.5, -2.0, 1.25, 0.0], np.float32)
 

@@ -37,8 +37,7 @@ from stoker.backends.cpu.runtime import Run, run_of
 from stoker.backends.cpu.samples import Batches, Samples, samples_of
 from stoker.compiler.check import failure_of_drift
 from stoker.compiler.errors import CompileError
-from stoker.compiler.precision.agreement import random_outputs
-from stoker.compiler.precision.drift import DriftReport, drift_between
+from stoker.compiler.precision.drift import DriftReport, drift_between, random_outputs
 from stoker.compiler.repository_writer import ServedTensor, served_tensors
 from stoker.compiler.target import Artefact, Comparison, Measurement, SourceModel
 

@@ -6,13 +6,11 @@ from pathlib import Path
 import onnx
 
 from stoker.backends.cpu.comparison import compare
-from stoker.backends.cpu.free_batch import batch_of
 from stoker.backends.cpu.int8_operators import check_types, weight_bits
-from stoker.backends.cpu.openvino_files import check_integers, check_openvino, write_ir
+from stoker.backends.cpu.openvino_files import check_integers, check_nncf, check_openvino, write_ir, write_quantised_ir
 from stoker.backends.cpu.quantising import quantised, quantised_dynamically
-from stoker.backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
 from stoker.backends.cpu.runtime import check_size, optimised
-from stoker.backends.cpu.samples import calibration_batches
+from stoker.backends.cpu.samples import batch_of, calibration_batches
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.option_fields import specs
 from stoker.compiler.options import BuildOptions, CompilerOptions

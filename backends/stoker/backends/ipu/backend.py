@@ -15,9 +15,8 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
-from stoker.backends.ipu.serving.executable import GraphLease
 from stoker.backends.ipu.serving.facts import PopefFacts, read_facts
-from stoker.backends.ipu.serving.instance import PoplarInstance
+from stoker.backends.ipu.serving.instance import GraphLease, PoplarInstance
 from stoker.backends.ipu.serving.options import PARAMETER_KEYS, DevicePoolSettings, parameter_violations, read_parameters
 from stoker.backends.ipu.serving.pool import IpuPool
 from stoker.backends.simulated.serving.pool import SimulatedBackend

@@ -18,9 +18,8 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.declarations import declarations, facts_of
-from stoker.backends.openvino.ir_facts import IrFacts, is_ir
 from stoker.backends.openvino.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
-from stoker.backends.openvino.runtime import refusal_of
+from stoker.backends.openvino.runtime import IrFacts, is_ir, refusal_of
 
 if TYPE_CHECKING:
     from stoker.backends.openvino.instance import OpenVinoInstance

@@ -15,8 +15,7 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelFacts
 from stoker.backends.openvino.integers import bodies_of, inexact_integers
-from stoker.backends.openvino.ir_facts import IrFacts, is_ir
-from stoker.backends.openvino.runtime import OPENVINO_ERRORS, SERVED, public_text
+from stoker.backends.openvino.runtime import OPENVINO_ERRORS, SERVED, IrFacts, is_ir, public_text
 
 _CHUNK_BYTES = 16 * 1024
 #: Characters of a codec's complaint, which repeats the encoding's name.

@@ -1,11 +1,30 @@
-"""OpenVINO's element types, errors and error texts. Needs no OpenVINO."""
+"""OpenVINO's element types, errors and error texts, and what distinguishes its IR from ONNX files. Needs no OpenVINO."""
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from stoker.backends.api.errors import tidied
+from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
+
+
+def is_ir(model_filename: str) -> bool:
+    """Whether the file is OpenVINO IR, by its name; else it is taken for ONNX."""
+    return PurePosixPath(model_filename).suffix == ".xml"
+
+
+@dataclass(frozen=True, slots=True)
+class IrFacts(ModelFacts):
+    """As `ModelFacts`.
+
+    Attributes:
+        inexact: Operators that compute integers inexactly; see `stoker.backends.openvino.integers`.
+    """
+
+    inexact: tuple[str, ...] = ()
+
 
 #: What its CPU plugin takes and gives. Strings are known to it, but a request that held one takes the process down when it ends (2026.4).
 SERVED: dict[str, DataType] = {

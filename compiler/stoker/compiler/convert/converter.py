@@ -27,8 +27,8 @@ from stoker.compiler.custom_libraries import library_paths, using_libraries
 from stoker.compiler.errors import OptionError
 from stoker.compiler.output_files import make_folder
 from stoker.compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
-from stoker.compiler.passes.fixed_dimensions import require_static_inputs
 from stoker.compiler.passes.precision import LayerPrecisionCompare
+from stoker.compiler.passes.shape import require_static_inputs
 from stoker.compiler.precision.drift import LayerDistance
 
 logger = logging.getLogger(__name__)

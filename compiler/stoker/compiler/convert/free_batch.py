@@ -24,7 +24,7 @@ from stoker.compiler.check import random_feeds
 from stoker.compiler.convert.opset import convert_to_internal
 from stoker.compiler.custom_libraries import register_libraries, using_libraries
 from stoker.compiler.errors import ShapeError
-from stoker.compiler.precision.agreement import agree, random_outputs
+from stoker.compiler.precision.drift import agree, random_outputs
 from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 from stoker.compiler.target import SourceModel, fed_inputs
 

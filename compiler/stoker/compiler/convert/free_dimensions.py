@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.errors import ShapeError
-from stoker.compiler.passes.fixed_dimensions import fed_inputs
-from stoker.compiler.passes.traverse import traverse_values
+from stoker.compiler.passes.edit import traverse_values
+from stoker.compiler.passes.shape import fed_inputs
 
 #: Sizes of open dimensions for random data: of the first, and of the others.
 RANDOM_ROWS: Final = 2

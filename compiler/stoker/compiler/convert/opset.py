@@ -13,7 +13,7 @@ import onnx_ir as ir
 from stoker.compiler.convert.opset_versions import set_defaults_of_functions
 from stoker.compiler.convert.opset_walk import NoCounterpart, lower_opset, raise_opset
 from stoker.compiler.errors import CompileError, OptionError, PassError
-from stoker.compiler.passes.pass_ import INTERNAL_OPSET, read_model
+from stoker.compiler.passes.registry import INTERNAL_OPSET, read_model
 from stoker.compiler.passes.shape_inference import verify
 from stoker.compiler.passes.simplify import inline_functions
 

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
+from stoker.compiler.passes.edit import traverse_nodes
 from stoker.compiler.passes.simplify import EXPANDED_DOMAIN
-from stoker.compiler.passes.traverse import traverse_nodes
 
 
 class CannotAdapt(Exception):

@@ -14,10 +14,9 @@ from onnx.defs import OpSchema
 from stoker.compiler.convert.opset_adapters import ADAPTERS
 from stoker.compiler.convert.opset_upgrades import UPGRADES
 from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, fit, next_version, replace_by_function, schema_of
-from stoker.compiler.passes.edit import describe
+from stoker.compiler.passes.edit import describe, traverse_nodes
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import fold_constants, inline_functions
-from stoker.compiler.passes.traverse import traverse_nodes
 
 #: What functions compute about shapes is smaller; weights are not to be touched.
 _FOLDED_BYTES = 1024

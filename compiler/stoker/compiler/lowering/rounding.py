@@ -23,8 +23,7 @@ gives the largest value for infinity, the device NaN.
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
-from stoker.compiler.lowering.tensor_facts import MOVING
-from stoker.compiler.lowering.typed_graph import FreeNames
+from stoker.compiler.lowering.typed_graph import MOVING, FreeNames
 from stoker.compiler.precision.representation import is_float8_cast
 
 _FLOAT8 = (ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ)

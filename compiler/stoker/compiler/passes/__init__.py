@@ -1,11 +1,9 @@
 """Passes: one change to a graph each, in a registry, ordered by what they need of each other."""
 
 from stoker.compiler.passes.custom import ProtoPass, load_custom_passes
+from stoker.compiler.passes.edit import traverse_graphs, traverse_nodes
 from stoker.compiler.passes.manager import PassManager, PassProgress
-from stoker.compiler.passes.node_pass import NodePass
-from stoker.compiler.passes.pass_ import INTERNAL_OPSET, Pass
-from stoker.compiler.passes.registry import get_all_pass_names, get_pass, register
-from stoker.compiler.passes.traverse import traverse_graphs, traverse_nodes
+from stoker.compiler.passes.registry import INTERNAL_OPSET, NodePass, Pass, get_all_pass_names, get_pass, register
 
 __all__ = [
     "INTERNAL_OPSET",

@@ -11,8 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from stoker.compiler.errors import PassError
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import registered_since, registration_mark
+from stoker.compiler.passes.registry import Pass, registered_since, registration_mark
 
 
 class ProtoPass(Pass):

@@ -13,12 +13,10 @@ from rich.table import Table
 
 from stoker.compiler.check import OutputError, compare_models, error_table
 from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, Unsupported, UnsupportedOperators
-from stoker.compiler.passes.edit import describe, static_shape
-from stoker.compiler.passes.fixed_dimensions import fed_inputs
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.edit import describe, static_shape, traverse_graphs, traverse_nodes
+from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.shape import fed_inputs
 from stoker.compiler.passes.shape_inference import infer_shapes, verify
-from stoker.compiler.passes.traverse import traverse_graphs, traverse_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

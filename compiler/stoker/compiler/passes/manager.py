@@ -8,8 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from stoker.compiler.errors import CompileError, OptionError, PassError, ShapeError
-from stoker.compiler.passes.pass_ import AnyModel, Pass, read_model
-from stoker.compiler.passes.registry import get_pass
+from stoker.compiler.passes.registry import AnyModel, Pass, get_pass, read_model
 from stoker.compiler.passes.shape_inference import verify
 
 log = logging.getLogger(__name__)

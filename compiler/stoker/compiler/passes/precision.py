@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes.edit import constant_of, input_at, new_constant, remove_if_unused, unused_name
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import Pass, register
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.precision.calibration import write_log
 from stoker.compiler.precision.drift import LayerDistance, compare_layers, write_comparison

@@ -1,15 +1,102 @@
-"""Which passes there are: `register` enters one, `get_pass` makes one, `load_builtin_passes` finds ours."""
+"""`Pass`: one change to a graph, or one look at it; the registry of passes; and passes that are made of functions (`node_pass`).
 
+A pass works in place on an `onnx_ir` model whose main opset is `INTERNAL_OPSET`, and says whether it changed anything. It must keep what
+the model computes, within the tolerance its description states; the tests hold every pass against the source model.
+"""
+
+import abc
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import onnx
+import onnx_ir as ir
 
 from stoker.backends.api.nearest import did_you_mean
-from stoker.compiler.errors import PassError
-from stoker.compiler.passes.pass_ import Pass
+from stoker.compiler.errors import CompileError, PassError
+from stoker.compiler.passes.edit import describe, is_op, traverse_graphs, traverse_nodes
+
+
+def read_model(model: onnx.ModelProto) -> ir.Model:
+    """`model` for passes to work on. It must outlive the result, whose weights lie in it.
+
+    `onnx_ir` shares tensors with the message they came from, and renaming a value renames its tensor: in the message too. Here tensors
+    have names of their own, so that no pass changes the message; their bytes are still the message's, not a copy.
+    """
+    read = ir.from_proto(model)
+    for graph in traverse_graphs(read):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.TensorProtoTensor):
+                value.const_value = _detached(value.const_value)
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.TensorProtoTensor):
+                    node.attributes[name] = ir.AttrTensor(name, _detached(attribute.value), doc_string=attribute.doc_string)
+    return read
+
+
+def _detached(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
+    return ir.LazyTensor(
+        lambda: tensor,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
+
+
+#: Passes see models of this opset of the main domain only; the converter brings them there and back.
+INTERNAL_OPSET = 18
+
+AnyModel = TypeVar("AnyModel", onnx.ModelProto, ir.Model)
+
+
+class Pass(abc.ABC):
+    """One pass, made with its settings as keyword arguments of `__init__`.
+
+    Class attributes, set by `register`:
+        name: As in the registry.
+        against: Passes that may not run in the same list.
+        depend: Passes that must have run before this one.
+        before: Passes that must not run before this one.
+    """
+
+    name: ClassVar[str] = ""
+    against: ClassVar[frozenset[str]] = frozenset()
+    depend: ClassVar[frozenset[str]] = frozenset()
+    before: ClassVar[frozenset[str]] = frozenset()
+
+    @abc.abstractmethod
+    def run(self, model: ir.Model) -> bool:
+        """Changes `model` in place, sub-graphs included; returns whether it changed.
+
+        Raises:
+            CompileError: with node, operator and reason; the model is then not to be used further.
+        """
+
+    def apply(self, model: ir.Model) -> bool:
+        """What runs a pass: `run`, or what an adapter makes of it. Returns whether `model` changed."""
+        return self.run(model)
+
+    def __call__(self, model: AnyModel) -> AnyModel:
+        """Runs on a model of either kind and returns one of that kind; a `ModelProto` given is left as it was."""
+        if isinstance(model, ir.Model):
+            self.apply(model)
+            return model
+        graph = read_model(model)
+        self.apply(graph)
+        return ir.to_proto(graph)
+
+    @classmethod
+    def description(cls) -> str:
+        """The first paragraph of its docstring, in one line."""
+        text = (cls.__doc__ or "").strip().split("\n\n")[0]
+        return " ".join(text.split())
+
 
 PassType = TypeVar("PassType", bound=type[Pass])
 
@@ -113,3 +200,72 @@ def get_all_pass_names() -> list[str]:
     """Names of all registered passes, sorted."""
     load_builtin_passes()
     return sorted(_passes)
+
+
+class NodePass(Pass):
+    """Visits every node of every graph, sub-graphs and functions included, each in the graph's order."""
+
+    @abc.abstractmethod
+    def visit(self, node: ir.Node) -> bool:
+        """Changes the graph around `node` or leaves it; returns whether it changed. It may remove `node` and any other."""
+
+    def run(self, model: ir.Model) -> bool:
+        return visit_nodes(model, self.visit)
+
+
+@contextmanager
+def blamed_on(node: ir.Node) -> Iterator[None]:
+    """Whatever goes wrong inside names `node`.
+
+    Raises:
+        PassError: instead of any exception that is not a `CompileError` already.
+    """
+    where = describe(node)
+    try:
+        yield
+    except CompileError:
+        raise
+    except Exception as error:  # a pass met something that its author did not foresee: say where, whatever it was
+        raise PassError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def visit_nodes(model: ir.Model, visit: Callable[[ir.Node], bool], *op_types: str) -> bool:
+    """Calls `visit` with every node of these operators (main domain; any operator if none is named), sub-graphs included.
+
+    Nodes come in graph order, and those that an earlier call removed are passed over. Returns whether any call changed the model.
+    """
+    changed = False
+    for node in traverse_nodes(model):
+        if not op_types or is_op(node, *op_types):
+            with blamed_on(node):
+                changed = visit(node) or changed
+    return changed
+
+
+def node_pass(*op_types: str) -> Callable[[Callable[[ir.Node], bool]], Callable[[ir.Node], bool]]:
+    """Registers the decorated function under its own name, as a pass that `visit_nodes` of these operators with it."""
+
+    def enter(visit: Callable[[ir.Node], bool]) -> Callable[[ir.Node], bool]:
+        register_function(visit, lambda model: visit_nodes(model, visit, *op_types))
+        return visit
+
+    return enter
+
+
+def register_function(
+    function: Callable[..., bool],
+    run: Callable[[ir.Model], bool],
+    *,
+    against: Iterable[str] = (),
+    before: Iterable[str] = (),
+) -> None:
+    """Registers a pass without settings that does `run`, with the name, the description and the module of `function`."""
+
+    class FunctionPass(Pass):
+        __doc__ = function.__doc__
+        __module__ = function.__module__
+
+        def run(self, model: ir.Model) -> bool:
+            return run(model)
+
+    register(function.__name__, against=against, before=before)(FunctionPass)

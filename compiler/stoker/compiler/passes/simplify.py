@@ -7,8 +7,7 @@ from onnx_ir.passes.common import InlinePass
 from onnxscript.optimizer import fold_constants_ir
 
 from stoker.compiler.errors import CompileError
-from stoker.compiler.passes.edit import is_op, remove_if_unused, static_shape
-from stoker.compiler.passes.traverse import traverse_nodes
+from stoker.compiler.passes.edit import is_op, remove_if_unused, static_shape, traverse_nodes
 
 #: No limit: larger than any tensor.
 _ELEMENTS = 1 << 62

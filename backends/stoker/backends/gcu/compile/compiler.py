@@ -1,18 +1,199 @@
-"""A whole executable: one graph for each batch size, their weights shared, all of it within the card's limits."""
+"""A whole executable: one graph for each batch size, their weights shared, all of it within the card's limits.
 
+Build options: build flags, that is what the device computes in, and `resource_mode`, how many clusters an executable is meant for. Inputs
+and outputs of the engine keep the types of the model, whatever the flag.
+
+| flag | TopsInference | what is FLOAT16 |
+|---|---|---|
+| `fp32` | `KDEFAULT` | nothing that the model has not in FLOAT16 itself |
+| `fp16` | `KFP16` | everything that may be |
+| `mixed` | `KFP16_MIX` | Conv, ConvTranspose, Gemm and MatMul with their weights, where the time goes; all else, such as Softmax, normalisations, reductions and activations, stays FLOAT, since there sums and powers lose accuracy or leave FLOAT16's range |
+
+`resource_mode`: how many clusters of the card an executable is meant to run on. TopsInference takes it as a key of `set_compile_options`;
+which values its compiler knows is not published. Here it is a number of clusters, `<n>c` or plain `<n>`, or empty for all; it says what the
+summary's latency and throughput are modelled for. The executable runs on any.
+"""  # noqa: E501  a table's rows
+
+import enum
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from stoker.backends.gcu.compile.batch_graph import BatchGraph, batch_graph
-from stoker.backends.gcu.compile.build_options import BuildFlag, clusters_of
-from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants
-from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights
+import onnx
+import onnx_ir as ir
+
+from stoker.backends.api.nearest import did_you_mean
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants, GraphCost, graph_cost
+from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus, check_borders, check_supported
+from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights, workspace_bytes
 from stoker.backends.gcu.hardware import I20, GcuHardware
-from stoker.backends.gcu.program import CompiledBatch, GcuExecutable
+from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 from stoker.compiler.errors import OptionError, ShapeError
+from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
+from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
 from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes.precision import FloatToHalf, FloatToMixed
 from stoker.compiler.target import SourceModel
+
+
+class BuildFlag(enum.Enum):
+    """What an engine computes in."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    MIXED = "mixed"
+
+    @classmethod
+    def of(cls, text: str) -> "BuildFlag":
+        """The flag that `text` names, by our name or the vendor's.
+
+        Raises:
+            OptionError: there is none; the nearest is named.
+        """
+        wanted = text.strip()
+        found = _NAMES.get(wanted.lower())
+        if found is None:
+            known = [each.value for each in cls]
+            raise OptionError(f"build_flag: there is no '{text}'{did_you_mean(wanted.lower(), known)}; expected {', '.join(known)}")
+        return cls(found)
+
+
+#: The vendor's names too, also as Adlik's requests spell them.
+_NAMES = {
+    "": "fp32", "fp32": "fp32", "kdefault": "fp32", "default": "fp32",
+    "fp16": "fp16", "kfp16": "fp16",
+    "mixed": "mixed", "mix": "mixed", "kfp16_mix": "mixed", "fp16_mix": "mixed",
+}  # fmt: skip
+
+
+def apply_build_flag(model: ir.Model, flag: BuildFlag) -> None:
+    """Changes the types inside `model`, which must be typed, in place."""
+    if flag is BuildFlag.FP16:
+        FloatToHalf(keep_io_types=True).run(model)
+    elif flag is BuildFlag.MIXED:
+        FloatToMixed().run(model)
+
+
+def clusters_of(resource_mode: str, hardware: GcuHardware) -> int:
+    """The clusters that `resource_mode` names.
+
+    Raises:
+        OptionError: it is no number of clusters that the card has.
+    """
+    text = resource_mode.strip().lower()
+    if text in ("", "default", "all"):
+        return hardware.clusters
+    number = text.removesuffix("c")
+    if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= hardware.clusters):
+        raise OptionError(
+            f"resource_mode is '{resource_mode}': expected a number of clusters from 1 to {hardware.clusters}, such as '1c', or 'all'"
+        )
+    return int(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchGraph:
+    """The engine for one batch size, before its weights are taken out.
+
+    Attributes:
+        batch_size: Samples of a run.
+        model: The lowered graph.
+        inputs, outputs: Of the engine, without the batch.
+        cost: Modelled.
+        workspace_bytes: HBM for intermediate values.
+    """
+
+    batch_size: int
+    model: ir.Model
+    inputs: tuple[GcuTensor, ...]
+    outputs: tuple[GcuTensor, ...]
+    cost: GraphCost
+    workspace_bytes: int
+
+    def compiled(self) -> CompiledBatch:
+        """As it goes into the executable; the weights must have been taken out of `model` before."""
+        return CompiledBatch(
+            batch_size=self.batch_size,
+            onnx=serialise(self.model),
+            workspace_bytes=self.workspace_bytes,
+            flops=self.cost.flops,
+            hbm_traffic_bytes=self.cost.hbm_bytes,
+            run_s=self.cost.run_s,
+        )
+
+
+def batch_graph(
+    model: onnx.ModelProto,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    flag: BuildFlag,
+    hardware: GcuHardware,
+    constants: CostConstants,
+) -> BatchGraph:
+    """Checks, costs and lowers one converted model.
+
+    Args:
+        model: With static shapes; it stays as it is.
+        inputs: Its inputs in the order that the engine has them; those not named follow.
+        outputs: The outputs wanted; empty for all.
+        flag: What to compute in.
+        hardware: The card.
+        constants: Of the cost model.
+
+    Raises:
+        CompileError: a limit of the device is exceeded; the text names nodes and tensors.
+    """
+    graph = typed_graph(model, tuple(outputs))
+    check_borders(graph)
+    _check_dims(graph, hardware)
+    check_supported(graph, hardware)
+    check_output_shapes(graph)
+    positions = {name: at for at, name in enumerate(inputs)}
+    ordered = sorted(graph.graph.inputs, key=lambda value: positions.get(value.name or "", len(positions)))
+    batch_size = _batch_size([*ordered, *graph.graph.outputs])
+    apply_build_flag(graph, flag)
+    cost = graph_cost(graph, batch_size=batch_size, hardware=hardware, constants=constants)
+    workspace = workspace_bytes(graph)
+    engine_inputs = tuple(_tensor(value) for value in ordered)
+    engine_outputs = tuple(_tensor(value) for value in graph.graph.outputs)
+    make_roundings_explicit(graph)
+    check_prepared(graph, model.graph.name)
+    return BatchGraph(
+        batch_size=batch_size, model=graph, inputs=engine_inputs, outputs=engine_outputs, cost=cost, workspace_bytes=workspace
+    )
+
+
+def _batch_size(values: Sequence[ir.Value]) -> int:
+    """The size of dimension 0, which all inputs and outputs of an engine share.
+
+    Raises:
+        ShapeError: they do not share one; the text lists them.
+    """
+    sizes = {str(value.name): static_shape(value)[:1] for value in values}
+    found = set(sizes.values())
+    if len(found) == 1 and (only := found.pop()) and only[0] > 0:
+        return only[0]
+    listed = ", ".join(f"'{name}' {f'has {size[0]}' if size else 'is a scalar'}" for name, size in sizes.items())
+    raise ShapeError(f"dimension 0 of every input and output is the batch on the GCU and must be of one size, but {listed}")
+
+
+def _check_dims(model: ir.Model, hardware: GcuHardware) -> None:
+    for role, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
+        for value in values:
+            if value.shape is not None and len(value.shape) > hardware.max_dims:
+                raise GcuCompileError(
+                    f"{role} '{value.name}' has {len(value.shape)} dimensions; the device has at most {hardware.max_dims}",
+                    VendorStatus.UNSUPPORTED_MODEL,
+                )
+
+
+def _tensor(value: ir.Value) -> GcuTensor:
+    assert value.dtype is not None  # check_borders
+    dtype = next(each for each in DataType if not each.is_bytes and each is not DataType.BF16 and each.numpy == value.dtype.numpy())
+    return GcuTensor(value.name or "", dtype, static_shape(value)[1:])
 
 
 def compile_source(

@@ -24,7 +24,7 @@ from typing import Final
 import onnx_ir as ir
 
 from stoker.backends.gcu.hardware import GcuHardware
-from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts, words
+from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor_facts, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

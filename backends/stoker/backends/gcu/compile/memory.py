@@ -16,8 +16,7 @@ from stoker.backends.gcu.compile.cost_model import CODE_BYTES
 from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.program import GcuExecutable
-from stoker.compiler.lowering.tensor_facts import node_label, tensor_facts
-from stoker.compiler.lowering.typed_graph import FreeNames
+from stoker.compiler.lowering.typed_graph import FreeNames, node_label, tensor_facts
 
 #: Tensors smaller than this stay in their graph: the section around a weight would take as much.
 LEAST_BYTES = 256

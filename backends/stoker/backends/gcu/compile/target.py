@@ -7,8 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from stoker.backends.gcu.compile.build_options import BuildFlag, clusters_of
-from stoker.backends.gcu.compile.compiler import compile_source
+from stoker.backends.gcu.compile.compiler import BuildFlag, clusters_of, compile_source
 from stoker.backends.gcu.compile.limits import add_status, check_supported, with_status
 from stoker.backends.gcu.compile.memory import memory_account
 from stoker.backends.gcu.executable import ExecutableError, write_executable

@@ -15,7 +15,7 @@ from stoker.backends.ipu.compile.constants import PASSES, VECTOR_BYTES, CostCons
 from stoker.backends.ipu.compile.tiling import CONTRACTIONS, Contraction, contraction_of, partition
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import StepKind
-from stoker.compiler.lowering.tensor_facts import TensorFacts
+from stoker.compiler.lowering.typed_graph import TensorFacts
 
 #: Operators that only look at a tensor in another way.
 VIEWS = frozenset(

@@ -13,7 +13,7 @@ from stoker.backends.ipu.compile.cost_model import NodeCost
 from stoker.backends.ipu.compile.liveness import Peak, Storage, Temporary, TileBytes, TileMap, TileSpan, peak
 from stoker.backends.ipu.program import MemoryAccount, StepKind
 from stoker.compiler.errors import CompileError
-from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label
+from stoker.compiler.lowering.typed_graph import TensorFacts, node_label
 
 _TOP = 5
 #: What only the model that runs takes; every other category is there for all models of a fused program.

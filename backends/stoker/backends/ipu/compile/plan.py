@@ -20,7 +20,7 @@ from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import MemoryAccount, Step, StepKind
 from stoker.compiler import marks
 from stoker.compiler.errors import OptionError
-from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts
+from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor_facts
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.precision.representation import float8_use, is_float8_cast
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from stoker.compiler.errors import CompileError
-from stoker.compiler.lowering.tensor_facts import node_label
+from stoker.compiler.lowering.typed_graph import node_label
 
 IPU_KEY = "__ipu_number"
 STAGE_KEY = "__pipeline_stage"

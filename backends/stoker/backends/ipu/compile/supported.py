@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.compiler.errors import CompileError, Unsupported, UnsupportedOperators
-from stoker.compiler.lowering.tensor_facts import MOVING, static_values, words
+from stoker.compiler.lowering.typed_graph import MOVING, static_values, words
 
 _ARITHMETIC = words(
     """Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization BitShift BitwiseAnd

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from stoker.backends.ipu.compile.constants import CYCLES_PER_POSITION, OUTPUT_CHANNELS, VECTOR_BYTES, WEIGHT_LOAD_BYTES, CostConstants
 from stoker.backends.ipu.hardware import IpuHardware
-from stoker.compiler.lowering.tensor_facts import TensorFacts
+from stoker.compiler.lowering.typed_graph import TensorFacts
 
 _Array = NDArray[np.float64]
 _SERIAL_SLICES = (1, 2, 4, 8, 16, 32)

@@ -1,7 +1,7 @@
 """Running PopEF files on simulated IPUs: devices, sessions, queues and `ModelRunner`; `compat/poprt/runtime` has PopRT's other runners."""
 
 from stoker.backends.ipu.popef.schema import PackageHashMismatch, PopefError
-from stoker.backends.ipu.runtime.device import Device, DeviceMetrics
+from stoker.backends.ipu.runtime.device import Device, DeviceMetrics, SimulatedSystem
 from stoker.backends.ipu.runtime.device_manager import DeviceConstraints, DeviceManager
 from stoker.backends.ipu.runtime.errors import (
     ApplicationRuntimeError,
@@ -28,7 +28,6 @@ from stoker.backends.ipu.runtime.runtime_config import (
     SessionConfig,
 )
 from stoker.backends.ipu.runtime.session import Session, SessionState
-from stoker.backends.ipu.runtime.simulated_system import SimulatedSystem
 from stoker.backends.ipu.runtime.streams import (
     AnchorCallbackPolicy,
     AnchorPredicate,

@@ -7,11 +7,10 @@ from stoker.backends.ipu.hardware import BY_VERSION
 from stoker.backends.ipu.popef.model import Model
 from stoker.backends.ipu.popef.schema import Metadata
 from stoker.backends.ipu.program import StaticProgram
-from stoker.backends.ipu.runtime.device import Device
+from stoker.backends.ipu.runtime.device import Device, SimulatedIpu, SimulatedSystem, process_system, version_number
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, DeviceUnavailable
 from stoker.backends.ipu.runtime.executable import Executable
 from stoker.backends.ipu.runtime.runtime_config import DeviceWaitConfig, DeviceWaitStrategy
-from stoker.backends.ipu.runtime.simulated_system import SimulatedIpu, SimulatedSystem, process_system, version_number
 from stoker.backends.simulated.pacing import NS_PER_S, WaitableClock
 
 #: What an undecided system says it is: the card of the newest version, which runs every precision.

@@ -13,7 +13,7 @@ The operator's settings, by `--backend-config=poplar,NAME=VALUE`:
     custom_op_libraries     paths of shared libraries with custom operators, separated by commas; they run native code in the server
 
 The names of the first three and of `use_sim_if_no_hw` are those of the vendor's backend. What is not said is read from the environment
-(`stoker.backends.ipu.runtime.simulated_system`).
+(`stoker.backends.ipu.runtime.device`).
 
 config.pbtxt `parameters` of a model:
 

@@ -23,7 +23,7 @@ from stoker.compiler.passes.edit import (
     replace_node,
     substitute,
 )
-from stoker.compiler.passes.node_pass import node_pass
+from stoker.compiler.passes.registry import node_pass
 
 
 @node_pass("Add", "Sub", "Mul", "Div")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.passes.edit import Chain, bypass, new_constant, static_shape
-from stoker.compiler.passes.node_pass import node_pass
+from stoker.compiler.passes.registry import node_pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,8 @@ import hashlib
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass, NameFixPass, RemoveInitializersFromInputsPass
 
-from stoker.compiler.passes.edit import constant_tensor, new_constant, remove, substitute
-from stoker.compiler.passes.node_pass import node_pass
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import FUNCTION_BODY, subgraphs_of, traverse_graphs
+from stoker.compiler.passes.edit import FUNCTION_BODY, constant_tensor, new_constant, remove, subgraphs_of, substitute, traverse_graphs
+from stoker.compiler.passes.registry import Pass, node_pass, register
 
 
 @node_pass("Constant")

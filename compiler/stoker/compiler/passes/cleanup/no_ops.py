@@ -20,8 +20,7 @@ from stoker.compiler.passes.edit import (
     static_shape,
     substitute,
 )
-from stoker.compiler.passes.node_pass import NodePass, node_pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import NodePass, node_pass, register
 
 
 @node_pass("Identity")

@@ -8,10 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from stoker.compiler.errors import PassError
-from stoker.compiler.passes.edit import remove, substitute
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import subgraphs_of, traverse_graphs, traverse_nodes
+from stoker.compiler.passes.edit import remove, subgraphs_of, substitute, traverse_graphs, traverse_nodes
+from stoker.compiler.passes.registry import Pass, register
 
 
 @register("eliminate_deadend")

@@ -12,8 +12,7 @@ from stoker.compiler.passes.matching.attention import Attention, Projection, fin
 from stoker.compiler.passes.matching.edges import int_attribute, is_private, split_constant
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import Pass, register
 
 
 @register("fused_attention")

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from stoker.compiler.passes.edit import constant_of, is_op, static_shape
+from stoker.compiler.passes.edit import constant_of, is_op, static_shape, subgraphs_of, traverse_graphs
 from stoker.compiler.passes.matching.edges import is_ancestor, values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor, graph_of
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import subgraphs_of, traverse_graphs
+from stoker.compiler.passes.registry import Pass, register
 
 #: Types that ONNX Runtime's Where takes (FP16 through a cast of its own); booleans are selected with And and Or.
 _SELECTABLE = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8)

@@ -14,9 +14,17 @@ import math
 import onnx_ir as ir
 
 from stoker.compiler.passes.edit import is_op, only_use, producer_of
-from stoker.compiler.passes.matching.edges import is_close, is_private, is_scalar, other_input
+from stoker.compiler.passes.matching.edges import (
+    enclosing_product,
+    is_close,
+    is_private,
+    is_scalar,
+    monomial_of,
+    other_input,
+    product_of,
+    scaled,
+)
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.matching.product import enclosing_product, monomial_of, product_of, scaled
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
 
 GELU_DOMAIN = "com.microsoft"

@@ -8,9 +8,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from stoker.compiler.passes.edit import constant_ints, constant_of, input_at, is_op, only_use, producer_of, rank_of, static_shape
-from stoker.compiler.passes.matching.edges import int_attribute, is_constant, other_input, reader_of, scalar_of, split_constant
+from stoker.compiler.passes.matching.edges import int_attribute, is_constant, other_input, power_of, reader_of, scalar_of, split_constant
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.matching.product import power_of
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

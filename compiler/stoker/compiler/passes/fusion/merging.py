@@ -7,13 +7,11 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, PassError
-from stoker.compiler.passes.edit import constant_ints, constant_of, describe, input_at, is_op, only_use, static_shape
+from stoker.compiler.passes.edit import constant_ints, constant_of, describe, input_at, is_op, only_use, static_shape, traverse_graphs
 from stoker.compiler.passes.matching.edges import is_ancestor, other_input, values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor, find_node, graph_of
 from stoker.compiler.passes.matching.stacking import BranchStacker
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import traverse_graphs
+from stoker.compiler.passes.registry import Pass, register
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.marks import EIGHT_BITS_IO, HOST_CONCAT
 from stoker.compiler.passes.edit import static_shape
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import Pass, register
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from stoker.compiler.passes.layout.packing_rewrite import PackedGraph
 from stoker.compiler.passes.layout.packing_rules import TokenGraph, read_tokens
 from stoker.compiler.passes.matching.edges import values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import Pass, register
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import fold_constants
 

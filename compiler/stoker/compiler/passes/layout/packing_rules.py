@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from stoker.compiler.errors import PassError
-from stoker.compiler.passes.edit import constant_ints, describe, input_at, static_shape
+from stoker.compiler.passes.edit import constant_ints, describe, input_at, static_shape, subgraphs_of
 from stoker.compiler.passes.layout.packing_axes import (
     Factor,
     Joined,
@@ -25,7 +25,6 @@ from stoker.compiler.passes.layout.packing_axes import (
     roles_in,
 )
 from stoker.compiler.passes.matching.edges import int_attribute
-from stoker.compiler.passes.traverse import subgraphs_of
 
 
 def words(text: str) -> frozenset[str]:

@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError
 from stoker.compiler.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
+from stoker.compiler.passes.edit import traverse_nodes
 from stoker.compiler.passes.matching.edges import ancestors, is_constant, values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor, find_node, require_unique_names
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import traverse_nodes
+from stoker.compiler.passes.registry import Pass, register
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from stoker.compiler.marks import SERIAL_OF, SERIAL_PIECE
 from stoker.compiler.passes.edit import constant_of, describe, only_use, static_shape
 from stoker.compiler.passes.matching.edges import is_private, other_input
 from stoker.compiler.passes.matching.editing import GraphEditor, find_node
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import Pass, register
 
 
 def parse_factor(text: str, *, option: str) -> int:

@@ -8,13 +8,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.passes.edit import constant_of, static_shape
+from stoker.compiler.passes.edit import constant_of, static_shape, traverse_graphs
 from stoker.compiler.passes.matching.attention import find_attentions
 from stoker.compiler.passes.matching.edges import values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import traverse_graphs
+from stoker.compiler.passes.registry import Pass, register
 
 
 @register("attention_padding")

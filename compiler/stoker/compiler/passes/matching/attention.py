@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from stoker.compiler.passes.edit import constant_of, is_op, only_use, producer_of, rank_of
+from stoker.compiler.passes.edit import constant_of, is_op, only_use, producer_of, rank_of, traverse_nodes
 from stoker.compiler.passes.matching.edges import int_attribute, is_constant, is_private, reader_of, scalar_of, split_constant
-from stoker.compiler.passes.traverse import traverse_nodes
 
 #: Operators that move elements and leave each as it is.
 MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten")

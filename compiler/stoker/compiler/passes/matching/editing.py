@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike
 
 from stoker.backends.api.nearest import nearest
 from stoker.compiler.errors import PassError
-from stoker.compiler.passes.edit import describe, place_constant, substitute
+from stoker.compiler.passes.edit import describe, place_constant, subgraphs_of, substitute, traverse_graphs, traverse_nodes
 from stoker.compiler.passes.matching.edges import values_read_by
-from stoker.compiler.passes.traverse import subgraphs_of, traverse_graphs, traverse_nodes
 
 
 class GraphEditor:

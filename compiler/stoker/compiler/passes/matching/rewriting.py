@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from stoker.compiler.passes.edit import static_shape
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.node_pass import register_function, visit_nodes
+from stoker.compiler.passes.registry import register_function, visit_nodes
 
 Rewrite = Callable[[GraphEditor, ir.Node], bool]
 

@@ -5,8 +5,7 @@ import onnx_ir as ir
 from stoker.compiler.passes.edit import bypass, is_op, producer_of
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.rewriting import Rewriting, rewrite_pass
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.registry import Pass, register
 
 
 @rewrite_pass("CastLike")

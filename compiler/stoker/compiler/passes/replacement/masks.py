@@ -7,14 +7,12 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from stoker.compiler.passes.edit import constant_of, is_op, rank_of, static_shape
+from stoker.compiler.passes.edit import constant_of, is_op, rank_of, static_shape, traverse_nodes
 from stoker.compiler.passes.matching.attention import Attention, find_attentions
 from stoker.compiler.passes.matching.edges import is_constant, other_input, reader_of, scalar_of
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.rewriting import Rewriting, rewrite_pass
-from stoker.compiler.passes.pass_ import Pass
-from stoker.compiler.passes.registry import register
-from stoker.compiler.passes.traverse import traverse_nodes
+from stoker.compiler.passes.registry import Pass, register
 
 #: What is at most this becomes exp(...) = 0 in a softmax, in FP32 as well.
 _MASKED: Final = -1000.0

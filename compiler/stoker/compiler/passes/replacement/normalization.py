@@ -8,9 +8,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from stoker.compiler.passes.edit import constant_ints, constant_of, input_at, is_op, producer_of, rank_of, static_shape
-from stoker.compiler.passes.matching.edges import float_attribute, int_attribute, reader_of, scalar_of, split_constant
+from stoker.compiler.passes.matching.edges import float_attribute, int_attribute, power_of, reader_of, scalar_of, split_constant
 from stoker.compiler.passes.matching.editing import GraphEditor
-from stoker.compiler.passes.matching.product import power_of
 from stoker.compiler.passes.matching.rewriting import Rewriting, rewrite_pass
 
 
