@@ -22,7 +22,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return REGISTRY.get(name)
 
 
-def test_a_backend_has_names_and_a_model_file(backend: Backend) -> None:
+def test_backend_has_names_and_a_model_file(backend: Backend) -> None:
     assert backend.name
     assert backend.default_model_filename
     assert all(REGISTRY.get(spelling) is backend for spelling in (backend.name, *backend.platforms, *backend.aliases))

@@ -63,7 +63,7 @@ def test_flag_aborts_a_server_with_a_blocked_loop(tmp_path: Path) -> None:
     assert b": ending the process by SIGABRT" in log
 
 
-def test_the_metrics_show_the_blocks_and_the_monitor_ends_with_the_server(tmp_path: Path) -> None:
+def test_metrics_show_the_blocks_and_the_monitor_ends_with_the_server(tmp_path: Path) -> None:
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     with running_server(f"--model-base-path={models}", at=tmp_path) as server:
         assert b"\nstoker_event_loop_blocks_total " in server.get("/metrics")[1]

@@ -10,7 +10,7 @@ from tests.fakes.classifiers import classifier
 from tests.fakes.server_process import running_server
 
 
-def test_an_exported_classifier_is_batched_and_names_its_classes(tmp_path: Path) -> None:
+def test_exported_classifier_is_batched_and_names_its_classes(tmp_path: Path) -> None:
     version = tmp_path / "models" / "animals" / "1"
     version.mkdir(parents=True)
     (version / "model.onnx").write_bytes(classifier(label_shape=(1,)).SerializeToString())

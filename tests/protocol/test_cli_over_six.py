@@ -37,7 +37,7 @@ def test_infer_prints_the_same_values_over_every_protocol(server: ServerProcess,
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_unknown_model_is_one_line_over_every_protocol(server: ServerProcess, protocol: str):
+def test_unknown_model_is_one_line_over_every_protocol(server: ServerProcess, protocol: str):
     done = stoker("infer", "ghost", "--input=x=[1]", f"--protocol={protocol}", f"--url={address(server, protocol)}")
     assert done.returncode == 1
     [line] = done.stderr.splitlines()

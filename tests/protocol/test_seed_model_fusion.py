@@ -49,7 +49,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_yaml_compiles_both_models_into_one_executable(compiled):
+def test_yaml_compiles_both_models_into_one_executable(compiled):
     assert (compiled / "executable.popef").is_file()
 
 

@@ -68,7 +68,7 @@ def test_rows_sent_by_curl_get_responses_from_every_kind_of_model(server: Server
     assert best["digits"] == best["digits_ipu"] == best["digits_gcu"]
 
 
-def test_classes_status_and_metadata_over_rest(server: ServerProcess):
+def test_rest_returns_classes_status_and_metadata(server: ServerProcess):
     examples = [{"image": np.reshape(image, -1).tolist()} for image in images(2)]
     answer: Any = server.json("/v1/models/digits:classify", {"examples": examples})
     assert [label for label, _ in answer["results"][0]][:2] == ["zero", "one"]
@@ -80,7 +80,7 @@ def test_classes_status_and_metadata_over_rest(server: ServerProcess):
     assert (code, json.loads(text)) == (404, {"error": "Servable not found for request: Latest(ghost)"})
 
 
-def test_one_model_by_name_with_batching_and_metrics(tmp_path: Path):
+def test_single_model_flags_serve_it_with_batching_and_metrics(tmp_path: Path):
     folder = versions(tmp_path, 3)
     (tmp_path / "batching").write_text("max_batch_size { value: 64 } batch_timeout_micros { value: 100 } num_batch_threads { value: 2 }")
     (tmp_path / "monitoring").write_text('prometheus_config { enable: true path: "/tf/metrics" }')
@@ -103,7 +103,7 @@ def test_one_model_by_name_with_batching_and_metrics(tmp_path: Path):
         assert "num_batch_threads has no effect" in server.log()
 
 
-def test_a_canary_by_the_model_config_file(tmp_path: Path):
+def test_model_config_file_serves_a_canary_version(tmp_path: Path):
     folder = versions(tmp_path, 1)
     path = tmp_path / "models.config"
 

@@ -124,7 +124,7 @@ def write_model(folder: Path, *versions: int, config: str = CONFIG) -> None:
         write_version(folder / str(version))
 
 
-def test_a_model_is_added_with_all_its_files(bench: Bench):
+def test_model_is_added_with_all_its_files(bench: Bench):
     bench.succeeds("addModel", model_name="fresh", path="new")
     assert {"fresh/config.pbtxt", "fresh/1/model.bin"} <= bench.files().keys()
     assert bench.engine.is_model_ready("fresh", 1)
@@ -339,7 +339,7 @@ def test_operations_on_different_models_do_not_wait_for_each_other(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_operations_on_a_model_are_done_one_after_the_other_and_to_the_end(tmp_path: Path):
+def test_operations_on_a_model_run_to_their_end_one_after_another(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     held, entered = asyncio.Event(), asyncio.Event()
 

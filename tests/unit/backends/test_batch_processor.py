@@ -347,7 +347,7 @@ def test_instance_with_its_own_processor_isolates_a_bad_request() -> None:
     refuses=st.booleans(),
     most_rows=st.integers(0, 8),
 )
-def test_a_batch_in_bound_tensors_equals_one_in_buffers(
+def test_batch_in_bound_tensors_equals_one_in_buffers(
     batches: list[list[tuple[list[int], tuple[str, ...]]]], culprit: int, static: int | None, refuses: bool, most_rows: int
 ) -> None:
     """Request by request: outputs, errors, executions; one set of values fails in any batch."""

@@ -83,7 +83,7 @@ def test_fraction_of_a_core_counts_as_one(tmp_path: Path) -> None:
     assert usable_cores(root=root, affinity=4) == 1
 
 
-def test_this_machine_has_at_least_one_core() -> None:
+def test_count_of_this_machine_is_at_least_one_core() -> None:
     assert usable_cores() >= 1
 
 

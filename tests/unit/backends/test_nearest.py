@@ -12,7 +12,7 @@ def test_equally_near_names_keep_their_order() -> None:
     assert nearest("ax", ["dx", "cx", "dx"], most=3, closeness=0.5) == ["dx", "cx"]
 
 
-def test_a_closeness_of_zero_returns_as_many_names_as_asked_for() -> None:
+def test_closeness_of_zero_returns_the_requested_number_of_names() -> None:
     assert len(nearest("q", ["a", "b", "c"], most=2, closeness=0.0)) == 2
 
 

@@ -69,7 +69,7 @@ def test_requests_that_share_bound_tensors_get_their_own_rows(static: int | None
             np.testing.assert_array_equal(outputs["sum"], inputs["a"] + inputs["b"])
 
 
-def test_rows_that_pad_a_batch_are_zero_whatever_ran_before():
+def test_padding_rows_are_zero_after_any_batch():
     served = instance(signature())
     served.static_batch_size = 8
     run(served, signature(), some(8))
@@ -92,7 +92,7 @@ def test_request_for_some_outputs_gets_only_those():
     assert list(outputs) == ["difference"]
 
 
-def test_bound_tensors_have_the_shapes_of_requests_where_the_model_has_others():
+def test_bound_tensors_have_the_shapes_of_requests_if_the_models_differ():
     shaped = ModelSignature(
         tuple(TensorSpec(name, DataType.FP32, (2, 2), reshape=(4,)) for name in ("a", "b")),
         tuple(TensorSpec(name, DataType.FP32, (2, 2), reshape=(4,)) for name in ("sum", "difference")),

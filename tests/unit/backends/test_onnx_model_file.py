@@ -208,7 +208,7 @@ def test_deeper_nesting_is_refused(tmp_path: Path, levels: int) -> None:
         read(tmp_path, nested(levels))
 
 
-def test_the_number_of_fields_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_fields_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.backends.onnx_files.model_file.MAX_FIELDS", 50)
     tensor = b"\x20\x01" * 100
     with pytest.raises(UnreadableOnnx, match="more than 50 fields"):

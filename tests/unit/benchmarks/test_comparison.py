@@ -42,11 +42,11 @@ def test_ratios_are_of_the_best_window_and_of_the_medians():
     assert comparison.ratios("c = 1", CPU_US) == pytest.approx((0.8, 0.9))
 
 
-def test_the_best_rate_is_the_highest():
+def test_best_rate_is_the_highest():
     assert filled([100, 200], [50, 400]).ratios("c = 1", RATE)[0] == pytest.approx(2.0)
 
 
-def test_the_table_shows_every_figure_and_the_spread_of_the_pairs():
+def test_table_shows_every_figure_and_the_spread_of_the_pairs():
     text = printed(filled([100.0] * 11, [90.0 + each * 2 for each in range(11)]))
     line = next(each for each in text.splitlines() if "CPU us" in each)
     assert [each.strip() for each in line.split("│")[1:-1]] == [
@@ -65,7 +65,7 @@ def test_the_table_shows_every_figure_and_the_spread_of_the_pairs():
     assert all(name in text for name in ("p50 ms", "p99 ms", "req/s"))
 
 
-def test_a_busy_machine_is_reported_with_the_worst_case():
+def test_busy_machine_is_reported_with_the_worst_case():
     assert "warning" not in printed(filled([1.0], [1.0], 0.1))
     assert "busy in 1 of 1 cases (others used up to 1.20 cores, in 'c = 1')" in printed(filled([1.0], [1.0], 1.2)).replace("\n", " ")
 
@@ -99,7 +99,7 @@ def test_without_a_baseline_only_this_checkout_is_measured():
 
 
 @pytest.mark.parametrize(("main", "module"), [("server/stoker/server/main.py", "stoker.server.main"), ("server/main.py", "server.main")])
-def test_a_baseline_checkout_may_have_its_packages_in_the_namespace_or_at_top_level(tmp_path: Path, main: str, module: str):
+def test_baseline_checkout_may_have_its_packages_in_the_namespace_or_at_top_level(tmp_path: Path, main: str, module: str):
     (tmp_path / main).parent.mkdir(parents=True)
     (tmp_path / main).touch()
     baseline, _ = contenders(options("--baseline", str(tmp_path), "--baseline-python", sys.executable))
@@ -108,12 +108,12 @@ def test_a_baseline_checkout_may_have_its_packages_in_the_namespace_or_at_top_le
     assert str(tmp_path / "clients/python") in (baseline.python_path or "").split(":")
 
 
-def test_a_folder_without_a_server_is_refused(tmp_path: Path):
+def test_folder_without_a_server_is_refused(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"holds neither server/stoker/server/main\.py nor"):
         contenders(options("--baseline", str(tmp_path)))
 
 
-def test_a_baseline_may_be_any_command():
+def test_baseline_may_be_any_command():
     baseline, measured = contenders(options("--baseline-command", "other --models={repository} '--http={http_port}'"))
     assert isinstance(baseline, Command)
     assert baseline.words == ("other", "--models={repository}", "--http={http_port}")

@@ -8,7 +8,7 @@ def figures(name: str, target: float | None, **rows_per_s: list[float]) -> Figur
     return Figures(name, target, {int(batch.removeprefix("b")): speeds for batch, speeds in rows_per_s.items()})
 
 
-def test_a_ratio_is_best_batch_over_best_batch_of_the_same_round() -> None:
+def test_ratio_is_best_batch_over_best_batch_of_the_same_round() -> None:
     raw = figures("raw", None, b1=[10, 30, 10], b8=[20, 20, 40])
     other = figures("other", 2.0, b1=[40, 1, 1], b8=[1, 30, 120])
     assert ratio(other, raw) == 2.0

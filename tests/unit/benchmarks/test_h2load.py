@@ -16,7 +16,7 @@ status codes: 5998 2xx, 0 3xx, 0 4xx, 2 5xx
 """
 
 
-def test_the_number_of_successes_is_read():
+def test_number_of_successes_is_read():
     assert succeeded(OUTPUT) == 5998
 
 
@@ -31,7 +31,7 @@ def test_latencies_and_the_length_of_the_run_are_read_from_the_log(tmp_path: Pat
     assert read_log(log) == ([80_000, 1_500_000], pytest.approx(0.0015))
 
 
-def test_a_grpc_message_gets_its_prefix(tmp_path: Path):
+def test_grpc_message_gets_its_prefix(tmp_path: Path):
     request = request_of(MODEL, GRPC)
     path, headers = write_body(request, tmp_path / "body")
     message = request.call.request.message.SerializeToString()
@@ -39,7 +39,7 @@ def test_a_grpc_message_gets_its_prefix(tmp_path: Path):
     assert (tmp_path / "body").read_bytes() == b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def test_an_http_request_keeps_the_headers_that_its_body_needs(tmp_path: Path):
+def test_http_request_keeps_the_headers_that_its_body_needs(tmp_path: Path):
     path, headers = write_body(request_of(MODEL, HTTP_BINARY), tmp_path / "body")
     body = (tmp_path / "body").read_bytes()
     assert path == "/v2/models/m/infer"

@@ -61,7 +61,7 @@ def request_json() -> Request:
     return request_of(MODEL, HTTP_JSON)
 
 
-def test_a_closed_loop_measures_the_process_of_an_external_command(server: ServerUnderTest, request_json: Request, tmp_path: Path):
+def test_closed_loop_measures_the_process_of_an_external_command(server: ServerUnderTest, request_json: Request, tmp_path: Path):
     generator = Generator(tmp_path, is_native=False)
     window = generator.closed(server, request_json, InFlight(4), requests=30)
     assert (window.target, window.load, window.concurrency, window.rows, window.errors) == ("other", "closed", 4, 3, 0)
@@ -73,12 +73,12 @@ def test_a_closed_loop_measures_the_process_of_an_external_command(server: Serve
     assert window.rows_per_s == pytest.approx(3 * window.requests_per_s)
 
 
-def test_an_open_loop_sends_as_many_as_are_due(server: ServerUnderTest, request_json: Request, tmp_path: Path):
+def test_open_loop_sends_as_many_as_are_due(server: ServerUnderTest, request_json: Request, tmp_path: Path):
     window = Generator(tmp_path).open(server, request_json, capacity_per_s=100.0, load_factor=0.5, seconds=0.4)
     assert (window.load, window.offered_per_s, window.load_factor, window.requests) == ("open", 50.0, 0.5, 20)
 
 
-def test_a_response_is_compared_with_what_is_expected(server: ServerUnderTest, request_json: Request, tmp_path: Path):
+def test_response_is_compared_with_what_is_expected(server: ServerUnderTest, request_json: Request, tmp_path: Path):
     generator = Generator(tmp_path)
     generator.check(server, request_json, np.array([[1, 2]], np.float32))
     with pytest.raises(WrongResponse, match="other m over http-json: expected"):
@@ -97,7 +97,7 @@ def test_h2load_measures_the_same(server: ServerUnderTest, request_json: Request
     assert window.max_ms >= window.p50_ms > 0
 
 
-def test_a_grpc_echo_is_loaded_over_several_connections(tmp_path: Path):
+def test_grpc_echo_is_loaded_over_several_connections(tmp_path: Path):
     reply = tmp_path / "reply"
     reply.write_bytes(canned_response(MODEL, np.ones((3, 4), np.float32)))
     request = request_of(MODEL, GRPC)
@@ -106,7 +106,7 @@ def test_a_grpc_echo_is_loaded_over_several_connections(tmp_path: Path):
         assert Generator(tmp_path, is_native=False).closed(echo, request, InFlight(2, 4), requests=16).requests == 16
 
 
-def test_a_server_that_ends_at_once_is_named_with_its_log(tmp_path: Path):
+def test_server_that_ends_at_once_is_named_with_its_log(tmp_path: Path):
     broken = Command("other", (sys.executable, "-c", "raise SystemExit('no models at {repository}')")).server(tmp_path, tmp_path)
     with pytest.raises(ChildFailed, match="other ended with 1: no models at"):
         broken.start()

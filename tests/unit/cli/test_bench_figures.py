@@ -86,7 +86,7 @@ def test_server_times_are_means_between_two_readings():
     assert between(read(statistics(10, 0, 0)), read(statistics(10, 0, 0))) is None
 
 
-def test_the_csv_has_perf_analyzers_columns_and_rows_by_throughput(tmp_path):
+def test_csv_has_perf_analyzers_columns_and_rows_by_throughput(tmp_path):
     times = between(read(statistics(0, 0, 0)), read(statistics(10, 400_000, 3_000_000)))
     write_csv(tmp_path / "out.csv", [outcome(2, 300.0, rows=4, server=times), outcome(1, 100.0, server=times)])
     header, *rows = list(csv.reader((tmp_path / "out.csv").read_text().splitlines()))

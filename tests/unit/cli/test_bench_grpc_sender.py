@@ -71,7 +71,7 @@ def test_calls_beyond_the_stream_limit_wait_for_a_stream():
     assert asyncio.run(served(echo, b"x", 40, channels=2)) == ([""] * 40, b"x")
 
 
-def test_an_error_has_the_name_of_its_status_and_the_text_of_the_server():
+def test_error_has_the_name_of_its_status_and_the_text_of_the_server():
     async def refuse(_request: bytes, context: Any) -> bytes:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no room for größer")
         return b""
@@ -79,7 +79,7 @@ def test_an_error_has_the_name_of_its_status_and_the_text_of_the_server():
     assert asyncio.run(served(refuse, b"x", 2)) == (["UNAVAILABLE: no room for größer"] * 2, None)
 
 
-def test_an_unknown_method_is_an_error_of_every_call():
+def test_unknown_method_is_an_error_of_every_call():
     async def run() -> list[str]:
         server = grpc.aio.server()
         port = server.add_insecure_port("127.0.0.1:0")
@@ -105,7 +105,7 @@ def test_every_call_has_the_headers_and_the_deadline():
     assert seen == [("secret" * 40, True)] * 3
 
 
-def test_a_call_without_a_response_fails_at_its_deadline_and_is_cancelled():
+def test_call_without_a_response_fails_at_its_deadline_and_is_cancelled():
     cancelled = []
 
     async def wait(_request: bytes, context: Any) -> bytes:
@@ -117,7 +117,7 @@ def test_a_call_without_a_response_fails_at_its_deadline_and_is_cancelled():
     assert cancelled
 
 
-def test_a_server_that_is_not_there_is_unavailable():
+def test_missing_server_is_unavailable():
     async def run() -> str:
         listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
@@ -179,7 +179,7 @@ async def scripted(*scripts: bytes, calls: int) -> tuple[list[str], int]:
             await asyncio.sleep(0)
 
 
-def test_a_header_block_may_come_in_continuation_frames_with_padding_and_priority():
+def test_header_block_may_come_in_continuation_frames_with_padding_and_priority():
     head = frame(1, 0x28, 1, b"\x02" + bytes(5) + HEAD[:1] + bytes(2)) + frame(9, 4, 1, HEAD[1:])
     data = frame(0, 8, 1, b"\x03" + MESSAGE + bytes(3))
     assert asyncio.run(scripted(head + data + frame(1, 5, 1, TRAILERS), answer(3), calls=2)) == (["", ""], 1)
@@ -194,13 +194,13 @@ def test_a_header_block_may_come_in_continuation_frames_with_padding_and_priorit
         (frame(1, 4, 1, HEAD) + frame(0, 1, 1, MESSAGE), "HTTP status 200"),
     ],
 )
-def test_what_is_no_grpc_response_is_an_error_and_the_next_call_goes_on(script: bytes, text: str):
+def test_response_that_is_not_grpc_is_an_error_and_the_next_call_runs(script: bytes, text: str):
     (first, second), connections = asyncio.run(scripted(script, answer(3), calls=2))
     assert text in first
     assert (second, connections) == ("", 1)
 
 
-def test_a_refused_stream_is_sent_again():
+def test_refused_stream_is_sent_again():
     assert asyncio.run(scripted(frame(3, 0, 1, struct.pack(">I", 7)), answer(3), calls=1)) == ([""], 1)
 
 
@@ -209,13 +209,13 @@ def test_after_goaway_the_next_call_opens_a_connection():
     assert asyncio.run(scripted(goaway + answer(1), answer(1), calls=2)) == (["", ""], 2)
 
 
-def test_a_lost_connection_fails_its_call_and_the_next_call_opens_another():
+def test_lost_connection_fails_its_call_and_the_next_call_opens_another():
     (first, second), connections = asyncio.run(scripted(b"", answer(1), calls=2))
     assert first == "UNAVAILABLE: the server closed the connection"
     assert (second, connections) == ("", 2)
 
 
-def test_a_server_without_http2_is_named():
+def test_server_without_http2_is_named():
     async def run() -> str:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(24)

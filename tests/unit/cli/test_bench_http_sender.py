@@ -114,7 +114,7 @@ def test_invalid_response_is_a_failed_request_and_the_next_one_is_sent(given: by
     run(scenario, given, answer(GOOD))
 
 
-def test_a_response_without_a_request_closes_the_connection():
+def test_response_without_a_request_closes_the_connection():
     """Servers send 408 before they close an idle connection; the next request must not take it for its own response."""
 
     async def scenario(sender: HttpSender, connections: list[int]) -> None:

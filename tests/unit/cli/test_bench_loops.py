@@ -169,13 +169,13 @@ def whole(make, **settings):
     return asyncio.run(run())
 
 
-def test_a_closed_loop_with_a_number_of_requests_ends_after_the_last_response():
+def test_closed_loop_with_a_number_of_requests_ends_after_the_last_response():
     samples, sender, world = whole(lambda sender, samples, world: ClosedLoop(sender, samples, world.clock_ns, concurrency=4, requests=10))
     assert (sender.sent, sender.most, len(samples.ended_ns)) == (10, 4, 10)
     assert world.now_ns == pytest.approx(30 * MS, rel=0.01)  # three rounds of four callers, the last one with two
 
 
-def test_an_open_loop_with_a_number_of_requests_sends_each_when_it_is_due():
+def test_open_loop_with_a_number_of_requests_sends_each_when_it_is_due():
     samples, sender, _ = whole(opened(100, requests=5), service_ms=3.0)
     assert sender.sent == 5
     assert [round((ended - latency) / MS, 1) for ended, latency in zip(samples.ended_ns, samples.latency_ns, strict=True)] == [

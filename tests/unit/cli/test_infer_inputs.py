@@ -114,7 +114,7 @@ def picture(tmp_path):
     return tmp_path / "p.png"
 
 
-def test_a_picture_fits_planes_first_and_last(picture):
+def test_picture_fits_planes_first_and_last(picture):
     planes = read_one(picture, shape=(-1, 3, 2, 4))
     assert planes.shape == (1, 3, 2, 4)
     np.testing.assert_array_equal(planes[0, 0], np.ones((2, 4), np.float32))
@@ -123,7 +123,7 @@ def test_a_picture_fits_planes_first_and_last(picture):
     np.testing.assert_array_equal(interleaved[0].transpose(2, 0, 1), planes[0])
 
 
-def test_a_picture_becomes_grey_and_takes_the_models_size(picture):
+def test_picture_becomes_grey_and_takes_the_models_size(picture):
     grey = read_one(picture, shape=(-1, 8, 8))
     assert grey.shape == (1, 8, 8)
     assert grey.dtype == np.float32

@@ -54,7 +54,7 @@ def test_tables_on_a_terminal_are_drawn(stoker, fake, monkeypatch):
 
 
 @pytest.mark.parametrize("columns", [80, 60, 40])
-def test_a_narrow_terminal_folds_neither_names_nor_headings(stoker, fake, monkeypatch, columns):
+def test_narrow_terminal_folds_neither_names_nor_headings(stoker, fake, monkeypatch, columns):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns))
     name = "a-model-with-a-name-of-forty-characters-"
@@ -192,7 +192,7 @@ def test_refused_connection_suggests_to_start_the_server(stoker):
         )
 
 
-def test_a_scheme_that_does_not_match_the_port_is_named(stoker, fake):
+def test_scheme_that_does_not_match_the_port_is_named(stoker, fake):
     for url in (fake.grpc_url.replace("grpc", "http"), fake.http_url.replace("http", "grpc")):
         ran = stoker("status", "--url", url)
         assert ran.code == 3
@@ -210,17 +210,17 @@ def test_help_shows_no_value_type_for_boolean_flags(stoker, monkeypatch, command
 
 
 @pytest.mark.parametrize("refused", [CONTROL_REFUSED, CONTROL_REFUSED_NONE])
-def test_a_load_that_the_control_mode_refuses_says_which_mode_allows_it(stoker, fake, refused):
+def test_load_refused_by_the_control_mode_names_the_mode_that_allows_it(stoker, fake, refused):
     fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, refused))
     assert stoker("load", "echo").err == f"stoker: error: {refused}; the server allows it with --model-control-mode=explicit\n"
 
 
-def test_a_generated_request_id_is_not_shown(stoker, fake):
+def test_generated_request_id_is_not_shown(stoker, fake):
     fake.failures.append(Failure(400, grpc.StatusCode.INVALID_ARGUMENT, "[request id: <id_unknown>] bad"))
     assert stoker("metadata", "echo").err == "stoker: error: bad\n"
 
 
-def test_a_model_without_versions_is_reported_with_its_reason(stoker, fake):
+def test_model_without_versions_is_reported_with_its_reason(stoker, fake):
     text = "Request for unknown model: 'broken' has no available versions"
     fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, text))
     assert stoker("metadata", "broken").err == f"stoker: error: {text}; no such file\n"

@@ -23,7 +23,7 @@ def server() -> Iterator[FakeAdlik]:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_an_image_client_of_adlik_runs(server: FakeAdlik, protocol: str) -> None:
+def test_image_client_of_adlik_runs(server: FakeAdlik, protocol: str) -> None:
     context = PredictContext("echo", model_version=None, signature="predict", url=server.url(protocol), protocol=protocol, verbose=False)
     config = context.model_config
     assert config.input[0].format != model_config_pb2.ModelInput.FORMAT_NCHW

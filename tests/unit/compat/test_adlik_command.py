@@ -57,11 +57,11 @@ def test_flag_without_counterpart_is_named(flag, capsys):
 
 
 @pytest.mark.parametrize("words", [["--ssl_config_file=/etc/ssl.txt"], ["--ssl_config_file", "/etc/ssl.txt"]])
-def test_a_tls_config_passes_through(words):
+def test_tls_config_passes_through(words):
     assert "--ssl_config_file=/etc/ssl.txt" in translate([*words, "--grpc_port=1"])
 
 
-def test_an_empty_tls_config_is_none():
+def test_empty_tls_config_is_none():
     assert not any("ssl" in word for word in translate(["--ssl_config_file=", "--grpc_port=1"]))
 
 

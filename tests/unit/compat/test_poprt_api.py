@@ -58,7 +58,7 @@ def own_registrations() -> Iterator[None]:
         yield
 
 
-def test_a_script_converts_compiles_and_runs():
+def test_script_converts_compiles_and_runs():
     converted = Converter(convert_version=11, precision="fp16").convert(a_model())
     converted = Pass.get_pass("int64_to_int32")(converted)
     options = CompilerOptions()
@@ -213,14 +213,14 @@ def test_two_models_are_fused():
     np.testing.assert_allclose(outputs["graph0/z"], EXPECTED, rtol=1e-6)
 
 
-def test_a_sharder_marks_devices_and_stages():
+def test_sharder_marks_devices_and_stages():
     sharded = Sharder(sharding_info={"product": 0}, pipelining_info={"product": 0}).run(a_model())
     marks = [{each.key: each.value for each in node.metadata_props} for node in sharded.graph.node]
     assert [mark["__ipu_number"] for mark in marks] == ["0", "1"]
     assert [mark["__pipeline_stage"] for mark in marks] == ["0", "1"]
 
 
-def test_quantization_in_two_steps_gives_fp8_and_a_log(tmp_path):
+def test_quantization_in_two_steps_writes_fp8_and_a_log(tmp_path):
     samples = tmp_path / "samples.pickle"
     samples.write_bytes(pickle.dumps({name: value[np.newaxis] for name, value in FEEDS.items()}))
     converted = Converter(precision="fp8", quantize=True).convert(a_model())

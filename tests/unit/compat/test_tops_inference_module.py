@@ -22,7 +22,7 @@ def path(tmp_path):
     return str(tmp_path / "model.onnx")
 
 
-def test_the_articles_compiler_snippet_runs_as_it_is_written(path, tmp_path):
+def test_compiler_snippet_of_the_article_runs_unchanged(path, tmp_path):
     with TopsInference.device(0, 0):
         onnx_parser = TopsInference.create_parser(TopsInference.ONNX_MODEL)
         network = onnx_parser.read(path)

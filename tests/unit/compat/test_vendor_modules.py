@@ -28,7 +28,7 @@ def executable(tmp_path_factory):
     return str(path)
 
 
-def test_a_file_is_read_in_camel_case(executable):
+def test_file_is_read_in_camel_case(executable):
     reader = popef.Reader()
     reader.parseFile(executable)
     (metadata,) = reader.metadata()
@@ -45,7 +45,7 @@ def test_a_file_is_read_in_camel_case(executable):
     assert model.metadata == metadata
 
 
-def test_a_file_is_written_in_camel_case():
+def test_file_is_written_in_camel_case():
     stream = io.BytesIO()
     info = popef.TensorDataInfo("w", popef.TensorInfo((2,), popef.DataType.F32))
     with popef.Writer(stream) as writer:
@@ -62,7 +62,7 @@ def test_a_file_is_written_in_camel_case():
         reader.parseFile("nowhere.popef")
 
 
-def test_a_session_runs_by_queues(executable):
+def test_session_runs_by_queues(executable):
     reader = popef.Reader()
     reader.parseFile(executable)
     model = popef.ModelBuilder(reader).createModel()
@@ -98,7 +98,7 @@ def test_a_session_runs_by_queues(executable):
     device.detach()
 
 
-def test_a_runner_takes_settings_one_by_one(executable):
+def test_runner_takes_settings_one_by_one(executable):
     config = model_runtime.ModelRunnerConfig()
     config.timeoutNs = datetime.timedelta(seconds=1)
     config.auto_reset = True

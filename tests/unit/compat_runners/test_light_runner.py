@@ -87,7 +87,7 @@ def test_bound_inputs_of_the_main_program_may_be_omitted(bench: Bench) -> None:
         assert runner.execute({"a": X, "b": X})["total"].tolist() == [2, 4]
 
 
-def test_the_data_of_weights_is_copied(bench: Bench) -> None:
+def test_data_of_weights_is_copied(bench: Bench) -> None:
     mine = NEW.copy()
     with light(bench) as runner:
         runner.set_input_anchor("w", mine)

@@ -242,7 +242,7 @@ def test_invalid_configuration_is_refused(by_row, settings, text) -> None:
         (None, "holds a list"),
     ],
 )
-def test_a_damaged_note_is_refused(by_row, change, text) -> None:
+def test_damaged_note_is_refused(by_row, change, text) -> None:
     note = b"[]" if change is None else json.dumps(json.loads(by_row.model.opaques[PACKING]) | change).encode()
     with pytest.raises(ApplicationRuntimeError, match=text):
         PackRunner(Executable(dataclasses.replace(by_row.model, opaques={PACKING: note})))

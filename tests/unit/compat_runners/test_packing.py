@@ -38,7 +38,7 @@ def test_first_fit_returns_to_a_row_that_next_fit_has_left() -> None:
     assert packed([6, 7, 4, 3], PackAlgorithm.next_fit) == [[0, 10], [0, 4]]
 
 
-def test_a_gap_stays_free_between_neighbours() -> None:
+def test_gap_stays_free_between_neighbours() -> None:
     assert packed([4, 4, 2], PackAlgorithm.next_fit, gap=2) == [[0, 6, 10]]
 
 
@@ -58,7 +58,7 @@ def test_pack_is_complete_when_the_next_item_exceeds_it() -> None:
     assert packing.deadline_ns == 110  # of b
 
 
-def test_a_pack_is_due_when_the_window_of_its_first_item_is_over() -> None:
+def test_pack_is_due_when_the_window_of_its_first_item_is_over() -> None:
     packing: Packing[str] = Packing([RowShape(1, 10)], max_items=9, window_ns=50)
     packing.add("a", [2], 100)
     packing.add("b", [2], 140)

@@ -53,7 +53,7 @@ def fused(bench: Bench, config: RuntimeConfig | None = None, *, kind: type[Model
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.int64])
-def test_the_index_selects_the_sub_graph(bench: Bench, dtype: type[np.generic]) -> None:
+def test_index_selects_the_sub_graph(bench: Bench, dtype: type[np.generic]) -> None:
     with fused(bench) as runner:
         total, y = np.zeros(2, np.float32), np.zeros((2, 3), np.float32)
         runner.execute({"index": np.array([0], dtype), "graph0/a": A, "graph0/b": B}, {"graph0/total": total})
@@ -135,7 +135,7 @@ def test_batches_of_each_sub_graph_fill_independently(bench: Bench) -> None:
         ({"graph0/a": A, "graph0/X": A, "graph0/b": B}, "'graph0/a' and 'graph0/X' are the same stream"),
     ],
 )
-def test_a_request_that_selects_no_sub_graph_is_refused(bench: Bench, inputs: dict[str, np.ndarray], message: str) -> None:
+def test_request_that_selects_no_sub_graph_is_refused(bench: Bench, inputs: dict[str, np.ndarray], message: str) -> None:
     with fused(bench) as runner, pytest.raises(ApplicationRuntimeError, match=message):
         runner.execute(inputs)
 

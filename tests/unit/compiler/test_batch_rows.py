@@ -58,7 +58,7 @@ def test_table_indexed_by_position_is_found_in_a_fixed_batch() -> None:
     assert dependence_of_rows(source_of(model)) == OTHER
 
 
-def test_an_output_without_rows_is_found() -> None:
+def test_output_without_rows_is_found() -> None:
     model = parse("g (float[b,4] x) => (float[1,4] y) { y = ReduceMax<axes = [0]>(x) }", opset=13)
     assert dependence_of_rows(source_of(model)) == "output 'y' has not one row for each row of the inputs"
 

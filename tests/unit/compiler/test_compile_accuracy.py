@@ -83,7 +83,7 @@ def test_newer_source_is_compared_unchanged_if_onnx_runtime_runs_it(caplog: pyte
     assert caplog.text == ""
 
 
-def test_a_source_that_onnx_runtime_does_not_run_is_compared_in_another_form_with_a_warning(
+def test_source_that_onnx_runtime_does_not_run_is_compared_in_another_form_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stoker.compiler.reports.is_runnable", lambda model: False)

@@ -24,7 +24,7 @@ def test_figures_equal_their_definitions() -> None:
     assert found.cosine == pytest.approx(9 / np.sqrt(17 * 6))
 
 
-def test_the_same_infinities_and_nans_agree() -> None:
+def test_same_infinities_and_nans_agree() -> None:
     values = np.array([np.inf, -np.inf, np.nan, 1.0])
     found = output_error("y", values, values.copy())
     assert (found.max_error, found.cosine) == (0.0, 1.0)
@@ -62,7 +62,7 @@ def test_packed_model_is_not_compared_because_its_mask_numbers_sequences() -> No
         compare_models(source, converted)
 
 
-def test_an_attention_in_eight_bits_is_compared() -> None:
+def test_attention_in_eight_bits_is_compared() -> None:
     """ONNX Runtime would move the transposition between the two casts of eight bits, and then refuse its own result."""
     source = parse("""
         g (float[1,8,16] x) => (float[1,4,8,8] scores)
@@ -112,7 +112,7 @@ def test_data_is_the_same_for_the_same_seed() -> None:
         ("g (float[2] x) => (float[2] y) { y = NoSuchOperator(x) }", "cannot load the converted model"),
     ],
 )
-def test_an_output_that_cannot_be_compared_is_reported(converted: str, reason: str) -> None:
+def test_output_that_cannot_be_compared_is_reported(converted: str, reason: str) -> None:
     source = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     with pytest.raises(CompileError) as caught:
         compare_models(source, parse(converted))

@@ -46,16 +46,16 @@ def test_missing_target_is_refused_unless_implied(stoker_compile) -> None:
     assert ran.err == "stoker compile: error: --target is missing; installed targets: fake\n"
 
 
-def test_the_error_of_an_unknown_target_lists_the_installed_ones(stoker_compile) -> None:
+def test_error_of_an_unknown_target_lists_the_installed_ones(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", "--target", "fakir")
     assert (ran.code, ran.err) == (2, "stoker compile: error: there is no target 'fakir'; did you mean fake?; installed: fake\n")
 
 
-def test_a_target_is_found_by_its_alias(stoker_compile) -> None:
+def test_target_is_found_by_its_alias(stoker_compile) -> None:
     assert stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--target", "pretend").code == 0
 
 
-def test_the_error_of_an_unknown_option_names_the_nearest(stoker_compile) -> None:
+def test_error_of_an_unknown_option_names_the_nearest(stoker_compile) -> None:
     ran = stoker_compile("--inptu_model", "model.onnx")
     assert ran.code == 2
     assert ran.err.startswith("stoker compile: error: there is no option --inptu_model; did you mean --input_model")
@@ -70,7 +70,7 @@ def test_variable_dimensions_are_listed_all_at_once(stoker_compile, folder: Path
     assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "open.onnx"]
 
 
-def test_a_known_dimension_cannot_be_changed(stoker_compile) -> None:
+def test_known_dimension_cannot_be_changed(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=1,4")
     assert ran.code == 1
     assert "input 'x' dimension 1 is 3 in the model and cannot be changed to 4" in ran.err
@@ -114,7 +114,7 @@ def test_file_that_is_not_a_model_is_refused_in_one_line(stoker_compile, folder:
     assert reason in ran.err.splitlines()[-1]
 
 
-def test_an_invalid_graph_is_refused_with_what_the_checker_found(stoker_compile, folder: Path) -> None:
+def test_invalid_graph_is_refused_with_what_the_checker_found(stoker_compile, folder: Path) -> None:
     bad = model_of([onnx.helper.make_node("Relu", ["nowhere"], ["y"])], [tensor("x", [1])], [tensor("y", [1])])
     onnx.save(bad, folder / "bad.onnx")
     ran = stoker_compile("-i", "bad.onnx")
@@ -230,7 +230,7 @@ def test_help_lists_every_option(stoker_compile) -> None:
     assert "`ipu`, `gcu` or `cpu`" in " ".join(text.split())
 
 
-def test_the_version_is_that_of_the_distribution(stoker_compile) -> None:
+def test_version_is_that_of_the_distribution(stoker_compile) -> None:
     assert stoker_compile("-v").out.startswith("stoker ")
 
 
@@ -250,7 +250,7 @@ def test_missing_tf2onnx_is_named_for_tensorflow_models(stoker_compile, folder: 
     assert "needs the packages tf2onnx and tensorflow" in ran.err
 
 
-def test_a_served_version_is_written(stoker_compile, folder: Path) -> None:
+def test_served_version_is_written(stoker_compile, folder: Path) -> None:
     words = ("-i", "model.onnx", "--batch_size", "2", "--batch_axis", "0", "--model_repository", "repo", "--model_name", "m")
     assert stoker_compile(*words).code == stoker_compile(*words).code == 0
     assert sorted(path.name for path in (folder / "repo" / "m").iterdir()) == ["1", "2", "config.pbtxt"]

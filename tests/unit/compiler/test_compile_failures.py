@@ -53,7 +53,7 @@ def test_each_failure_is_one_line_without_a_traceback(stoker_compile, words: tup
     assert any(each in ran.err for each in reason.split("|"))
 
 
-def test_a_custom_pass_that_fails_is_named(stoker_compile, folder: Path) -> None:
+def test_custom_pass_that_fails_is_named(stoker_compile, folder: Path) -> None:
     (folder / "mine.py").write_text(
         "from stoker.compiler.passes import Pass, register\n\n"
         "@register('breaks')\nclass Breaks(Pass):\n    'Fails.'\n    def run(self, model):\n        raise ValueError('inside')\n"

@@ -55,14 +55,14 @@ def test_published_example_fuses_two_models_into_one_executable(stoker_compile, 
     assert not (two_models / "executable").exists()
 
 
-def test_the_command_line_overrides_the_file(stoker_compile, folder: Path, target: FakeTarget) -> None:
+def test_command_line_overrides_the_file(stoker_compile, folder: Path, target: FakeTarget) -> None:
     (folder / "c.yaml").write_text("input_model: model.onnx\ninput_shape: {x: [2, 3]}\nexport_popef: true\nbatches_per_step: 2\n")
     assert stoker_compile("--config_yaml", "c.yaml", "--batches_per_step", "16").code == 0
     assert target.options is not None
     assert target.options.batches_per_step == 16
 
 
-def test_a_file_names_the_target_and_the_logging_level(stoker_compile, folder: Path) -> None:
+def test_file_names_the_target_and_the_logging_level(stoker_compile, folder: Path) -> None:
     (folder / "c.yaml").write_text(
         "target: fake\nlogging_level: ERROR\ninput_model: model.onnx\nbatch_size: 1\nbatch_axis: 0\nperf_tuner: true\n"
     )
@@ -108,7 +108,7 @@ def test_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("config_yaml: other.yaml\n", 1, "there is no option 'config_yaml'"),
     ],
 )
-def test_an_error_in_the_yaml_file_names_file_and_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
+def test_error_in_the_yaml_file_names_file_and_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(OptionError) as caught:
@@ -117,7 +117,7 @@ def test_an_error_in_the_yaml_file_names_file_and_line(tmp_path: Path, text: str
     assert reason in str(caught.value)
 
 
-def test_a_missing_yaml_file_is_reported(stoker_compile) -> None:
+def test_missing_yaml_file_is_reported(stoker_compile) -> None:
     ran = stoker_compile("--config_yaml", "no.yaml")
     assert (ran.code, ran.err) == (2, "stoker compile: error: config_yaml: cannot read no.yaml: No such file or directory\n")
 

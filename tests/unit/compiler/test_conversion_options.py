@@ -49,14 +49,14 @@ OUR_OWN = {
 }
 
 
-def test_every_published_option_is_there_with_its_default() -> None:
+def test_every_published_option_exists_with_its_default() -> None:
     options = {**COMMAND_SPECS, **all_specs()}
     assert set(options) == set(PUBLISHED_DEFAULTS) | WITHOUT_DEFAULT | OUR_OWN
     assert {name: options[name].default for name in PUBLISHED_DEFAULTS} == PUBLISHED_DEFAULTS
     assert [name for name in WITHOUT_DEFAULT if options[name].default not in (None, (), {})] == []
 
 
-def test_the_defaults_of_the_declarations_are_those_of_the_dataclass() -> None:
+def test_defaults_of_the_declarations_are_those_of_the_dataclass() -> None:
     options = ConversionOptions()
     assert {name: spec.default for name, spec in conversion_specs().items()} == {
         field.name: getattr(options, field.name) for field in dataclasses.fields(options)
@@ -135,7 +135,7 @@ def test_python_api_starts_from_other_scales_and_accepts_pass_objects() -> None:
     assert options.passes == ("trace_folding",)
 
 
-def test_old_option_names_work_and_give_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_old_option_names_work_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     options = ConversionOptions.of({"quantize_loss_type": "mse", "precision": "fp8"})
     assert options.calibration_loss_type == "mse"
     assert "option 'quantize_loss_type' is deprecated" in caplog.text

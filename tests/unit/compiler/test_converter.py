@@ -211,7 +211,7 @@ def test_model_with_external_weights_is_read_completely(tmp_path: Path) -> None:
         read_onnx(tmp_path / "m.onnx")
 
 
-def test_an_unreadable_model_is_reported(tmp_path: Path) -> None:
+def test_unreadable_model_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="is a folder; a SavedModel needs --framework tensorflow"):
         read_onnx(tmp_path)
     with pytest.raises(CompileError, match="there is no"):

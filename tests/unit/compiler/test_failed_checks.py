@@ -116,7 +116,7 @@ def test_strings_are_compared_for_equality() -> None:
     assert failure_of_check(found, "fp32") == "output 't' differs in 1 of 2 elements; fp32 may in 0"
 
 
-def test_strings_that_a_target_compared_must_be_equal_as_far_as_integers_must() -> None:
+def test_strings_compared_by_a_target_have_the_limits_of_integers() -> None:
     wanted = [{"label": np.array(["cat", "dog"], object)}]
     (same,) = drift_between(["label"], wanted, wanted).outputs
     (other,) = drift_between(["label"], wanted, [{"label": np.array(["cat", "cow"], object)}]).outputs

@@ -29,7 +29,7 @@ def dims(model: onnx.ModelProto) -> list[list[int | str]]:
         ({"input_shape": {"x": (2, 3, 4)}}, ["n", 3, 4], 2),
     ],
 )
-def test_the_batch_stays_open_and_other_sizes_are_fixed(options: dict, shape: list[int | str], batch: int | None) -> None:
+def test_batch_stays_open_and_other_sizes_are_fixed(options: dict, shape: list[int | str], batch: int | None) -> None:
     made = ConversionOptions.of(options)
     converter = Converter.of(made, keeps_free_dimensions=True)
     assert dims(converter.convert_internal(parse(TEXT))) == [shape, shape, shape]

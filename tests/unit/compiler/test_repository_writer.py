@@ -40,7 +40,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_a_new_model_gets_a_config_and_version_1(tmp_path: Path, artefact: Artefact) -> None:
+def test_new_model_gets_a_config_and_version_1(tmp_path: Path, artefact: Artefact) -> None:
     repository = tmp_path / "repository"
     assert write(repository, artefact) == repository / "digits" / "1"
     assert names(repository) == ["digits", "digits/1", "digits/1/executable.popef", "digits/config.pbtxt"]
@@ -66,7 +66,7 @@ def test_further_versions_are_numbered_on_and_keep_the_config(tmp_path: Path, ar
     assert config.read_text() == before
 
 
-def test_a_version_is_never_overwritten(tmp_path: Path, artefact: Artefact) -> None:
+def test_version_is_never_overwritten(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact, 3)
     with pytest.raises(OptionError, match=r"model_version 3: .* exists"):
         write(tmp_path, artefact, 3)
@@ -106,7 +106,7 @@ def test_no_model_is_written_if_one_of_them_fails(tmp_path: Path, artefact: Arte
     assert names(tmp_path) == ["draft", "m_graph1", "m_graph1/config.pbtxt"]
 
 
-def test_a_model_without_config_gets_one(tmp_path: Path, artefact: Artefact) -> None:
+def test_model_without_config_gets_one(tmp_path: Path, artefact: Artefact) -> None:
     (tmp_path / "digits" / "1").mkdir(parents=True)
     assert write(tmp_path, artefact).name == "2"
     assert (tmp_path / "digits" / "config.pbtxt").exists()
@@ -146,7 +146,7 @@ def test_config_with_device_types_or_reshape_agrees_too(tmp_path: Path, artefact
     assert write(tmp_path, artefact).name == "2"
 
 
-def test_an_unreadable_config_is_reported(tmp_path: Path, artefact: Artefact) -> None:
+def test_unreadable_config_is_reported(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact)
     (tmp_path / "digits" / "config.pbtxt").write_text('name: "digits"\ninput [ {')
     with pytest.raises(CompileError, match=r"config\.pbtxt:2: "):

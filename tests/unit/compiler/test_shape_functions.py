@@ -78,7 +78,7 @@ def test_function_that_fails_is_named(model: onnx.ModelProto, function: shape_fu
         onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
-def test_a_file_registers_functions(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_registers_functions(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "shapes.py"
     path.write_text(
         "from stoker.compiler.convert.shape_functions import register_shape_func\n"

@@ -33,7 +33,7 @@ def completed(text: str) -> ModelConfig:
     return complete(read(text), ModelFacts(inputs=None, outputs=None), backend, "model.exec").config
 
 
-def test_an_adlik_configuration_is_translated() -> None:
+def test_adlik_configuration_is_translated() -> None:
     config = completed(RESNET)
     (image,), (scores,) = config.signature.inputs, config.signature.outputs
     assert (image.datatype, image.dims, scores.datatype) == (DataType.FP32, (3, 224, 224), DataType.FP16)
@@ -57,13 +57,13 @@ def test_every_element_type_has_a_tensorflow_name(name: str) -> None:
     assert parsed.is_adlik
 
 
-def test_adlik_batches_without_a_dynamic_batching_block() -> None:
+def test_adlik_form_without_a_dynamic_batching_block_is_batched() -> None:
     batching = completed(RESNET[: RESNET.index("dynamic_batching")]).dynamic_batching
     assert batching is not None
     assert batching.max_queue_delay_us == 0
 
 
-def test_triton_does_not_batch_without_a_dynamic_batching_block() -> None:
+def test_triton_form_without_a_dynamic_batching_block_is_not_batched() -> None:
     text = 'max_batch_size: 4 input { name: "i" data_type: TYPE_FP32 dims: 1 } output { name: "o" data_type: TYPE_FP32 dims: 1 }'
     assert completed(text).dynamic_batching is None
 

@@ -89,7 +89,7 @@ def test_named_backend_gets_the_first_of_its_existing_files() -> None:
         assert chosen('backend: "several"', *files, installed=installed) == ("several", expected)
 
 
-def test_the_error_of_a_saved_model_names_the_export_to_onnx() -> None:
+def test_error_of_a_saved_model_names_the_export_to_onnx() -> None:
     with pytest.raises(ConfigError, match=r"known model files: .*; a SavedModel has to be converted to ONNX: python -m tf2onnx\.convert"):
         choose_backend(empty_config("m"), ["model.savedmodel/saved_model.pb", "model.savedmodel/variables/variables.index"], registry())
     assert "tf2onnx" in error_of('platform: "tensorflow_savedmodel"')

@@ -356,7 +356,7 @@ GEARED = _Particular("geared", "model.onnx", parameter_keys=frozenset({"gear"}))
 GEAR = 'parameters { key: "gear" value { string_value: "9" } }\n'
 
 
-def test_a_field_that_the_backend_cannot_serve_is_reported_with_its_line() -> None:
+def test_field_that_the_backend_cannot_serve_is_reported_with_its_line() -> None:
     config = GEAR + "max_batch_size: 2\n" + X + N + Y
     assert problems_of(config, BATCHABLE, GEARED) == [
         "m/config.pbtxt:1: parameters[\"gear\"]: takes 1 to 5, not '9'",
@@ -364,7 +364,7 @@ def test_a_field_that_the_backend_cannot_serve_is_reported_with_its_line() -> No
     ]
 
 
-def test_a_bad_parameter_is_reported_beside_contradictions_of_the_file() -> None:
+def test_bad_parameter_is_reported_beside_contradictions_of_the_file() -> None:
     unknown = 'parameters { key: "geer" value { string_value: "2" } }\n'
     with pytest.raises(ConfigError) as caught:
         completed(unknown + GEAR + "max_batch_size: 2\n" + X.replace("FP32", "INT8"), BATCHABLE, GEARED)
@@ -379,7 +379,7 @@ def test_batch_size_after_growth_is_reported() -> None:
     assert reason == "32: the default for a file whose first dimensions are all open; write max_batch_size for more"
 
 
-def test_a_decoupled_model_needs_a_backend_that_streams_and_threads() -> None:
+def test_decoupled_model_needs_a_backend_that_streams_and_threads() -> None:
     text = X + N + Y + "max_batch_size: 4 model_transaction_policy { decoupled: true }"
     assert "returns exactly one response to a request" in problems_of(text, BATCHABLE)[0]
     streaming = onnx_like()

@@ -33,7 +33,7 @@ def test_json_printed_by_protobuf_is_read(keep_names: bool, numeric_enums: bool)
     assert read(text) == FULL
 
 
-def test_a_configuration_with_every_default_printed_is_read() -> None:
+def test_configuration_with_every_default_printed_is_read() -> None:
     minimal = pb.ModelConfig(name="m", max_batch_size=1)
     text = json_format.MessageToJson(minimal, always_print_fields_with_no_presence=True, preserving_proto_field_name=True)
     assert read(text) == minimal

@@ -113,7 +113,7 @@ def test_file_and_partial_config_are_merged_to_a_complete_one(name: str, tmp_pat
     assert found == text_format.Parse(DEFAULTS + expected, pb.ModelConfig())
 
 
-def test_the_backends_default_batch_size_can_be_set(tmp_path: Path):
+def test_backends_default_batch_size_can_be_set(tmp_path: Path):
     backend = OnnxRuntimeBackend()
     backend.configure({"default-max-batch-size": "7"})
     facts = backend.inspect(onnx_files(tmp_path, VECTORS), "model.onnx")

@@ -130,7 +130,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_their_lines() -> None
     assert "\n" not in str(error)
 
 
-def test_a_long_list_of_allowed_names_is_cut_to_the_nearest() -> None:
+def test_long_list_of_allowed_names_is_cut_to_the_nearest() -> None:
     (problem,) = error_of("max_batchsize: 8").problems
     hint, _, names = problem.message.partition(" allowed: ")
     assert hint == "unknown field; did you mean 'max_batch_size'?"
@@ -182,7 +182,7 @@ def test_dissimilar_names_get_no_suggestion(written: str) -> None:
         ("dims: 3", "dims: unknown field here; it belongs inside 'input' or inside 'output'"),
     ],
 )
-def test_the_error_of_a_field_in_the_wrong_block_names_the_right_block(text: str, expected: str) -> None:
+def test_error_of_a_field_in_the_wrong_block_names_the_right_block(text: str, expected: str) -> None:
     assert str(error_of(text)) == f"digits/config.pbtxt:1: {expected}"
 
 

@@ -65,7 +65,7 @@ def test_cancelling_the_task_that_awaits_the_outcome_cancels_the_request():
 
 
 @pytest.mark.parametrize("is_inline", [True, False])
-def test_coroutine_that_waits_is_cancelled_where_it_waits(is_inline: bool):
+def test_waiting_coroutine_is_cancelled_at_its_await(is_inline: bool):
     async def scenario() -> None:
         steps: list[str] = []
         results: list[object] = []

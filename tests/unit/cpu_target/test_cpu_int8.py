@@ -117,7 +117,7 @@ def test_transformer_preset_skips_additions_and_softmax() -> None:
 
 
 @pytest.mark.parametrize("options", [CompilerOptions(), ALL])
-def test_a_softmax_of_one_element_is_one(options: CompilerOptions) -> None:
+def test_softmax_of_one_element_is_one(options: CompilerOptions) -> None:
     model = attention()
     found, _ = quantised(model, [{"x": items(8)}], options)
     for size in (1, 2, 24):

@@ -123,7 +123,7 @@ def test_exception_of_a_backend_becomes_a_response_and_the_worker_continues(kind
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="threads have nice values of their own on Linux only")
-def test_a_worker_raises_its_niceness_by_the_configured_amount():
+def test_worker_raises_its_niceness_by_the_configured_amount():
     class Niceness(Doubler):
         def execute(self, inputs: Arrays, output_names: tuple[str, ...]) -> Arrays:  # type: ignore[override]
             values.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))

@@ -64,12 +64,12 @@ def test_key_of_the_maximum_length_is_accepted(tmp_path: Path):
     assert started(key_file(tmp_path, b"k" * MAX_KEY_BYTES + b"\r\n")).api_key == "k" * MAX_KEY_BYTES
 
 
-def test_a_missing_file_ends_the_start(tmp_path: Path):
+def test_missing_file_ends_the_start(tmp_path: Path):
     with pytest.raises(FlagError, match="the file cannot be read: No such file or directory"):
         started(f"--api-key-file={tmp_path / 'none'}")
 
 
-def test_an_empty_variable_ends_the_start():
+def test_empty_variable_ends_the_start():
     with pytest.raises(FlagError, match="STOKER_API_KEY is empty"):
         started(STOKER_API_KEY="")
 
@@ -83,7 +83,7 @@ def test_start_reports_that_a_key_is_required_and_its_exceptions():
     assert len(config.notices) == 1
 
 
-def test_the_key_is_not_shown(caplog: pytest.LogCaptureFixture):
+def test_key_is_not_shown(caplog: pytest.LogCaptureFixture):
     config = started(STOKER_API_KEY=KEY)
     assert KEY not in repr(config)
     assert not [notice for notice in config.notices if KEY in notice]

@@ -12,7 +12,7 @@ def test_backend_settings_are_grouped_by_backend() -> None:
     assert backend_settings(given) == {"poplar": {"sim_num_IPUs": "4", "pacing": "realtime"}, "other": {"list": "a,b=c"}}
 
 
-def test_the_default_batch_size_needs_no_backend_as_in_triton() -> None:
+def test_default_batch_size_needs_no_backend_as_in_triton() -> None:
     expected = {"onnxruntime": {"default-max-batch-size": "8"}}
     assert backend_settings(["default-max-batch-size=8"]) == backend_settings(["onnxruntime,default-max-batch-size=8"]) == expected
     with pytest.raises(FlagError, match="onnxruntime,default-max-batch-size is given twice"):

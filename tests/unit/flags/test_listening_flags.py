@@ -37,7 +37,7 @@ def test_tritons_flags_encrypt_the_grpc_port():
     assert parsed("--grpc-use-ssl-mutual=true", *files).tls.grpc == PemFiles(cert=Path("c"), key=Path("k"), client_ca=Path("r"))
 
 
-def test_the_same_flags_encrypt_http_and_metrics():
+def test_same_flags_encrypt_http_and_metrics():
     tls = parsed("--http-use-ssl", "--http-server-cert=c", "--http-server-key=k", "--metrics-use-ssl", "--ssl-reload-secs=1").tls
     assert tls == TlsSettings(http=PemFiles(cert=Path("c"), key=Path("k")), has_metrics=True, reload_s=1.0)
 

@@ -25,7 +25,7 @@ def test_every_flag_of_the_page_exists():
     assert named(PAGE) - OTHERS - {"limit"} <= {*flags(), *primary_names()}
 
 
-def test_the_page_states_the_longest_key():
+def test_page_states_the_longest_key():
     assert f"at most {MAX_KEY_BYTES:,} bytes" in TEXT
 
 

@@ -158,7 +158,7 @@ def test_given_model_is_unchanged() -> None:
 
 
 @pytest.mark.slow
-def test_a_transformer_with_three_inputs_compiles_in_their_order() -> None:
+def test_transformer_with_three_inputs_compiles_in_their_order() -> None:
     model = small_bert(2, 6)
     executable = build(model, build_flag="mixed")
     assert [each.name for each in executable.inputs] == ["input_ids", "attention_mask", "token_type_ids"]

@@ -87,7 +87,7 @@ def test_clusters_are_granted_first_come_first_served(system):
     assert order == ["both", "second"]
 
 
-def test_a_failure_stops_the_stream_until_it_is_reported(device):
+def test_failure_stops_the_stream_until_it_is_reported(device):
     done = []
 
     def fail(*_):

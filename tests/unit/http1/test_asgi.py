@@ -135,27 +135,27 @@ def test_receive_behind_the_body_waits_until_the_response_is_complete():
     assert types == ["http.disconnect"]
 
 
-def test_a_complete_body_without_content_length_gets_one():
+def test_complete_body_without_content_length_gets_one():
     head, _, data = whole(events(START, body(b"abc"))).partition(b"\r\n\r\n")
     assert b"content-length: 3" in head.split(b"\r\n")
     assert b"connection: close" in head.split(b"\r\n")
     assert data == b"abc"
 
 
-def test_a_body_in_several_events_is_chunked():
+def test_body_in_several_events_is_chunked():
     head, _, data = whole(events(START, body(b"abc", more=True), body(b"", more=True), body(b"de"))).partition(b"\r\n\r\n")
     assert b"transfer-encoding: chunked" in head.split(b"\r\n")
     assert data == b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 
 
-def test_a_body_in_several_events_ends_with_the_connection_for_http_1_0():
+def test_body_in_several_events_ends_with_the_connection_for_http_1_0():
     head, _, data = whole(events(START, body(b"abc", more=True), body(b"de")), b"GET / HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
     assert b"connection: close" in head.split(b"\r\n")
     assert data == b"abcde"
 
 
-def test_the_transfer_encoding_of_the_application_is_ignored():
+def test_transfer_encoding_of_the_application_is_ignored():
     start = {**START, "headers": [(b"Transfer-Encoding", b"chunked"), (b"Content-Length", b"3")]}
     head, _, data = whole(events(start, body(b"abc"))).partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
@@ -163,7 +163,7 @@ def test_the_transfer_encoding_of_the_application_is_ignored():
 
 
 @pytest.mark.parametrize("declared", [[], [(b"content-length", b"3")]])
-def test_a_response_to_head_has_no_body(declared: list[tuple[bytes, bytes]]):
+def test_response_to_head_has_no_body(declared: list[tuple[bytes, bytes]]):
     response = whole(events({**START, "headers": declared}, body(b"abc")), b"HEAD / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
     assert response.endswith(b"\r\n\r\n")
     assert (b"content-length: 3\r\n" in response) == bool(declared)
@@ -171,14 +171,14 @@ def test_a_response_to_head_has_no_body(declared: list[tuple[bytes, bytes]]):
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_a_response_whose_status_allows_no_body_has_none_and_no_length(status: int):
+def test_response_whose_status_allows_no_body_has_none_and_no_length(status: int):
     response = whole(events({"type": "http.response.start", "status": status}, body(b"")))
     assert response.startswith(b"HTTP/1.1 %d " % status)
     assert b"content-length" not in response
     assert b"transfer-encoding" not in response
 
 
-def test_a_connection_serves_the_next_request_after_a_chunked_response():
+def test_connection_serves_the_next_request_after_a_chunked_response():
     async def scenario(client: Client) -> None:
         client.writer.write(GET + GET)
         for _ in range(2):
@@ -188,7 +188,7 @@ def test_a_connection_serves_the_next_request_after_a_chunked_response():
     run(events(START, body(b"a", more=True), body(b"b")), scenario)
 
 
-def test_an_application_ends_the_connection_with_connection_close():
+def test_application_ends_the_connection_with_connection_close():
     start = {**START, "headers": [(b"connection", b"Keep-Alive, Close")]}
     response = run(events(start, body(b"abc")), lambda client: client.exchange(GET))
     assert b"connection: close\r\n" in response
@@ -276,7 +276,7 @@ def test_receive_sends_100_continue_to_a_client_that_waits_for_it():
     run(app, scenario)
 
 
-def test_a_response_without_receive_sends_no_100_continue():
+def test_response_without_receive_sends_no_100_continue():
     async def scenario(client: Client) -> bytes:
         return await client.exchange(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
 
@@ -339,7 +339,7 @@ def test_body_that_the_application_does_not_read_stays_with_the_client():
     run(app, scenario)
 
 
-def test_the_task_of_a_request_is_cancelled_when_its_client_leaves(caplog: pytest.LogCaptureFixture):
+def test_task_of_a_request_is_cancelled_when_its_client_leaves(caplog: pytest.LogCaptureFixture):
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -371,7 +371,7 @@ def test_body_that_arrives_behind_its_response_is_dropped_and_the_next_request_s
     run(events(START, body(b"ok")), scenario)
 
 
-def test_a_starlette_application_is_hosted_with_streaming_and_background_work():
+def test_starlette_application_is_hosted_with_streaming_and_background_work():
     applications = pytest.importorskip("starlette.applications")
     responses = pytest.importorskip("starlette.responses")
     routing = pytest.importorskip("starlette.routing")

@@ -112,7 +112,7 @@ def test_less_memory_for_temporary_data_costs_time() -> None:
     assert cycles(thrifty) > cycles(generous)
 
 
-def test_the_proportion_may_differ_by_node_or_operator() -> None:
+def test_proportion_may_differ_by_node_or_operator() -> None:
     model, all_of_it = mlp(512), plan(mlp(512), available_memory_proportion=0.01)
     by_operator = plan(model, available_memory_proportion={"MatMul": 0.01})
     by_node = plan(model, available_memory_proportion={"up": 0.01})

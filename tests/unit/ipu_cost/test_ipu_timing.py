@@ -66,7 +66,7 @@ def test_models_without_a_batch_count_calls() -> None:
     assert timing.rows_per_s == pytest.approx(1 / 20e-6)
 
 
-def test_an_empty_schedule_takes_no_time() -> None:
+def test_empty_schedule_takes_no_time() -> None:
     timing = step_timing(program(()))
     assert (timing.latency_s, timing.period_s, timing.rows_per_s) == (0, 0, 0)
 
@@ -84,6 +84,6 @@ def test_loading_transfers_code_and_weights() -> None:
     assert load_time_s(loaded) == pytest.approx(expected)
 
 
-def test_an_unknown_system_is_named() -> None:
+def test_unknown_system_is_named() -> None:
     with pytest.raises(ValueError, match=r"system 'C900', known are Bow, C600, M2000"):
         step_timing(program(STEPS, system="C900"))

@@ -32,7 +32,7 @@ def test_remaining_rows_are_due_a_timeout_after_their_batch_was_opened() -> None
     assert plan.due_ns() is None
 
 
-def test_a_request_is_split_over_the_open_batch_and_the_next() -> None:
+def test_request_is_split_over_the_open_batch_and_the_next() -> None:
     plan: BatchPlan[str] = BatchPlan(4, TEN)
     plan.add("a", 3, 0)
 

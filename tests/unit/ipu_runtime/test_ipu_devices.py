@@ -173,7 +173,7 @@ def test_program_runs_only_on_the_kind_of_device_it_was_compiled_for(tmp_path: P
     assert "needs 2 IPUs, the device has 1" in str(caught.value)
 
 
-def test_a_detached_device_runs_nothing(tmp_path: Path) -> None:
+def test_detached_device_runs_nothing(tmp_path: Path) -> None:
     device = DeviceManager.create_ipu_model_device()
     with Session(write_popef(tmp_path / "m.popef", doubling((2,))), device=device) as session:
         queues = session.create_queue_manager(1)

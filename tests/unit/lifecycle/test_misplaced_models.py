@@ -92,7 +92,7 @@ def test_model_folder_without_a_version_folder_is_an_error_with_the_commands(roo
     assert errors(root) == {"cnn": None}
 
 
-def test_the_error_of_a_model_to_export_names_the_export_in_any_folder(root: Path) -> None:
+def test_error_of_a_model_to_export_names_the_export_in_any_folder(root: Path) -> None:
     (root / "a.pt").touch()
     (root / "b").mkdir()
     (root / "b" / "model.safetensors").touch()
@@ -132,7 +132,7 @@ def test_folders_and_broken_links_are_not_model_files(root: Path) -> None:
     assert ModelRepository([root]).scan().models == {}
 
 
-def test_the_error_of_a_hub_cache_folder_of_links_names_the_copy_command(root: Path) -> None:
+def test_error_of_a_hub_cache_folder_of_links_names_the_copy_command(root: Path) -> None:
     snapshot = root / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (root / "blob").write_bytes(MODEL)
@@ -186,7 +186,7 @@ def test_models_with_version_like_names_are_served(root: Path) -> None:
     assert "mkdir -p 8/1" in str(errors(root)["8"])
 
 
-def test_the_error_of_a_folder_of_repositories_names_the_flag(root: Path, tmp_path: Path) -> None:
+def test_error_of_a_folder_of_repositories_names_the_flag(root: Path, tmp_path: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
     (note,) = ModelRepository([tmp_path]).scan().notes

@@ -336,7 +336,7 @@ def test_folder_with_too_many_entries_is_an_error_of_its_model(root: Path, monke
     assert ModelRepository([root]).scan().models["m"].error == "the model folder cannot be read: more than 3 entries in one folder"
 
 
-def test_a_model_that_does_not_exist_is_not_found(root: Path) -> None:
+def test_model_that_does_not_exist_is_not_found(root: Path) -> None:
     assert ModelRepository([root]).find("m") is None
 
 

@@ -57,7 +57,7 @@ def test_plan_returns_the_next_safe_actions(statuses, desired, expected) -> None
     assert plan(statuses, desired) == expected
 
 
-def test_an_explicit_load_is_always_a_new_generation() -> None:
+def test_explicit_load_is_always_a_new_generation() -> None:
     assert plan([ready(1)], {1: replace(A, serial=1)}) == (Load(1, replace(A, serial=1)),)
 
 

@@ -77,7 +77,7 @@ def test_circles_end_and_equal_ends_need_no_edge(job: Job) -> None:
     assert graph.convert(C(["made"]), C, job).way == ["made"]
 
 
-def test_the_error_for_a_missing_conversion_names_both_ends() -> None:
+def test_error_for_a_missing_conversion_names_both_ends() -> None:
     graph = joined(EdgeGraph(), (A, B), (B, C), (E, D))
     with pytest.raises(CompileError) as caught:
         graph.path(A, D)

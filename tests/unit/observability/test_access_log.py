@@ -137,7 +137,7 @@ def test_sampled_request_that_its_client_cancels_has_a_line(log: Callable[[int],
     assert [(line["request_id"], line["status"]) for line in written_log.lines()] == [("gone", "CANCELLED")]
 
 
-def test_a_translated_error_has_one_line(log: Callable[[int], Log]) -> None:
+def test_translated_error_has_one_line(log: Callable[[int], Log]) -> None:
     written_log = log(1)
     noted = UnknownModel("as the engine says it")
     written_log.access.unread(Via.ADLIK_GRPC, "m", None, noted)

@@ -112,7 +112,7 @@ def test_control_characters_are_escaped_and_letters_kept(hostile: str, shown: st
 
 
 @given(st.text(max_size=600))
-def test_a_field_is_never_longer_than_its_limit(text: str) -> None:
+def test_field_is_never_longer_than_its_limit(text: str) -> None:
     assert len(escaped(text)) <= FIELD_LIMIT
 
 

@@ -72,7 +72,7 @@ class Returning(ProtoPass):
         return self._result(onnx_model)  # type: ignore[return-value]
 
 
-def test_a_proto_pass_that_returns_no_model_is_refused() -> None:
+def test_proto_pass_that_returns_no_model_is_refused() -> None:
     with pytest.raises(PassError, match="returned NoneType instead of an"):
         PassManager([Returning(lambda model: None)]).run(parse(MODEL))
 

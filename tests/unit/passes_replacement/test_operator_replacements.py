@@ -115,7 +115,7 @@ def test_division_of_a_constant_is_kept() -> None:
     assert stays("replace_div_with_mul", parse("g (float[2] x) => (float[2] y) { y = Div(c, x) }", {"c": np.float32(2)}))
 
 
-def test_the_fast_error_function_keeps_its_bound_and_its_sign() -> None:
+def test_fast_error_function_keeps_its_bound_and_its_sign() -> None:
     from stoker.compiler.passes.replacement.elementwise import ERROR_BOUND
 
     x = np.array([*np.linspace(-7, 7, 20001), -1e30, 1e30, -INF, INF], np.float32)

@@ -46,5 +46,5 @@ def test_every_field_round_trips(metadata: Metadata) -> None:
 
 
 @given(METADATA)
-def test_equal_metadata_give_equal_bytes(metadata: Metadata) -> None:
+def test_equal_metadata_have_equal_bytes(metadata: Metadata) -> None:
     assert encode_metadata(decode_metadata(encode_metadata(metadata))) == encode_metadata(metadata)

@@ -28,7 +28,7 @@ def test_infinities_and_nan_must_have_the_same_positions(found: float, wanted: f
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
-def test_whole_numbers_must_be_equal(dtype: type[np.generic]) -> None:
+def test_different_whole_numbers_disagree(dtype: type[np.generic]) -> None:
     wanted = np.zeros(10_000, dtype)
     found = wanted.copy()
     found[17] = 1
@@ -36,7 +36,7 @@ def test_whole_numbers_must_be_equal(dtype: type[np.generic]) -> None:
     assert not agree(found, wanted)
 
 
-def test_text_must_be_equal() -> None:
+def test_different_texts_disagree() -> None:
     assert agree(np.array(["a", "b"], object), np.array(["a", "b"], object))
     assert not agree(np.array(["a", "c"], object), np.array(["a", "b"], object))
 

@@ -88,7 +88,7 @@ def test_tensor_of_zeros_keeps_its_given_spec() -> None:
     assert choose_spec("t", np.zeros(8, np.float32), start, loss_of("kld"), data_type=ir.DataType.FLOAT).spec == start
 
 
-def test_an_unknown_loss_is_refused() -> None:
+def test_unknown_loss_is_refused() -> None:
     with pytest.raises(OptionError, match="'psnr' is not known; expected one of mse, mae, snr, kld, cos_dist, gptq"):
         loss_of("psnr")
 
@@ -126,7 +126,7 @@ def test_pickle_written_by_numpy_1_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_samples(path)["x"], NORMAL[:4])
 
 
-def test_an_npz_is_read(tmp_path: Path) -> None:
+def test_npz_is_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=NORMAL)
     np.testing.assert_array_equal(load_samples(tmp_path / "data.npz")["x"], NORMAL)
 
@@ -162,7 +162,7 @@ def test_pickle_of_anything_but_arrays_is_refused_and_never_run(
     assert not (tmp_path / "owned").exists()
 
 
-def test_a_missing_file_is_named() -> None:
+def test_missing_file_is_named() -> None:
     with pytest.raises(OptionError, match=r"calibration data 'nowhere.pkl': No such file"):
         load_samples("nowhere.pkl")
 

@@ -59,7 +59,7 @@ def printed(report: DriftReport, width: int) -> str:
     return stream.getvalue()
 
 
-def test_a_report_is_a_table_and_json() -> None:
+def test_report_is_a_table_and_json() -> None:
     report = measure_drift(net(), get_pass("float_to_half")(net()))
     text = printed(report, 160)
     assert "scores" in text
@@ -113,7 +113,7 @@ def test_output_lost_by_conversion_is_named() -> None:
         measure_drift(net(), converted)
 
 
-def test_an_output_of_another_shape_is_named() -> None:
+def test_output_of_another_shape_is_named() -> None:
     source = parse("g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }")
     converted = parse("g (float[2,2] x) => (float[4] y) { y = Reshape(x, s) }", {"s": np.array([4], np.int64)})
     with pytest.raises(CompileError, match=r"output 'y' has shape \[4\] after conversion and \[2, 2\] before"):
@@ -148,7 +148,7 @@ def test_infinities_of_both_models_do_not_hide_a_layers_distance(tmp_path: Path,
     assert f"cosine distance {distance:.3e}" in log.read_text()
 
 
-def test_a_layer_without_a_counterpart_is_reported(tmp_path: Path) -> None:
+def test_layer_without_a_counterpart_is_reported(tmp_path: Path) -> None:
     converted = parse(TEXT.replace("MatMul(x, w)", "Einsum<equation=\"ij,jk->ik\">(x, w)"), initializers_of(net()))  # fmt: skip
     path = tmp_path / "precision_compare.log"
     get_pass("layer_precision_compare", source=net(), precision_compare_log=path)(converted)

@@ -47,9 +47,7 @@ def test_every_code_decodes_to_its_definition_and_back(float8_format: Float8Form
         (0.25, F152, -3, 0b00101100),
     ],
 )
-def test_the_published_host_casts_of_popxl_have_the_other_sign(
-    value: float, float8_format: Float8Format, log2_scale: int, code: int
-) -> None:
+def test_published_host_casts_of_popxl_have_the_other_sign(value: float, float8_format: Float8Format, log2_scale: int, code: int) -> None:
     scale = from_log2_scale(log2_scale)
     assert scale == -log2_scale
     assert encode(value, float8_format, scale) == code

@@ -177,7 +177,7 @@ def test_gptq_rounds_convolutions_and_transposed_gemms() -> None:
     assert errors[1] < errors[0]
 
 
-def test_a_grouped_convolution_is_rounded_to_nearest_under_gptq(tmp_path: Path) -> None:
+def test_grouped_convolution_is_rounded_to_nearest_under_gptq(tmp_path: Path) -> None:
     text = "g (float[1,4,5,5] x) => (float[1,4,5,5] y) { y = Conv<group=2, pads=[1,1,1,1]>(x, w) }"
     before = named(parse(text, {"w": normal((4, 2, 3, 3), 10)}))
     after = get_pass("float_to_fp8", weight_only=True, calibration_loss_type="gptq", quantize_log=tmp_path / "q.log")(before)

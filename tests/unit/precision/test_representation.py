@@ -117,7 +117,7 @@ def test_scale_beyond_float16_is_refused_by_name() -> None:
         cast_activation(model.graph.node("mm"), 0, Float8Spec(F143, -30))
 
 
-def test_an_integer_tensor_is_not_cast() -> None:
+def test_integer_tensor_is_not_cast() -> None:
     model = matmul(np.int32)
     with pytest.raises(CompileError, match="tensor 'x' is INT32; only FLOAT16 and FLOAT are cast to fp8"):
         cast_activation(model.graph.node("mm"), 0, Float8Spec(F143, 0))

@@ -55,7 +55,7 @@ def test_escaped_digits_and_backslashes_are_not_back_references():
     assert list(HeaderForward(r"a\d\\1?").parameters([("a1\\", "v")])) == ["a1\\"]
 
 
-def test_the_number_of_cached_header_names_is_bounded():
+def test_number_of_cached_header_names_is_bounded():
     forward = HeaderForward("x-.*")
     for number in range(2000):
         assert forward.parameters([(f"x-{number}", "v")])

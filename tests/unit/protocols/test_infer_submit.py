@@ -96,7 +96,7 @@ def test_refusal_is_counted_for_the_requested_version(size: int, is_streamed: bo
     asyncio.run(scenario())
 
 
-def test_a_request_over_the_byte_budget_completes_at_once_with_overloaded():
+def test_request_over_the_byte_budget_completes_at_once_with_overloaded():
     async def scenario() -> None:
         _, inference = served(budget_bytes=10)
         results: Results = []
@@ -127,7 +127,7 @@ def test_engine_errors_complete_the_call_and_queue_errors_have_the_request_id(er
 
 
 @pytest.mark.parametrize("size", [4, 4_000])
-def test_a_cancelled_request_is_withdrawn_and_its_callback_not_called(size):
+def test_cancelled_request_is_withdrawn_and_its_callback_not_called(size):
     async def scenario() -> None:
         async def forever(_: InferRequest) -> None:
             await asyncio.Event().wait()

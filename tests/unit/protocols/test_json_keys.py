@@ -40,7 +40,7 @@ TEXT = 'a":{}[], \\\n'
     ],
     ids=range(14),
 )
-def test_a_repeated_key_is_refused(parse: Any, text: bytes):
+def test_repeated_key_is_refused(parse: Any, text: bytes):
     with pytest.raises(InvalidRequest, match="an object has the same key more than once"):
         parse(text, LIMITS)
 
@@ -80,7 +80,7 @@ def test_unrepeated_keys_are_accepted(parse: Any, value: Any, separators: tuple[
     ],
     ids=range(6),
 )
-def test_an_escaped_colon_neither_hides_nor_feigns_a_repeated_key(parse: Any, members: bytes, filler: bytes, is_repeated: bool):
+def test_escaped_colon_neither_hides_nor_feigns_a_repeated_key(parse: Any, members: bytes, filler: bytes, is_repeated: bool):
     text = b'{%b,"long":[%b1]}' % (members, filler)
     if is_repeated:
         with pytest.raises(InvalidRequest, match="the same key more than once"):
@@ -108,7 +108,7 @@ class Searched(bytes):
 
 
 @pytest.mark.parametrize("fill", [b":", b"x:", b'\\":', b"1,"], ids=["colons", "words", "quotes", "numbers"])
-def test_a_long_string_is_searched_a_fixed_number_of_times(fill: bytes, monkeypatch: pytest.MonkeyPatch):
+def test_long_string_is_searched_a_fixed_number_of_times(fill: bytes, monkeypatch: pytest.MonkeyPatch):
     """A pattern that skips strings takes ten times as long as a search, and holds the interpreter lock."""
     for name in [name for name, each in vars(strict_json).items() if isinstance(each, re.Pattern)]:
         monkeypatch.setattr(strict_json, name, None)

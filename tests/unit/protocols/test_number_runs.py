@@ -95,7 +95,7 @@ def test_run_outside_the_data_of_an_input_is_not_a_tensor():
     assert isinstance(parsed["inputs"][0]["data"], list)
 
 
-def test_a_quoted_run_is_text():
+def test_quoted_run_is_text():
     value = f'"data":[{NUMBERS.decode()}1]'
     assert parse(b"[%b]" % text(value))["inputs"][0]["data"] == [value]
 

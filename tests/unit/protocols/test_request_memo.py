@@ -66,7 +66,7 @@ def json_body(datatype: DataType, data: object, **fields: object) -> bytes:
 
 @settings(deadline=None)
 @given(st.data(), st.sampled_from(NUMBERS), st.booleans(), st.booleans())
-def test_a_request_of_a_known_structure_is_decoded_as_a_fresh_one(
+def test_request_of_a_known_structure_is_decoded_as_a_fresh_one(
     data: st.DataObject, datatype: DataType, is_binary: bool, wants_binary: bool
 ):
     shape = (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4)))
@@ -97,7 +97,7 @@ def test_a_request_of_a_known_structure_is_decoded_as_a_fresh_one(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_non_finite_output_is_encoded_as_without_a_plan(value: float):
+def test_non_finite_output_is_encoded_as_without_a_plan(value: float):
     engine = FakeEngine(echo(DataType.FP32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     decoded = infer.decode_now(PLAIN, json_body(DataType.FP32, [[1.5, 2.5]]), 0, Reservation(engine.budget))
@@ -112,7 +112,7 @@ def test_a_non_finite_output_is_encoded_as_without_a_plan(value: float):
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_a_response_of_another_shape_is_encoded_in_full(binary: bool):
+def test_response_of_another_shape_is_encoded_in_full(binary: bool):
     """A model whose outputs depend on the given values."""
     engine = FakeEngine(echo(DataType.FP32, (-1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
@@ -162,7 +162,7 @@ def test_invalid_elements_of_a_known_structure_get_the_same_error_text(odd: obje
     assert outcome(lambda: infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))) == outcome(lambda: fresh(engine, body, None))
 
 
-def test_a_reload_with_another_signature_invalidates_the_plan():
+def test_reload_with_another_signature_invalidates_the_plan():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.INT32, [[1, 2]])
@@ -172,7 +172,7 @@ def test_a_reload_with_another_signature_invalidates_the_plan():
         infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
 
 
-def test_a_binary_body_of_another_length_is_validated_in_full():
+def test_binary_body_of_another_length_is_validated_in_full():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     text = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}]})
@@ -186,7 +186,7 @@ def test_a_binary_body_of_another_length_is_validated_in_full():
 
 
 @pytest.mark.parametrize("key", [b'"data"', b'"d\\u0061ta"'])
-def test_a_request_with_repeated_data_is_rejected(key: bytes):
+def test_request_with_repeated_data_is_rejected(key: bytes):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2],%b:[3,4]}]}' % key
@@ -195,7 +195,7 @@ def test_a_request_with_repeated_data_is_rejected(key: bytes):
             infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
 
 
-def test_a_request_for_classification_has_no_plan():
+def test_request_for_classification_has_no_plan():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.INT32, [[3, 4]], outputs=[{"name": "OUTPUT", "parameters": {"classification": 1}}])
@@ -225,7 +225,7 @@ def test_strings_are_not_mistaken_for_numbers_beside_them():
         assert decoded.request.inputs["INPUT"].tolist() == [[b"a"]]
 
 
-def test_a_nul_byte_instead_of_numbers_is_rejected():
+def test_nul_byte_instead_of_numbers_is_rejected():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
     call = PLAIN._replace(model="simple")
@@ -268,7 +268,7 @@ VARIATIONS = [
 
 
 @pytest.mark.parametrize(("old", "new", "is_valid"), VARIATIONS)
-def test_a_variation_of_a_known_request_is_decoded_as_a_fresh_one(old: bytes, new: bytes, is_valid: bool):
+def test_variation_of_a_known_request_is_decoded_as_a_fresh_one(old: bytes, new: bytes, is_valid: bool):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2]}],"id":"a","parameters":{"mine":"x:y"}}'
@@ -300,7 +300,7 @@ def test_requests_with_different_ids_share_one_plan_and_get_their_own_id_back():
         assert orjson.loads(encoded.body)["id"] == decoded.request.request_id == orjson.loads(body)["id"]
 
 
-def test_the_number_of_plans_is_bounded():
+def test_number_of_plans_is_bounded():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     for at in range(2 * CACHE_ENTRIES):
@@ -309,7 +309,7 @@ def test_the_number_of_plans_is_bounded():
     assert len(infer.request_memo) == CACHE_ENTRIES
 
 
-def test_a_structure_longer_than_the_bound_is_not_kept():
+def test_structure_longer_than_the_bound_is_not_kept():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     decoded = infer.decode_now(
@@ -320,7 +320,7 @@ def test_a_structure_longer_than_the_bound_is_not_kept():
     assert len(infer.request_memo) == 0
 
 
-def test_the_cache_drops_its_oldest_entry():
+def test_cache_drops_its_oldest_entry():
     cache: BoundedCache[int, int] = BoundedCache(most=2)
     for at in (1, 2, 2, 3):
         cache.put(at, at)
@@ -329,7 +329,7 @@ def test_the_cache_drops_its_oldest_entry():
 
 
 @pytest.mark.parametrize("names", [("echo", "other"), ("echo", "echo")], ids=["another model", "the model after a reload"])
-def test_a_cached_json_part_keeps_its_parameters_where_no_plan_fits(names: tuple[str, str]):
+def test_cached_json_part_keeps_its_parameters_without_a_matching_plan(names: tuple[str, str]):
     engine = FakeEngine(echo(DataType.BF16, (2,), name="echo"), echo(DataType.BF16, (2,), name="other"))
     infer = HttpInfer(engine, LIMITS)
     tensor = {"name": "INPUT", "datatype": "BF16", "shape": [1, 2], "parameters": {"binary_data_size": 4}}
@@ -344,7 +344,7 @@ def test_a_cached_json_part_keeps_its_parameters_where_no_plan_fits(names: tuple
     ] * 2
 
 
-def test_a_known_structure_does_not_hide_where_the_elements_are():
+def test_known_structure_does_not_hide_the_position_of_elements():
     """The structure excludes `data`: a request with other elements than the plan's, in text or binary, is decoded as a fresh one."""
     engine = FakeEngine(echo(DataType.INT32, (-1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
@@ -373,7 +373,7 @@ def test_a_known_structure_does_not_hide_where_the_elements_are():
         assert "has neither" in error_of(orjson.dumps({"inputs": [tensor]}), None)
 
 
-def test_an_empty_id_beside_elements_with_colons_is_no_repeated_key():
+def test_empty_id_beside_elements_with_colons_is_no_repeated_key():
     engine = FakeEngine(echo(DataType.BYTES, (2,), name="echo"))
     decoded = HttpInfer(engine, LIMITS).decode_now(PLAIN, json_body(DataType.BYTES, [["a:", "b"]], id=""), 5, Reservation(engine.budget))
     assert decoded is not None

@@ -174,7 +174,7 @@ def test_replaced_or_unloaded_model_is_resolved_again():
     assert_same(bench.by_template(data), bench.in_full(data))
 
 
-def test_the_number_of_templates_is_bounded():
+def test_number_of_templates_is_bounded():
     bench = Bench(FakeEngine(*(echo(DataType.FP32, (1,), 8, f"m{n}") for n in range(CACHE_ENTRIES + 1))))
     for number in range(CACHE_ENTRIES + 1):
         asked = pb.ModelInferRequest(model_name=f"m{number}")

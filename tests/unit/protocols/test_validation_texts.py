@@ -190,7 +190,7 @@ def test_classification_count_must_be_a_positive_integer(value: dict[str, object
 
 
 @pytest.mark.parametrize("version", ["x", "-1", "1.0", " 1", "١", "9" * 19])
-def test_a_version_must_be_decimal_digits(version: str):
+def test_version_must_be_decimal_digits(version: str):
     message = request()
     message.model_version = version
     assert "must be decimal digits" in refusal(message).message

@@ -51,7 +51,7 @@ def test_oversized_message_is_refused_by_its_prefix_alone():
     assert caught.value.refusal.code == 8
 
 
-def test_an_unknown_flag_is_refused():
+def test_unknown_flag_is_refused():
     with pytest.raises(CallFault, match="compressed-flag 2"):
         MessageReader("/a.B/C", 10).feed(b"\2\0\0\0\0")
 

@@ -69,7 +69,7 @@ def test_deadline_also_ends_a_call_whose_request_never_arrives():
     run(scenario)
 
 
-def test_the_deadline_reaches_the_method():
+def test_deadline_reaches_the_method():
     async def tell(data: bytes, call) -> bytes:
         return str(call.deadline_ns).encode()
 
@@ -119,7 +119,7 @@ def test_call_cancelled_in_the_same_read_is_cancelled_too(shape: str):
     run(scenario)
 
 
-def test_a_lost_connection_cancels_its_calls(shape: str):
+def test_lost_connection_cancels_its_calls(shape: str):
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, shape)) as (_, port):

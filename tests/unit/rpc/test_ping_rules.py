@@ -11,7 +11,7 @@ def test_pings_at_the_allowed_rate_are_never_too_many():
     assert not any(rules.is_too_many(10.0 * n) for n in range(100))
 
 
-def test_the_third_strike_is_one_too_many():
+def test_third_strike_exceeds_the_limit():
     rules = PingRules(SETTINGS, 0.0)
     assert [rules.is_too_many(n * 1.0) for n in range(4)] == [False, False, False, True]
 

@@ -99,7 +99,7 @@ def no_collector() -> Iterator[None]:
 
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.usefixtures("no_collector")
-def test_the_inputs_of_a_failed_batch_are_freed_without_the_garbage_collector(requests: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_inputs_of_a_failed_batch_are_freed_without_the_garbage_collector(requests: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "stoker.scheduling")  # pytest keeps records with their tracebacks
     dims = {"x": (DataType.FP32, (2,))}
     served = signature(dims, dims, max_batch_size=8)

@@ -44,7 +44,7 @@ def test_requests_without_a_batching_block_run_alone():
     assert [taken(alone.next_batch(queue, 0)) for _ in range(3)] == [[1], [1], [2]]
 
 
-def test_a_model_without_batch_dimension_never_batches():
+def test_model_without_batch_dimension_never_batches():
     assert taken(DynamicBatcher(0, DynamicBatching()).next_batch(filled(1, 1), 0)) == [1]
 
 
@@ -78,11 +78,11 @@ def test_batch_with_a_delay_waits_for_the_delay_of_its_oldest_request():
     assert taken(waiting.next_batch(queue, 1_500 * US)) == [1, 1]
 
 
-def test_a_full_batch_does_not_wait_for_the_delay():
+def test_full_batch_does_not_wait_for_the_delay():
     assert taken(batcher(delay_us=500).next_batch(filled(4, 4, 1), 0)) == [4, 4]
 
 
-def test_a_batch_that_cannot_take_the_next_request_does_not_wait():
+def test_batch_that_cannot_take_the_next_request_does_not_wait():
     assert taken(batcher(delay_us=500).next_batch(filled(5, 4), 0)) == [5]
 
 
@@ -91,7 +91,7 @@ def test_preferred_size_is_sent_at_once(rows, first):
     assert taken(batcher(preferred=(4,), delay_us=500).next_batch(filled(*rows), 0)) == first
 
 
-def test_the_largest_preferred_size_reached_wins():
+def test_largest_preferred_size_reached_wins():
     assert taken(batcher(preferred=(2, 4)).next_batch(filled(1, 1, 1, 1, 1), 0)) == [1, 1, 1, 1]
 
 

@@ -249,7 +249,7 @@ def test_failing_item_fails_alone():
     run(scenario())
 
 
-def test_a_queue_timeout_rejects_before_compute():
+def test_queue_timeout_rejects_before_compute():
     async def scenario() -> None:
         rig = Rig(default_queue_policy=QueuePolicy(default_timeout_us=100))
         running = await rig.ask()
@@ -658,7 +658,7 @@ def test_caller_and_its_request_form_no_reference_cycle():
     run(scenario())
 
 
-def test_a_batch_that_has_run_is_freed_without_a_garbage_collection():
+def test_batch_that_has_run_is_freed_without_a_garbage_collection():
     """A reference cycle would keep the tensors of a batch in memory, and cost a collection every few hundred requests."""
 
     async def scenario() -> None:

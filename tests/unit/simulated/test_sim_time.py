@@ -8,7 +8,7 @@ from stoker.backends.gcu.timing import HostLink
 from stoker.backends.simulated.pacing import HostClock, Pacer, Pacing, Timeline, VirtualClock
 
 
-def test_virtual_time_moves_only_when_moved() -> None:
+def test_virtual_time_advances_only_on_request() -> None:
     clock = VirtualClock()
     clock.advance(1.5)
     clock.advance_to(1_000_000_000)

@@ -419,7 +419,7 @@ def test_large_text_is_decoded_off_the_loop_with_the_same_response():
     run(scenario, FakeEngine(echo(DataType.FP64)), Limits(decode_inline_bytes=100))
 
 
-def test_the_documentation_describes_every_route():
+def test_documentation_describes_every_route():
     async def scenario(client: httpx.AsyncClient) -> None:
         document = (await client.get("/openapi.json")).json()
         references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
@@ -565,7 +565,7 @@ def test_large_json_responses_are_encoded_in_consistent_pieces():
     run(scenario, FakeEngine(echo(DataType.FP32)))
 
 
-def test_a_body_refused_in_a_thread_is_freed_at_once():
+def test_body_refused_in_a_thread_is_freed_at_once():
     limits = Limits(json_bytes=300_000)
     engine = FakeEngine(simple())
     left: list[int] = []
