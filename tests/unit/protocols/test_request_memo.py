@@ -388,3 +388,18 @@ def test_many_strings_in_json_hold_the_cost_of_one_parse():
     with Reservation(engine.budget) as reservation:
         asyncio.run(HttpInfer(engine, LIMITS).reply(PLAIN, body, 5, reservation))
         assert reservation.held_bytes == engine.peak_bytes == memory_cost(body, LIMITS) + strings_cost(count, LIMITS)
+
+
+def test_elements_of_a_known_structure_are_not_nested_more_deeply_than_allowed():
+    engine = FakeEngine(echo(DataType.INT32, (1,), name="echo"))
+    infer = HttpInfer(engine, Limits(json_depth=6))
+    body = json_body(DataType.INT32, [[7]])
+    for nested, is_valid in ((b"[7]", True), (b"[[[7]]]", True), (b"[[[[7]]]]", False), (b"[[7]]", True)):
+        varied = body.replace(b"[[7]]", nested)
+        if is_valid:
+            decoded = infer.decode_now(PLAIN, varied, 5, Reservation(engine.budget))
+            assert decoded is not None
+            assert decoded.request.inputs["INPUT"].tolist() == [[7]]
+        else:
+            with pytest.raises(InvalidRequest, match="nested more than 6 levels"):
+                infer.decode_now(PLAIN, varied, 5, Reservation(engine.budget))

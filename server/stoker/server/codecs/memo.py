@@ -7,11 +7,11 @@ ids and elements do not matter, and two requests have one key only if they mean 
 
 import copy
 from collections.abc import Hashable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
-from stoker.server.codecs.strict_json import check_keys
+from stoker.server.codecs.strict_json import check_depth, check_keys
 from stoker.server.core.limits import Limits
 
 K = TypeVar("K", bound=Hashable)
@@ -21,7 +21,8 @@ V = TypeVar("V")
 CACHE_ENTRIES: Final = 1024
 #: The longest key that is kept.
 KEY_BYTES: Final = 2048
-NO_KEY: Final = b""
+#: Of bytes, a number is found faster than a string of length one.
+_BACKSLASH: Final = 0x5C
 
 
 class BoundedCache(Generic[K, V]):
@@ -50,43 +51,66 @@ class BoundedCache(Generic[K, V]):
         return value
 
 
-class ParsedJson(NamedTuple):
-    """A strictly parsed infer request in JSON, without its id and elements.
+class ParsedJson:
+    """An infer request in JSON, parsed and taken apart. Its text is not checked yet: see `is_plain` and `restored`.
 
     Attributes:
-        key: The structure; see the module. `NO_KEY`: the elements hold colons, and no plan is kept.
+        text: As it came.
+        key: The structure; see the module.
         head: The JSON object without `id`, its inputs without `data`.
         request_id: Empty where there is none.
         data: The `data` of each input; empty where no input has any.
-        has_words: Whether `true` or `false` may be among the elements.
+        members: How many members of the text the structure lacks: the id and each `data`.
     """
 
-    key: bytes
-    head: dict[str, Any]
-    request_id: str
-    data: list[list[Any]]
-    has_words: bool
+    __slots__ = ("_is_plain", "data", "head", "key", "members", "request_id", "text")
 
-    def restored(self) -> dict[str, Any]:
-        """The whole JSON object, as it was parsed. Without elements it is a copy: a cache may hold the head, and callers change theirs."""
+    def __init__(self, text: bytes, head: dict[str, Any], request_id: str | None, data: list[list[Any]]) -> None:
+        """`request_id` None: `head` had none."""
+        self.text = text
+        self.key = orjson.dumps(head)
+        self.head = head
+        self.request_id = request_id or ""
+        self.data = data
+        self.members = len(data) + (request_id is not None)
+        self._is_plain = False
+
+    def count(self, character: str, in_key: int) -> int:
+        """How often the text has `character` outside the id and the structure, which has it `in_key` times."""
+        count = self.text.count(ord(character)) - in_key
+        return count - self.request_id.count(character) if self.request_id else count
+
+    def is_plain(self, colons: int) -> bool:
+        """Whether no key is repeated, and no colon stands among the elements. The structure has `colons` colons.
+
+        A text without escapes whose value has as many members as it has colons repeats no key.
+        """
+        if not self._is_plain:
+            self._is_plain = self.count(":", colons) == self.members and _BACKSLASH not in self.text
+        return self._is_plain
+
+    def restored(self, limits: Limits) -> dict[str, Any]:
+        """The whole JSON object, as it was parsed. Without elements it is a copy: a cache may hold the head, and callers change theirs.
+
+        Raises:
+            InvalidRequest: the text is nested too deeply, or an object in it has a key twice.
+        """
+        check_depth(self.text, limits)
         head = self.head if self.data else copy.deepcopy(self.head)
-        if self.request_id:
+        if self.members > len(self.data):
             head["id"] = self.request_id
         for tensor, data in zip(head["inputs"], self.data, strict=False):
             tensor["data"] = data
+        if not self.is_plain(self.key.count(b":")):
+            check_keys(self.text, head)
         return head
 
 
 def parse_structure(text: bytes, limits: Limits) -> ParsedJson | None:
     """Parses the JSON of an infer request; None where it is unusual or wrong, which the strict parser decides.
 
-    A text without escapes whose value has as many members as it has colons repeats no key. REQUIRES: `memory_cost` of `text` is reserved.
-
-    Raises:
-        RepeatedKey: an object has a key twice.
+    REQUIRES: `memory_cost` of `text` is reserved.
     """
-    if b"\\" in text or text.count(b"[") + text.count(b"{") > limits.json_depth:
-        return None
     try:
         head = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -103,23 +127,9 @@ def parse_structure(text: bytes, limits: Limits) -> ParsedJson | None:
         elements = tensor.get("data")
         if type(elements) is list:
             data.append(elements)
-    members = request_id.count(":") + len(data)
     if data:
         if len(data) != len(tensors):
             return None
         for tensor in tensors:
             del tensor["data"]
-    has_id = "id" in head
-    if has_id:
-        del head["id"]
-        members += 1
-    key = orjson.dumps(head)
-    parsed = ParsedJson(key, head, request_id, data, b"true" in text or b"false" in text)
-    if text.count(b":") == key.count(b":") + members:
-        return parsed
-    whole = parsed.restored()
-    if has_id:
-        # Also an empty one, which `restored` omits.
-        whole["id"] = request_id
-    check_keys(text, whole)
-    return parsed._replace(key=NO_KEY)
+    return ParsedJson(text, head, head.pop("id", None), data)

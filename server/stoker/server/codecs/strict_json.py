@@ -126,10 +126,19 @@ def parse_json(text: bytes, limits: Limits) -> Json:
     return value
 
 
-def _parsed(text: bytes, limits: Limits) -> Json:
+def check_depth(text: bytes, limits: Limits) -> None:
+    """Refuses `text` where its brackets nest too deeply, or do not match.
+
+    Raises:
+        InvalidRequest: they do.
+    """
     # Brackets that do not match come back as None too; those the parser would refuse anyhow.
     if text.count(b"[") + text.count(b"{") > limits.json_depth and bracket_levels(text, limits.json_depth) is None:
         raise InvalidRequest(f"JSON is nested more than {limits.json_depth} levels deep, or its brackets do not match")
+
+
+def _parsed(text: bytes, limits: Limits) -> Json:
+    check_depth(text, limits)
     # A parse makes only live objects: letting the collector look at every few thousand of them makes it six times slower.
     was_collecting = len(text) > _LARGE_BYTES and gc.isenabled()
     if was_collecting:

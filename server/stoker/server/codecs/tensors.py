@@ -9,8 +9,9 @@ us).
 import math
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -155,6 +156,8 @@ def _strings(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], co
 
 
 Packer = Callable[..., bytes]
+#: What a `Packer` raises.
+UNPACKABLE: Final = (struct.error, OverflowError)
 
 #: Types whose values JSON cannot carry: raw bits, or no common text form. As in Triton, both ways.
 BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
@@ -210,27 +213,19 @@ def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, .
     return array.reshape(shape)
 
 
-def array_from_list(
-    check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, data: list[Any], pack: Packer | None, *, has_words: bool
-) -> Array:
-    """As `array_from_json`; `pack` is the `packer` of its type and `count`, and without `has_words` no element is a truth value.
-
-    Raises:
-        SignatureMismatch: as `array_from_json`.
-    """
-    while len(data) == 1 and type(data[0]) is list:
-        # A batch of one, nested.
-        data = data[0]
-    raw = None
-    if len(data) == count and pack is not None and not (has_words and bool in map(type, data)):
-        try:
-            raw = pack(*data)
-        except (struct.error, OverflowError):
-            raw = None
-    if raw is None:
-        return array_from_json(check, spec, shape, count, data)
-    array: Array = np.ndarray(shape, spec.datatype.numpy, raw)
-    return array
+def flattened(data: list[Any], most: int) -> list[Any] | None:
+    """The elements of `data` in row-major order; None where it nests more than `most` lists, or lists beside elements."""
+    while data and type(data[0]) is list:
+        most -= 1
+        if most < 0:
+            return None
+        if len(data) == 1:
+            data = data[0]
+        elif set(map(type, data)) == {list}:
+            data = list(chain.from_iterable(data))
+        else:
+            return None
+    return data
 
 
 def packed(values: list[Any], datatype: DataType, text: bytes) -> bytes | None:
@@ -240,17 +235,26 @@ def packed(values: list[Any], datatype: DataType, text: bytes) -> bytes | None:
         return None
     try:
         return pack(*values)
-    except (struct.error, OverflowError):
+    except UNPACKABLE:
         return None
 
 
 def packer(datatype: DataType, count: int) -> Packer | None:
-    """Makes the elements of `count` numbers, and raises where one is no number that `datatype` can hold; None: it holds no numbers.
+    """Makes the bytes of `count` values, and raises `UNPACKABLE` where one is no value of `datatype`; None: JSON has no such numbers.
 
-    Where lists of one length come again and again it is to be kept: finding it takes four times as long as packing sixteen numbers.
+    A packer of numbers takes the two truth values for 0 and 1. Where lists of one length come again and again it is to be kept: finding it
+    takes four times as long as packing sixteen numbers.
     """
+    if datatype is DataType.BOOL:
+        return partial(_packed_booleans, count)
     code = _PACKED.get(datatype)
     return None if code is None else struct.Struct(f"<{count}{code}").pack
+
+
+def _packed_booleans(count: int, *values: object) -> bytes:
+    if len(values) != count or not set(map(type, values)) <= {bool}:
+        raise OverflowError
+    return bytes(values)  # type: ignore[arg-type]
 
 
 def _has_words(text: bytes) -> bool:

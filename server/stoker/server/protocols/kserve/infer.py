@@ -167,11 +167,10 @@ class HttpInfer:
                 head = http_codec.parse_head(body, header_length, limits)
             else:
                 plan = self.request_memo.find(call.model, call.version, parsed.key)
-                if plan is not None and plan.fits(check, parsed, size - text_bytes):
-                    decoded = plan.decode(parsed, body, received_ns)
-                    decoded.request.servable = servable
-                    return decoded
-                head = parsed.restored()
+                if plan is not None and (known := plan.decode(check, parsed, body, received_ns)) is not None:
+                    known.request.servable = servable
+                    return known
+                head = parsed.restored(limits)
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
                 # The thread parses the text again, and takes its cost.
@@ -182,7 +181,7 @@ class HttpInfer:
             target = http_codec.Target(call.model, call.version, received_ns)
             decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
             if parsed is not None and spans is NO_SPANS:
-                decoded = self.request_memo.remember(parsed, check, decoded, size - text_bytes)
+                decoded = self.request_memo.remember(parsed, check, decoded, limits)
             decoded.request.servable = servable
             return decoded
         except ServingError as error:

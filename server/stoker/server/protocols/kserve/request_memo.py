@@ -6,78 +6,79 @@ with tensors partly in the JSON and partly behind it, have no plan.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from stoker.backends.api.errors import InvalidRequest
+import numpy as np
+
 from stoker.backends.api.model import ModelSignature, TensorSpec
-from stoker.backends.api.tensor import element_count
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, ParsedJson, parse_structure
-from stoker.server.codecs.tensors import Packer, array_from_bytes, array_from_list, packer
-from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
+from stoker.server.codecs.tensors import UNPACKABLE, Packer, array_from_bytes, flattened, packer
+from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse
 from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.http_codec import Body, ResponseFrame, frame_of
 
+#: How deep a flat `data` is nested in the JSON of a request.
+_DATA_DEPTH: Final = 4
 
-class _Tensor(NamedTuple):
-    """One input: its elements lie at `[begin, end)` of the binary part, or `pack` makes them of a list of numbers."""
+
+class _Listed(NamedTuple):
+    """An input whose elements are a list; `pack` makes their bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pack: Packer
+
+
+class _Binary(NamedTuple):
+    """An input whose elements lie at `[begin, end)` of the binary part."""
 
     spec: TensorSpec
     shape: tuple[int, ...]
     elements: int
-    begin: int = 0
-    end: int = 0
-    pack: Packer | None = None
+    begin: int
+    end: int
 
 
 class RequestPlan:
-    """How to decode requests of one structure, and to encode their responses. Confined to: the event loop."""
+    """How to decode requests of one structure, and to encode their responses. Confined to: the event loop.
 
-    __slots__ = ("_binary_bytes", "_check", "_decoded", "_frame", "_has_lists", "_model_version", "_shapes", "_signature", "_tensors")
+    A plan decodes what is certain to be valid. It never says what is wrong: all else is decoded in full.
+    """
 
-    def __init__(
-        self, check: SignatureCheck, decoded: DecodedRequest, tensors: tuple[_Tensor, ...], binary_bytes: int, *, has_lists: bool
-    ) -> None:
-        """`binary_bytes` follow the JSON part; `has_lists`: the elements are in the JSON part, as `data`."""
+    __slots__ = ("_check", "_colons", "_decoded", "_frame", "_model_version", "_shapes", "_signature")
+
+    def __init__(self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest) -> None:
+        """`parsed` was validated by `check` as `decoded`."""
         self._check = check
         # The plan keeps no tensor and no servable alive.
         self._decoded = decoded._replace(request=_renewed(decoded.request, "", {}, 0, 0), repeats=self)
-        self._tensors = tensors
-        self._binary_bytes = binary_bytes
-        self._has_lists = has_lists
+        self._colons = parsed.key.count(b":")
         self._frame: ResponseFrame | None = None
         self._model_version = 0
         self._signature: ModelSignature | None = None
         self._shapes: list[tuple[int, ...]] = []
 
-    def fits(self, check: SignatureCheck, parsed: ParsedJson, binary_bytes: int) -> bool:
-        """Whether the plan holds for `parsed`, of the same structure, to what `check` validates: the structure lacks each `data`."""
-        return check is self._check and binary_bytes == self._binary_bytes and bool(parsed.data) is self._has_lists
+    def decode(self, check: SignatureCheck, parsed: ParsedJson, body: Body, received_ns: int) -> DecodedRequest | None:
+        """The request that `body` makes, whose JSON part is `parsed`; None where it must be decoded in full.
 
-    def decode(self, parsed: ParsedJson, body: Body, received_ns: int) -> DecodedRequest:
-        """The request that `parsed` and the binary part of `body` make. REQUIRES: the plan `fits`.
-
-        Raises:
-            InvalidRequest: its elements are not those of its datatypes and shapes.
+        REQUIRES: `parsed` has the plan's structure. `check` is that of the version that the request reaches now.
         """
-        check = self._check
-        inputs: dict[str, Array] = {}
-        try:
-            if parsed.data:
-                has_words = parsed.has_words
-                for (spec, shape, elements, _, _, pack), data in zip(self._tensors, parsed.data, strict=True):
-                    inputs[spec.name] = array_from_list(check, spec, shape, elements, data, pack, has_words=has_words)
-            else:
-                blobs = memoryview(body)[len(body) - self._binary_bytes :]
-                for spec, shape, elements, begin, end, _ in self._tensors:
-                    inputs[spec.name] = array_from_bytes(check, spec, shape, elements, blobs[begin:end])
-        except SignatureMismatch as error:
-            raise InvalidRequest(with_request_id(error.message, parsed.request_id)) from None
+        # The structure does not show repeated keys, nor whether there are lists.
+        if check is not self._check or not parsed.is_plain(self._colons):
+            return None
+        inputs = self._inputs(parsed, body)
+        if inputs is None:
+            return None
         known = self._decoded
         request = _renewed(known.request, parsed.request_id, inputs, received_ns, len(body))
         # Not `_replace`, which takes as long as all the rest.
         return DecodedRequest(request, known.classifications, False, known.binary_outputs, known.shared_outputs, self)
+
+    def _inputs(self, parsed: ParsedJson, body: Body) -> dict[str, Array] | None:
+        raise NotImplementedError
 
     def learn(self, response: InferResponse) -> None:
         """Keeps the text that later responses have in common with `response`, which was encoded in full."""
@@ -93,6 +94,65 @@ class RequestPlan:
             return None
         arrays = list(response.outputs.values())
         return frame.filled(arrays, response.request_id) if [array.shape for array in arrays] == self._shapes else None
+
+
+class _ListPlan(RequestPlan):
+    """The elements of all inputs are in the JSON part."""
+
+    __slots__ = ("_es", "_most_nested", "_tensors")
+
+    def __init__(
+        self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest, tensors: tuple[_Listed, ...], limits: Limits
+    ) -> None:
+        super().__init__(check, parsed, decoded)
+        self._tensors = tensors
+        self._es = parsed.key.count(b"e")
+        self._most_nested = limits.json_depth - _DATA_DEPTH
+
+    def _inputs(self, parsed: ParsedJson, body: Body) -> dict[str, Array] | None:
+        if len(parsed.data) != len(self._tensors) or len(body) != len(parsed.text):
+            return None
+        # `true` and `false` have an `e`; numbers have one only in an exponent.
+        may_have_words = parsed.count("e", self._es) != 0
+        inputs: dict[str, Array] = {}
+        try:
+            for (name, shape, dtype, pack), given in zip(self._tensors, parsed.data, strict=True):
+                data = given
+                if data and type(data[0]) is list:
+                    flat = flattened(data, self._most_nested)
+                    if flat is None:
+                        return None
+                    data = flat
+                if may_have_words and dtype != np.bool_ and bool in map(type, data):
+                    return None
+                inputs[name] = np.ndarray(shape, dtype, pack(*data))
+        except UNPACKABLE:
+            return None
+        return inputs
+
+
+class _BinaryPlan(RequestPlan):
+    """The elements of all inputs follow the JSON part."""
+
+    __slots__ = ("_binary_bytes", "_tensors")
+
+    def __init__(self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest, tensors: tuple[_Binary, ...]) -> None:
+        super().__init__(check, parsed, decoded)
+        self._tensors = tensors
+        self._binary_bytes = tensors[-1].end if tensors else 0
+
+    def _inputs(self, parsed: ParsedJson, body: Body) -> dict[str, Array] | None:
+        text_bytes = len(parsed.text)
+        if parsed.data or len(body) - text_bytes != self._binary_bytes:
+            return None
+        check, blobs = self._check, memoryview(body)[text_bytes:]
+        inputs: dict[str, Array] = {}
+        try:
+            for spec, shape, elements, begin, end in self._tensors:
+                inputs[spec.name] = array_from_bytes(check, spec, shape, elements, blobs[begin:end])
+        except SignatureMismatch:
+            return None
+        return inputs
 
 
 class RequestMemo:
@@ -122,39 +182,46 @@ class RequestMemo:
         """The plan of requests to (`name`, `version`) with the structure `key`."""
         return self._plans.get((name, version, key))
 
-    def remember(self, parsed: ParsedJson, check: SignatureCheck, decoded: DecodedRequest, binary_bytes: int) -> DecodedRequest:
+    def remember(self, parsed: ParsedJson, check: SignatureCheck, decoded: DecodedRequest, limits: Limits) -> DecodedRequest:
         """Plans requests with the structure of `parsed`, which `check` validated as `decoded`; returns it with its plan."""
-        if not 0 < len(parsed.key) <= KEY_BYTES or decoded.classifications or decoded.shared_outputs:
+        if len(parsed.key) > KEY_BYTES or decoded.classifications or decoded.shared_outputs:
             return decoded
+        plan: RequestPlan
+        if parsed.data:
+            listed = _listed(check, decoded.request)
+            if listed is None:
+                return decoded
+            plan = _ListPlan(check, parsed, decoded, listed, limits)
+        else:
+            binary = _binary(check, decoded.request, parsed.head["inputs"])
+            if binary is None:
+                return decoded
+            plan = _BinaryPlan(check, parsed, decoded, binary)
         request = decoded.request
-        tensors = _listed(check, request) if parsed.data else _binary(check, request, parsed.head["inputs"])
-        if tensors is None:
-            return decoded
-        plan = RequestPlan(check, decoded, tensors, binary_bytes, has_lists=bool(parsed.data))
         self._plans.put((request.model_name, request.model_version, parsed.key), plan)
         return decoded._replace(repeats=plan)
 
 
-def _listed(check: SignatureCheck, request: InferRequest) -> tuple[_Tensor, ...] | None:
-    """The inputs, whose elements are all in the JSON part. Strings have no plan: they may hold colons."""
-    tensors: list[_Tensor] = []
+def _listed(check: SignatureCheck, request: InferRequest) -> tuple[_Listed, ...] | None:
+    """The inputs, whose elements are all in the JSON part; None: one has strings, which may hold colons."""
+    tensors: list[_Listed] = []
     for name, array in request.inputs.items():
-        spec, count = check.inputs[name], element_count(array.shape)
-        if spec.datatype.is_bytes:
+        pack = packer(check.inputs[name].datatype, array.size)
+        if pack is None:
             return None
-        tensors.append(_Tensor(spec, array.shape, count, pack=packer(spec.datatype, count)))
+        tensors.append(_Listed(name, array.shape, array.dtype, pack))
     return tuple(tensors)
 
 
-def _binary(check: SignatureCheck, request: InferRequest, given: list[Mapping[str, Any]]) -> tuple[_Tensor, ...] | None:
+def _binary(check: SignatureCheck, request: InferRequest, given: list[Mapping[str, Any]]) -> tuple[_Binary, ...] | None:
     """The inputs, if each of them is binary."""
-    tensors: list[_Tensor] = []
+    tensors: list[_Binary] = []
     begin = 0
     for tensor, (name, array) in zip(given, request.inputs.items(), strict=True):
         size = tensor["parameters"].get("binary_data_size") if tensor.get("parameters") else None
         if size is None:
             return None
-        tensors.append(_Tensor(check.inputs[name], array.shape, element_count(array.shape), begin, begin + size))
+        tensors.append(_Binary(check.inputs[name], array.shape, array.size, begin, begin + size))
         begin += size
     return tuple(tensors)
 
