@@ -26,9 +26,9 @@ from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
 from stoker.server.protocols.adlik.predict import Predict as AdlikPredict
 from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.protocols.tfs.predict import Predict, Targets
 from stoker.server.web.v1 import HttpV1
 from tests.fakes.fake_engine import FakeEngine, FakeServable, simple

@@ -7,6 +7,7 @@ fields ignored. No reflection: a million numbers cost no more than a list of the
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,8 +15,10 @@ import orjson
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
-from stoker.server.codecs.tensor_proto import NUMBERS, TensorFields
+from stoker.server.codecs.tensor_plans import CONTENT, Elements, TensorPlan
+from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields
 from stoker.server.codecs.tensors import array_pieces
+from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 from stoker.server.pb.tensorflow.core.framework import types_pb2
@@ -31,10 +34,14 @@ _NUMBER_LENGTH: Final = 64
 def member(given: Mapping[str, Json], name: str) -> Json:
     """The field `name` (in snake_case) of a JSON object, also under its camelCase name; None where it is missing or null."""
     value = given.get(name)
-    if value is None and "_" in name:
-        first, *others = name.split("_")
-        value = given.get(first + "".join(part.capitalize() for part in others))
-    return value
+    return given.get(camel_case(name)) if value is None else value
+
+
+@cache
+def camel_case(name: str) -> str:
+    """The camelCase name of a field. REQUIRES: no client chose `name`."""
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
 
 
 def as_object(value: Json, path: str) -> Mapping[str, Json]:
@@ -176,6 +183,54 @@ def read_request(given: Json, url: ModelQuery, limits: Limits) -> PredictQuery:
         {name: _tensor(as_object(tensor, f"inputs.{name[:128]}"), f"inputs.{name[:128]}", limits) for name, tensor in inputs.items()},
         {name: _count(output, f"output_filter.{name[:128]}") for name, output in filters.items()},
     )
+
+
+#: The fields of TensorProto with elements, by their names in snake_case and camelCase.
+_ELEMENT_FIELDS: Final = {
+    spelling: name for name in (CONTENT, *sorted(set(VALUE_FIELDS.values()))) for spelling in (name, camel_case(name))
+}
+
+
+def take_elements(given: Json) -> tuple[bytes, dict[str, Elements]] | None:
+    """The structure of the parsed body `given`, and the elements of its inputs; None where a tensor has not exactly one field of them."""
+    inputs = given.get("inputs") if type(given) is dict else None
+    if type(inputs) is not dict:
+        return None
+    taken: dict[str, Elements] = {}
+    for name, tensor in inputs.items():
+        found = _ELEMENT_FIELDS.keys() & tensor.keys() if type(tensor) is dict else ()
+        if len(found) != 1:
+            return None
+        (spelling,) = found
+        taken[name] = Elements(spelling, tensor[spelling])
+    bare = {name: {key: value for key, value in tensor.items() if key not in _ELEMENT_FIELDS} for name, tensor in inputs.items()}
+    key = orjson.dumps({**given, "inputs": bare})
+    return key, {name: Elements(_ELEMENT_FIELDS[spelling], value) for name, (spelling, value) in taken.items()}
+
+
+def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: Mapping[str, Elements]) -> dict[str, Array] | None:
+    """The arrays of a body's elements; None where it must be decoded in full."""
+    arrays: dict[str, Array] = {}
+    for name, elements in taken.items():
+        array = _planned(plans[name], check, elements)
+        if array is None:
+            return None
+        arrays[name] = array
+    return arrays
+
+
+def _planned(plan: TensorPlan, check: SignatureCheck, elements: Elements) -> Array | None:
+    field, given = elements
+    if not given:
+        return None
+    try:
+        if field == CONTENT:
+            return plan.of_content(check, as_bytes(given, field))
+        if field != plan.field or type(given) is not list:
+            return None
+        return plan.of_numbers(given) if plan.pack is not None else plan.of_values([as_bytes(value, field) for value in given])
+    except InvalidRequest:
+        return None
 
 
 def print_response(response: PredictionResponse) -> bytes:

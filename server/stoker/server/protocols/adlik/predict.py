@@ -1,24 +1,26 @@
 """PredictService.predict over gRPC and REST, without a transport.
 
 Memory is reserved before a request is parsed. A small request is parsed at once; a larger one is first walked on the wire, and long work
-runs in a thread.
+runs in a thread. A request of a known structure (the message or the body without its elements) reuses its validated plan.
 
 Large outputs are serialised as bytes and not through a message: they are copied once instead of three times.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError
 from stoker.backends.api.wire import LENGTH, encoded_varint
+from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
 from stoker.server.codecs.strict_json import Json
+from stoker.server.codecs.tensor_plans import read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import NUMBERS, SMALL_BYTES, VALUE_FIELDS, TensorFields, split_predict_request
 from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, array_pieces
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferResponse, Via, run_while_borrowed
+from stoker.server.core.request import Array, InferRequest, InferResponse, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import predict_pb2
@@ -27,10 +29,12 @@ from stoker.server.protocols.adlik import json_codec
 from stoker.server.protocols.adlik.request import (
     ModelQuery,
     PredictionResponse,
+    PredictPlan,
     PredictQuery,
     PredictReader,
     ResponseOutput,
     make_response,
+    plan_of,
     read_spec,
 )
 
@@ -122,6 +126,8 @@ class Predict:
         self._engine = engine
         self._limits = limits
         self._reader = PredictReader(engine, limits)
+        #: By the message without its elements, or by the model of the URL and the body without them.
+        self._plans: BoundedCache[_Key, PredictPlan] = BoundedCache()
 
     async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
         """Handles a serialised PredictRequest; returns a serialised PredictResponse.
@@ -136,11 +142,22 @@ class Predict:
             if len(data) > SMALL_BYTES:
                 rest, contents, cost = split_predict_request(data, self._limits)
                 reservation.take(cost)
-            if len(rest) > self._limits.decode_inline_bytes:
-                query = await run_off_loop(_parsed, rest, contents)
-            else:
-                query = _parsed(rest, contents)
-            reply = await self._respond(query, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
+            arrival = _Arrival(len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
+            key: _Key | None = None
+            known: _Known | None = None
+            if len(rest) <= SMALL_BYTES and len(data) <= INLINE_RAW_BYTES:
+                message = _message(rest)
+                taken = take_elements(message.inputs, contents)
+                if taken is not None:
+                    key = message.SerializeToString()
+                    known = self._known(key, arrival, lambda plan: read_tensors(plan.tensors, plan.check, taken))
+            if known is None:
+                if len(rest) > self._limits.decode_inline_bytes:
+                    query = await run_off_loop(_parsed, rest, contents)
+                else:
+                    query = _parsed(rest, contents)
+                known = query, await self._request(query, arrival, key)
+            reply = await self._respond(*known, reservation)
             if _is_large(reply, self._limits):
                 return await run_off_loop(print_response, reply)
             return print_response(reply)
@@ -151,22 +168,47 @@ class Predict:
         Raises:
             ServingError: as `from_message`.
         """
-        is_long = size_bytes > self._limits.decode_inline_bytes
         # The bytes of base64 stand beside the text that they are read from.
         reservation.take(size_bytes)
-        if is_long:
-            query = await run_off_loop(json_codec.read_request, given, model, self._limits)
-        else:
-            query = json_codec.read_request(given, model, self._limits)
-        reply = await self._respond(query, size_bytes, None, reservation, Via.ADLIK_HTTP)
+        arrival = _Arrival(size_bytes, None, reservation, Via.ADLIK_HTTP)
+        key: _Key | None = None
+        known: _Known | None = None
+        is_long = size_bytes > self._limits.decode_inline_bytes
+        if not is_long and (structure := json_codec.take_elements(given)) is not None:
+            text, taken = structure
+            key = model, text
+            known = self._known(key, arrival, lambda plan: json_codec.read_tensors(plan.tensors, plan.check, taken))
+        if known is None:
+            if is_long:
+                query = await run_off_loop(json_codec.read_request, given, model, self._limits)
+            else:
+                query = json_codec.read_request(given, model, self._limits)
+            known = query, await self._request(query, arrival, key)
+        reply = await self._respond(*known, reservation)
         if _is_large(reply, self._limits):
             return await run_off_loop(json_codec.print_response, reply)
         return json_codec.print_response(reply)
 
-    async def _respond(
-        self, query: PredictQuery, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via
-    ) -> PredictionResponse:
+    def _known(self, key: "_Key", arrival: "_Arrival", read: Callable[[PredictPlan], dict[str, Array] | None]) -> "_Known | None":
+        """The request of the structure `key`, whose inputs `read` reads; None where it must be decoded in full."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return None
+        try:
+            target = self._reader.target(plan.query.model)
+            inputs = read(plan) if target.check is plan.check else None
+            if inputs is None:
+                return None
+            if plan.strings_cost:
+                arrival.reservation.take(plan.strings_cost)
+        except ServingError:
+            return None
+        return plan.query, plan.request(target, inputs, arrival.size_bytes, arrival.deadline_ns, arrival.via)
+
+    async def _request(self, query: PredictQuery, arrival: "_Arrival", key: "_Key | None") -> InferRequest:
+        """The validated request of `query`, whose structure is `key`; None: it is not to be kept."""
         engine, limits = self._engine, self._limits
+        size_bytes, deadline_ns, reservation, via = arrival
         try:
             target = self._reader.target(query.model)
             strings, grown_bytes = self._reader.reserve(target, query, reservation)
@@ -181,6 +223,12 @@ class Predict:
         except ServingError as error:
             engine.count_refused(query.model.name, query.model.version, error, via)
             raise
+        if key is not None and len(key if isinstance(key, bytes) else key[1]) <= KEY_BYTES:
+            self._plans.put(key, plan_of(query, target, request, limits))
+        return request
+
+    async def _respond(self, query: PredictQuery, request: InferRequest, reservation: Reservation) -> PredictionResponse:
+        engine, limits = self._engine, self._limits
         try:
             response = await engine.infer(request)
         except NotFound as error:
@@ -195,13 +243,30 @@ class Predict:
         return make_response(query.model, response, top, labels, limits)
 
 
-def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictQuery:
+#: What requests with the same plan have in common.
+_Key = bytes | tuple[ModelQuery, bytes]
+_Known = tuple[PredictQuery, InferRequest]
+
+
+class _Arrival(NamedTuple):
+    """A request's bytes, deadline, memory and protocol."""
+
+    size_bytes: int
+    deadline_ns: int | None
+    reservation: Reservation
+    via: Via
+
+
+def _message(rest: bytes) -> predict_pb2.PredictRequest:
     try:
-        message = predict_pb2.PredictRequest.FromString(rest)
+        return predict_pb2.PredictRequest.FromString(rest)
     except DecodeError:
         raise InvalidRequest("the request is not a valid PredictRequest message") from None
+
+
+def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictQuery:
     raws: dict[str, Raw] = dict(contents)
-    return read_request(message, raws)
+    return read_request(_message(rest), raws)
 
 
 def _classes(response: InferResponse, top: dict[str, int]) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensor_plans import TensorPlan, plan_tensors
 from stoker.server.codecs.tensor_proto import (
     NUMBERS,
     UNSAID,
@@ -274,6 +275,41 @@ class PredictTarget(NamedTuple):
     servable: Servable
     check: SignatureCheck
     received_ns: int
+
+
+class PredictPlan(NamedTuple):
+    """The meaning of requests of one structure.
+
+    Attributes:
+        query: Without its inputs.
+        check: What has validated the structure.
+        tensors: The inputs.
+        outputs: The outputs wanted.
+        rows: Of every input.
+        strings_cost: Memory that the strings take beside their own bytes.
+    """
+
+    query: PredictQuery
+    check: SignatureCheck
+    tensors: Mapping[str, TensorPlan]
+    outputs: tuple[str, ...]
+    rows: int
+    strings_cost: int
+
+    def request(self, target: PredictTarget, inputs: dict[str, Array], size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
+        """The engine's request with `inputs`, which have the shapes of the plan."""
+        return InferRequest(
+            self.query.model.name, inputs, self.outputs, self.check.signature, target.version, "", self.rows, deadline_ns, {},
+            target.received_ns, size_bytes, via, servable=target.servable,
+        )  # fmt: skip
+
+
+def plan_of(query: PredictQuery, target: PredictTarget, request: InferRequest, limits: Limits) -> PredictPlan:
+    """The plan of `request`, which `query` describes."""
+    strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
+    tensors = plan_tensors(target.check, request.inputs)
+    bare = query._replace(inputs={})
+    return PredictPlan(bare, target.check, tensors, request.output_names, request.rows, strings_cost(strings, limits))
 
 
 class PredictReader:

@@ -60,7 +60,7 @@ def of_body(settings: AdlikSettings, given: Json) -> Dialect:
     inputs = given.get("inputs")
     if not inputs:
         return preferred
-    if isinstance(inputs, dict) and all(_is_tensor(value) for value in inputs.values()):
+    if isinstance(inputs, dict) and all(map(_is_tensor, inputs.values())):
         return Dialect.ADLIK
     return Dialect.TFS
 

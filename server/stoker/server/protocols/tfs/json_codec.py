@@ -21,6 +21,7 @@ from stoker.backends.api.errors import InvalidRequest, Unsupported
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.strict_json import Json, parse_tensor_json
+from stoker.server.codecs.tensor_plans import TensorPlan, flat_elements, nested_dims
 from stoker.server.codecs.tensor_proto import type_name
 from stoker.server.codecs.tensors import object_array
 from stoker.server.codecs.validation import SignatureCheck
@@ -269,6 +270,57 @@ def arrays(body: PredictBody, check: SignatureCheck) -> dict[str, Array]:
         check.count_elements(spec, spec.datatype.value, nested.shape)
         found[name] = flat.reshape(nested.shape)
     return found
+
+
+class Layout(NamedTuple):
+    """The structure of a body, and its values by input. Equal forms and dims have equal meaning.
+
+    Attributes:
+        form: How the body holds its tensors.
+        dims: Of each of the model's inputs, as far as the first list of each level shows them; None: the input is absent.
+        values: By input.
+    """
+
+    form: Form
+    dims: tuple[tuple[int, ...] | None, ...]
+    values: Mapping[str, Json]
+
+
+def layout_of(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> Layout | None:
+    """The structure of `body` for a model with `inputs`; None where it is unusual or wrong."""
+    form, given = Form.COLUMN, body.get(INPUTS)
+    if INSTANCES in body:
+        form, given = Form.ROW, body[INSTANCES]
+        if INPUTS in body or type(given) is not list or not given:
+            return None
+        first = given[0]
+        if type(first) is dict:
+            names = first.keys()
+            if not names <= inputs.keys() or any(type(row) is not dict or row.keys() != names for row in given[1:]):
+                return None
+            given = {name: [row[name] for row in given] for name in first}
+    if type(given) is not dict:
+        if len(inputs) != 1 or (INPUTS not in body and form is Form.COLUMN):
+            return None
+        given = dict.fromkeys(inputs, given)
+    return Layout(form, tuple([nested_dims(given[name]) if name in given else None for name in inputs]), given)
+
+
+def planned_array(plan: TensorPlan, value: Json) -> Array | None:
+    """The array of `value`, whose dims are those of `plan`; None where it must be judged in full."""
+    elements = flat_elements(value, plan.shape)
+    if elements is None:
+        return None
+    kinds = set(map(type, elements))
+    datatype = plan.spec.datatype
+    if datatype not in _FLOATS:
+        return plan.of_values(elements) if kinds <= plan.kinds and plan.pack is not None else None
+    if kinds == {float} and datatype is not DataType.FP16:
+        return plan.of_values(elements)
+    if not kinds <= {int, float}:
+        return None
+    array, wrong = float_array(elements, kinds, datatype)
+    return array.reshape(plan.shape) if wrong is None else None
 
 
 def _rows(instances: list[Json], inputs: Mapping[str, TensorSpec]) -> dict[str, Nested]:

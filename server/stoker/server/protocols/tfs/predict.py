@@ -1,7 +1,7 @@
 """Predict: PredictRequest messages to validated requests, responses to serialised PredictResponse messages.
 
 Memory is reserved before a message is parsed. A small request is parsed at once; a larger one is first walked on the wire, and long work
-runs in a thread.
+runs in a thread. A request of a known structure (the message without its elements) reuses its validated plan.
 
 A TensorProto holds raw bytes (`tensor_content`) or typed values, of which the last one stands for all missing ones. Responses hold typed
 values, as TensorFlow Serving's do, because clients read `float_val` only. Packed floats and booleans on the wire are the array's own bytes,
@@ -19,6 +19,8 @@ from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError, U
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
+from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
+from stoker.server.codecs.tensor_plans import TensorPlan, plan_tensors, read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import (
     NUMBERS,
     SMALL_BYTES,
@@ -129,6 +131,41 @@ def wanted_outputs(check: SignatureCheck, wanted: tuple[str, ...]) -> tuple[str,
             raise InvalidRequest(f"duplicate output tensor alias: {name[:128]}")
         seen.add(name)
     return wanted or check.default_outputs
+
+
+class PredictPlan(NamedTuple):
+    """The meaning of requests of one structure.
+
+    Attributes:
+        query: The model, version and signature as the requests name them.
+        check: What has validated the structure.
+        tensors: The inputs.
+        outputs: The outputs wanted.
+        rows: Of every input.
+        strings_cost: Memory that the strings take beside their own bytes.
+    """
+
+    query: ModelQuery
+    check: SignatureCheck
+    tensors: Mapping[str, TensorPlan]
+    outputs: tuple[str, ...]
+    rows: int
+    strings_cost: int
+
+    def request(self, target: Target, inputs: dict[str, Array], *, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
+        """The engine's request with `inputs`, which have the shapes of the plan."""
+        query = target.query
+        return InferRequest(
+            query.name, inputs, self.outputs, self.check.signature, query.version, "", self.rows, deadline_ns, {}, target.received_ns,
+            size_bytes, via, servable=target.servable,
+        )  # fmt: skip
+
+
+def plan_of(query: ModelQuery, target: Target, request: InferRequest, limits: Limits) -> PredictPlan:
+    """The plan of `request`, which `query` addresses."""
+    strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
+    tensors = plan_tensors(target.check, request.inputs)
+    return PredictPlan(query, target.check, tensors, request.output_names, request.rows, strings_cost(strings, limits))
 
 
 def infer_request(
@@ -264,6 +301,7 @@ class Predict:
         self._engine = engine
         self._limits = limits
         self._targets = targets
+        self._plans: BoundedCache[bytes, PredictPlan] = BoundedCache()
 
     async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
         """Handles a serialised PredictRequest; returns a serialised PredictResponse.
@@ -282,12 +320,52 @@ class Predict:
                 message = await run_off_loop(_parsed, rest)
             else:
                 message = _parsed(rest)
-            query = read_spec(message.model_spec)
-            request = await self._request(message, contents, query, len(data), deadline_ns, reservation)
+            key = b""
+            known: tuple[ModelQuery, InferRequest] | None = None
+            if len(rest) <= SMALL_BYTES and len(data) <= INLINE_RAW_BYTES:
+                key, known = self._known(message, contents, len(data), deadline_ns, reservation)
+                if known is None:
+                    # Its elements were taken out.
+                    message = _parsed(rest)
+            if known is None:
+                query = read_spec(message.model_spec)
+                request = await self._request(message, contents, query, len(data), deadline_ns, reservation, key)
+            else:
+                query, request = known
             response = await self._engine.infer(request)
             if is_large(response, self._limits):
                 return await run_off_loop(print_response, response, query)
             return print_response(response, query)
+
+    def _known(
+        self,
+        message: predict_pb2.PredictRequest,
+        contents: Mapping[str, memoryview],
+        size_bytes: int,
+        deadline_ns: int | None,
+        reservation: Reservation,
+    ) -> tuple[bytes, tuple[ModelQuery, InferRequest] | None]:
+        """The structure of `message` (empty: none), and what it asks for; None where it must be decoded in full.
+
+        The elements of `message` are taken out.
+        """
+        taken = take_elements(message.inputs, contents)
+        if taken is None:
+            return b"", None
+        key = message.SerializeToString()
+        plan = self._plans.get(key)
+        if plan is None:
+            return key, None
+        try:
+            target = self._targets.find(plan.query)
+            inputs = read_tensors(plan.tensors, target.check, taken) if target.check is plan.check else None
+            if inputs is None:
+                return key, None
+            if plan.strings_cost:
+                reservation.take(plan.strings_cost)
+        except ServingError:
+            return key, None
+        return key, (plan.query, plan.request(target, inputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC))
 
     async def _request(
         self,
@@ -297,6 +375,7 @@ class Predict:
         size_bytes: int,
         deadline_ns: int | None,
         reservation: Reservation,
+        key: bytes,
     ) -> InferRequest:
         try:
             target = self._targets.find(query)
@@ -310,7 +389,10 @@ class Predict:
                 inputs = await run_while_borrowed(target.servable, _arrays, target, fields)
             else:
                 inputs = _arrays(target, fields)
-            return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
+            request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
+            if 0 < len(key) <= KEY_BYTES:
+                self._plans.put(key, plan_of(query, target, request, self._limits))
+            return request
         except ServingError as error:
             self._engine.count_refused(query.name, query.version, error, Via.TFS_GRPC)
             raise

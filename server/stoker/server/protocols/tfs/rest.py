@@ -7,11 +7,12 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import InvalidRequest, ServingError
+from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensors import strings_cost
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferRequest, Via, run_while_borrowed
+from stoker.server.core.request import Array, InferRequest, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
@@ -20,6 +21,8 @@ from stoker.server.protocols.tfs.json_codec import (
     Form,
     arrays,
     as_object,
+    layout_of,
+    planned_array,
     print_classes,
     print_numbers,
     print_predictions,
@@ -27,7 +30,7 @@ from stoker.server.protocols.tfs.json_codec import (
     signature_name,
 )
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery
-from stoker.server.protocols.tfs.predict import Target, infer_request, is_large
+from stoker.server.protocols.tfs.predict import PredictPlan, Target, infer_request, is_large, plan_of
 from stoker.server.protocols.tfs.service import SIGNATURE_DEF, TfsService
 
 
@@ -38,6 +41,8 @@ class TfsRest:
         self._engine = engine
         self._limits = limits
         self._service = service
+        #: By model, version, form and the dims of all inputs.
+        self._plans: BoundedCache[tuple[str, int | None, Form, tuple[tuple[int, ...] | None, ...]], PredictPlan] = BoundedCache()
 
     async def predict(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Handles `:predict`, whose body is `given` (`size_bytes` as text).
@@ -55,11 +60,12 @@ class TfsRest:
             if query.signature_name not in ("", DEFAULT_SIGNATURE):
                 raise InvalidRequest(f'Serving signature name: "{query.signature_name[:128]}" not found in signature def')
             if is_long:
-                form, request = await run_while_borrowed(target.servable, _request, target, body, size_bytes, self._limits)
+                form, request = await run_while_borrowed(target.servable, _request, target, body, size_bytes)
             else:
-                form, request = _request(target, body, size_bytes, self._limits)
-            strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
-            reservation.take(strings_cost(strings, self._limits))
+                form, request = self._request(target, body, size_bytes)
+            strings = sum([array.size for array in request.inputs.values() if array.dtype.kind == "O"])
+            if strings:
+                reservation.take(strings_cost(strings, self._limits))
         except ServingError as error:
             self._engine.count_refused(query.name, query.version, error, Via.TFS_HTTP)
             raise
@@ -67,6 +73,26 @@ class TfsRest:
         if is_large(response, self._limits):
             return await run_off_loop(print_predictions, response, form)
         return print_predictions(response, form)
+
+    def _request(self, target: Target, body: dict[str, Any], size_bytes: int) -> tuple[Form, InferRequest]:
+        """As `_request`; a body of a known structure reuses its validated plan."""
+        layout = layout_of(body, target.check.inputs)
+        if layout is None:
+            return _request(target, body, size_bytes)
+        key = (target.query.name, target.query.version, layout.form, layout.dims)
+        plan = self._plans.get(key)
+        if plan is not None and plan.check is target.check:
+            inputs: dict[str, Array] = {}
+            for name, tensor in plan.tensors.items():
+                array = planned_array(tensor, layout.values[name])
+                if array is None:
+                    break
+                inputs[name] = array
+            else:
+                return layout.form, plan.request(target, inputs, size_bytes=size_bytes, deadline_ns=None, via=Via.TFS_HTTP)
+        form, request = _request(target, body, size_bytes)
+        self._plans.put(key, plan_of(target.query, target, request, self._limits))
+        return form, request
 
     async def classify(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Handles `:classify`.
@@ -113,7 +139,7 @@ class TfsRest:
         return orjson.dumps(_plain(self._service.status(query)))
 
 
-def _request(target: Target, body: dict[str, Any], size_bytes: int, limits: Limits) -> tuple[Form, InferRequest]:
+def _request(target: Target, body: dict[str, Any], size_bytes: int) -> tuple[Form, InferRequest]:
     read = read_predict(body, target.check.inputs)
     target.check.input_count(len(read.tensors))
     inputs = arrays(read, target.check)

@@ -1,0 +1,156 @@
+"""Plans of inputs: how to read the elements of a tensor whose name, datatype and shape were validated in an earlier request.
+
+A plan reads what is certain to be valid. It never says what is wrong: it returns None, and the request is decoded in full.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS
+from stoker.server.codecs.tensors import UNPACKABLE, Packer, Raw, array_from_bytes, object_array, packer
+from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
+from stoker.server.core.request import Array
+
+#: The field of TensorProto with raw bytes; every other one has values of one type.
+CONTENT: Final = "tensor_content"
+_FIELDS: Final[Mapping[int, str]] = {NUMBERS[datatype]: field for datatype, field in VALUE_FIELDS.items()}
+_VALUES: Final = frozenset(VALUE_FIELDS.values())
+_HALVES: Final = frozenset({DataType.FP16, DataType.BF16})
+_INTEGERS, _REALS, _BOOLEANS = frozenset({int}), frozenset({int, float}), frozenset({bool})
+
+
+class Elements(NamedTuple):
+    """The elements that were taken out of a TensorProto: bytes if `field` is `CONTENT`, else a list."""
+
+    field: str
+    given: Any
+
+
+class TensorPlan(NamedTuple):
+    """One input.
+
+    Attributes:
+        spec: Of the input.
+        shape: With rows, where the model is batched.
+        elements: How many.
+        field: Where TensorProto has values of this type.
+        pack: Makes the elements' bytes of their values; None: they are strings.
+        kinds: The types of values in JSON.
+    """
+
+    spec: TensorSpec
+    shape: tuple[int, ...]
+    elements: int
+    field: str
+    pack: Packer | None
+    kinds: frozenset[type]
+
+    def read(self, check: SignatureCheck, elements: Elements) -> Array | None:
+        """The array of `elements` of a message, which have the type of their field."""
+        field, given = elements
+        if field == CONTENT:
+            return self.of_content(check, given)
+        # Without any value the tensor has none of its own type.
+        return self.of_values(given) if given and field == self.field else None
+
+    def of_content(self, check: SignatureCheck, content: Raw) -> Array | None:
+        """The array of raw bytes."""
+        if self.pack is None:
+            return None
+        try:
+            return array_from_bytes(check, self.spec, self.shape, self.elements, content)
+        except SignatureMismatch:
+            return None
+
+    def of_values(self, values: list[Any]) -> Array | None:
+        """The array of values that have the type of the input's field."""
+        if self.pack is None:
+            return object_array(values, self.shape) if len(values) == self.elements else None
+        try:
+            array: Array = np.ndarray(self.shape, self.spec.datatype.numpy, self.pack(*values))
+        except UNPACKABLE:
+            return None
+        return array
+
+    def of_numbers(self, values: list[Any]) -> Array | None:
+        """The array of values in JSON, which may have any type."""
+        return self.of_values(values) if self.pack is not None and self.kinds.issuperset(map(type, values)) else None
+
+
+def plan_tensors(check: SignatureCheck, arrays: Mapping[str, Array]) -> dict[str, TensorPlan]:
+    """The plans of a request's inputs, which `check` has validated."""
+    return {name: _plan(check.inputs[name], array) for name, array in arrays.items()}
+
+
+def _plan(spec: TensorSpec, array: Array) -> TensorPlan:
+    datatype = spec.datatype
+    pack = packer(DataType.UINT16 if datatype in _HALVES else datatype, array.size)
+    kinds = _BOOLEANS if datatype is DataType.BOOL else _REALS if datatype in (DataType.FP32, DataType.FP64) else _INTEGERS
+    return TensorPlan(spec, array.shape, array.size, VALUE_FIELDS[datatype], pack, kinds)
+
+
+def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: Mapping[str, Elements]) -> dict[str, Array] | None:
+    """The arrays of a message's elements; None where it must be decoded in full."""
+    arrays: dict[str, Array] = {}
+    for name, elements in taken.items():
+        array = plans[name].read(check, elements)
+        if array is None:
+            return None
+        arrays[name] = array
+    return arrays
+
+
+def take_elements(inputs: MutableMapping[str, Any], contents: Mapping[str, Raw]) -> dict[str, Elements] | None:
+    """Takes the elements out of the TensorProtos of `inputs`; those of `contents` were cut out before.
+
+    None: a tensor has neither a datatype nor one field of values. The messages are changed even then.
+    """
+    taken: dict[str, Elements] = {}
+    for name in inputs:
+        tensor = inputs[name]
+        content = contents.get(name) or tensor.tensor_content
+        if content:
+            tensor.tensor_content = b""
+            taken[name] = Elements(CONTENT, content)
+            continue
+        field = _FIELDS.get(tensor.dtype)
+        if field is None:
+            fields = [each.name for each, _ in tensor.ListFields() if each.name in _VALUES]
+            if len(fields) != 1:
+                return None
+            field = fields[0]
+        values = getattr(tensor, field)
+        taken[name] = Elements(field, list(values))
+        del values[:]
+    return taken
+
+
+def nested_dims(value: Any) -> tuple[int, ...]:
+    """The lengths of the nested lists of `value`, by the first list of each level."""
+    dims: list[int] = []
+    while type(value) is list:
+        dims.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(dims)
+
+
+def flat_elements(value: Any, dims: tuple[int, ...]) -> list[Any] | None:
+    """The elements of `value`, whose `nested_dims` are `dims`; None where a list has another length, or stands beside elements."""
+    if not dims:
+        return [value]
+    elements: list[Any] = value
+    for size in dims[1:]:
+        if len(elements) == 1:
+            elements = elements[0]
+        elif set(map(type, elements)) == {list} and set(map(len, elements)) == {size}:
+            elements = list(chain.from_iterable(elements))
+        else:
+            return None
+    return elements
