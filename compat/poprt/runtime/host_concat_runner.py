@@ -73,7 +73,7 @@ class HostConcatRunner(ModelRunner):
         config = config or HostConcatRunnerConfig()
         if config.is_batching:
             raise ApplicationRuntimeError("batching_dim cannot be used with joined inputs: their stream has no dimension that may grow")
-        executable = source if isinstance(source, Executable) else Executable(source, check_package_hash=config.check_package_hash)
+        executable = Executable.of(source, check_package_hash=config.check_package_hash)
         given = config.host_concat_config if isinstance(config, HostConcatRunnerConfig) else {}
         self._joined = {each.tensor_name: each for each in (given.values() or _noted(executable))}
         for name, each in self._joined.items():

@@ -146,7 +146,7 @@ class PackRunner(ModelRunner):
         if not isinstance(config, PackRunnerConfig):
             raise ValueError(f"a PackRunner takes a PackRunnerConfig, not a {type(config).__name__}")
         config.check()
-        executable = source if isinstance(source, Executable) else Executable(source, check_package_hash=config.check_package_hash)
+        executable = Executable.of(source, check_package_hash=config.check_package_hash)
         self.layout = PackLayout.of(executable, config)
         super().__init__(executable, config, device=device, device_manager=device_manager)
         self._inputs = {desc.name: desc for desc in super().get_execute_inputs()}

@@ -138,7 +138,7 @@ class Runner:
     ) -> None:
         """Makes the runner; takes and raises what its constructor does."""
         config = config or RuntimeConfig()
-        executable = source if isinstance(source, Executable) else Executable(source, check_package_hash=config.check_package_hash)
+        executable = Executable.of(source, check_package_hash=config.check_package_hash)
         kind = next(RUNNERS[each] for each in type(config).__mro__ if each in RUNNERS)
         if kind is ModelRunner and executable.index_anchor is not None:
             kind = ModelFusionRunner

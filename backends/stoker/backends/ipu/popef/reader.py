@@ -7,7 +7,6 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from stoker.backends.containers.framing import RecordHeader
 from stoker.backends.containers.record import ByteSource, Record
 from stoker.backends.containers.record import walk as walk_records
 from stoker.backends.ipu.popef.layout import MAX_METADATA_BYTES, POPEF
@@ -16,73 +15,23 @@ from stoker.backends.ipu.popef.schema import BlobType, Metadata, PopefError, Ten
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Record):
     """A blob whose header and info have been read; its content is read, and checked, when asked for.
 
     Attributes:
-        record: Where it lies, and what its header says.
-        info: Its name and what it belongs to.
+        parsed_info: Its name and what it belongs to.
     """
 
-    record: Record
-    info: BlobInfo
+    parsed_info: BlobInfo
 
     @property
     def type(self) -> BlobType:
         """The kind of the content."""
-        return BlobType(self.record.header.kind)
-
-    @property
-    def header(self) -> RecordHeader:
-        """Its sizes and checksums."""
-        return self.record.header
-
-    @property
-    def source(self) -> ByteSource:
-        """Where its bytes are."""
-        return self.record.source
-
-    @property
-    def index(self) -> int:
-        """Which of the file's blobs, from 0."""
-        return self.record.index
-
-    @property
-    def offset(self) -> int:
-        """Byte of the file where its header begins."""
-        return self.record.offset
+        return BlobType(self.header.kind)
 
     def error(self, reason: str, offset: int | None = None) -> PopefError:
         """An error of this blob, at its content by default."""
-        return cast("PopefError", self.record.error(reason, offset))
-
-    def data(self) -> bytes:
-        """The whole content, decompressed and checked.
-
-        Raises:
-            PopefError: The content is not what its header says; names blob and offset.
-        """
-        return self.record.data()
-
-    def open(self) -> BinaryIO:
-        """The content as a stream; reading its end checks it."""
-        return self.record.open()
-
-    def verify(self) -> None:
-        """Reads the content through, keeping none of it.
-
-        Raises:
-            PopefError: The content is not what its header says; names blob and offset.
-        """
-        self.record.verify()
-
-    def stored_chunks(self) -> Iterator[bytes]:
-        """The content as it is in the file, its checksum compared at the end.
-
-        Raises:
-            PopefError: The checksum is another; names blob and offset.
-        """
-        return self.record.stored_chunks()
+        return cast("PopefError", Record.error(self, reason, offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +43,12 @@ class BlobReader:
     @property
     def name(self) -> str:
         """Its own name."""
-        return self.blob.info.name
+        return self.blob.parsed_info.name
 
     @property
     def executable(self) -> str:
         """Name of the executable it belongs to; empty where that is not said."""
-        return self.blob.info.executable
+        return self.blob.parsed_info.executable
 
     @property
     def size_in_bytes(self) -> int:
@@ -140,8 +89,8 @@ class TensorReader(BlobReader):
     @property
     def info(self) -> TensorDataInfo:
         """Name, shape and type."""
-        assert self.blob.info.tensor_info is not None  # the walk refused a blob without
-        return TensorDataInfo(self.name, self.blob.info.tensor_info)
+        assert self.blob.parsed_info.tensor_info is not None  # the walk refused a blob without
+        return TensorDataInfo(self.name, self.blob.parsed_info.tensor_info)
 
     def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
         """The values, read-only, in the shape and type that `info` says (8-bit floats as their codes in uint8).
@@ -159,7 +108,7 @@ class FeedReader(TensorReader):
 
     def __len__(self) -> int:
         """How many samples there are."""
-        return self.blob.info.samples
+        return self.blob.parsed_info.samples
 
     def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
         """All samples, read-only, along a new first axis.
@@ -241,7 +190,7 @@ class Reader:
         seen = dict(self._seen)
         metadata_bytes = 0
         for blob in walk(source):
-            key = (blob.type, blob.info.executable, blob.info.name)
+            key = (blob.type, blob.parsed_info.executable, blob.parsed_info.name)
             if key in seen:
                 other = seen[key]
                 raise blob.error(f"the same blob is in {other.source.path} at offset {other.offset} already", blob.offset)
@@ -269,7 +218,7 @@ def walk(source: ByteSource) -> Iterator[Blob]:
             info.check(BlobType(record.header.kind), record.header.content_bytes)
         except PopefError as error:
             raise record.error(error.reason, record.offset) from error
-        yield Blob(record, info)
+        yield Blob(record.source, record.framing, record.index, record.offset, record.header, record.info, info)
 
 
 def _read_metadata(blob: Blob) -> Metadata:
@@ -279,6 +228,6 @@ def _read_metadata(blob: Blob) -> Metadata:
         if error.blob:
             raise
         raise blob.error(error.reason) from error
-    if metadata.executable != blob.info.executable:
-        raise blob.error(f"the metadata are of executable {metadata.executable!r}, the blob is of {blob.info.executable!r}")
+    if metadata.executable != blob.parsed_info.executable:
+        raise blob.error(f"the metadata are of executable {metadata.executable!r}, the blob is of {blob.parsed_info.executable!r}")
     return metadata

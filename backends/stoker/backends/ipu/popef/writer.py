@@ -231,9 +231,9 @@ class Writer:
         Raises:
             PopefError: It is damaged, its name is taken here, or another blob is open.
         """
-        key = self._admit(blob.type, blob.info)
+        key = self._admit(blob.type, blob.parsed_info)
         at = self._row.offset + HEADER_BYTES
-        for piece in (blob.info.serialized(), *blob.stored_chunks()):
+        for piece in (blob.parsed_info.serialized(), *blob.stored_chunks()):
             self._row.put(at, piece)
             at += len(piece)
         self._row.complete(blob.header)

@@ -95,6 +95,11 @@ class Executable:
         refuse_contradictions(self.program, self.metadata)
         self.index_anchor = self._index_anchor()
 
+    @classmethod
+    def of(cls, source: "Executable | Source", *, check_package_hash: bool) -> "Executable":
+        """`source` itself where it is an executable, else what is read from it."""
+        return source if isinstance(source, Executable) else cls(source, check_package_hash=check_package_hash)
+
     @property
     def name(self) -> str:
         """Of the executable blob."""

@@ -72,9 +72,7 @@ class ModelRunner:
         """
         self.config = config or RuntimeConfig()
         self.config.check()
-        self.executable = (
-            source if isinstance(source, Executable) else Executable(source, check_package_hash=self.config.check_package_hash)
-        )
+        self.executable = Executable.of(source, check_package_hash=self.config.check_package_hash)
         self._io = RunnerIo(self.executable, self.config.frozen_inputs)
         self._waiters = Waiters()
         self._batcher: DynamicBatcher | None = None

@@ -91,9 +91,7 @@ class Session:
             ApplicationRuntimeError: no device fits, `device` does not, or the program cannot be prepared.
         """
         self.config = config or SessionConfig()
-        self.executable = (
-            source if isinstance(source, Executable) else Executable(source, check_package_hash=self.config.check_package_hash)
-        )
+        self.executable = Executable.of(source, check_package_hash=self.config.check_package_hash)
         manager = device_manager or (DeviceManager(device.system) if device else DeviceManager())
         self._manager = manager
         self._device = device
