@@ -7,7 +7,6 @@ import pytest
 
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes import get_pass
-from stoker.compiler.passes.fusion.attention import FusedAttention, PreScale
 from stoker.compiler.passes.layout.weights import AttentionPadding
 from stoker.compiler.passes.matching.attention import find_attentions
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
@@ -41,7 +40,7 @@ def attention(scores: str = SCORES["hugging face"], *, value: str = "x", outputs
 @pytest.mark.parametrize("scores", SCORES)
 def test_query_key_and_value_share_one_product(scores):
     model = attention(SCORES[scores])
-    fused = FusedAttention()(model)
+    fused = get_pass("fused_attention")(model)
     assert (op_types(fused).count("MatMul"), op_types(fused).count("Split")) == (3, 1)
     assert op_types(fused)[:3] == ["MatMul", "Add", "Split"]
     assert_valid(fused)
@@ -53,27 +52,27 @@ def test_biases_behind_reshapes_stay_behind_the_split():
     for name in "qkv":
         body = body.replace(f"Add(p{name}, b{name})", f"Identity(p{name})").replace(f"Add(b{name}, p{name})", f"Identity(p{name})")
     model = attention(body=body)
-    fused = FusedAttention()(model)
+    fused = get_pass("fused_attention")(model)
     assert op_types(fused)[:2] == ["MatMul", "Split"]
     assert_same_results(model, fused, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("model", [attention(value="z"), attention(outputs=", float[2,2,3,3] p"), attention(outputs=", float[2,2,3,3] s")])
 def test_other_inputs_or_readers_prevent_the_merge_of_projections(model):
-    assert op_types(FusedAttention()(model)) == op_types(model)
+    assert op_types(get_pass("fused_attention")(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("scores", SCORES)
 def test_scale_is_folded_into_the_weights_of_the_query(scores):
     model = attention(SCORES[scores])
-    scaled = PreScale()(model)
+    scaled = get_pass("pre_scale")(model)
     assert not {"Mul", "Div"} & set(op_types(scaled))
     assert_valid(scaled)
     assert_same_results(model, scaled, rtol=1e-4, atol=1e-5)
 
 
 def test_shared_weights_let_the_query_itself_be_scaled():
-    model = PreScale()(FusedAttention()(attention()))
+    model = get_pass("pre_scale")(get_pass("fused_attention")(attention()))
     assert op_types(model).count("Mul") == 1
     assert "Div" not in op_types(model)
     assert_same_results(attention(), model, rtol=1e-4, atol=1e-5)
@@ -81,7 +80,7 @@ def test_shared_weights_let_the_query_itself_be_scaled():
 
 def test_scale_of_the_mask_too_is_kept():
     model = attention("s = MatMul(q, k) a = Add(s, mask) m = Div(a, root)")
-    assert op_types(PreScale()(model)) == op_types(model)
+    assert op_types(get_pass("pre_scale")(model)) == op_types(model)
 
 
 def test_sums_are_padded_with_zeros_and_keep_their_shapes():

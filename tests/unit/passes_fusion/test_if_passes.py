@@ -5,7 +5,6 @@ import onnx
 import pytest
 
 from stoker.compiler.passes import get_pass
-from stoker.compiler.passes.fusion.conditionals import MergeIfWithSameCond, MergeVariantIf
 from tests.fakes.graphs import as_proto, assert_same_results, assert_valid, op_types, parse
 
 X = np.linspace(-2, 2, 4, dtype=np.float32)
@@ -33,14 +32,14 @@ TWO = f"""g (bool p, float[4] x) => (float[4] y, float[4] z) {{
 
 def test_ifs_on_one_condition_become_one():
     model = parse(TWO.replace("Sqrt(b)", "Sqrt(x)"), {"k": np.float32(3)})
-    merged = MergeIfWithSameCond()(model)
+    merged = get_pass("merge_if_with_same_cond")(model)
     assert op_types(merged).count("If") == 1
     assert_same_for_both_choices(model, merged)
 
 
 def test_if_that_needs_the_result_of_another_is_not_merged():
     model = parse(TWO, {"k": np.float32(3)})
-    merged = MergeIfWithSameCond()(model)
+    merged = get_pass("merge_if_with_same_cond")(model)
     assert op_types(merged) == op_types(model)
 
 
@@ -52,7 +51,7 @@ def test_three_ifs_with_initialisers_in_branches_are_merged():
     model = parse(text + " }")
     for index, node in enumerate(model.graph.node):
         node.attribute[0].g.initializer.append(onnx.numpy_helper.from_array(np.full(4, index + 1, np.float32), "w"))
-    merged = MergeIfWithSameCond()(model)
+    merged = get_pass("merge_if_with_same_cond")(model)
     assert op_types(merged) == ["If", "Mul", "Sub", "Add", "Neg", "Neg", "Neg"]
     assert_same_for_both_choices(model, merged)
 
@@ -60,7 +59,7 @@ def test_three_ifs_with_initialisers_in_branches_are_merged():
 def test_ifs_on_different_conditions_are_not_merged():
     text = TWO.replace("Sqrt(b)", "Sqrt(x)").replace("c = If (p)", "q = Not(p) c = If (q)")
     model = parse(text, {"k": np.float32(3)})
-    assert op_types(MergeIfWithSameCond()(model)).count("If") == 2
+    assert op_types(get_pass("merge_if_with_same_cond")(model)).count("If") == 2
 
 
 def test_node_read_by_one_branch_moves_into_it():
@@ -69,7 +68,7 @@ def test_node_read_by_one_branch_moves_into_it():
       y = If (p) <{branch("then_branch", "r = Add(b, c)", "r")}, {branch("else_branch", "r = Exp(c)", "r")}>
     }}"""
     model = parse(text)
-    sunk = MergeVariantIf()(model)
+    sunk = get_pass("merge_variant_if")(model)
     assert [node.op_type for node in as_proto(sunk).graph.node] == ["Neg", "If"]
     assert op_types(sunk) == ["Neg", "If", "Abs", "Sqrt", "Add", "Exp"]
     assert_same_for_both_choices(model, sunk)
@@ -81,7 +80,7 @@ def test_node_with_other_readers_or_an_output_is_kept_outside():
       y = If (p) <{branch("then_branch", "r = Add(b, a)", "r")}, {branch("else_branch", "r = Exp(x)", "r")}>
     }}"""
     model = parse(text)
-    assert op_types(MergeVariantIf()(model)) == op_types(model)
+    assert op_types(get_pass("merge_variant_if")(model)) == op_types(model)
 
 
 SELECT = """g (bool{dims} p, float[4] x) => ({kind} y) {{

@@ -5,7 +5,8 @@ import onnx
 import pytest
 
 from stoker.compiler.errors import OptionError, PassError
-from stoker.compiler.passes.fusion.merging import MergeMatmul, MergeMatmulAdd, MergeMoE, MergeMultiSlice
+from stoker.compiler.passes import get_pass
+from stoker.compiler.passes.fusion.merging import MergeMatmul, MergeMatmulAdd, MergeMoE
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 RANDOM = np.random.default_rng(7)
@@ -42,7 +43,7 @@ def test_slices_that_partition_a_tensor_become_a_split(body, ops):
     outputs = ", ".join(f"float[N,M] {name}r" for name in "abc" if f"{name} = " in body)
     body += " " + " ".join(f"{name}r = Relu({name})" for name in "abc" if f"{name} = " in body)
     model = named(f"g (float[4,5] x) => ({outputs}) {{ {body} }}", BOUNDS)
-    merged = MergeMultiSlice()(model)
+    merged = get_pass("merge_multi_slice")(model)
     assert [op for op in op_types(merged) if op != "Relu"] == ops
     assert_valid(merged)
     assert_same_results(model, merged, rtol=0, atol=0)
@@ -50,7 +51,7 @@ def test_slices_that_partition_a_tensor_become_a_split(body, ops):
 
 def test_slice_that_is_an_output_keeps_its_name():
     model = named("g (float[4,5] x) => (float[4,2] a, float[4,3] b) { a = Slice(x, zero, two, last) b = Slice(x, two, far, last) }", BOUNDS)
-    merged = MergeMultiSlice()(model)
+    merged = get_pass("merge_multi_slice")(model)
     assert op_types(merged) == ["Split"]
     assert_same_results(model, merged, rtol=0, atol=0)
 

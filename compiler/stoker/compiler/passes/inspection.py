@@ -14,7 +14,7 @@ from rich.table import Table
 from stoker.compiler.check import OutputError, compare_models, error_table
 from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, Unsupported, UnsupportedOperators
 from stoker.compiler.passes.edit import describe, static_shape, traverse_graphs, traverse_nodes
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import Pass, model_pass, register
 from stoker.compiler.passes.shape import fed_inputs
 from stoker.compiler.passes.shape_inference import infer_shapes, verify
 
@@ -162,24 +162,22 @@ class ModelIoInfoStat(Pass):
         return False
 
 
-@register("check_unsupported_attribute")
-class CheckUnsupportedAttribute(Pass):
+@model_pass()
+def check_unsupported_attribute(model: ir.Model) -> bool:
     """Refuses nodes with attributes that their operator does not have, of the wrong type, or that ask for training; all of them at once.
 
     Operators of other domains than ONNX's are not looked at, since their schemas are not known.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        opset = model.opset_imports.get("", 1)
-        found = [
-            Unsupported(str(node.name or node.outputs[0].name), node.op_type, reason)
-            for node in traverse_nodes(model)
-            if node.domain == ""
-            for reason in _objections(node, opset)
-        ]
-        if found:
-            raise UnsupportedOperators("inference", found)
-        return False
+    opset = model.opset_imports.get("", 1)
+    found = [
+        Unsupported(str(node.name or node.outputs[0].name), node.op_type, reason)
+        for node in traverse_nodes(model)
+        if node.domain == ""
+        for reason in _objections(node, opset)
+    ]
+    if found:
+        raise UnsupportedOperators("inference", found)
+    return False
 
 
 def _objections(node: ir.Node, opset: int) -> list[str]:

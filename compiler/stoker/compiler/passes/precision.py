@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes.edit import constant_of, input_at, new_constant, remove_if_unused, unused_name
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import Pass, model_pass, register
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.precision.calibration import write_log
 from stoker.compiler.precision.drift import LayerDistance, compare_layers, write_comparison
@@ -25,16 +25,14 @@ from stoker.compiler.precision.samples import Arrays, batches_of, inputs_of, loa
 log = logging.getLogger(__name__)
 
 
-@register("double_to_float", before=("float_to_half", "float_to_mixed", "float_to_fp8", "float_to_int8"))
-class DoubleToFloat(Pass):
+@model_pass(before=("float_to_half", "float_to_mixed", "float_to_fp8", "float_to_int8"))
+def double_to_float(model: ir.Model) -> bool:
     """Makes DOUBLE tensors FLOAT: constants, what is computed from them, and inputs and outputs of the model.
 
     Finite constants beyond the range of FLOAT are clipped to it with a warning. Results agree to FLOAT's precision, about 1e-6 relative.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        infer_shapes(model)
-        return retype(model, Retyping(source=ir.DataType.DOUBLE, target=ir.DataType.FLOAT, convert=_to_float))
+    infer_shapes(model)
+    return retype(model, Retyping(source=ir.DataType.DOUBLE, target=ir.DataType.FLOAT, convert=_to_float))
 
 
 def _to_float(value: ir.Value, readers: list[tuple[ir.Node, int]]) -> NDArray[Any]:

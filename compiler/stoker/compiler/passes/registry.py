@@ -242,6 +242,18 @@ def visit_nodes(model: ir.Model, visit: Callable[[ir.Node], bool], *op_types: st
     return changed
 
 
+def model_pass(
+    *, against: Iterable[str] = (), before: Iterable[str] = ()
+) -> Callable[[Callable[[ir.Model], bool]], Callable[[ir.Model], bool]]:
+    """Registers the decorated function under its own name, as a pass without settings."""
+
+    def enter(run: Callable[[ir.Model], bool]) -> Callable[[ir.Model], bool]:
+        register_function(run, run, against=against, before=before)
+        return run
+
+    return enter
+
+
 def node_pass(*op_types: str) -> Callable[[Callable[[ir.Node], bool]], Callable[[ir.Node], bool]]:
     """Registers the decorated function under its own name, as a pass that `visit_nodes` of these operators with it."""
 

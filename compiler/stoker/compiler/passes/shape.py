@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.passes.edit import input_at, new_constant, static_shape, traverse_values
-from stoker.compiler.passes.registry import Pass, node_pass, register
+from stoker.compiler.passes.registry import Pass, model_pass, node_pass, register
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import fold_constants
 
@@ -142,12 +142,10 @@ class ConstInputShape(Pass):
         return dimensions.apply()
 
 
-@register("shape_inference")
-class ShapeInference(Pass):
+@model_pass()
+def shape_inference(model: ir.Model) -> bool:
     """Infers shapes and element types of all values, with the contents of small shape tensors followed as well."""
-
-    def run(self, model: ir.Model) -> bool:
-        return infer_shapes(model)
+    return infer_shapes(model)
 
 
 @node_pass("Squeeze")
@@ -170,19 +168,17 @@ _INDEX_TYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL
 _LARGEST = 1 << 16
 
 
-@register("trace_folding")
-class TraceFolding(Pass):
+@model_pass()
+def trace_folding(model: ir.Model) -> bool:
     """Computes the chains of Shape, Gather, Concat and integer arithmetic that end in shapes, once the inputs' shapes are static.
 
     Weights are left to `constant_folding`. Each round may make more shapes known, which makes more chains constant.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        changed = infer_shapes(model)
-        while fold_constants(model, max_tensor_size=_LARGEST, only=_is_about_indices):
-            changed = True
-            infer_shapes(model)
-        return changed
+    changed = infer_shapes(model)
+    while fold_constants(model, max_tensor_size=_LARGEST, only=_is_about_indices):
+        changed = True
+        infer_shapes(model)
+    return changed
 
 
 def _is_about_indices(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass, NameFixPass, RemoveInitializersFromInputsPass
 
 from stoker.compiler.passes.edit import FUNCTION_BODY, constant_tensor, new_constant, remove, subgraphs_of, substitute, traverse_graphs
-from stoker.compiler.passes.registry import Pass, node_pass, register
+from stoker.compiler.passes.registry import model_pass, node_pass
 
 
 @node_pass("Constant")
@@ -27,37 +27,31 @@ def extract_constant_to_initializer(node: ir.Node) -> bool:
     return True
 
 
-@register("eliminate_unused_initializer")
-class EliminateUnusedInitializer(Pass):
+@model_pass()
+def eliminate_unused_initializer(model: ir.Model) -> bool:
     """Removes initialisers that no node reads and that are no graph output; one that is an input too stays, as part of the signature."""
-
-    def run(self, model: ir.Model) -> bool:
-        changed = False
-        for graph in traverse_graphs(model):
-            for name, value in list(graph.initializers.items()):
-                if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                    del graph.initializers[name]
-                    changed = True
-        return changed
+    changed = False
+    for graph in traverse_graphs(model):
+        for name, value in list(graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del graph.initializers[name]
+                changed = True
+    return changed
 
 
-@register("move_subgraph_initializer")
-class MoveSubgraphInitializer(Pass):
+@model_pass()
+def move_subgraph_initializer(model: ir.Model) -> bool:
     """Moves initialisers of sub-graphs to the main graph; a name that is taken there or in another sub-graph gets a number."""
-
-    def run(self, model: ir.Model) -> bool:
-        if not LiftSubgraphInitializersToMainGraphPass()(model).modified:
-            return False
-        NameFixPass()(model)  # a sibling's value may have the name that is now visible to it from outside
-        return True
+    if not LiftSubgraphInitializersToMainGraphPass()(model).modified:
+        return False
+    NameFixPass()(model)  # a sibling's value may have the name that is now visible to it from outside
+    return True
 
 
-@register("remove_initializer_from_input")
-class RemoveInitializerFromInput(Pass):
+@model_pass()
+def remove_initializer_from_input(model: ir.Model) -> bool:
     """Removes initialisers from the list of inputs, where IR versions before 4 had them all; they are constants then."""
-
-    def run(self, model: ir.Model) -> bool:
-        return bool(RemoveInitializersFromInputsPass()(model).modified)
+    return bool(RemoveInitializersFromInputsPass()(model).modified)
 
 
 Known = dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value]
@@ -84,26 +78,22 @@ def merge_equal(graph: ir.Graph, known: Known) -> bool:
     return changed
 
 
-@register("eliminate_duplicate_initializer")
-class EliminateDuplicateInitializer(Pass):
+@model_pass()
+def eliminate_duplicate_initializer(model: ir.Model) -> bool:
     """Lets readers of initialisers with the same bytes read one of them; those that are inputs or outputs of a graph stay."""
-
-    def run(self, model: ir.Model) -> bool:
-        changed = False
-        for graph in traverse_graphs(model):
-            changed = merge_equal(graph, {}) or changed
-        return changed
+    changed = False
+    for graph in traverse_graphs(model):
+        changed = merge_equal(graph, {}) or changed
+    return changed
 
 
-@register("remove_duplicated_initializer")
-class RemoveDuplicatedInitializer(Pass):
+@model_pass()
+def remove_duplicated_initializer(model: ir.Model) -> bool:
     """As `eliminate_duplicate_initializer`, and a sub-graph reads an equal initialiser of the graphs around it."""
-
-    def run(self, model: ir.Model) -> bool:
-        changed = _merge_inwards(model.graph, {})
-        for function in model.functions.values():
-            changed = _merge_inwards(function.graph, {}) or changed
-        return changed
+    changed = _merge_inwards(model.graph, {})
+    for function in model.functions.values():
+        changed = _merge_inwards(function.graph, {}) or changed
+    return changed
 
 
 def _merge_inwards(graph: ir.Graph, outer: Known) -> bool:

@@ -9,39 +9,35 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from stoker.compiler.errors import PassError
 from stoker.compiler.passes.edit import remove, subgraphs_of, substitute, traverse_graphs, traverse_nodes
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import model_pass
 
 
-@register("eliminate_deadend")
-class EliminateDeadend(Pass):
+@model_pass()
+def eliminate_deadend(model: ir.Model) -> bool:
     """Removes nodes whose outputs nothing reads, with the initialisers that only they read; optional outputs that nothing reads go too."""
-
-    def run(self, model: ir.Model) -> bool:
-        return bool(RemoveUnusedNodesPass()(model).modified)
+    return bool(RemoveUnusedNodesPass()(model).modified)
 
 
-@register("eliminate_duplicate_nodes")
-class EliminateDuplicateNodes(Pass):
+@model_pass()
+def eliminate_duplicate_nodes(model: ir.Model) -> bool:
     """Merges nodes of one graph that have operator, inputs, attributes and metadata in common.
 
     Left alone: operators that ONNX calls random or does not know, and nodes with sub-graphs.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        changed = False
-        for graph in traverse_graphs(model):
-            first: dict[Hashable, ir.Node] = {}
-            for node in tuple(graph):
-                if not _is_repeatable(node, model.opset_imports.get("", 1)):
-                    continue
-                earlier = first.setdefault(_identity(node), node)
-                if earlier is node:
-                    continue
-                # An Identity whose output is a graph output beside an equal one stays: only Identities can be both.
-                if all(substitute(mine, theirs) for mine, theirs in zip(node.outputs, earlier.outputs, strict=True)):
-                    remove(node)
-                    changed = True
-        return changed
+    changed = False
+    for graph in traverse_graphs(model):
+        first: dict[Hashable, ir.Node] = {}
+        for node in tuple(graph):
+            if not _is_repeatable(node, model.opset_imports.get("", 1)):
+                continue
+            earlier = first.setdefault(_identity(node), node)
+            if earlier is node:
+                continue
+            # An Identity whose output is a graph output beside an equal one stays: only Identities can be both.
+            if all(substitute(mine, theirs) for mine, theirs in zip(node.outputs, earlier.outputs, strict=True)):
+                remove(node)
+                changed = True
+    return changed
 
 
 def _is_repeatable(node: ir.Node, opset: int) -> bool:
@@ -66,39 +62,35 @@ def _identity(node: ir.Node) -> Hashable:
     return (node.op_type, tuple(id(each) for each in node.inputs), outputs, attributes, tuple(sorted(node.metadata_props.items())))
 
 
-@register("sort_graph")
-class SortGraph(Pass):
+@model_pass()
+def sort_graph(model: ir.Model) -> bool:
     """Puts nodes in topological order; those that do not depend on each other stay as they stood."""
-
-    def run(self, model: ir.Model) -> bool:
-        before = [node for graph in traverse_graphs(model) for node in graph]
-        try:
-            model.graph.sort()
-            for function in model.functions.values():
-                function.sort()
-        except ValueError as error:
-            raise PassError(f"graph '{model.graph.name}' goes round in a circle: {error}") from error
-        return before != [node for graph in traverse_graphs(model) for node in graph]
+    before = [node for graph in traverse_graphs(model) for node in graph]
+    try:
+        model.graph.sort()
+        for function in model.functions.values():
+            function.sort()
+    except ValueError as error:
+        raise PassError(f"graph '{model.graph.name}' goes round in a circle: {error}") from error
+    return before != [node for graph in traverse_graphs(model) for node in graph]
 
 
-@register("unique_name_for_nodes")
-class UniqueNameForNodes(Pass):
+@model_pass()
+def unique_name_for_nodes(model: ir.Model) -> bool:
     """Gives every node a name of its own in the whole model: unnamed ones after their operator, later ones of a name a number."""
-
-    def run(self, model: ir.Model) -> bool:
-        nodes = list(traverse_nodes(model))
-        taken = {node.name for node in nodes if node.name}
-        seen: set[str] = set()
-        numbers: dict[str, int] = {}
-        changed = False
-        for node in nodes:
-            if not node.name or node.name in seen:
-                wanted = node.name or node.op_type
-                node.name = _numbered(wanted, taken, numbers)
-                taken.add(node.name)
-                changed = True
-            seen.add(node.name)
-        return changed
+    nodes = list(traverse_nodes(model))
+    taken = {node.name for node in nodes if node.name}
+    seen: set[str] = set()
+    numbers: dict[str, int] = {}
+    changed = False
+    for node in nodes:
+        if not node.name or node.name in seen:
+            wanted = node.name or node.op_type
+            node.name = _numbered(wanted, taken, numbers)
+            taken.add(node.name)
+            changed = True
+        seen.add(node.name)
+    return changed
 
 
 def _numbered(wanted: str, taken: set[str], numbers: dict[str, int]) -> str:

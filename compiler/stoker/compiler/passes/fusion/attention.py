@@ -12,28 +12,26 @@ from stoker.compiler.passes.matching.attention import Attention, Projection, fin
 from stoker.compiler.passes.matching.edges import int_attribute, is_private, split_constant
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import model_pass
 
 
-@register("fused_attention")
-class FusedAttention(Pass):
+@model_pass()
+def fused_attention(model: ir.Model) -> bool:
     """Replaces the three products that make query, key and value from one input by one, with their weights side by side, and a Split.
 
     Recognised by the attention around them. Biases are joined where all three follow their products directly; where reshapes stand in
     between (as tf2onnx writes it) they stay behind the Split. Tolerance is rounding: summation may be ordered otherwise for another width.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        editor = GraphEditor(model)
-        changed = False
-        for attention in list(find_attentions(model)):
-            found = [projection_of(value) for value in attention.operands]
-            projections = [each for each in found if each is not None]
-            matmuls = [each.matmul for each in projections]
-            if len(set(matmuls)) == 3 and len({each.graph for each in matmuls}) == 1 and can_merge_columns(matmuls):
-                _fuse(editor, projections)
-                changed = True
-        return changed
+    editor = GraphEditor(model)
+    changed = False
+    for attention in list(find_attentions(model)):
+        found = [projection_of(value) for value in attention.operands]
+        projections = [each for each in found if each is not None]
+        matmuls = [each.matmul for each in projections]
+        if len(set(matmuls)) == 3 and len({each.graph for each in matmuls}) == 1 and can_merge_columns(matmuls):
+            _fuse(editor, projections)
+            changed = True
+    return changed
 
 
 def _fuse(editor: GraphEditor, projections: list[Projection]) -> None:
@@ -153,18 +151,16 @@ def _is_last_axis(node: ir.Node, value: ir.Value) -> bool:
     return axis == -1 or (shape is not None and axis == len(shape) - 1)
 
 
-@register("pre_scale")
-class PreScale(Pass):
+@model_pass()
+def pre_scale(model: ir.Model) -> bool:
     """Moves the constant factor between an attention's first product and its mask to the query: into the weights and bias of its projection
     where these are constants that only the query needs, else as a Mul on the query.
 
     The query is smaller than the scores, and in FP16 smaller scores overflow later. Tolerance is rounding. A factor behind the mask stays,
     since it scales the mask as well.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        editor = GraphEditor(model)
-        return any([_move(editor, attention) for attention in list(find_attentions(model))])  # noqa: C419 - all of them
+    editor = GraphEditor(model)
+    return any([_move(editor, attention) for attention in list(find_attentions(model))])  # noqa: C419 - all of them
 
 
 def _move(editor: GraphEditor, attention: Attention) -> bool:

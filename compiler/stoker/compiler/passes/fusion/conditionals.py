@@ -9,7 +9,7 @@ from stoker.compiler.passes.edit import constant_of, is_op, static_shape, subgra
 from stoker.compiler.passes.matching.edges import is_ancestor, values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor, graph_of
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import model_pass
 
 #: Types that ONNX Runtime's Where takes (FP16 through a cast of its own); booleans are selected with And and Or.
 _SELECTABLE = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8)
@@ -100,26 +100,24 @@ def _select(editor: GraphEditor, node: ir.Node, condition: ir.Value, first: ir.V
 _BRANCHES = ("then_branch", "else_branch")
 
 
-@register("merge_if_with_same_cond")
-class MergeIfWithSameCond(Pass):
+@model_pass()
+def merge_if_with_same_cond(model: ir.Model) -> bool:
     """Merges If nodes of one graph that share a condition into one with the outputs of all. Exact.
 
     A later If that needs a result of an earlier one stays apart, since a branch gives its results only at its end.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        editor = GraphEditor(model)
-        changed = False
-        for graph in list(traverse_graphs(model)):
-            by_condition: dict[ir.Value, list[ir.Node]] = {}
-            for node in graph:
-                if is_op(node, "If") and node.inputs[0] is not None and _can_move(node):
-                    by_condition.setdefault(node.inputs[0], []).append(node)
-            merged = [_merge_all(editor, nodes) for nodes in by_condition.values()]
-            if any(merged):
-                graph.sort()  # readers of an earlier If may stand before the one it went into
-                changed = True
-        return changed
+    editor = GraphEditor(model)
+    changed = False
+    for graph in list(traverse_graphs(model)):
+        by_condition: dict[ir.Value, list[ir.Node]] = {}
+        for node in graph:
+            if is_op(node, "If") and node.inputs[0] is not None and _can_move(node):
+                by_condition.setdefault(node.inputs[0], []).append(node)
+        merged = [_merge_all(editor, nodes) for nodes in by_condition.values()]
+        if any(merged):
+            graph.sort()  # readers of an earlier If may stand before the one it went into
+            changed = True
+    return changed
 
 
 def _can_move(node: ir.Node) -> bool:
@@ -172,28 +170,26 @@ def _absorb(editor: GraphEditor, into: ir.Graph, branch: ir.Graph) -> None:
     into.outputs.extend(outputs)
 
 
-@register("merge_variant_if")
-class MergeVariantIf(Pass):
+@model_pass()
+def merge_variant_if(model: ir.Model) -> bool:
     """Moves nodes into the branch of an If that alone reads their results, so that they run only when it is taken. Exact.
 
     Nodes that both branches read, or that anything outside the If reads, stay where they are; so does everything that feeds a loop.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        changed = False
-        for graph in traverse_graphs(model):
-            branch_of = {
-                inner: branch
-                for node in graph
-                if is_op(node, "If")
-                for branch in subgraphs_of(node)
-                for inner in [branch, *branch.subgraphs()]
-                if not any(is_op(each, "Loop", "Scan") for each in branch.all_nodes())
-            }
-            if branch_of:
-                # From the back, so that a node's readers have moved before it is looked at.
-                changed |= any([_sink(graph, node, branch_of) for node in reversed(list(graph))])  # noqa: C419 - all of them
-        return changed
+    changed = False
+    for graph in traverse_graphs(model):
+        branch_of = {
+            inner: branch
+            for node in graph
+            if is_op(node, "If")
+            for branch in subgraphs_of(node)
+            for inner in [branch, *branch.subgraphs()]
+            if not any(is_op(each, "Loop", "Scan") for each in branch.all_nodes())
+        }
+        if branch_of:
+            # From the back, so that a node's readers have moved before it is looked at.
+            changed |= any([_sink(graph, node, branch_of) for node in reversed(list(graph))])  # noqa: C419 - all of them
+    return changed
 
 
 def _sink(graph: ir.Graph, node: ir.Node, branch_of: dict[ir.Graph, ir.Graph]) -> bool:

@@ -11,7 +11,7 @@ from stoker.compiler.passes.edit import constant_ints, constant_of, describe, in
 from stoker.compiler.passes.matching.edges import is_ancestor, other_input, values_read_by
 from stoker.compiler.passes.matching.editing import GraphEditor, find_node, graph_of
 from stoker.compiler.passes.matching.stacking import BranchStacker
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import Pass, model_pass, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,26 +216,24 @@ class _Range:
     end: int
 
 
-@register("merge_multi_slice")
-class MergeMultiSlice(Pass):
+@model_pass()
+def merge_multi_slice(model: ir.Model) -> bool:
     """Replaces Slice nodes that cut one tensor along one dimension into all its parts, without overlap, by one Split. Exact.
 
     The bounds must be constants, the steps 1, the size of the dimension known, and the ranges must cover it whole; ranges taken by several
     nodes are taken once.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        editor = GraphEditor(model)
-        changed = False
-        for graph in list(traverse_graphs(model)):
-            groups: dict[tuple[ir.Value, int], list[_Range]] = {}
-            for node in graph:
-                found = _range_of(node) if is_op(node, "Slice") else None
-                if found is not None and node.inputs[0] is not None:
-                    groups.setdefault((node.inputs[0], found.axis), []).append(found)
-            for (value, axis), ranges in groups.items():
-                changed |= _merge_slices(editor, value, axis, ranges)
-        return changed
+    editor = GraphEditor(model)
+    changed = False
+    for graph in list(traverse_graphs(model)):
+        groups: dict[tuple[ir.Value, int], list[_Range]] = {}
+        for node in graph:
+            found = _range_of(node) if is_op(node, "Slice") else None
+            if found is not None and node.inputs[0] is not None:
+                groups.setdefault((node.inputs[0], found.axis), []).append(found)
+        for (value, axis), ranges in groups.items():
+            changed |= _merge_slices(editor, value, axis, ranges)
+    return changed
 
 
 def _range_of(node: ir.Node) -> _Range | None:

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from stoker.compiler.passes.edit import bypass, is_op, producer_of
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.rewriting import Rewriting, rewrite_pass
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import model_pass
 
 
 @rewrite_pass("CastLike")
@@ -42,19 +42,17 @@ def replace_consecutive_cast_with_notzero(editor: GraphEditor, node: ir.Node) ->
     return writing.finish(writing.op("Where", is_zero, *numbers, dtype=result, shape=value.shape))
 
 
-@register("remove_input_cast")
-class RemoveInputCast(Pass):
+@model_pass()
+def remove_input_cast(model: ir.Model) -> bool:
     """Gives inputs that the model does nothing with but cast to one type that type, and takes the Casts out. The caller must cast then: off
     unless asked for.
 
     Exact for what the caller casts as ONNX does. Inputs with a default value, and inputs or types of strings, stay.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        changed = False
-        for value in model.graph.inputs:
-            changed |= _retype(model.graph, value)
-        return changed
+    changed = False
+    for value in model.graph.inputs:
+        changed |= _retype(model.graph, value)
+    return changed
 
 
 def _retype(graph: ir.Graph, value: ir.Value) -> bool:

@@ -12,7 +12,7 @@ from stoker.compiler.passes.matching.attention import Attention, find_attentions
 from stoker.compiler.passes.matching.edges import is_constant, other_input, reader_of, scalar_of
 from stoker.compiler.passes.matching.editing import GraphEditor
 from stoker.compiler.passes.matching.rewriting import Rewriting, rewrite_pass
-from stoker.compiler.passes.registry import Pass, register
+from stoker.compiler.passes.registry import model_pass
 
 #: What is at most this becomes exp(...) = 0 in a softmax, in FP32 as well.
 _MASKED: Final = -1000.0
@@ -85,16 +85,14 @@ def _is_zero_scalar(value: ir.Value) -> bool:
 log = logging.getLogger(__name__)
 
 
-@register("replace_where_with_wherev2", against=("replace_where_with_mul_add",))
-class ReplaceWhereWithWherev2(Pass):
+@model_pass(against=("replace_where_with_mul_add",))
+def replace_where_with_wherev2(model: ir.Model) -> bool:
     """No effect on a simulated device: upstream replaces Where by an operator WhereV2 of its own, which is not public; the simulated device
     has one Where.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        count = sum(is_op(node, "Where") for node in traverse_nodes(model))
-        log.info("replace_where_with_wherev2 has no effect on a simulated device: %d Where node(s) stay as they are", count)
-        return False
+    count = sum(is_op(node, "Where") for node in traverse_nodes(model))
+    log.info("replace_where_with_wherev2 has no effect on a simulated device: %d Where node(s) stay as they are", count)
+    return False
 
 
 #: On the way from the positions' numbers to the mask: what only arranges them, and what works on each of them.
@@ -103,8 +101,8 @@ _COMPUTING = ("Cast", "Sub", "Add", "Mul", "Div", "Neg", "Not", "Equal", "Greate
 _NUMBERED = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
-@register("insert_attention_mask")
-class InsertAttentionMask(Pass):
+@model_pass()
+def insert_attention_mask(model: ir.Model) -> bool:
     """Lets the mask that attentions add to their scores keep sequences apart that share a row: the mask input then holds 1, 2, 3... for the
     positions of the first, second, third... sequence, and 0 where there is none.
 
@@ -112,21 +110,19 @@ class InsertAttentionMask(Pass):
     write it; instead of [batch, 1, 1, positions] it becomes [batch, 1, positions, positions]. Masks of 0 and 1 give exactly what they gave:
     positions without a sequence see all others, as before.
     """
-
-    def run(self, model: ir.Model) -> bool:
-        editor = GraphEditor(model)
-        made: dict[ir.Value, ir.Value | None] = {}
-        changed = False
-        for attention in list(find_attentions(model)):
-            for add, mask in _added(attention):
-                if mask not in made:
-                    made[mask] = _keep_apart(editor, attention, mask)
-                new = made[mask]
-                if new is not None:
-                    add.replace_input_with(list(add.inputs).index(mask), new)
-                    editor.remove_dead(mask.producer())
-                    changed = True
-        return changed
+    editor = GraphEditor(model)
+    made: dict[ir.Value, ir.Value | None] = {}
+    changed = False
+    for attention in list(find_attentions(model)):
+        for add, mask in _added(attention):
+            if mask not in made:
+                made[mask] = _keep_apart(editor, attention, mask)
+            new = made[mask]
+            if new is not None:
+                add.replace_input_with(list(add.inputs).index(mask), new)
+                editor.remove_dead(mask.producer())
+                changed = True
+    return changed
 
 
 def _added(attention: Attention) -> Iterator[tuple[ir.Node, ir.Value]]:
