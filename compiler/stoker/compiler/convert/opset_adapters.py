@@ -5,13 +5,13 @@ stand there now, since these may have to go down further. It may leave the node 
 The rules are those of ONNX's operator changelog.
 """
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from stoker.compiler.convert.opset_versions import CannotAdapt
+from stoker.compiler.convert.opset_versions import Adapter, CannotAdapt, adapts
 from stoker.compiler.passes.edit import (
     Chain,
     bypass,
@@ -24,16 +24,8 @@ from stoker.compiler.passes.edit import (
     static_shape,
 )
 
-Adapter = Callable[[ir.Node], list[ir.Node]]
 ADAPTERS: dict[tuple[str, int], Adapter] = {}
-
-
-def _adapts(version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
-    def enter(adapter: Adapter) -> Adapter:
-        ADAPTERS.update({(op_type, version): adapter for op_type in op_types})
-        return adapter
-
-    return enter
+_adapts = functools.partial(adapts, ADAPTERS)
 
 
 def _set(node: ir.Node, name: str, value: Any) -> None:
@@ -63,10 +55,8 @@ def _ints_to_attribute(node: ir.Node, index: int, name: str) -> list[ir.Node]:
     return [node]
 
 
-@_adapts(13, "Squeeze", "Unsqueeze")
-def _axes_to_attribute(node: ir.Node) -> list[ir.Node]:
-    return _ints_to_attribute(node, 1, "axes")
-
+_adapts(13, "Squeeze", "Unsqueeze")(lambda node: _ints_to_attribute(node, 1, "axes"))
+_adapts(13, "Split")(lambda node: _ints_to_attribute(node, 1, "split"))
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
@@ -107,11 +97,6 @@ def _split_into_sizes(node: ir.Node) -> list[ir.Node]:
         node.resize_inputs(2)
         node.replace_input_with(1, new_constant(node, np.array(sizes, np.int64), "split"))
     return [node]
-
-
-@_adapts(13, "Split")
-def _split_to_attribute(node: ir.Node) -> list[ir.Node]:
-    return _ints_to_attribute(node, 1, "split")
 
 
 @_adapts(18, "Pad")
@@ -175,19 +160,9 @@ def _refuse_value(node: ir.Node, name: str, *values: str, since: int) -> list[ir
     return [node]
 
 
-@_adapts(19, "Pad")
-def _pad_without_wrapping(node: ir.Node) -> list[ir.Node]:
-    return _refuse_value(node, "mode", "wrap", since=19)
-
-
-@_adapts(19, "Resize")
-def _resize_without_symmetry(node: ir.Node) -> list[ir.Node]:
-    return _refuse_value(node, "coordinate_transformation_mode", "half_pixel_symmetric", since=19)
-
-
-@_adapts(18, "ScatterElements", "ScatterND")
-def _scatter_without_limits(node: ir.Node) -> list[ir.Node]:
-    return _refuse_value(node, "reduction", "max", "min", since=18)
+_adapts(19, "Pad")(lambda node: _refuse_value(node, "mode", "wrap", since=19))
+_adapts(19, "Resize")(lambda node: _refuse_value(node, "coordinate_transformation_mode", "half_pixel_symmetric", since=19))
+_adapts(18, "ScatterElements", "ScatterND")(lambda node: _refuse_value(node, "reduction", "max", "min", since=18))
 
 
 @_adapts(9, "Scan")

@@ -5,25 +5,17 @@ there now, since these may have to go up further; or it refuses. The rules are t
 result open (how a size is rounded to a pixel), they are those of ONNX Runtime's kernels for the older version.
 """
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from stoker.compiler.convert.opset_versions import CannotAdapt
+from stoker.compiler.convert.opset_versions import Adapter, CannotAdapt, adapts
 from stoker.compiler.passes.edit import Chain, constant_of, input_at, new_constant, rank_of, replace_node, static_shape, unused_name
 
-Adapter = Callable[[ir.Node], list[ir.Node]]
 UPGRADES: dict[tuple[str, int], Adapter] = {}
-
-
-def _upgrades(version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
-    def enter(adapter: Adapter) -> Adapter:
-        UPGRADES.update({(op_type, version): adapter for op_type in op_types})
-        return adapter
-
-    return enter
+_upgrades = functools.partial(adapts, UPGRADES)
 
 
 def _set_default(node: ir.Node, name: str, value: Any) -> None:
@@ -55,17 +47,20 @@ def _number(node: ir.Node, value: float) -> "np.ndarray[Any, Any]":
         return np.array(value).astype(kind.numpy())
 
 
-@_upgrades(13, "Squeeze", "Unsqueeze", "ReduceSum")
-@_upgrades(18, *(f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")))
-def _axes_to_input(node: ir.Node) -> list[ir.Node]:
-    _to_input(node, "axes", 1)
+def _to_inputs(node: ir.Node, *names: str) -> list[ir.Node]:
+    """Moves attributes to the inputs from 1 on."""
+    for index, name in enumerate(names, 1):
+        _to_input(node, name, index)
     return [node]
 
 
-@_upgrades(13, "Split")
-def _split_to_input(node: ir.Node) -> list[ir.Node]:
-    _to_input(node, "split", 1)
-    return [node]
+_upgrades(13, "Squeeze", "Unsqueeze", "ReduceSum")(lambda node: _to_inputs(node, "axes"))
+_upgrades(18, *(f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")))(
+    lambda node: _to_inputs(node, "axes")
+)
+_upgrades(13, "Split")(lambda node: _to_inputs(node, "split"))
+_upgrades(10, "TopK")(lambda node: _to_inputs(node, "k"))
+_upgrades(10, "Slice")(lambda node: _to_inputs(node, "starts", "ends", "axes"))
 
 
 @_upgrades(18, "Split")
@@ -73,19 +68,6 @@ def _split_says_how_many(node: ir.Node) -> list[ir.Node]:
     """Without sizes, the number of equal pieces was that of the outputs; now it must be said."""
     if input_at(node, 1) is None:
         _set_default(node, "num_outputs", len(node.outputs))
-    return [node]
-
-
-@_upgrades(10, "TopK")
-def _top_k_to_input(node: ir.Node) -> list[ir.Node]:
-    _to_input(node, "k", 1)
-    return [node]
-
-
-@_upgrades(10, "Slice")
-def _slice_to_inputs(node: ir.Node) -> list[ir.Node]:
-    for index, name in ((1, "starts"), (2, "ends"), (3, "axes")):
-        _to_input(node, name, index)
     return [node]
 
 

@@ -16,7 +16,21 @@ class CannotAdapt(Exception):
     """The node uses something that the other version of its operator cannot express; the text says what."""
 
 
-def adapted(adapter: Callable[[ir.Node], list[ir.Node]], node: ir.Node) -> list[ir.Node]:
+#: Rewrites a node for another version of its operator; returns the nodes that are there now.
+Adapter = Callable[[ir.Node], list[ir.Node]]
+
+
+def adapts(adapters: dict[tuple[str, int], Adapter], version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
+    """Enters the decorated adapter into `adapters`, for operators `op_types` that `version` changed."""
+
+    def enter(adapter: Adapter) -> Adapter:
+        adapters.update({(op_type, version): adapter for op_type in op_types})
+        return adapter
+
+    return enter
+
+
+def adapted(adapter: Adapter, node: ir.Node) -> list[ir.Node]:
     """What `adapter` makes of `node`.
 
     Raises:
