@@ -13,6 +13,7 @@ import onnxruntime
 from numpy.typing import DTypeLike, NDArray
 from onnx import helper, numpy_helper
 
+from stoker.compiler.passes import PassManager, get_pass
 from stoker.compiler.passes.registry import INTERNAL_OPSET
 
 IR_VERSION = 10
@@ -144,3 +145,18 @@ def assert_same_results(before: AnyModel, after: AnyModel, feeds: Feeds | None =
 def assert_valid(model: AnyModel) -> None:
     """ONNX's checker and strict shape inference accept it."""
     onnx.checker.check_model(as_proto(model), full_check=True)
+
+
+def after_pass(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
+    """The result of pass `name` on a model with known shapes: valid, and unchanged by a second run."""
+    manager = PassManager(["shape_inference", name], verify_each=True)
+    made = manager.run(model)
+    assert_valid(made)
+    assert op_types(manager.run(made)) == op_types(made)
+    return made
+
+
+def is_kept(name: str, model: onnx.ModelProto) -> bool:
+    """Whether pass `name` leaves the model with known shapes unchanged, and reports so."""
+    graph = get_pass("shape_inference")(as_ir(model))
+    return not get_pass(name).apply(graph) and op_types(graph) == op_types(model)

@@ -23,6 +23,7 @@ from tests.fakes.server_process import (
     PATIENCE_S,
     REPOSITORY_ROOT,
     SAMPLE_MODELS,
+    ServerProcess,
     copy_models,
     running_server,
     start_server,
@@ -321,42 +322,40 @@ def test_shutdown_delay_after_a_signal_serves_while_not_ready(tmp_path):
         assert "shutting down" in server.log()
 
 
+def request_in_flight(server: ServerProcess) -> threading.Thread:
+    """Sends a request to the model `slow`; returns its thread once the server has it."""
+    body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
+
+    def send() -> None:
+        with contextlib.suppress(OSError):  # the connection ends with the server
+            server.get("/v2/models/slow/infer", body)
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+    return sending
+
+
 def test_third_signal_ends_the_drain_after_a_shortened_delay(tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=600_000)
     with running_server(f"--model_base_path={models}", "--shutdown-delay-secs=3600", at=tmp_path) as server:
-        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
-
-        def ask() -> None:
-            with contextlib.suppress(OSError):  # the connection ends with the server
-                server.get("/v2/models/slow/infer", body)
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+        sending = request_in_flight(server)
         os.kill(server.process.pid, signal.SIGTERM)
         wait_until(lambda: "serving on before the shutdown" in server.log(), what="the delay to begin")
         os.kill(server.process.pid, signal.SIGINT)
         wait_until(lambda: "shutting down" in server.log(), what="the drain to begin")
         assert server.stop() == 1
-        asking.join(PATIENCE_S)
+        sending.join(PATIENCE_S)
 
 
 def test_second_signal_exits_1_at_once(tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=30_000)
     with running_server(f"--model_base_path={models}", at=tmp_path) as server:
-        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
-
-        def ask() -> None:
-            with contextlib.suppress(OSError):  # the connection ends with the server
-                server.get("/v2/models/slow/infer", body)
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+        sending = request_in_flight(server)
         os.kill(server.process.pid, signal.SIGTERM)
         wait_until(lambda: "shutting down" in server.log(), what="the first signal to be logged")
         assert server.stop() == 1
-        asking.join(PATIENCE_S)
+        sending.join(PATIENCE_S)
 
 
 def test_broken_model_blocks_neither_other_models_nor_the_ports(tmp_path):

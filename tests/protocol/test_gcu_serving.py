@@ -1,6 +1,5 @@
 """`model.exec` files behind a real server in a child process: simulated cards, real clients."""
 
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import pytest
 from stoker.backends.gcu.program import GcuExecutable
 from stoker_client import GrpcClient, HttpClient
 from tests.fakes.gcu_served import doubling, file_of
+from tests.fakes.reload_under_load import check_reloads
 from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
 
 HELDOUT = REPOSITORY_ROOT / "examples" / "digits" / "heldout.npz"
@@ -118,36 +118,8 @@ def test_reload_under_load_loses_no_request(tmp_path: Path) -> None:
     model = repository / "digits_gcu"
     flags = (f"--model_base_path={repository}", "--model-control-mode=explicit", "--load-model=*")
     with running_server(*flags, at=tmp_path / "server") as server:
-        is_over = threading.Event()
-        answered: list[int] = []
-        failures: list[Exception] = []
         used = figure(server, "stoker_gcu_hbm_used_bytes")
-
-        def ask() -> None:
-            with HttpClient(server.http) as client:
-                while not is_over.is_set():
-                    try:
-                        answered.append(client.infer("digits_gcu", {"image": np.zeros((3, 8, 8), np.float32)})["scores"].shape[0])
-                    except Exception as error:  # any failure at all is what this test looks for
-                        failures.append(error)
-
-        clients = [threading.Thread(target=ask) for _ in range(3)]
-        for client in clients:
-            client.start()
-        try:
-            for version in (2, 3):
-                shutil.copytree(model / "1", model / str(version))
-                server.json("/v2/repository/models/digits_gcu/load", {})
-                reached = len(answered) + 20
-                wait_until(lambda reached=reached: len(answered) >= reached or bool(failures), what="answers after a reload")
-        finally:
-            is_over.set()
-            for client in clients:
-                client.join()
-        assert failures == []
-        assert set(answered) == {3}
-        described: Any = server.json("/v2/models/digits_gcu")
-        assert described["versions"] == ["3"]
+        check_reloads(server, model)
         wait_until(lambda: figure(server, "stoker_gcu_hbm_used_bytes") == used, what="the old version's memory back")
 
 

@@ -1,9 +1,7 @@
 """PopEF models behind a real server in a child process: simulated IPUs, real clients."""
 
-import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ from stoker.compiler.cli import main as compile_command
 from stoker_client import GrpcClient, HttpClient
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
-from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
+from tests.fakes.reload_under_load import check_reloads
+from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server
 
 HELDOUT = REPOSITORY_ROOT / "examples" / "digits" / "heldout.npz"
 CONFIG = """
@@ -144,35 +143,7 @@ def test_reload_under_load_loses_no_request(tmp_path: Path) -> None:
     model = repository / "digits_ipu"
     flags = (f"--model_base_path={repository}", "--model-control-mode=explicit", "--load-model=*")
     with running_server(*flags, at=tmp_path / "server") as server:
-        is_over = threading.Event()
-        answered: list[int] = []
-        failures: list[Exception] = []
-
-        def ask() -> None:
-            with HttpClient(server.http) as client:
-                while not is_over.is_set():
-                    try:
-                        answered.append(client.infer("digits_ipu", {"image": np.zeros((3, 8, 8), np.float32)})["scores"].shape[0])
-                    except Exception as error:  # any failure at all is what this test looks for
-                        failures.append(error)
-
-        clients = [threading.Thread(target=ask) for _ in range(3)]
-        for client in clients:
-            client.start()
-        try:
-            for version in (2, 3):
-                shutil.copytree(model / "1", model / str(version))
-                server.json("/v2/repository/models/digits_ipu/load", {})
-                reached = len(answered) + 20
-                wait_until(lambda reached=reached: len(answered) >= reached or bool(failures), what="answers after a reload")
-        finally:
-            is_over.set()
-            for client in clients:
-                client.join()
-        assert failures == []
-        assert set(answered) == {3}
-        described: Any = server.json("/v2/models/digits_ipu")
-        assert described["versions"] == ["3"]
+        check_reloads(server, model)
 
 
 def test_device_that_resets_serves_again(tmp_path: Path) -> None:
