@@ -24,17 +24,6 @@ NAMESPACES = {
     "pydantic_core": {"pydantic"},
 }
 INSTALLED = packages_distributions()
-#: Extras that own the imports of a folder: what is imported there needs them, and what a serving install imports may not.
-EXTRAS = {
-    "compiler/stoker/compiler": ("compile",),
-    "backends/stoker/backends/ipu": ("compile",),
-    "backends/stoker/backends/gcu": ("compile",),
-    "backends/stoker/backends/cpu": ("compile", "openvino", "nncf"),
-    "backends/stoker/backends/onnx_files": ("compile",),
-    "backends/stoker/backends/openvino": ("openvino",),
-    "cli/stoker/cli/pictures.py": ("examples",),
-    "server/stoker/server/observability/span_export.py": ("otel",),
-}
 
 
 def normalised(name: str) -> str:
@@ -67,20 +56,25 @@ def distributions(package: str) -> set[str]:
     return {normalised(name) for name in INSTALLED.get(package, [package])}
 
 
-def project() -> dict:
-    return tomllib.loads((REPOSITORY_ROOT / "pyproject.toml").read_text())["project"]
+def manifest() -> dict:
+    return tomllib.loads((REPOSITORY_ROOT / "pyproject.toml").read_text())
+
+
+def modules_of_extras() -> dict[str, list[str]]:
+    """By module or package, the extras that own its imports: a serving install imports none of them."""
+    return manifest()["tool"]["stoker"]["modules-of-extras"]
 
 
 def test_every_import_is_declared_in_the_dependencies_or_in_the_extra_that_owns_the_module() -> None:
-    table = project()
+    table = manifest()["project"]
     always = declared(table["dependencies"])
     undeclared: dict[str, set[str]] = defaultdict(set)
     for root in ROOTS:
         for source in sorted((REPOSITORY_ROOT / root).rglob("*.py")):
-            name = source.relative_to(REPOSITORY_ROOT).as_posix()
+            name = ".".join(source.relative_to(REPOSITORY_ROOT / root).with_suffix("").parts)
             allowed = set(always)
-            for owner, extras in EXTRAS.items():
-                if name.startswith(owner):
+            for owner, extras in modules_of_extras().items():
+                if f"{name}.".startswith(f"{owner}."):
                     allowed |= {each for extra in extras for each in declared(table["optional-dependencies"][extra])}
             for package in set(imported(source)) - OWN - TYPES_ONLY:
                 if package not in sys.stdlib_module_names and not distributions(package) & allowed:
@@ -88,14 +82,15 @@ def test_every_import_is_declared_in_the_dependencies_or_in_the_extra_that_owns_
     assert undeclared == {}
 
 
-@pytest.mark.parametrize("manifest", ["pyproject.toml", "clients/python/pyproject.toml", "compat/pyproject.toml"])
-def test_every_requirement_has_a_lower_bound(manifest: str) -> None:
-    table = tomllib.loads((REPOSITORY_ROOT / manifest).read_text())["project"]
+@pytest.mark.parametrize("name", ["pyproject.toml", "clients/python/pyproject.toml", "compat/pyproject.toml"])
+def test_every_requirement_has_a_lower_bound(name: str) -> None:
+    table = tomllib.loads((REPOSITORY_ROOT / name).read_text())["project"]
     requirements = [*table["dependencies"], *(each for extra in table.get("optional-dependencies", {}).values() for each in extra)]
     assert [each for each in requirements if ">=" not in each] == []
 
 
 def test_table_of_extras_names_existing_modules_and_extras() -> None:
-    known = project()["optional-dependencies"]
-    assert [owner for owner in EXTRAS if not (REPOSITORY_ROOT / owner).exists()] == []
-    assert {extra for extras in EXTRAS.values() for extra in extras} <= known.keys()
+    known = manifest()["project"]["optional-dependencies"]
+    paths = {owner: REPOSITORY_ROOT / owner.split(".")[1] / owner.replace(".", "/") for owner in modules_of_extras()}
+    assert [owner for owner, path in paths.items() if not (path.exists() or path.with_suffix(".py").exists())] == []
+    assert {extra for extras in modules_of_extras().values() for extra in extras} <= known.keys()

@@ -1,13 +1,12 @@
 """The page's table of calls equals the script's output for the server's tables."""
 
-import importlib.machinery
-import importlib.util
 import subprocess
 import sys
 from types import ModuleType
 
 import pytest
 
+from tests.fakes.project_scripts import project_script
 from tests.fakes.server_process import REPOSITORY_ROOT
 
 SCRIPT = REPOSITORY_ROOT / "scripts" / "protocol_table"
@@ -15,18 +14,7 @@ SCRIPT = REPOSITORY_ROOT / "scripts" / "protocol_table"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("protocol_table", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("protocol_table", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    dont_write, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    path = list(sys.path)
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = dont_write
-        sys.path[:] = path
-    return module
+    return project_script("protocol_table")
 
 
 @pytest.mark.slow
