@@ -73,7 +73,7 @@ def fill_outputs(executable: GcuExecutable, values: Sequence[Array], outputs: li
 
 
 def check_outputs(executable: GcuExecutable, samples: int, outputs: Any, purpose: str) -> None:
-    """Refuses what `fill_outputs` could not fill.
+    """Rejects what `fill_outputs` could not fill.
 
     Raises:
         StatusError: see there.

@@ -1,6 +1,6 @@
 """`OnnxNetwork`: an ONNX model between the runtime's parser and its optimizer.
 
-Runtime and compiler do not know each other; here they meet. What the compiler refuses is raised as the runtime's `StatusError`.
+Runtime and compiler do not know each other; here they meet. What the compiler rejects is raised as the runtime's `StatusError`.
 """
 
 import sys
@@ -77,8 +77,8 @@ def read_network(
     name = model.stem if isinstance(model, Path) else "model"
     read = _read(model)
     inputs, outputs = {each.name: each for each in fed_inputs(read)}, {each.name: each for each in read.graph.output}
-    _refuse_unknown("input", input_names, inputs)
-    _refuse_unknown("output", output_names, outputs)
+    _reject_unknown("input", input_names, inputs)
+    _reject_unknown("output", output_names, outputs)
     missing = [each for each in inputs if input_names is not None and each not in input_names]
     if missing:
         raise StatusError(Status.TIF_NOT_FOUND, f"set_input_names lacks inputs of the model: {', '.join(missing)}")
@@ -116,7 +116,7 @@ def _read(model: Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     raise StatusError(Status.TIF_INVALID_PARAM, f"an onnx.ModelProto is needed, not {type(model).__name__}")
 
 
-def _refuse_unknown(kind: str, names: Sequence[str] | None, known: Mapping[str, onnx.ValueInfoProto]) -> None:
+def _reject_unknown(kind: str, names: Sequence[str] | None, known: Mapping[str, onnx.ValueInfoProto]) -> None:
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise StatusError(

@@ -82,7 +82,7 @@ class PyEngine:
         """
         executable = self._loaded("run")
         if _buffer_type(buffer_type, "run") is _HOST:
-            _refuse_stream(py_stream, "run")
+            _reject_stream(py_stream, "run")
             arrays = given_arrays(executable, input_list, "run")
             engine = self._on(owned_device("run"))
             check_outputs(executable, sample_count(engine, arrays), output_list, "run")
@@ -120,7 +120,7 @@ class PyEngine:
         executable = self._loaded("run_with_batch")
         samples = _sample_nums(sample_nums)
         if _buffer_type(buffer_type, "run_with_batch") is _HOST:
-            _refuse_stream(py_stream, "run_with_batch")
+            _reject_stream(py_stream, "run_with_batch")
             arrays = gathered_samples(executable, samples, input_list, "run_with_batch")
             filled: list[Any] = [] if output_list is None else output_list
             check_outputs(executable, samples, filled, "run_with_batch")
@@ -277,7 +277,7 @@ def _buffer_type(value: Any, purpose: str) -> BufferType:
         raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: {value!r} is no buffer type; there are {known}") from None
 
 
-def _refuse_stream(stream: Stream | None, purpose: str) -> None:
+def _reject_stream(stream: Stream | None, purpose: str) -> None:
     if stream is not None:
         raise StatusError(
             Status.TIF_INVALID_PARAM,

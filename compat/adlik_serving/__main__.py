@@ -62,7 +62,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
             defaults.pop({"repository_poll_secs": "fs_poll_wait_seconds"}.get(name, name), None)
             words.append(word)
     if all(port in ("", "0") for port in ports.values()):
-        _refuse("--grpc_port and --http_port are both 0 or not given: nothing would be served")
+        _reject("--grpc_port and --http_port are both 0 or not given: nothing would be served")
     for front in ("grpc", "http"):
         port = ports[f"{front}_port"]
         words.append(f"--allow-{front}=false" if port in ("", "0") else f"--{front}-port={port}")
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     serve(words)
 
 
-def _refuse(text: str) -> NoReturn:
+def _reject(text: str) -> NoReturn:
     _say(f"error: {text}")
     sys.exit(2)
 

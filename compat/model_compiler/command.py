@@ -28,7 +28,7 @@ RETRIES = 3
 PAUSE_S = 2.0
 #: Of one try. Adlik's has none and may wait for ever.
 TIMEOUT_S = 10.0
-#: From here on the receiver failed; below it has understood and refused, which it would do again.
+#: From here on the receiver failed; below it has understood and rejected, which it would do again.
 _FIRST_SERVER_ERROR = 500
 
 

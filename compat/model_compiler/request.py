@@ -255,7 +255,7 @@ class CompileRequest:
     resource_mode: str | None = option(TEXT, "TopsInference's compile option of that name.", group=_DEVICE)
     compile_options: Mapping[str, Any] = option(SETTINGS, "Options of the device's compiler.", group=_DEVICE, default={})
     enable_fp16: bool = option(SWITCH, "As build_flag KFP16.", group=_DEVICE, default=False)
-    enable_int8: bool = option(SWITCH, "Refused: no target has it.", group=_DEVICE, default=False)
+    enable_int8: bool = option(SWITCH, "Rejected: no target has it.", group=_DEVICE, default=False)
 
     @property
     def flag(self) -> BuildFlag:

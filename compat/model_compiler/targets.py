@@ -24,7 +24,7 @@ from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.options import CompilerOptions, compiler_options
 from stoker.compiler.output_files import write_model
 from stoker.compiler.repository_writer import ServedTensor, config_name, served_tensors
-from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs, find_target, refusals_of
+from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs, find_target, rejections_of
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
     target = find_target(GCU_TARGET)
     options = _gcu_options(request, target)
     model = checked(source.model, source.origin)
-    with refusals_of(target, options):
+    with rejections_of(target, options):
         sizes = input_sizes(model, request)
         converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
     described = _source_model(model, converted[-1], request)

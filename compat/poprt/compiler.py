@@ -27,7 +27,7 @@ Models = ModelSource | Sequence[ModelSource]
 
 
 class CompilerOptions:
-    """Stoker's `CompilerOptions` whose fields can be set one by one; a name that does not exist is refused."""
+    """Stoker's `CompilerOptions` whose fields can be set one by one; a name that does not exist is rejected."""
 
     __slots__ = tuple(field.name for field in dataclasses.fields(StokerOptions))
 

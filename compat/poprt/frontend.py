@@ -27,7 +27,7 @@ class TensorflowFrontend:
 
     def __init__(self, path: str | os.PathLike[str], **options: object) -> None:
         self.path = os.fspath(path)
-        self.options = TensorflowOptions(**options)  # type: ignore[arg-type] # refused there by name
+        self.options = TensorflowOptions(**options)  # type: ignore[arg-type] # rejected there by name
 
     def load_model(self) -> onnx.ModelProto:
         """The model as ONNX.

@@ -17,7 +17,7 @@ class Optimizer:
         """The changed model; the one given stays as it was.
 
         Raises:
-            CompileError: a pass refuses it.
+            CompileError: a pass rejects it.
         """
         return self._passes.run(model)
 

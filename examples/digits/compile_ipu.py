@@ -35,7 +35,7 @@ def build(source: Path, repository: Path) -> Path:
     """Compiles the ONNX model of the folder `source`; returns the folder of the new model.
 
     Raises:
-        SystemExit: the compiler refused it; it has said why.
+        SystemExit: the compiler rejected it; it has said why.
     """
     with tempfile.TemporaryDirectory() as scratch:
         arguments = ["--target", "ipu", "--input_model", str(source / "1" / "model.onnx"), "--precision", "fp16"]

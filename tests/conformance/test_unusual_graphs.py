@@ -26,7 +26,7 @@ REGISTRY = BackendRegistry()
 CANARY = 0xA5
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The graph is not served this way; the text is the one that users get."""
 
 
@@ -38,7 +38,7 @@ def load(backend: str, filename: str, graph: UnusualGraph, files: ModelFiles) ->
     try:
         return REGISTRY.get(backend).load(request)
     except ModelLoadError as error:
-        raise Refused(str(error)) from error
+        raise Rejected(str(error)) from error
 
 
 def from_file(backend: str) -> Serve:
@@ -58,7 +58,7 @@ def compiled(target: str, backend: str, filename: str, capsys: pytest.CaptureFix
         code = stoker.compiler.cli.main([*words, *batch, "--model_repository", str(repository), "--model_name", "unusual"])
         said = capsys.readouterr().err
         if code:
-            raise Refused(said)
+            raise Rejected(said)
         version = repository / "unusual" / "1"
         return load(backend, filename, graph, ModelFiles(version, {path.name: path.stat().st_size for path in version.iterdir()}))
 
@@ -159,7 +159,7 @@ def requests(graph: UnusualGraph) -> Iterator[list[BatchItem]]:
 
 def check(found: Outcome, graph: UnusualGraph, item: BatchItem) -> None:
     if isinstance(found, ServingError):
-        raise Refused(found.message)
+        raise Rejected(found.message)
     expected: Mapping[str, Any] = raw_outputs(graph, item.inputs)
     assert set(found) == set(item.output_names)
     array: Any
@@ -203,7 +203,7 @@ def test_unusual_graph_equals_onnx_runtime_or_is_refused(way: str, name: str, wa
     if reason is None:
         serve_and_check(ways[way], graph, tmp_path)
         return
-    with pytest.raises(Refused, match=reason) as caught:
+    with pytest.raises(Rejected, match=reason) as caught:
         serve_and_check(ways[way], graph, tmp_path)
     assert str(tmp_path) not in str(caught.value)
 

@@ -47,7 +47,7 @@ class Caller:
         )
         return await send(request)
 
-    async def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
+    async def rejection(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
         """Code and text of a call that must fail."""
         try:
             await self.call(method, request)
@@ -66,7 +66,7 @@ class DirectCaller(Caller):
         assert method == "predict"
         return predict_pb2.PredictResponse.FromString(await self._service.predicting.from_message(request.SerializeToString(), None))
 
-    async def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
+    async def rejection(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
         try:
             await self.call(method, request)
         except ServingError as error:

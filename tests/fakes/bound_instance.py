@@ -16,7 +16,7 @@ class _Tensors:
     def run(self) -> Arrays | None:
         instance = self._instance
         instance.bound_runs += 1
-        if instance.refuses:
+        if instance.rejects:
             return None
         return instance.execute(self.inputs, [spec.name for spec in instance.signature.outputs])
 
@@ -26,12 +26,12 @@ class BoundInstance(FakeInstance):
 
     Attributes:
         most_rows: See above.
-        refuses: Batches do not run in them, as those of a model whose outputs do not fit.
+        rejects: Batches do not run in them, as those of a model whose outputs do not fit.
         bound_runs: Batches that ran in them, or were refused.
     """
 
     most_rows = 8
-    refuses = False
+    rejects = False
     bound_runs = 0
 
     def bound(self, rows: int) -> _Tensors | None:

@@ -123,7 +123,7 @@ class FakeEngine:
         """`budget`: the server's own; None: a plain sum that may be `budget_bytes` at most."""
         self.budget = budget or PlainBudget(budget_bytes, self.now_ns)
         self.reads = Reads()
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
         self.refused_versions: list[int | None] = []
         self.failures: list[tuple[Via, type[ServingError]]] = []
         self.failed_models: list[str] = []
@@ -147,8 +147,8 @@ class FakeEngine:
         assert isinstance(self.budget, PlainBudget)
         self.budget.limit_bytes = limit_bytes
 
-    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
-        self.refused.append(name)
+    def count_rejected(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+        self.rejected.append(name)
         self.refused_versions.append(version)
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:

@@ -17,7 +17,7 @@ class FakeTarget(Target):
     name = "fake"
     aliases = ("pretend",)
     artefact_filename = "executable.fake"
-    refusal: CompileError | None = None
+    rejection: CompileError | None = None
     config: Mapping[str, object] = {"backend": "fake", "max_batch_size": 2, "parameters": {"pacing": "none"}}
     datatypes: Mapping[str, Sequence[DataType]] = {}
     measured = Measurement(batch_size=2, calls=10, latency_s=0.0015, throughput=1333.0, note="simulated")
@@ -31,9 +31,9 @@ class FakeTarget(Target):
         facts: dict[str, Any] = {each.name: {"inputs": list(each.inputs), "nodes": len(each.model.graph.node)} for each in sources}
         if options.compilation_progress_logger is not None:
             options.compilation_progress_logger(1, 2)
-        path.write_text(json.dumps(facts)[: 10 if self.refusal else None])
-        if self.refusal is not None:
-            raise self.refusal
+        path.write_text(json.dumps(facts)[: 10 if self.rejection else None])
+        if self.rejection is not None:
+            raise self.rejection
         given = sorted(set(effective(options)) - {"compilation_progress_logger"})
         return Artefact(path=path, summary={"device": "fake", "options": ", ".join(given)}, config=self.config, datatypes=self.datatypes)
 

@@ -391,11 +391,11 @@ def until_refused(ask: Callable[[], Answer], text: str) -> Answer:
     """The first response with `text`; before it one may succeed, or be refused for another reason."""
     answers: list[Answer] = []
 
-    def is_refused() -> bool:
+    def is_rejected() -> bool:
         answers.append(ask())
         return text in answers[-1].text
 
-    wait_until(is_refused, what=text)
+    wait_until(is_rejected, what=text)
     return answers[-1]
 
 

@@ -103,7 +103,7 @@ _CAUSES = (
     ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
     ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
 )
-#: Of the refusals of a load or unload by the control modes poll and none.
+#: Of the rejections of a load or unload by the control modes poll and none.
 _IS_UNCONTROLLED = re.compile("not allowed if polling is enabled|the list of models is fixed")
 #: What the address of a Unix-domain socket begins with; what follows begins with "/" or "//".
 SOCKET_SCHEME = re.compile(r"((grpc|http)\+)?unix:")
@@ -178,7 +178,7 @@ def _cause(text: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """What to do about a refusal whose words are for other clients, or kept for Triton's."""
+    """What to do about a rejection whose words are for other clients, or kept for Triton's."""
     if "requires an API key" in text:
         return " (here: --api-key KEY, or the variable STOKER_API_KEY)"
     return "; the server allows it with --model-control-mode=explicit" if _IS_UNCONTROLLED.search(text) else ""

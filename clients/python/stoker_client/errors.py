@@ -9,7 +9,7 @@
      +- NotFound                  no such model, version or route
      +- Conflict                  contradicts the server's present state
      +- Unavailable               the model or the server does not serve now
-     |   +- Overloaded            refused because a queue or a budget is full: nothing was computed
+     |   +- Overloaded            rejected because a queue or a budget is full: nothing was computed
      +- DeadlineExceeded          the call's `timeout_s`, or the server's own limit, ran out
      +- Cancelled                 the call was cancelled
      +- Unsupported               well-formed, but not offered by this server or over this protocol
@@ -80,7 +80,7 @@ class Unavailable(StokerError):
 
 
 class Overloaded(Unavailable):
-    """A queue or a budget of the server is full: refused at once, nothing was computed. See `retry_after_s`."""
+    """A queue or a budget of the server is full: rejected at once, nothing was computed. See `retry_after_s`."""
 
 
 class DeadlineExceeded(StokerError):

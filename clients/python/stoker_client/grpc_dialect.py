@@ -53,7 +53,7 @@ class GrpcDialect(Dialect):
     """KServe v2 with Triton's extensions, over gRPC.
 
     Args:
-        max_message_bytes: Requests whose tensors exceed it are refused before they are built.
+        max_message_bytes: Requests whose tensors exceed it are rejected before they are built.
     """
 
     def __init__(self, max_message_bytes: int) -> None:

@@ -1,7 +1,7 @@
 """A gRPC status as an error of the tree; used by the synchronous and the asynchronous transport.
 
 UNAVAILABLE is three things: gRPC never got a connection, an existing one broke, or the server said it. gRPC distinguishes them only in its
-text, and the server's own words come with `retry-after` where it refused before computing.
+text, and the server's own words come with `retry-after` where it rejected before computing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,8 +69,8 @@ def error_from_status(code: grpc.StatusCode, details: str | None, trailing: Meta
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(text, metadata, retry_after_s)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        is_refusal = retry_after_s is not None or "oncurrent" in text
-        return (Overloaded if is_refusal else TooLarge)(text, status=code.name, retry_after_s=retry_after_s)
+        is_rejection = retry_after_s is not None or "oncurrent" in text
+        return (Overloaded if is_rejection else TooLarge)(text, status=code.name, retry_after_s=retry_after_s)
     return _KINDS.get(code, ServerError)(text, status=code.name, retry_after_s=retry_after_s)
 
 

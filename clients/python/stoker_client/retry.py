@@ -1,6 +1,6 @@
 """When a failed call may be sent again, and after how long: no I/O, no clock of its own.
 
-A call is sent again only if that cannot make the server compute twice: nothing left this process, the server said it refused (a
+A call is sent again only if that cannot make the server compute twice: nothing left this process, the server said it rejected (a
 retry-after, or a full queue), or the call only reads. Waits grow exponentially with full jitter and honour the server's retry-after.
 A budget shared by all calls of a client keeps retries from multiplying the load on a server that is failing for everyone.
 """

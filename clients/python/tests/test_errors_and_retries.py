@@ -16,7 +16,7 @@ from tests.fakes.fake_kserve import Failure
 
 Code = grpc.StatusCode
 INPUTS = {"x": np.zeros(2, np.float32)}
-REFUSED = Failure(503, Code.UNAVAILABLE, "Exceeds maximum queue size", retry_after="1")
+REJECTED = Failure(503, Code.UNAVAILABLE, "Exceeds maximum queue size", retry_after="1")
 NOT_READY = Failure(503, Code.UNAVAILABLE, "model is not ready")
 
 
@@ -52,13 +52,13 @@ def test_status_becomes_its_error_and_is_not_retried(client, fake, fake_time, fa
 
 
 def test_refusal_with_retry_after_is_sent_again_after_it(client, fake, fake_time):
-    fake.failures.extend([REFUSED, REFUSED])
+    fake.failures.extend([REJECTED, REJECTED])
     assert client.infer("echo", INPUTS)["x"].size == 2
     assert fake_time.slept == pytest.approx([1.1, 1.2])
 
 
 def test_permanent_refusal_is_raised_with_its_retry_after(client, fake, fake_time):
-    fake.failures.extend([REFUSED] * 9)
+    fake.failures.extend([REJECTED] * 9)
     with pytest.raises(sdk.Overloaded) as caught:
         client.infer("echo", INPUTS)
     assert caught.value.retry_after_s == 1
@@ -73,7 +73,7 @@ def test_retry_after_longer_than_the_maximum_wait_is_not_waited_for(client, fake
 
 
 def test_wait_beyond_the_deadline_is_not_started(client, fake, fake_time):
-    fake.failures.append(REFUSED)
+    fake.failures.append(REJECTED)
     with pytest.raises(sdk.Overloaded):
         client.infer("echo", INPUTS, timeout_s=1.0)
     assert fake_time.slept == []
@@ -90,7 +90,7 @@ def test_only_reads_are_retried_after_a_possible_computation(client, fake, fake_
 
 def test_attempts_may_be_limited_to_one(make_client, fake):
     client = make_client(retry=sdk.RetryPolicy(max_attempts=1))
-    fake.failures.append(REFUSED)
+    fake.failures.append(REJECTED)
     with pytest.raises(sdk.Overloaded):
         client.infer("echo", INPUTS)
     assert len(fake.calls) == 1
@@ -98,7 +98,7 @@ def test_attempts_may_be_limited_to_one(make_client, fake):
 
 def test_all_calls_of_a_client_share_a_budget_of_retries(make_client, fake):
     client = make_client(retry=sdk.RetryPolicy(max_attempts=100, budget=3))
-    fake.failures.extend([REFUSED] * 6)
+    fake.failures.extend([REJECTED] * 6)
     with pytest.raises(sdk.Overloaded):
         client.infer("echo", INPUTS)
     assert len(fake.calls) == 1 + 3
@@ -108,7 +108,7 @@ def test_all_calls_of_a_client_share_a_budget_of_retries(make_client, fake):
     fake.failures.clear()
     for _ in range(10):
         client.infer("echo", INPUTS)
-    fake.failures.append(REFUSED)
+    fake.failures.append(REJECTED)
     assert client.infer("echo", INPUTS)["x"].size == 2
 
 

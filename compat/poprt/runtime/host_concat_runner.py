@@ -77,7 +77,7 @@ class HostConcatRunner(ModelRunner):
         given = config.host_concat_config if isinstance(config, HostConcatRunnerConfig) else {}
         self._joined = {each.tensor_name: each for each in (given.values() or _noted(executable))}
         for name, each in self._joined.items():
-            _refuse_contradiction(executable.anchor(name, TensorType.INPUT), each)
+            _reject_contradiction(executable.anchor(name, TensorType.INPUT), each)
         super().__init__(executable, config, device=device, device_manager=device_manager)
 
     def get_execute_inputs(self) -> list[DataDesc]:
@@ -131,7 +131,7 @@ def _noted(executable: Executable) -> list[HostConcatConfig]:
     ]
 
 
-def _refuse_contradiction(anchor: Anchor, each: HostConcatConfig) -> None:
+def _reject_contradiction(anchor: Anchor, each: HostConcatConfig) -> None:
     info = anchor.tensor_info
     part_bytes = int(np.prod(each.shape, dtype=np.int64)) * info.data_type.numpy.itemsize
     if part_bytes != each.data_size_bytes or len(each.input_tensor_names) * part_bytes != info.size_in_bytes:

@@ -85,7 +85,7 @@ class PackLayout:
         blob = executable.model.opaques.get(PACKING)
         reading = _Reading(executable.name, anchors, config)
         layout = reading.from_shapes() if blob is None else reading.from_note(bytes(blob))
-        _refuse_contradiction(executable.name, layout, config)
+        _reject_contradiction(executable.name, layout, config)
         return layout
 
 
@@ -233,7 +233,7 @@ class _Reading:
         return ApplicationRuntimeError(f"executable '{self._name}', opaque blob '{PACKING}': '{key}' is {value!r}, expected {expected}")
 
 
-def _refuse_contradiction(name: str, layout: PackLayout, config: PackRunnerConfig) -> None:
+def _reject_contradiction(name: str, layout: PackLayout, config: PackRunnerConfig) -> None:
     mask, rows = layout.groups[0].mask, layout.groups[0].shape.rows
     if config.compile_batch_size not in (FROM_MODEL, rows):
         raise ApplicationRuntimeError(f"compile_batch_size is {config.compile_batch_size}; executable '{name}' has {rows} rows")
@@ -347,7 +347,7 @@ class RequestReader:
             lengths.append(self._length(group, arrays))
             given |= self._without_padding(arrays) if self._config.padding_remove_mask in arrays else arrays
             lengths[-1] = len(given[group.dynamic]) if group.dynamic in given else lengths[-1]
-            self._refuse_length(group, lengths[-1])
+            self._reject_length(group, lengths[-1])
         return PackRequest(
             given,
             tuple(lengths),
@@ -388,7 +388,7 @@ class RequestReader:
         # Inputs that were not named count tokens, as positions do: they lose their end.
         return {name: array[kept] if name in names else array[: len(kept)] for name, array in arrays.items()}
 
-    def _refuse_length(self, group: PackGroup, length: int) -> None:
+    def _reject_length(self, group: PackGroup, length: int) -> None:
         longest = min(self._layout.longest, group.shape.tokens) if len(self._layout.groups) == 1 else group.shape.row_length
         if not 1 <= length <= longest:
             raise ApplicationRuntimeError(f"input '{group.dynamic}' has {length} tokens; this model packs sequences of 1 to {longest}")

@@ -96,7 +96,7 @@ class PackRunnerConfig(RuntimeConfig):
         self.delimiter_num = delimiter_num
 
     def check(self) -> None:
-        """Refuses values that make no sense.
+        """Rejects values that make no sense.
 
         Raises:
             ValueError: a value is out of range, or contradicts another; names the field.

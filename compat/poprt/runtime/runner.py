@@ -39,7 +39,7 @@ class ModelFusionRunnerConfig(RuntimeConfig):
 class ModelFusionRunner(ModelRunner):
     """A `ModelRunner` that finds the sub-graph by the names of inputs and outputs, and checks each request against it.
 
-    `ModelRunner` lets the device find out by a timeout that an input is missing, as the vendor's does. Here the request is refused at
+    `ModelRunner` lets the device find out by a timeout that an input is missing, as the vendor's does. Here the request is rejected at
     once. An index may be given all the same. `validate_io_params` has no say: what a request needs is what its sub-graph has.
     """
 

@@ -29,7 +29,7 @@ from stoker.compiler.plan import NO_EFFECT, TENSORFLOW_NAMES, JobOptions, ModelJ
 from stoker.compiler.precision.samples import load_samples
 from stoker.compiler.reports import Progress, check, report_drift, report_layers, report_measurement, show_models
 from stoker.compiler.repository_writer import ServedModel, served_tensors, write_served_versions
-from stoker.compiler.target import Artefact, Comparison, ServedPart, SourceModel, Target, refusals_of
+from stoker.compiler.target import Artefact, Comparison, ServedPart, SourceModel, Target, rejections_of
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     converted = []
     for model, ways, name in zip(plan.models, converters, names, strict=True):
         label = f"{name} ({model.job.input_model})" if plan.is_fused else ""
-        with refusals_of(target, plan.compiler, label=label, custom_libraries=model.conversion.custom_library_so_paths):
+        with rejections_of(target, plan.compiler, label=label, custom_libraries=model.conversion.custom_library_so_paths):
             converted.append(_convert(model, ways, name, progress))
     for model, made, name in zip(plan.models, converted, names, strict=True):
         _show(model, made, folder / name, progress, out, is_compared=not (target.compares and _is_for_target(job)))
@@ -175,7 +175,7 @@ def _is_compiled(job: JobOptions) -> bool:
 
 def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:
     job = plan.job
-    if job.report is not None and target.has_report:  # before compiling, which refuses what does not fit
+    if job.report is not None and target.has_report:  # before compiling, which rejects what does not fit
         with progress.phase("planning for the report"):
             written = target.report(_sources(converted), plan.compiler, Path(job.report))
         for path in written:

@@ -110,28 +110,28 @@ def _integer(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):
-        _refuse(value, "an integer")
+        _reject(value, "an integer")
     try:
         return int(value)
     except ValueError:
-        _refuse(value, "an integer")
+        _reject(value, "an integer")
 
 
-def _refuse(value: object, expected: str) -> NoReturn:
+def _reject(value: object, expected: str) -> NoReturn:
     raise ValueError(f"expected {expected}, got {value!r}")
 
 
 def _at_least_one(value: object) -> int:
     number = _integer(value)
     if number < 1:
-        _refuse(value, "an integer of 1 or more")
+        _reject(value, "an integer of 1 or more")
     return number
 
 
 def _not_negative(value: object) -> int:
     number = _integer(value)
     if number < 0:
-        _refuse(value, "an integer of 0 or more")
+        _reject(value, "an integer of 0 or more")
     return number
 
 
@@ -141,7 +141,7 @@ def _proportion(value: object) -> float:
     except ValueError:
         number = 0.0
     if not 0.0 < number <= 1.0:
-        _refuse(value, "a number above 0 and up to 1")
+        _reject(value, "a number above 0 and up to 1")
     return number
 
 
@@ -151,14 +151,14 @@ def _number(value: object) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        _refuse(value, "a number")
+        _reject(value, "a number")
     return number
 
 
 def _above_zero(value: object) -> float:
     number = _number(value)
     if number <= 0:
-        _refuse(value, "a number above 0")
+        _reject(value, "a number above 0")
     return number
 
 
@@ -168,21 +168,21 @@ def _counts(value: object) -> tuple[int, ...]:
     if isinstance(words, str):
         words = [word for word in words.replace(" ", "").split(",") if word]
     if not isinstance(words, list | tuple) or not words:
-        _refuse(value, "integers of 1 or more separated by commas")
+        _reject(value, "integers of 1 or more separated by commas")
     return tuple(_at_least_one(word) for word in words)
 
 
 def _names(value: object) -> tuple[str, ...]:
     """`a,b`, a list of such, or a list of names."""
     if not isinstance(value, str | list | tuple):
-        _refuse(value, "names separated by commas")
+        _reject(value, "names separated by commas")
     words = [value] if isinstance(value, str) else list(value)
     return tuple(name.strip() for word in words for name in _text(word).split(",") if name.strip())
 
 
 def _words(value: object) -> tuple[str, ...]:
     if not isinstance(value, str | list | tuple):
-        _refuse(value, "a list")
+        _reject(value, "a list")
     return (value,) if isinstance(value, str) else tuple(_text(word) for word in value)
 
 
@@ -191,13 +191,13 @@ def _shape(value: object, name: str) -> tuple[int, ...]:
     if isinstance(words, int) and not isinstance(words, bool):
         words = [words]
     if not isinstance(words, list | tuple):
-        _refuse(value, f"sizes for '{name}' such as 1,512")
+        _reject(value, f"sizes for '{name}' such as 1,512")
     try:
         sizes = tuple(_integer(word.strip() if isinstance(word, str) else word) for word in words if word != "")
     except ValueError:
-        _refuse(value, f"sizes for '{name}' such as 1,512")
+        _reject(value, f"sizes for '{name}' such as 1,512")
     if any(size < 1 for size in sizes):
-        _refuse(value, f"sizes of 1 or more for '{name}'")
+        _reject(value, f"sizes of 1 or more for '{name}'")
     return sizes
 
 
@@ -210,7 +210,7 @@ def _shapes(value: object) -> Mapping[str, tuple[int, ...]]:
         # Names of tensors may hold '=' themselves; sizes never do.
         name, equals, sizes = word.rpartition("=")
         if not (equals and name):
-            _refuse(word, "NAME=d0,d1,... such as input_ids=1,512")
+            _reject(word, "NAME=d0,d1,... such as input_ids=1,512")
         if name in shapes:
             raise ValueError(f"'{name}' is given twice")
         shapes[name] = _shape(sizes, name)
@@ -225,7 +225,7 @@ def _pairs(value: object) -> Mapping[str, Any]:
     for word in _words(value):
         key, equals, text = word.partition("=")
         if not (equals and key):
-            _refuse(word, "KEY=VALUE")
+            _reject(word, "KEY=VALUE")
         if key in pairs:
             raise ValueError(f"'{key}' is given twice")
         pairs[key] = text

@@ -166,7 +166,7 @@ class Target(abc.ABC):
         """Name of the file that `export` writes with these options."""
         return self.artefact_filename
 
-    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:  # noqa: B027 - most devices refuse nothing
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:  # noqa: B027 - most devices reject nothing
         """Looks at what can be said before any model is read; `precisions` are those that the models are to be converted to.
 
         Raises:
@@ -183,7 +183,7 @@ class Target(abc.ABC):
         """
 
     def explain(self, error: CompileError) -> None:  # noqa: B027 - our own words are enough for most devices
-        """Adds to the text of `error`, a model that could not be converted, what users of this device know such a refusal by."""
+        """Adds to the text of `error`, a model that could not be converted, what users of this device know such a rejection by."""
 
     @abc.abstractmethod
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
@@ -263,7 +263,7 @@ _PLAIN_ERRORS = (CompileError, OptionError, PassError, ShapeError)
 
 
 @contextlib.contextmanager
-def refusals_of(target: Target, options: CompilerOptions, *, label: str = "", custom_libraries: Sequence[str] = ()) -> Iterator[None]:
+def rejections_of(target: Target, options: CompilerOptions, *, label: str = "", custom_libraries: Sequence[str] = ()) -> Iterator[None]:
     """Errors of the block, a conversion, begin with `label`; the target also checks a model without static shapes.
 
     The target may add to the text of each.

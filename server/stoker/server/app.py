@@ -93,7 +93,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     frontends = Frontends(engine, config, sink, tracer)
     stop_requested = asyncio.create_task(shutdown.requested.wait())
     following: list[asyncio.Task[None]] = []
-    is_refused = is_serving = False
+    is_rejected = is_serving = False
     watching = ExitStack()
     try:
         endpoints = await frontends.start()
@@ -121,7 +121,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         await stop_requested
         return 0
     except (OSError, RepositoryUnreadable):
-        is_refused = True
+        is_rejected = True
         raise
     finally:
         stop_requested.cancel()
@@ -131,13 +131,13 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         for task in following:
             task.cancel()
         ready_file.remove()
-        if not is_refused:
+        if not is_rejected:
             log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
         watch.begin_shutdown()
         writers = {"writing traces": tracer.close, "writing the access log": access.close}
         shutdown.is_late = await take_down(engine, frontends, manager, config.exit_timeout_s, writers)
         watching.close()
-        if not is_refused:
+        if not is_rejected:
             log.info("stopped")
 
 

@@ -53,7 +53,7 @@ def _run(config: "ServerConfig") -> int:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"serve: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line that a refused start prints
+    print(f"serve: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line that a rejected start prints
     sys.exit(USAGE_ERROR)
 
 

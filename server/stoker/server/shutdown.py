@@ -5,7 +5,7 @@ While the shutdown delay runs (`--shutdown-delay-secs`), the second one ends the
 The handlers are Python's own (`signal.signal`), not the loop's: a loop gives back the default handlers when it closes, and a second signal
 that comes just then would end the process by the signal instead of with an exit code.
 
-Delay: not ready, but every request is served, so that load balancers can stop sending. Drain: new requests are refused, what is in flight
+Delay: not ready, but every request is served, so that load balancers can stop sending. Drain: new requests are rejected, what is in flight
 finishes within the exit timeout. End: the last responses leave, models unload; all of this takes at most `END_S` more.
 """
 
@@ -130,7 +130,7 @@ async def take_down(
     loop = asyncio.get_running_loop()
     end_s = loop.time() + exit_timeout_s + END_S
     engine.begin_shutdown()
-    # The ports stay open while requests are completed, so that a probe hears "not ready" and a late client why it is refused.
+    # The ports stay open while requests are completed, so that a probe hears "not ready" and a late client why it is rejected.
     left_s = await engine.drained(exit_timeout_s)
     await _within("closing the connections", frontends.stop(max(left_s, RESPONSE_TIMEOUT_S)), end_s - UNLOAD_S - loop.time())
     unload_s = min(LONGEST_UNLOAD_S, end_s - loop.time())

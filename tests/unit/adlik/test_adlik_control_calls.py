@@ -59,7 +59,7 @@ def test_metadata_contains_the_configuration_and_version_states():
 )
 def test_metadata_of_an_unknown_model_or_version_is_an_error(request_, code, text):
     async def scenario(caller: Caller) -> None:
-        found, message = await caller.refusal("getModelMeta", request_)
+        found, message = await caller.rejection("getModelMeta", request_)
         assert found is code, message
         assert text in message
 
@@ -73,7 +73,7 @@ def test_metadata_of_an_unserved_model_reports_its_state():
     engine.index = lambda **_: [IndexEntry("simple", 1, VersionState.LOADING)]  # type: ignore[method-assign]
 
     async def scenario(caller: Caller) -> None:
-        code, text = await caller.refusal("getModelMeta", meta("simple"))
+        code, text = await caller.rejection("getModelMeta", meta("simple"))
         assert code is Code.UNAVAILABLE
         assert "not ready" in text
 
@@ -120,7 +120,7 @@ def test_every_state_has_a_name_and_numbers_beyond_32_bits_are_omitted():
 def test_server_status_has_no_tasks_and_refuses_operations():
     async def scenario(caller: Caller) -> None:
         assert (await caller.call("serverStatus", operate_pb2.ServerStatusRequest())).status == "running"
-        code, text = await caller.refusal("create", operate_pb2.CreateTaskRequest())
+        code, text = await caller.rejection("create", operate_pb2.CreateTaskRequest())
         assert code is Code.UNIMPLEMENTED
         assert "use predict" in text
         for method in SERVICES["ModelOperateService"].methods:
@@ -133,7 +133,7 @@ def test_server_status_has_no_tasks_and_refuses_operations():
 
 def test_control_requests_are_bounded():
     async def scenario(caller: Caller) -> None:
-        code, text = await caller.refusal("addModel", operate_pb2.ModelOperateRequest(path="x" * 5000))
+        code, text = await caller.rejection("addModel", operate_pb2.ModelOperateRequest(path="x" * 5000))
         assert code is Code.RESOURCE_EXHAUSTED
         assert "of 5003 bytes" in text
         assert "exceeds the limit of 4096 bytes" in text

@@ -144,7 +144,7 @@ def refused(
     limits: Limits | None = None,
 ):
     async def scenario(caller: Caller) -> None:
-        found, text = await caller.refusal("predict", request)
+        found, text = await caller.rejection("predict", request)
         assert found is code, text
         for each in texts:
             assert each in text
@@ -232,7 +232,7 @@ def test_one_open_dimension_is_inferred_from_the_content_and_two_are_refused():
                 answer = await caller.call("predict", request)
                 assert [dim.size for dim in answer.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 2, 3]
             else:
-                code, text = await caller.refusal("predict", request)
+                code, text = await caller.rejection("predict", request)
                 assert code is Code.INVALID_ARGUMENT
                 assert "tensor_shape" in text
                 assert dims == (-1, -1)
@@ -280,7 +280,7 @@ def test_model_without_batching_accepts_tensors_without_a_batch_dimension():
         assert [[best.idx for best in sample.cls] for sample in answer.outputs["OUTPUT"].batch_classes] == [[5, 4]]
         request.batch_size = 2
         refused_text = "batch_size 2 is not 1, and there is no batching of model 'plain'"
-        assert await caller.refusal("predict", request) == (Code.INVALID_ARGUMENT, refused_text)
+        assert await caller.rejection("predict", request) == (Code.INVALID_ARGUMENT, refused_text)
 
     run_direct(scenario, FakeEngine(echo(DataType.INT32, (2, 3), 0, name="plain")))
 
@@ -344,7 +344,7 @@ def test_bytes_that_are_not_a_message_are_refused():
             return b"\x12\xff\xff\xff\xff\x0f" + bytes(5000)
 
     async def scenario(caller: Caller) -> None:
-        code, text = await caller.refusal("predict", Garbage())
+        code, text = await caller.rejection("predict", Garbage())
         assert code is Code.INVALID_ARGUMENT
         assert "valid" in text
 
@@ -354,5 +354,5 @@ def test_bytes_that_are_not_a_message_are_refused():
 def test_refused_request_is_counted():
     engine = FakeEngine(simple())
     refused(changed(lambda r: setattr(r, "batch_size", 0)), Code.INVALID_ARGUMENT, engine=engine)
-    assert engine.refused == ["simple"]
+    assert engine.rejected == ["simple"]
     assert engine.requests == []

@@ -344,11 +344,11 @@ def test_instance_with_its_own_processor_isolates_a_bad_request() -> None:
     ),
     culprit=st.integers(0, 9),
     static=st.sampled_from([None, 64]),
-    refuses=st.booleans(),
+    rejects=st.booleans(),
     most_rows=st.integers(0, 8),
 )
 def test_batch_in_bound_tensors_equals_one_in_buffers(
-    batches: list[list[tuple[list[int], tuple[str, ...]]]], culprit: int, static: int | None, refuses: bool, most_rows: int
+    batches: list[list[tuple[list[int], tuple[str, ...]]]], culprit: int, static: int | None, rejects: bool, most_rows: int
 ) -> None:
     """Request by request: outputs, errors, executions; one set of values fails in any batch."""
     outputs = tuple(TensorSpec(name, DataType.FP32, (2,)) for name in ("y", "z"))
@@ -358,7 +358,7 @@ def test_batch_in_bound_tensors_equals_one_in_buffers(
         return InvalidRequest("no") if culprit and (inputs["x"] == culprit).any() else None
 
     bound = BoundInstance(served, static_batch_size=static, fail_if=fails)
-    bound.refuses, bound.most_rows = refuses, 64 if static else most_rows
+    bound.rejects, bound.most_rows = rejects, 64 if static else most_rows
     plain = FakeInstance(served, static_batch_size=static, fail_if=fails)
     units = processor(bound), processor(plain)
     for batch in batches:

@@ -15,7 +15,7 @@ import stoker.cli.infer as infer_command
 import stoker.cli.status as status_command
 import stoker.server.main as server_main
 from stoker.cli.bench.trial import run_level
-from stoker.server.lifecycle.manager import CONTROL_REFUSED, CONTROL_REFUSED_NONE
+from stoker.server.lifecycle.manager import CONTROL_REJECTED, CONTROL_REJECTED_NONE
 from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
 
 DURATIONS = {
@@ -209,7 +209,7 @@ def test_help_shows_no_value_type_for_boolean_flags(stoker, monkeypatch, command
         assert all(option in page for option in ("--url", "--api-key", "--header", "--timeout"))
 
 
-@pytest.mark.parametrize("refused", [CONTROL_REFUSED, CONTROL_REFUSED_NONE])
+@pytest.mark.parametrize("refused", [CONTROL_REJECTED, CONTROL_REJECTED_NONE])
 def test_load_refused_by_the_control_mode_names_the_mode_that_allows_it(stoker, fake, refused):
     fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, refused))
     assert stoker("load", "echo").err == f"stoker: error: {refused}; the server allows it with --model-control-mode=explicit\n"

@@ -77,7 +77,7 @@ def test_known_dimension_cannot_be_changed(stoker_compile) -> None:
 
 
 def test_failed_compilation_leaves_no_file(stoker_compile, target: FakeTarget, folder: Path) -> None:
-    target.refusal = UnsupportedOperators("fake", [Unsupported("n1", "Loop", "no loops"), Unsupported("n2", "Scan", "no scans")])
+    target.rejection = UnsupportedOperators("fake", [Unsupported("n1", "Loop", "no loops"), Unsupported("n2", "Scan", "no scans")])
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef")
     assert ran.code == 1
     assert "Loop (node 'n1'): no loops\n  Scan (node 'n2'): no scans" in ran.err
@@ -87,13 +87,13 @@ def test_failed_compilation_leaves_no_file(stoker_compile, target: FakeTarget, f
 
 def test_failed_compilation_preserves_the_existing_executable(stoker_compile, target: FakeTarget, folder: Path) -> None:
     (folder / "executable.fake").write_text("old")
-    target.refusal = CompileError("it does not fit")
+    target.rejection = CompileError("it does not fit")
     assert stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef").code == 1
     assert (folder / "executable.fake").read_text() == "old"
 
 
 def test_internal_error_prints_one_line_and_a_traceback_on_request(stoker_compile, target: FakeTarget) -> None:
-    target.refusal = KeyError("oops")  # type: ignore[assignment] # what no target should raise
+    target.rejection = KeyError("oops")  # type: ignore[assignment] # what no target should raise
     words = ("-i", "model.onnx", "--input_shape", "x=1,3", "--export_popef")
     plain, debug = stoker_compile(*words), stoker_compile(*words, "--logging_level", "DEBUG")
     assert plain.code == debug.code == 1

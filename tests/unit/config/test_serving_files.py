@@ -94,7 +94,7 @@ def test_batching_without_parameters_has_tensorflow_servings_defaults():
         ("max_batch_size { value: 8 } allowed_batch_sizes: 4", "must equal max_batch_size, which is 8, not 4"),
         ("max_batch_size { value: 8 } allowed_batch_sizes: [8, 4]", "ascend"),
         ("max_batch_size: 8", "takes a block"),
-        ("enable_large_batch_splitting { value: true }", "of more rows than max_batch_size is refused, not split"),
+        ("enable_large_batch_splitting { value: true }", "of more rows than max_batch_size is rejected, not split"),
         ("enable_large_batch_splitting: true", "batching.config:1: enable_large_batch_splitting: not supported"),
     ],
 )

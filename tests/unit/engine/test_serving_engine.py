@@ -236,8 +236,8 @@ def test_byte_budget_refuses_a_request_beside_others_but_never_a_lone_one():
 def test_refusal_before_the_queue_counts_as_a_failure_of_a_known_model_only():
     async def scenario() -> None:
         engine, metrics = engine_over(OneServable())
-        engine.count_refused("m", None, InvalidRequest("no"), Via.KSERVE_GRPC)
-        engine.count_refused("absent", None, InvalidRequest("no"), Via.KSERVE_GRPC)
+        engine.count_rejected("m", None, InvalidRequest("no"), Via.KSERVE_GRPC)
+        engine.count_rejected("absent", None, InvalidRequest("no"), Via.KSERVE_GRPC)
         assert metrics.statistics("m", 3).fail.count == 1
         assert b'nv_inference_request_failure{model="m",reason="OTHER",version="3"} 1' in metrics.render()
         assert b"absent" not in metrics.render()

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.server.core.flag import FlagError
 from stoker.server.flags.command import PIECES, read_command
-from stoker.server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
+from stoker.server.flags.without_effect import IGNORED, REJECTED_IF_TRUE
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.tracer import TraceLevel
 from stoker.server.server_config import ServerConfig
@@ -28,11 +28,11 @@ def test_missing_flags_are_not_reported():
     assert parsed().notices == ()
 
 
-@pytest.mark.parametrize("name", REFUSED_IF_TRUE)
+@pytest.mark.parametrize("name", REJECTED_IF_TRUE)
 def test_unsupported_feature_is_refused_with_the_reason_and_may_be_off(name: str):
     assert parsed(f"--{name}=false", f"--{name.replace('-', '_')}", "off").notices == ()
     for words in ([f"--{name}"], [f"--{name}=true"]):
-        with pytest.raises(FlagError, match=REFUSED_IF_TRUE[name][:40]):
+        with pytest.raises(FlagError, match=REJECTED_IF_TRUE[name][:40]):
             parsed(*words)
     with pytest.raises(FlagError, match="expected true or false"):
         parsed(f"--{name}=maybe")
@@ -85,9 +85,9 @@ def test_invalid_part_of_the_metrics_configuration_is_refused(piece: str):
 def test_pages_list_every_ignored_or_refused_flag():
     docs = Path(__file__).parents[3] / "docs"
     triton, tfs = (docs / "triton.md").read_text(), (docs / "tfs.md").read_text()
-    named = [name for name in (*IGNORED, *REFUSED_IF_TRUE, *PIECES) if f"`--{name}`" in triton]
+    named = [name for name in (*IGNORED, *REJECTED_IF_TRUE, *PIECES) if f"`--{name}`" in triton]
     assert [name for name in IGNORED if name not in named and f"`--{name.replace('-', '_')}`" not in tfs] == []
-    assert {*REFUSED_IF_TRUE, *PIECES} <= {*named}
+    assert {*REJECTED_IF_TRUE, *PIECES} <= {*named}
 
 
 def test_wrong_value_of_an_older_flag_is_named_as_that_part():

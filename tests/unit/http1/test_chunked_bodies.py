@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.body import ChunkedBody
-from stoker.server.net.http1.response import Refusal
+from stoker.server.net.http1.response import Rejection
 
 LIMITS = Limits(chunk_count=50, header_bytes=300)
 
@@ -99,7 +99,7 @@ def test_reads_of_any_size_return_the_data_and_the_end(
 )
 @pytest.mark.parametrize("step", [1, 1000])
 def test_ambiguous_chunks_are_refused(wire: bytes, step: int):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Rejection) as refused:
         unframed(wire, list(range(step, len(wire), step)))
     assert refused.value.status == 400
 
@@ -115,7 +115,7 @@ def test_ambiguous_chunks_are_refused(wire: bytes, step: int):
     ],
 )
 def test_chunks_lines_and_trailers_are_bounded(wire: bytes, status: int):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Rejection) as refused:
         unframed(wire, [])
     assert refused.value.status == status
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.head import BLANK_LINE, HeadParser, RequestHead
-from stoker.server.net.http1.response import Refusal
+from stoker.server.net.http1.response import Rejection
 
 LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, http_body_bytes=10_000)
 HOST = b"Host: a\r\n"
@@ -57,7 +57,7 @@ def test_framing_and_persistence_follow_from_the_head(block: bytes, length: int 
     assert said.keep_alive is keep_alive
 
 
-REFUSED = [
+REJECTED = [
     # Where a message ends must be said once, and plainly.
     (head(b"POST / HTTP/1.1", b"Content-Length: 3", b"Transfer-Encoding: chunked"), 400),
     (head(b"POST / HTTP/1.1", b"Transfer-Encoding: chunked", b"Content-Length: 3"), 400),
@@ -113,9 +113,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("block", "status"), REFUSED)
+@pytest.mark.parametrize(("block", "status"), REJECTED)
 def test_ambiguous_or_invalid_head_is_refused(block: bytes, status: int):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Rejection) as refused:
         read(block)
     assert refused.value.status == status
     assert b"connection: close\r\n" in refused.value.to_bytes()
@@ -140,7 +140,7 @@ def test_any_header_value_ends_in_a_head_or_a_refusal(name: bytes, value: bytes)
     status = 0
     try:
         assert read(block).length == 0
-    except Refusal as refusal:
+    except Rejection as refusal:
         status = refusal.status.value
     assert status in (0, 400, 413, 431, 501)
 

@@ -250,7 +250,7 @@ def test_config_in_the_other_form_is_accepted(devices: Devices, request_of: Any,
 
 
 def test_refusal_of_the_target_is_the_failures_text(devices: Devices, failure: Any, tmp_path: Path) -> None:
-    devices.gcu.refusal = CompileError("HBM: 17 GiB needed, the i20 has 16")
+    devices.gcu.rejection = CompileError("HBM: 17 GiB needed, the i20 has 16")
     assert failure() == "HBM: 17 GiB needed, the i20 has 16"
     assert not (tmp_path / "models").exists()
 

@@ -108,7 +108,7 @@ def test_every_failure_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> N
     for number in range(2):
         asked = request(str(number))
         written_log.access.watched(asked, answers.append)(BackendFailed("the device is lost"))
-    written_log.access.refused(request("full"), Overloaded("the queue is full"))
+    written_log.access.rejected(request("full"), Overloaded("the queue is full"))
     written_log.access.unread(Via.TFS_HTTP, "absent", 7, UnknownModel("no such model"))
     lines = written_log.lines()
     assert [(line.get("request_id"), line["status"], line["error"]) for line in lines] == [
@@ -125,7 +125,7 @@ def test_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log])
     written_log = log(1)
     asked = request("r")
     done: Done | None = written_log.access.watched(asked, lambda _: None)
-    written_log.access.refused(asked, Overloaded("the queue is full"))
+    written_log.access.rejected(asked, Overloaded("the queue is full"))
     del done
     assert [line["status"] for line in written_log.lines()] == ["OVERLOADED"]
 
@@ -181,7 +181,7 @@ def test_client_data_can_neither_forge_nor_fill_a_line(log: Callable[[int], Log]
 
 def test_disabled_access_log_writes_no_line_not_even_for_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     access = AccessLog(AccessLogSettings(every=0, file=tmp_path / "none"), lambda: 0)
-    access.refused(request(), Overloaded("full"))
+    access.rejected(request(), Overloaded("full"))
     access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
     assert not access.is_on
     assert not (tmp_path / "none").exists()

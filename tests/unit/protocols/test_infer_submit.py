@@ -74,7 +74,7 @@ def test_refused_request_completes_with_its_error_and_is_counted():
         start(inference, b"\xff\xff", results)
         start(inference, pb.ModelInferRequest(model_name="echo").SerializeToString(), results)
         assert [type(answer) for answer in results] == [InvalidRequest, InvalidRequest]
-        assert engine.refused == ["echo"]
+        assert engine.rejected == ["echo"]
         assert engine.reserved_bytes == 0
 
     asyncio.run(scenario())
@@ -91,7 +91,7 @@ def test_refusal_is_counted_for_the_requested_version(size: int, is_streamed: bo
         data = request.SerializeToString()
         with pytest.raises(InvalidRequest), Reservation(engine.budget) as reservation:
             await (inference.decode(data, None, reservation) if is_streamed else inference.model_infer(data, None))
-        assert (engine.refused, engine.refused_versions) == (["echo"], [version])
+        assert (engine.rejected, engine.refused_versions) == (["echo"], [version])
 
     asyncio.run(scenario())
 

@@ -128,7 +128,7 @@ def _array(array: Any) -> tuple[object, ...]:
 
 
 def _outcome(engine: _Engine, decode: Decode, body: Any) -> tuple[object, ...]:
-    engine.refused.clear()
+    engine.rejected.clear()
     held_bytes = engine.reserved_bytes
     try:
         decode(body)
@@ -141,9 +141,9 @@ def _outcome(engine: _Engine, decode: Decode, body: Any) -> tuple[object, ...]:
         assert request.servable is not None
         assert request.signature is request.servable.signature
         inputs = {name: _array(array) for name, array in request.inputs.items()}
-        return fields, list(inputs), inputs, arrived.held_bytes - held_bytes, engine.refused[:]
+        return fields, list(inputs), inputs, arrived.held_bytes - held_bytes, engine.rejected[:]
     except ServingError as error:
-        return type(error).__name__, error.message, engine.refused[:]
+        return type(error).__name__, error.message, engine.rejected[:]
     raise AssertionError
 
 

@@ -154,7 +154,7 @@ def test_non_finite_numbers_are_read_like_triton(count: int):
     assert array[0, -2:].tolist() == [-np.inf, np.inf]
 
 
-REFUSED = [
+REJECTED = [
     (DataType.FP32, b"[%bNaN,1e39]" % NUMBERS[2:], "outside the range of FP32"),
     (DataType.INT32, b"[%bNaN]" % NUMBERS, "integers that fit 64 bits"),
     (DataType.INT32, b"[%b1.5]" % NUMBERS, "integers that fit 64 bits"),
@@ -171,7 +171,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("datatype", "data", "words"), REFUSED, ids=[f"{t.value}-{w[:20]}" for t, _, w in REFUSED])
+@pytest.mark.parametrize(("datatype", "data", "words"), REJECTED, ids=[f"{t.value}-{w[:20]}" for t, _, w in REJECTED])
 def test_runs_are_validated_like_lists(datatype: DataType, data: bytes, words: str):
     with pytest.raises(InvalidRequest, match=words):
         decode(datatype, data, MANY + 1)

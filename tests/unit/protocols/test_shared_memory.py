@@ -294,7 +294,7 @@ def refused(tmp_path: Path, request: pb.ModelInferRequest) -> ServingError:
     engine = FakeEngine(echo(DataType.INT32, (4,), name="echo"))
     with pytest.raises(ServingError) as error:
         asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
-    assert engine.refused == ["echo"]
+    assert engine.rejected == ["echo"]
     return error.value
 
 

@@ -150,7 +150,7 @@ def test_strings_are_counted_before_they_are_decoded():
 
     asyncio.run(scenario())
     assert engine.reserved_bytes == 0
-    assert engine.refused == ["echo_bytes", "echo_bytes"]
+    assert engine.rejected == ["echo_bytes", "echo_bytes"]
 
 
 def test_loop_serves_others_while_many_strings_are_decoded():

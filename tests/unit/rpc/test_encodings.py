@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from stoker.server.rpc.encodings import Encoding, decompressed
-from stoker.server.rpc.refusal import CallFault
+from stoker.server.rpc.rejection import CallFault
 
 
 def decompress(encoding: Encoding, data: bytes, most_bytes: int = 1 << 24) -> bytes:
@@ -45,7 +45,7 @@ def test_formats_are_readable_by_other_programs():
 def test_damaged_data_is_named(damage, text):
     with pytest.raises(CallFault, match=text) as caught:
         decompress(Encoding.GZIP, damage(gzip.compress(bytes(1000))))
-    assert caught.value.refusal.code == 13
+    assert caught.value.rejection.code == 13
 
 
 def test_decompression_bomb_is_stopped_during_decompression():
@@ -54,7 +54,7 @@ def test_decompression_bomb_is_stopped_during_decompression():
     taken: list[int] = []
     with pytest.raises(CallFault, match="exceeds the limit of 3145728 bytes once decompressed") as caught:
         asyncio.run(decompressed(Encoding.GZIP, bomb, 3 << 20, taken.append, 1024))
-    assert caught.value.refusal.code == 8
+    assert caught.value.rejection.code == 8
     assert taken == [1 << 20] * 3
 
 

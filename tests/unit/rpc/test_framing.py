@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.rpc.framing import PREFIX, MessageReader, WireMessage
-from stoker.server.rpc.refusal import CallFault
+from stoker.server.rpc.rejection import CallFault
 from tests.fakes.traced_memory import traced_memory
 
 MESSAGES = st.lists(st.tuples(st.binary(max_size=9000), st.booleans()), max_size=6)
@@ -48,7 +48,7 @@ def test_oversized_message_is_refused_by_its_prefix_alone():
     reader = MessageReader("/a.B/C", 10)
     with pytest.raises(CallFault, match=r"a message of 11 bytes to /a\.B/C exceeds the limit of 10 bytes") as caught:
         reader.feed(PREFIX.pack(0, 11))
-    assert caught.value.refusal.code == 8
+    assert caught.value.rejection.code == 8
 
 
 def test_unknown_flag_is_refused():
@@ -91,7 +91,7 @@ def test_message_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
     reader = MessageReader("/a.B/C", 1 << 30)
     with pytest.raises(CallFault, match="no memory for a message of 33554432 bytes now: try again") as caught:
         reader.feed(PREFIX.pack(0, 32 << 20) + bytes(16 << 20))
-    assert caught.value.refusal.code == 8
+    assert caught.value.rejection.code == 8
 
 
 def test_large_message_is_an_aligned_view_if_possible():

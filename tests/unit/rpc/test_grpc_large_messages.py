@@ -224,7 +224,7 @@ def test_ended_call_releases_its_memory_after_an_empty_read():
         assert len(receive_buffer) > 90_000
         block = weakref.ref(receive_buffer.obj)
         del receive_buffer
-        call.refuse(TOO_SLOW)
+        call.reject(TOO_SLOW)
         del call
         used = sys.getrefcount(block())
         connection.sweep(asyncio.get_running_loop().time())

@@ -7,7 +7,7 @@ from google.protobuf import any_pb2, duration_pb2
 from stoker.backends.api.errors import InvalidRequest, NotFound, Overloaded
 from stoker.server.rpc import status
 from stoker.server.rpc.method import Kind, Method, in_task, method_table
-from stoker.server.rpc.refusal import rejection_of
+from stoker.server.rpc.rejection import rejection_of
 from stoker.server.rpc.status import STATUS_DETAILS, kserve_status
 
 

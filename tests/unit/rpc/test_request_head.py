@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.server.rpc.encodings import Encoding
 from stoker.server.rpc.method import Kind, Method, in_task, method_table
-from stoker.server.rpc.refusal import CallFault
+from stoker.server.rpc.rejection import CallFault
 from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
 from stoker.server.rpc.status import kserve_status
 from stoker.server.rpc.wire_metadata import binary_metadata, metadata_fields, percent_encoded, text_metadata
@@ -90,7 +90,7 @@ def test_timeout_beyond_every_clock_is_a_hundred_years():
 def test_malformed_fields_are_refused(fields: dict[str, bytes | None], code: int, text: str):
     with pytest.raises(CallFault, match=text) as caught:
         head(**fields)
-    assert caught.value.refusal.code == code
+    assert caught.value.rejection.code == code
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_malformed_fields_are_refused(fields: dict[str, bytes | None], code: int
 def test_unknown_methods_are_unimplemented(path: bytes, text: str):
     with pytest.raises(CallFault, match=text) as caught:
         read_head(tuple((PLAIN | {b":path": path}).items()), METHODS)
-    assert caught.value.refusal.code == 12
+    assert caught.value.rejection.code == 12
 
 
 def test_encodings_are_found_by_name():

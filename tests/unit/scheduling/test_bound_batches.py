@@ -123,12 +123,12 @@ class Rig:
         return log.succeeded_rows, log.failures, log.executions, log.queue_ns, log.queue_depth, self.scheduler.in_flight
 
 
-@given(steps=STEPS, batching=BATCHING, most_rows=st.integers(0, 8), refuses=st.booleans())
+@given(steps=STEPS, batching=BATCHING, most_rows=st.integers(0, 8), rejects=st.booleans())
 def test_bound_tensors_change_no_response_no_error_and_no_count(
-    steps: list[tuple[Any, ...]], batching: DynamicBatching, most_rows: int, refuses: bool
+    steps: list[tuple[Any, ...]], batching: DynamicBatching, most_rows: int, rejects: bool
 ) -> None:
     instance = BoundInstance(SIGNATURE)
-    instance.most_rows, instance.refuses = most_rows, refuses
+    instance.most_rows, instance.rejects = most_rows, rejects
     bound, general = Rig(instance, batching), Rig(FakeInstance(SIGNATURE), batching)
     for step in [*steps, ("run",), ("advance", 1_000)]:
         for rig in (bound, general):

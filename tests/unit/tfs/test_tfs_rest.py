@@ -297,7 +297,7 @@ def test_regress_returns_one_number_a_sample():
 def test_model_without_regression_is_named_in_the_counted_refusal():
     engine = FakeEngine(classifier([TensorSpec("y", DataType.FP32, (2,)), TensorSpec("z", DataType.FP32, (2,))], lambda given: given))
     status, _ = posted(engine, "/v1/models/m:regress", {"examples": [{"x": [1, 2.5]}]})
-    assert (status, engine.refused, set(engine.failed_models)) == (400, ["m"], {"m"})
+    assert (status, engine.rejected, set(engine.failed_models)) == (400, ["m"], {"m"})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stoker.backends.api.candidate import Violation, refuse
+from stoker.backends.api.candidate import Violation, reject
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelSignature, TensorSpec
 from stoker.backends.api.ragged import BatchInput
 
@@ -52,7 +52,7 @@ def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], out
     Raises:
         ModelLoadError: there are `disagreements`; the message names each tensor and both sides.
     """
-    refuse(disagreements(signature, inputs, outputs))
+    reject(disagreements(signature, inputs, outputs))
     scattered = {output.name for output in signature.batch_outputs}
     served = {("input", spec.name) for spec in signature.inputs if not spec.is_ragged}
     served |= {("output", spec.name) for spec in signature.outputs if spec.name not in scattered}

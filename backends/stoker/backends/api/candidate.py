@@ -46,8 +46,8 @@ def parameter_path(key: str) -> str:
     return f"parameters[{json.dumps(key, ensure_ascii=False)}]"
 
 
-def refuse(violations: Iterable[Violation]) -> None:
-    """Refuses a load that has violations.
+def reject(violations: Iterable[Violation]) -> None:
+    """Rejects a load that has violations.
 
     Raises:
         ModelLoadError: there is at least one; the message has all of them.

@@ -97,7 +97,7 @@ class AlreadyExists(Conflict):
 
 
 class Overloaded(ServingError):
-    """A queue or a budget is full: refused at once, nothing was computed."""
+    """A queue or a budget is full: rejected at once, nothing was computed."""
 
     code = ErrorCode.OVERLOADED
 

@@ -11,7 +11,7 @@ from stoker.backends.api.errors import ModelLoadError
 class ModelFiles:
     """A private, immutable copy of one version folder.
 
-    Whoever makes it (the lifecycle room) has already refused links, special files and escapes, so a backend may open anything below
+    Whoever makes it (the lifecycle room) has already rejected links, special files and escapes, so a backend may open anything below
     `root` without further checks, and nothing outside it.
 
     Attributes:

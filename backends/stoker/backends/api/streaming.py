@@ -20,7 +20,7 @@ from stoker.backends.api.model import ModelSignature
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-#: Triton's words, by which clients know the refusal.
+#: Triton's words, by which clients know the rejection.
 DECOUPLED_ONLY = "this endpoint doesn't support models with decoupled transaction policy: use ModelStreamInfer or generate_stream"
 
 

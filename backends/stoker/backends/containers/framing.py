@@ -77,7 +77,7 @@ class Framing:
 
     Attributes:
         magic, closing_magic: What a record and the closing record begin with; eight bytes each.
-        version: Raised by hand when the layout changes; a file of another version is refused.
+        version: Raised by hand when the layout changes; a file of another version is rejected.
         kinds: What a record may be.
         compressions: How a content may be stored.
         noun: What people call a record.

@@ -51,7 +51,7 @@ def read_onnx(model: onnx.ModelProto) -> Any:
 
 
 def check_integers(model: onnx.ModelProto) -> None:
-    """Refuses a model that backend openvino would not load; nothing is checked where OpenVINO is not installed.
+    """Rejects a model that backend openvino would not load; nothing is checked where OpenVINO is not installed.
 
     Raises:
         CompileError: OpenVINO does not read it, or computes some of its integers inexactly.

@@ -25,7 +25,7 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` after ONNX Runtime's basic rewrites.
 
     Raises:
-        CompileError: ONNX Runtime refuses it, or it is too large.
+        CompileError: ONNX Runtime rejects it, or it is too large.
     """
     check_size(model)
     options = ort.SessionOptions()
@@ -50,7 +50,7 @@ def check_size(model: onnx.ModelProto) -> None:
 
 
 def _without_idle_opsets(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` without the operator sets that ONNX Runtime declares and no node is of: a runtime that lacks one would refuse the file."""
+    """`model` without the operator sets that ONNX Runtime declares and no node is of: a runtime that lacks one would reject the file."""
     used = {"", "ai.onnx"} | {node.domain for graph in _graphs(model.graph) for node in graph.node}
     kept = [each for each in model.opset_import if each.domain in used]
     del model.opset_import[:]
@@ -80,7 +80,7 @@ def run_of(model: onnx.ModelProto, names: Sequence[str], *, threads: int, what: 
         what: Names the model in messages.
 
     Raises:
-        CompileError: ONNX Runtime refuses the model. What is returned raises it where the model does not run.
+        CompileError: ONNX Runtime rejects the model. What is returned raises it where the model does not run.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

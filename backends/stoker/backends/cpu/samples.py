@@ -241,7 +241,7 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
         which is warned of.
 
     Raises:
-        CompileError: ONNX Runtime refuses the source.
+        CompileError: ONNX Runtime rejects the source.
     """
     model = source.model
     values = [*target.fed_inputs(model), *model.graph.output]
@@ -267,7 +267,7 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
 def _check_rows(source: SourceModel) -> None:
     """Raises:
     ShapeError: rows depend on each other, or the model does not run with one of the numbers of rows tried.
-    CompileError: ONNX Runtime refuses the source.
+    CompileError: ONNX Runtime rejects the source.
     """
     names = [value.name for value in source.model.graph.output]
     threads = usable_cores()

@@ -48,7 +48,7 @@ class CpuTarget(Target):
         return "model.xml" if options.format == "openvino" else self.artefact_filename
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
-        """Refuses options that contradict each other, and those that need a package that is not installed.
+        """Rejects options that contradict each other, and those that need a package that is not installed.
 
         Raises:
             OptionError: naming option, value and what was expected.
@@ -89,7 +89,7 @@ class CpuTarget(Target):
         if source.custom_libraries:
             raise OptionError("--custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
         if _is_for_openvino(source, options):
-            _refuse_strings(source.model)
+            _reject_strings(source.model)
         check_size(source.model)
         batch, freed = batch_of(source)
         model = optimised(freed)
@@ -127,7 +127,7 @@ def _is_for_openvino(source: SourceModel, options: CompilerOptions) -> bool:
     return options.format == "openvino" or source.precision == "bf16"
 
 
-def _refuse_strings(model: onnx.ModelProto) -> None:
+def _reject_strings(model: onnx.ModelProto) -> None:
     """Raises:
     CompileError: a tensor that clients send or get is of strings.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 from stoker.backends.api.backend import Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Violation, refuse
+from stoker.backends.api.candidate import Candidate, Violation, reject
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.gcu.runtime import StatusError
@@ -61,7 +61,7 @@ class TopsInferenceBackend(SimulatedBackend[CardSettings, GcuPool]):
         with ExitStack() as taken:
             executable = pool.shared_executable(path, lambda: load_executable(request.files, request.model_filename))
             taken.callback(pool.forget_executable, path)
-            refuse(self.check(request.candidate(facts_of(executable, executable.weight_bytes))))
+            reject(self.check(request.candidate(facts_of(executable, executable.weight_bytes))))
             parameters = read_parameters(request.parameters)
             lease = Lease(request.model_name, request.version)
             placement = pool.allocate(lease, card=request.device_id, siblings=request.siblings, wanted=parameters.clusters)

@@ -20,7 +20,7 @@ from stoker.backends.containers.framing import Compression, ContainerError, Fram
 from stoker.backends.gcu.pb import gcu_executable_pb2 as pb
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 
-#: Raised by hand when the meaning of the description or of the graphs changes; a file of another version is refused.
+#: Raised by hand when the meaning of the description or of the graphs changes; a file of another version is rejected.
 FORMAT_VERSION = 1
 CONTAINER_VERSION = 1
 MAGIC = b"\x89GEXEC\r\n"

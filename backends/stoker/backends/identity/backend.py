@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path, reject
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
@@ -48,7 +48,7 @@ class IdentityBackend(Backend):
             yield from _pair_violations(candidate.signature)
 
     def load(self, request: LoadRequest) -> Instance:
-        refuse(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
+        reject(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
         delay_ms = _number(request.parameters, "execute_delay_ms") or 0.0
         fail_on = _number(request.parameters, "fail_on") if "fail_on" in request.parameters else None
         return IdentityInstance(request.signature, delay_s=delay_ms / 1000, fail_on=fail_on)
@@ -71,12 +71,12 @@ class IdentityInstance(Instance):
         if self._delay_s > 0:
             self._sleep(self._delay_s)
         if self._fail_on is not None:
-            self._refuse(inputs, self._fail_on)
+            self._reject(inputs, self._fail_on)
         # A copy, never the array itself: inputs are the server's buffers, and hold the next batch as soon as this call returns.
         return {name: inputs[self._source[name]].copy() for name in output_names}
 
     @staticmethod
-    def _refuse(inputs: Arrays, value: float) -> None:
+    def _reject(inputs: Arrays, value: float) -> None:
         for name, array in inputs.items():
             if array.dtype != np.object_ and bool((array == value).any()):
                 raise BackendFailed(f"input '{name}' holds {value:g}, which this model was told to fail on")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker.backends.api.backend import Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Violation, refuse
+from stoker.backends.api.candidate import Candidate, Violation, reject
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
@@ -56,7 +56,7 @@ class PoplarBackend(SimulatedBackend[DevicePoolSettings, IpuPool]):
 
     def load(self, request: LoadRequest) -> Instance:
         facts = read_facts(request.files, request.model_filename)
-        refuse(self.check(request.candidate(facts)))
+        reject(self.check(request.candidate(facts)))
         parameters = read_parameters(request.parameters, self.settings)
         graph = facts.graph(parameters.sub_graph)
         assert graph is not None  # check had no objection

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Raised by hand whenever the program's meaning or its encoding changes; part of the package hash, so that older files are refused.
+#: Raised by hand whenever the program's meaning or its encoding changes; part of the package hash, so that older files are rejected.
 FORMAT_VERSION = 1
 #: Attribute of a program that needs libraries of custom operators to run: name and hash of each, separated by commas.
 CUSTOM_LIBRARIES = "custom_op_libraries"

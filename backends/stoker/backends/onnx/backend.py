@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from stoker.backends.api.agreement import check_agreement, disagreements
 from stoker.backends.api.backend import Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Violation, refuse
+from stoker.backends.api.candidate import Candidate, Violation, reject
 from stoker.backends.api.clock import thread_cpu_ns
 from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.files import ModelFiles
@@ -85,7 +85,7 @@ class OnnxRuntimeBackend(Backend):
     def load(self, request: LoadRequest) -> Instance:
         file = _read(request.files, request.model_filename)
         facts = facts_of(file, request.model_filename)
-        refuse(self.check(request.candidate(facts)))
+        reject(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
         may_be_small = self._is_tuned and knobs.are_threads_free

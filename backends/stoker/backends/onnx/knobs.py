@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stoker.backends.api.candidate import Violation, parameter_path, refuse
+from stoker.backends.api.candidate import Violation, parameter_path, reject
 
 #: More threads than any host has cores; beyond it the number is a mistake, and creating them could take the process down.
 MAX_THREADS = 1024
@@ -135,7 +135,7 @@ def read_knobs(parameters: Mapping[str, str], graph_level: int | None, cpu_threa
     """
     reader = _Reader(parameters)
     knobs = reader.knobs(graph_level, cpu_threads, bounds_spinning)
-    refuse(reader.violations)
+    reject(reader.violations)
     return knobs
 
 
@@ -182,7 +182,7 @@ class _Reader:
             if key in self._parameters:
                 value = self._parameters[key].strip()
                 if not values.pattern.fullmatch(value):
-                    self._refuse(key, values.allowed)
+                    self._reject(key, values.allowed)
                 entries[key] = value
         return entries
 
@@ -191,11 +191,11 @@ class _Reader:
             return default
         value = parse(self._parameters[key].strip().lower())
         if value is None:
-            self._refuse(key, allowed)
+            self._reject(key, allowed)
             return default
         return value
 
-    def _refuse(self, key: str, allowed: str) -> None:
+    def _reject(self, key: str, allowed: str) -> None:
         self.violations.append(Violation(parameter_path(key), f"takes {allowed}, not '{self._parameters[key][:40]}'"))
 
 

@@ -1,7 +1,7 @@
 """Which ONNX files the installed ONNX Runtime reads.
 
-The runtime does not tell; it only refuses. The table was found by loading one-node models of rising versions with each release
-(`max supported IR version` and `Current official support for domain ai.onnx is till opset` in its refusals say the same).
+The runtime does not tell; it only rejects. The table was found by loading one-node models of rising versions with each release
+(`max supported IR version` and `Current official support for domain ai.onnx is till opset` in its rejections say the same).
 """
 
 from collections.abc import Mapping

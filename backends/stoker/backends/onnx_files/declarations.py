@@ -27,7 +27,7 @@ def element_name(number: int) -> str:
 
 
 def check_external_data(tensors: Iterable[ExternalTensor], files: ModelFiles, model_filename: str) -> None:
-    """Refuses tensors stored elsewhere than in `files`, relative to the model file as ONNX has it.
+    """Rejects tensors stored elsewhere than in `files`, relative to the model file as ONNX has it.
 
     Raises:
         ModelLoadError: a location is absolute, climbs with `..`, is no file of the version, or is too short for the tensor.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from stoker.backends.api.agreement import check_agreement, disagreements
 from stoker.backends.api.backend import Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path, reject
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.declarations import declarations, facts_of
 from stoker.backends.openvino.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
-from stoker.backends.openvino.runtime import IrFacts, is_ir, refusal_of
+from stoker.backends.openvino.runtime import IrFacts, is_ir, rejection_of
 
 if TYPE_CHECKING:
     from stoker.backends.openvino.instance import OpenVinoInstance
@@ -58,7 +58,7 @@ class OpenVinoBackend(Backend):
             and candidate.facts.inexact
             and not read_parameters(candidate.parameters).are_integers_inexact
         ):
-            yield Violation(parameter_path("inexact_integers"), refusal_of(candidate.facts.inexact))
+            yield Violation(parameter_path("inexact_integers"), rejection_of(candidate.facts.inexact))
         if signature is None:
             return
         yield from disagreements(signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
@@ -71,7 +71,7 @@ class OpenVinoBackend(Backend):
 
     def load(self, request: LoadRequest) -> Instance:
         facts = self.inspect(request.files, request.model_filename)
-        refuse(self.check(request.candidate(facts)))
+        reject(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         instance = self._loader().load(request, read_parameters(request.parameters), static_batch_size)
         with self._lock:

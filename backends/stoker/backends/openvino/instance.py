@@ -223,7 +223,7 @@ class OpenVinoInstance(Instance):
             signature: What is served.
             static_batch_size: The batch size the file itself is made for; None: open.
             pipeline_depth: Infer requests of each model.
-            are_integers_inexact: Whether it computes integers in single precision, so that inputs beyond 2**24 are refused.
+            are_integers_inexact: Whether it computes integers in single precision, so that inputs beyond 2**24 are rejected.
         """
         #: What was found of its outputs when it was loaded, for an operator.
         self.findings: tuple[str, ...] = ()

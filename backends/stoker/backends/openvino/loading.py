@@ -17,7 +17,7 @@ from stoker.backends.openvino.instance import CompiledModel, OpenVinoInstance, P
 from stoker.backends.openvino.integers import inexact_integers
 from stoker.backends.openvino.model_source import RELEASE, ir_facts, ports_by_name, read_model
 from stoker.backends.openvino.parameters import ModelParameters
-from stoker.backends.openvino.runtime import OPENVINO_ERRORS, public_text, refusal_of
+from stoker.backends.openvino.runtime import OPENVINO_ERRORS, public_text, rejection_of
 
 log = logging.getLogger("stoker.backends.openvino")
 
@@ -85,7 +85,7 @@ class Loader:
         """
         inexact = inexact_integers(read_model(self._core, request.files, request.model_filename))
         if inexact and not parameters.are_integers_inexact:
-            raise ModelLoadError(f"{parameter_path('inexact_integers')}: {refusal_of(inexact)}")
+            raise ModelLoadError(f"{parameter_path('inexact_integers')}: {rejection_of(inexact)}")
         return inexact
 
     def _precision(self, parameters: ModelParameters, instance_name: str) -> Literal["f32", "bf16"]:

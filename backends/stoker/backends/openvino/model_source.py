@@ -46,7 +46,7 @@ def read_root(path: Path) -> tuple[str, Mapping[str, str]]:
 
     parser = expat.ParserCreate()
     parser.StartElementHandler = root_begins
-    parser.StartDoctypeDeclHandler = _refuse_document_type
+    parser.StartDoctypeDeclHandler = _reject_document_type
     try:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
@@ -61,7 +61,7 @@ def read_root(path: Path) -> tuple[str, Mapping[str, str]]:
     raise UnreadableXml("it has no root element")
 
 
-def _refuse_document_type(name: str, system_id: str | None, public_id: str | None, has_internal_subset: bool) -> NoReturn:
+def _reject_document_type(name: str, system_id: str | None, public_id: str | None, has_internal_subset: bool) -> NoReturn:
     raise UnreadableXml(f"it declares a document type, '{name[:80]}', and may have none")
 
 
@@ -72,7 +72,7 @@ _IR_VERSIONS = ("10", "11")
 _ROOT = "net"
 #: Bytes of an .xml file: the graph alone, without weights. The largest known have some tens of megabytes.
 MAX_XML_BYTES = 512 * 1024 * 1024
-#: Nodes that a refusal names.
+#: Nodes that a rejection names.
 _NAMED_NODES = 4
 
 
@@ -132,7 +132,7 @@ def port_name(port: ov.Output) -> str:
 
 
 def _check_stateless(model: ov.Model, model_filename: str) -> None:
-    """Refuses a model whose infer requests carry values from one run to the next: those of one client would reach another.
+    """Rejects a model whose infer requests carry values from one run to the next: those of one client would reach another.
 
     Raises:
         ModelLoadError: it has ReadValue or Assign.
@@ -177,7 +177,7 @@ def _weights_file(model_filename: str) -> str:
 
 
 def _check_ir(files: ModelFiles, model_filename: str) -> None:
-    """Refuses what OpenVINO would take for some other format and try all its front ends on.
+    """Rejects what OpenVINO would take for some other format and try all its front ends on.
 
     Raises:
         ModelLoadError: it is no IR of a version that is read, or its .bin file is missing.

@@ -127,7 +127,7 @@ class _Reading:
 
     def read(self) -> ModelParameters:
         if _EXTENSION in self._parameters:
-            self._refuse(_EXTENSION, "is not taken: a model's configuration does not bring native code into the server")
+            self._reject(_EXTENSION, "is not taken: a model's configuration does not bring native code into the server")
         return ModelParameters(
             precision=self._precision(),
             buckets=self._buckets(),
@@ -145,10 +145,10 @@ class _Reading:
             return "bf16" if forced else "f32"
         precision = _PRECISIONS.get(text.strip().lower())
         if precision is None:
-            self._refuse("precision", f"takes f32 or bf16, not '{text[:40]}'")
+            self._reject("precision", f"takes f32 or bf16, not '{text[:40]}'")
             return "f32"
         if forced and precision != "bf16":
-            self._refuse("precision", f"{precision} contradicts {forced[0]}")
+            self._reject("precision", f"{precision} contradicts {forced[0]}")
         return precision
 
     def _buckets(self) -> tuple[int, ...] | None:
@@ -160,7 +160,7 @@ class _Reading:
         parts = [part.strip() for part in text.split(",")]
         sizes = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) < 10]
         if len(sizes) != len(parts) or len(sizes) > MAX_BUCKETS or 0 in sizes or sizes != sorted(set(sizes)):
-            self._refuse(
+            self._reject(
                 "batch_buckets", f"takes '{DYNAMIC}', or at most {MAX_BUCKETS} ascending batch sizes such as 1,4,16, not '{text[:80]}'"
             )
             return None
@@ -169,7 +169,7 @@ class _Reading:
     def _is_one_size(self) -> bool:
         found = [key for key in _ONE_BATCH_SIZE if self._flag(key)]
         if found and "batch_buckets" in self._parameters:
-            self._refuse("batch_buckets", f"contradicts {found[0]}")
+            self._reject("batch_buckets", f"contradicts {found[0]}")
         return bool(found)
 
     def _number(self, keys: tuple[str, ...], low: int, high: int) -> int | None:
@@ -182,7 +182,7 @@ class _Reading:
                 continue  # the plugin's own choice would ignore the other instances: the default is ours
             if text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high:
                 return int(text)
-            self._refuse(key, f"takes a whole number from {low} to {high}, not '{text[:40]}'")
+            self._reject(key, f"takes a whole number from {low} to {high}, not '{text[:40]}'")
         return None
 
     def _flag(self, key: str) -> bool:
@@ -191,10 +191,10 @@ class _Reading:
             return False
         value = _FLAGS.get(text.strip().lower())
         if value is None:
-            self._refuse(key, f"takes {'true or false' if key.islower() else 'YES or NO'}, not '{text[:40]}'")
+            self._reject(key, f"takes {'true or false' if key.islower() else 'YES or NO'}, not '{text[:40]}'")
         return bool(value)
 
-    def _refuse(self, key: str, message: str) -> None:
+    def _reject(self, key: str, message: str) -> None:
         violation = Violation(parameter_path(key), message)
         if violation not in self.wrong:
             self.wrong.append(violation)

@@ -46,7 +46,7 @@ _SOURCE_POSITION = re.compile(r"(?:Exception from|Check '[^'\n]{0,300}' failed a
 _ADVICE = re.compile(r"To facilitate the conversion of unsupported operations.*", re.DOTALL)
 
 
-#: Operators that a refusal names.
+#: Operators that a rejection names.
 _NAMED = 4
 
 
@@ -56,7 +56,7 @@ def named(operators: Sequence[str]) -> str:
     return f"{', '.join(operators[:_NAMED])}{more}"
 
 
-def refusal_of(inexact: Sequence[str]) -> str:
+def rejection_of(inexact: Sequence[str]) -> str:
     """Why a model with the operators `inexact`, which compute integers inexactly, is not served, and what to do."""
     return (
         f"OpenVINO's CPU plugin computes integers of {named(inexact)} in single precision or with saturation, "

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest, Parameters
-from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path, reject
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
@@ -57,7 +57,7 @@ class RepeatBackend(Backend):
             yield from _signature_violations(candidate.signature)
 
     def load(self, request: LoadRequest) -> Instance:
-        refuse(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
+        reject(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
         streams = _number(request.parameters, "streams") or _DEFAULT_STREAMS
         return RepeatInstance(streams=streams, fail_at=_number(request.parameters, "fail_at"))
 

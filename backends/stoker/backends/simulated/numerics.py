@@ -43,7 +43,7 @@ class Numerics(enum.Enum):
 
 
 class NumericsError(Exception):
-    """ONNX Runtime refused the graph, or failed while it ran it."""
+    """ONNX Runtime rejected the graph, or failed while it ran it."""
 
 
 @dataclass(frozen=True, slots=True)

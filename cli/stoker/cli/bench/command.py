@@ -123,7 +123,7 @@ def bench(
     with predicting(whom, sent, timeout, tensor_format) as client:
         facts = client.metadata(model, version)
         tensors = make_inputs(facts, plan, read_inputs(inputs or [], facts, PictureOptions()))
-        # Said now, a refusal is one line; said under load it would be a table of errors.
+        # Said now, a rejection is one line; said under load it would be a table of errors.
         client.predict(model, tensors, version=version)
     request = build_request(model, tensors, InferOptions(version=version))
     rules = Rules(warmup, window, stability / 100, max_trials, max_requests)

@@ -103,7 +103,7 @@ class Converter:
         """The converted model, at opset `convert_version` where that can be; `model` is left as it was.
 
         Raises:
-            CompileError: the model is invalid, a dimension is not fixed, or a pass refuses it; the text says what and where.
+            CompileError: the model is invalid, a dimension is not fixed, or a pass rejects it; the text says what and where.
         """
         return self.to_output(self.convert_internal(model, progress))
 

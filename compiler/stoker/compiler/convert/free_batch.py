@@ -1,7 +1,7 @@
 """Models that were exported for one batch size, made to take any: so that they can be compiled for several.
 
 Dimension 0 of every input and output becomes variable, and the targets of Reshape that say the old size follow what they are given. A model
-may have its batch built in elsewhere too; so the new one is run with two batches at once, beside two runs of the old one, and refused where
+may have its batch built in elsewhere too; so the new one runs with two batches at once, beside two runs of the old one. It is rejected if
 it computes anything else.
 
 Whether the rows of a batch are computed each by itself, so that a server may join requests and fill up a batch with padding. A model that

@@ -1,7 +1,7 @@
 """How a node of one opset is said in the opset before the version that changed its operator.
 
 An adapter is registered for (operator, version that changed it). It rewrites the node for the version before, and returns the nodes that
-stand there now, since these may have to go down further. It may leave the node as it is (and return it) or refuse.
+stand there now, since these may have to go down further. It may leave the node as it is (and return it) or reject.
 The rules are those of ONNX's operator changelog.
 """
 
@@ -152,7 +152,7 @@ def _slice_to_attributes(node: ir.Node) -> list[ir.Node]:
     return [node]
 
 
-def _refuse_value(node: ir.Node, name: str, *values: str, since: int) -> list[ir.Node]:
+def _reject_value(node: ir.Node, name: str, *values: str, since: int) -> list[ir.Node]:
     """The node as it is, unless its attribute `name` has one of `values`, which came with opset `since`."""
     attribute = node.attributes.get(name)
     if attribute is not None and attribute.as_string() in values:
@@ -160,9 +160,9 @@ def _refuse_value(node: ir.Node, name: str, *values: str, since: int) -> list[ir
     return [node]
 
 
-_adapts(19, "Pad")(lambda node: _refuse_value(node, "mode", "wrap", since=19))
-_adapts(19, "Resize")(lambda node: _refuse_value(node, "coordinate_transformation_mode", "half_pixel_symmetric", since=19))
-_adapts(18, "ScatterElements", "ScatterND")(lambda node: _refuse_value(node, "reduction", "max", "min", since=18))
+_adapts(19, "Pad")(lambda node: _reject_value(node, "mode", "wrap", since=19))
+_adapts(19, "Resize")(lambda node: _reject_value(node, "coordinate_transformation_mode", "half_pixel_symmetric", since=19))
+_adapts(18, "ScatterElements", "ScatterND")(lambda node: _reject_value(node, "reduction", "max", "min", since=18))
 
 
 @_adapts(9, "Scan")

@@ -1,7 +1,7 @@
 """How a node of one opset is expressed in the version that changed its operator.
 
 An adapter is registered for (operator, version that changed it). It rewrites the node for that version and returns the nodes that are
-there now, since these may have to go up further; or it refuses. The rules are those of ONNX's operator changelog; where that leaves a
+there now, since these may have to go up further; or it rejects. The rules are those of ONNX's operator changelog; where that leaves a
 result open (how a size is rounded to a pixel), they are those of ONNX Runtime's kernels for the older version.
 """
 
@@ -104,9 +104,9 @@ def _batch_normalization_of_inference(node: ir.Node) -> list[ir.Node]:
     return [node]
 
 
-def _only_first_output(node: ir.Node, refusal: str) -> None:
+def _only_first_output(node: ir.Node, rejection: str) -> None:
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
-        raise CannotAdapt(refusal)
+        raise CannotAdapt(rejection)
     node.resize_outputs(1)
 
 

@@ -83,7 +83,7 @@ def fit(node: ir.Node, used: OpSchema, other: OpSchema) -> None:
         raise CannotAdapt(f"input '{used.inputs[other.max_input].name}' is new in opset {version}")
     if len(node.outputs) > other.max_output:
         raise CannotAdapt(f"it has {len(node.outputs)} outputs, opset {other.since_version} allows {other.max_output}")
-    _refuse_missing_inputs(node, other, when)
+    _reject_missing_inputs(node, other, when)
     for name, attribute in list(node.attributes.items()):
         if name in other.attributes:
             continue
@@ -99,7 +99,7 @@ def fit(node: ir.Node, used: OpSchema, other: OpSchema) -> None:
                 node.attributes[name] = ir.from_proto(default)
         elif formal.required and name not in node.attributes:
             raise CannotAdapt(f"opset {other.since_version} needs attribute '{name}'")
-    _refuse_missing_types(node, other, when)
+    _reject_missing_types(node, other, when)
 
 
 def _is_default(attribute: ir.Attr, formal: OpSchema.Attribute | None) -> bool:
@@ -111,7 +111,7 @@ def _is_default(attribute: ir.Attr, formal: OpSchema.Attribute | None) -> bool:
     return bool(ir.from_proto(default).value == attribute.value)
 
 
-def _refuse_missing_types(node: ir.Node, other: OpSchema, when: str) -> None:
+def _reject_missing_types(node: ir.Node, other: OpSchema, when: str) -> None:
     """Raises:
     CannotAdapt: an input or output has an element type that `other` does not allow; the text says `when` it does not.
     """
@@ -126,7 +126,7 @@ def _refuse_missing_types(node: ir.Node, other: OpSchema, when: str) -> None:
                 raise CannotAdapt(f"'{formal.name}' cannot be {kind} {when}")
 
 
-def _refuse_missing_inputs(node: ir.Node, other: OpSchema, when: str) -> None:
+def _reject_missing_inputs(node: ir.Node, other: OpSchema, when: str) -> None:
     """Raises:
     CannotAdapt: `other` needs an input that the node leaves out; the text says `when` it was or is needed.
     """

@@ -2,7 +2,7 @@
 
 For each node, version by version: if its operator did not change, nothing is to be done. If it did, an adapter rewrites it
 (`opset_adapters` downwards, `opset_upgrades` upwards). If there is none, the node stays where the other version has all that the node
-uses, and means the same by it (`opset_versions.fit`). All else is refused: a node is never given the meaning of another version. An
+uses, and means the same by it (`opset_versions.fit`). All else is rejected: a node is never given the meaning of another version. An
 operator that did not exist yet is replaced by the function that ONNX defines it by, if there is one.
 """
 
@@ -139,7 +139,7 @@ def _expand_functions(model: ir.Model, current: int, target: int) -> bool:
             try:
                 found = replace_by_function(model, node, schema, current) or found
             except CannotAdapt:
-                continue  # the walk that follows refuses the node, with all others
+                continue  # the walk that follows rejects the node, with all others
         if not found:
             return expanded
         expanded = True

@@ -101,7 +101,7 @@ class ConversionOptions:
     data_preprocess: str | None = option(
         PATH,
         "Samples for calibration and for the report of accuracy drift: a pickle of {input name: ndarray}, or an .npz file. "
-        "Only arrays are read; a pickle with anything else in it is refused and runs nothing.",
+        "Only arrays are read; a pickle with anything else in it is rejected and runs nothing.",
         group=_FP8,
     )
     precision_compare: bool = option(

@@ -141,7 +141,7 @@ def conversion_steps(options: ConversionOptions, log_folder: Path | None = None)
 
 
 def finish_steps(*, is_static: bool = True) -> list[Step]:
-    """What runs after the user's passes; the last one refuses open dimensions where the model must be static."""
+    """What runs after the user's passes; the last one rejects open dimensions where the model must be static."""
     return [Step(name, {} if is_static or name != "final_check" else {"is_static": False}) for name in _FINISH]
 
 

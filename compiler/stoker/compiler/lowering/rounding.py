@@ -120,7 +120,7 @@ def make_roundings_explicit(model: ir.Model) -> None:
 
 
 def _name_nodes_apart(model: ir.Model, names: FreeNames) -> None:
-    """ONNX Runtime refuses a graph in which two nodes have one name, as the casts of two passes may."""
+    """ONNX Runtime rejects a graph in which two nodes have one name, as the casts of two passes may."""
     seen: set[str] = set()
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.name and node.name in seen:

@@ -164,7 +164,7 @@ class ModelIoInfoStat(Pass):
 
 @model_pass()
 def check_unsupported_attribute(model: ir.Model) -> bool:
-    """Refuses nodes with attributes that their operator does not have, of the wrong type, or that ask for training; all of them at once.
+    """Rejects nodes with attributes that their operator does not have, of the wrong type, or that ask for training; all of them at once.
 
     Operators of other domains than ONNX's are not looked at, since their schemas are not known.
     """
@@ -229,7 +229,7 @@ class CheckWithFakeData(Pass):
 
 @register("final_check")
 class FinalCheck(Pass):
-    """Refuses a model that ONNX finds invalid, whose inputs or outputs are not of static shape, or whose nodes share names.
+    """Rejects a model that ONNX finds invalid, whose inputs or outputs are not of static shape, or whose nodes share names.
 
     All reasons are given at once.
     """

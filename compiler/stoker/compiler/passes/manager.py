@@ -59,7 +59,7 @@ class PassManager:
 
         Raises:
             PassError: no order of the passes exists, or a pass failed or left an invalid model; the text names it.
-            CompileError: a pass refused the model; the text names the pass.
+            CompileError: a pass rejected the model; the text names the pass.
         """
         self.sort_passes()
         if isinstance(model, onnx.ModelProto):
@@ -100,7 +100,7 @@ def sort_passes(passes: Sequence[Pass]) -> list[Pass]:
     Raises:
         PassError: two of them exclude each other, one needs a pass that is not in the list, or the constraints go round in a circle.
     """
-    _refuse_contradictions(passes)
+    _reject_contradictions(passes)
     followers = _followers(passes)
     waiting_for = [0] * len(passes)
     for after in followers:
@@ -121,7 +121,7 @@ def sort_passes(passes: Sequence[Pass]) -> list[Pass]:
     return [passes[index] for index in order]
 
 
-def _refuse_contradictions(passes: Sequence[Pass]) -> None:
+def _reject_contradictions(passes: Sequence[Pass]) -> None:
     names = {each.name for each in passes}
     for each in passes:
         if excluded := sorted(each.against & names - {each.name}):

@@ -50,7 +50,7 @@ class Int64ToInt32(Pass):
     """Makes INT64 tensors INT32, inputs and outputs of the model included; what ONNX defines for INT64 only gets it by a Cast.
 
     Constants out of range are clipped where that changes nothing (ends of a Slice) or only at the very end of the range (comparisons, with
-    a warning), and refused elsewhere. Results are the same as long as no computed value leaves INT32.
+    a warning), and rejected elsewhere. Results are the same as long as no computed value leaves INT32.
     """
 
     def __init__(self, *, keep_io_types: bool = False) -> None:

@@ -34,7 +34,7 @@ def require_static_inputs(model: ir.Model) -> None:
 
 
 class FixedDimensions:
-    """Collects sizes for dimensions of inputs, refuses contradictions, and writes them wherever they belong."""
+    """Collects sizes for dimensions of inputs, rejects contradictions, and writes them wherever they belong."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model

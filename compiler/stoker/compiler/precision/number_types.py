@@ -1,6 +1,6 @@
 """Number types: INT64 constants as INT32, FLOAT constants as FLOAT16, and bfloat16 inputs and outputs as numpy holds them, in float32.
 
-INT64 constants are clipped where that changes nothing, or nothing that matters, and refused where it does. FLOAT constants are clipped to
+INT64 constants are clipped where that changes nothing, or nothing that matters, and rejected where it does. FLOAT constants are clipped to
 what FLOAT16 holds, and tiny ones that keep a divisor from zero stay above it.
 """
 

@@ -93,7 +93,7 @@ def _can_create_session(
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except NoKernel:
         return False
-    except Exception:  # noqa: BLE001  a node out of its graph may be refused for want of a shape or a constant: no response about the types
+    except Exception:  # noqa: BLE001  a node out of its graph may be rejected for want of a shape or a constant: no response about the types
         return True
     return True
 

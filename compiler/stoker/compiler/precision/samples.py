@@ -3,7 +3,7 @@
 PopRT takes a pickle of `{input name: ndarray}`. A pickle is a program, so that ours is read by an unpickler that knows how to build arrays
 and nothing else; a `.npz` of the same names is accepted as well.
 
-Samples have the types of the model's inputs, or types that convert to those without loss: `exact_cast` refuses a fraction in an integer
+Samples have the types of the model's inputs, or types that convert to those without loss: `exact_cast` rejects a fraction in an integer
 input and a value out of range.
 """
 
@@ -48,13 +48,13 @@ _ADMITTED = {
 }
 
 
-_REFUSED = "only numpy arrays are read"
+_REJECTED = "only numpy arrays are read"
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"it holds a {module}.{name}; {_REFUSED}")
+            raise pickle.UnpicklingError(f"it holds a {module}.{name}; {_REJECTED}")
         if module.startswith("numpy.core"):  # the name before numpy 2, whose import warns
             module = module.replace("numpy.core", "numpy._core")
         return super().find_class(module, name)
@@ -75,7 +75,7 @@ def load_samples(path: str | Path) -> dict[str, NDArray[Any]]:
         else:
             found = _ArrayUnpickler(io.BytesIO(content)).load()
     except pickle.UnpicklingError as error:
-        reason = str(error) if _REFUSED in str(error) else "it is neither an .npz file nor a whole pickle"
+        reason = str(error) if _REJECTED in str(error) else "it is neither an .npz file nor a whole pickle"
         raise OptionError(f"{where} cannot be read: {reason}") from None
     except OSError as error:
         raise OptionError(f"{where}: {error.strerror or error}") from None
@@ -280,7 +280,7 @@ def _dtype_of(value: ir.Value) -> np.dtype[Any]:
     return np.dtype(value.dtype.numpy())
 
 
-_REFUSALS = (Fail, InvalidArgument, InvalidGraph, NotImplemented, RuntimeException)
+_REJECTIONS = (Fail, InvalidArgument, InvalidGraph, NotImplemented, RuntimeException)
 
 
 def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -294,7 +294,7 @@ def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]
         feeds: Inputs by name, in the model's types.
 
     Raises:
-        CompileError: ONNX Runtime refuses the model or fails to run it; the text is its own.
+        CompileError: ONNX Runtime rejects the model or fails to run it; the text is its own.
     """
     if not values:
         return
@@ -311,7 +311,7 @@ def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]
         del content
         for each in feeds:
             yield dict(zip(names, session.run(names, numpy_feeds(each)), strict=True))
-    except _REFUSALS as error:
+    except _REJECTIONS as error:
         raise CompileError(f"ONNX Runtime cannot run the model to observe {len(names)} tensor(s) of it: {error}") from None
 
 

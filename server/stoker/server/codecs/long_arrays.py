@@ -81,7 +81,7 @@ def _numbers(run: bytes, limits: Limits) -> Array | None:
     while at < end:
         chunk_end = run.find(b",", at + _STEP_BYTES, end)
         chunk_end = end if chunk_end < 0 else chunk_end
-        # Brackets become blanks: what they separate is still separated by commas, or refused.
+        # Brackets become blanks: what they separate is still separated by commas, or rejected.
         text = b"[%b]" % run[at:chunk_end].translate(_FLATTEN)
         piece = _special_piece(text, limits) if b"N" in text or b"I" in text else _piece(text)
         if piece is None:

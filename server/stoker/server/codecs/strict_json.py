@@ -33,7 +33,7 @@ class RepeatedKey(InvalidRequest):
 
 
 def check_keys(text: bytes, value: Any) -> None:
-    """Refuses `text`, which was parsed as `value`, where an object has a key twice.
+    """Rejects `text`, which was parsed as `value`, where an object has a key twice.
 
     Raises:
         RepeatedKey: one has.
@@ -127,12 +127,12 @@ def parse_json(text: bytes, limits: Limits) -> Json:
 
 
 def check_depth(text: bytes, limits: Limits) -> None:
-    """Refuses `text` where its brackets nest too deeply, or do not match.
+    """Rejects `text` where its brackets nest too deeply, or do not match.
 
     Raises:
         InvalidRequest: they do.
     """
-    # Brackets that do not match come back as None too; those the parser would refuse anyhow.
+    # Brackets that do not match come back as None too; those the parser would reject anyhow.
     if text.count(b"[") + text.count(b"{") > limits.json_depth and bracket_levels(text, limits.json_depth) is None:
         raise InvalidRequest(f"JSON is nested more than {limits.json_depth} levels deep, or its brackets do not match")
 

@@ -30,7 +30,7 @@ def repeated_bytes(spec: TensorSpec, value: Any, times: int) -> int:
 
 
 def check_expansion(grown_bytes: int, name: str, limits: Limits) -> None:
-    """Refuses a request whose repeated values take `grown_bytes`, up to those of the input `name`.
+    """Rejects a request whose repeated values take `grown_bytes`, up to those of the input `name`.
 
     Raises:
         TooLarge: more than one request may grow by. It fits no better later.

@@ -31,7 +31,7 @@ _ELEMENT_BYTES = 64
 
 
 def declared_count(shape: Iterable[int], most: int) -> int:
-    """The elements that `shape` declares, at most `most`; a shape that makes no sense has none (it will be refused)."""
+    """The elements that `shape` declares, at most `most`; a shape that makes no sense has none (it will be rejected)."""
     dims = list(shape)
     return min(math.prod(dims), most) if dims and len(dims) <= 64 and all(size > 0 for size in dims) else min(1, most)
 
@@ -82,7 +82,7 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
 
 
 def array_from_span(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, span: Span) -> Array:
-    """As `array_from_bytes`, of a copy of `span`; what cannot fit is refused before anything is copied."""
+    """As `array_from_bytes`, of a copy of `span`; what cannot fit is rejected before anything is copied."""
     datatype = spec.datatype
     if datatype is not DataType.BYTES and span.byte_size != count * datatype.item_bytes:
         raise check.byte_size(spec, count * datatype.item_bytes, span.byte_size)

@@ -286,8 +286,8 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
     return read
 
 
-def refuse_shared_memory(keys: Mapping[str, object], tensor: str) -> None:
-    """Refuses a tensor that would live in shared memory.
+def reject_shared_memory(keys: Mapping[str, object], tensor: str) -> None:
+    """Rejects a tensor that would live in shared memory.
 
     Raises:
         Unsupported: one of `keys` says so.

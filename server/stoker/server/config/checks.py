@@ -31,13 +31,13 @@ from stoker.server.pb import model_config_pb2 as pb
 
 def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
     """Notes every field of `config` that has no effect here."""
-    for path in _refused(config):
+    for path in _rejected(config):
         report.error(path, "not supported by this server")
     for path, why in _advisory(config):
         report.warn(path, f"has no effect here: {why}")
 
 
-def _refused(config: pb.ModelConfig) -> Iterator[str]:
+def _rejected(config: pb.ModelConfig) -> Iterator[str]:
     if config.HasField("ensemble_scheduling"):
         yield "ensemble_scheduling"
     if config.model_repository_agents.agents:
@@ -311,7 +311,7 @@ def _check_nice(config: pb.ModelConfig, report: Report) -> None:
 
 
 def check_is_whole(parsed: ParsedConfig) -> None:
-    """Refuses a configuration that leaves open what the model file would tell.
+    """Rejects a configuration that leaves open what the model file would tell.
 
     Raises:
         ConfigError: no backend, inputs or outputs are written; names each.

@@ -132,7 +132,7 @@ def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: Backe
 
 
 def warmups(message: pb.ModelConfig, signature: ModelSignature, report: Report) -> tuple[Warmup, ...]:
-    """The samples to run before READY; notes those that `signature` would refuse."""
+    """The samples to run before READY; notes those that `signature` would reject."""
     return tuple(_sample(sample, index, signature, report) for index, sample in enumerate(message.model_warmup))
 
 

@@ -42,7 +42,7 @@ MAX_CANDIDATES = 65_536
 #: One state of one sequence, in bytes, where it begins.
 MAX_STATE_BYTES = 1 << 30
 
-#: Batching inferred from a model file that allows it uses this max_batch_size. Triton's ONNX backend takes 4, which refuses most first
+#: Batching inferred from a model file that allows it uses this max_batch_size. Triton's ONNX backend takes 4, which rejects most first
 #: requests; memory is committed for the rows that come, not for this bound.
 DEFAULT_MAX_BATCH_SIZE = 32
 

@@ -1,6 +1,6 @@
 """The files in protobuf text format that TensorFlow Serving is started with: models, batching, monitoring.
 
-Read like config.pbtxt: everything wrong is named with its line. What cannot be had here is refused, what has another meaning is remarked.
+Read like config.pbtxt: everything wrong is named with its line. What cannot be had here is rejected, what has another meaning is remarked.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ _MAX_MODELS: Final = 4096
 _LOGGING: Final = (
     "not supported: the content of requests is not logged; leave it out (--access-log writes a line for each request, without content)"
 )
-_REFUSED: Final = {"logging_config": _LOGGING}
+_REJECTED: Final = {"logging_config": _LOGGING}
 #: Its number in a message, where the RPC that changes the list brings it.
 _LOGGING_NUMBER: Final = 6
 _SPLITTING: Final = "enable_large_batch_splitting"
@@ -187,7 +187,7 @@ def _check_splitting(entry: Entry, report: Report) -> None:
         return
     report.error(
         _SPLITTING,
-        "not supported: a request of more rows than max_batch_size is refused, not split; leave it out or write { value: false }; "
+        "not supported: a request of more rows than max_batch_size is rejected, not split; leave it out or write { value: false }; "
         "raise max_batch_size, or send smaller requests",
         line=entry.line,
     )
@@ -197,7 +197,7 @@ def _bound(tree: Block, source: str, message: Message, lines: dict[str, int | No
     """Fills `message` from `tree`; raises at once where its fields are not those of the message."""
     report = Report(source, lines, first_line=1)
     parents = field_parents(message.DESCRIPTOR)
-    Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, parents=parents, refusals=_REFUSED).fill(tree, message)
+    Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, parents=parents, rejections=_REJECTED).fill(tree, message)
     report.raise_if_any()
     return report
 

@@ -252,7 +252,7 @@ class Binder:
         is_json: bool,
         enum_bound: int,
         parents: Mapping[str, tuple[str, ...]],
-        refusals: Mapping[str, str] = MappingProxyType({}),
+        rejections: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Starts empty.
 
@@ -263,14 +263,14 @@ class Binder:
                 numbers may be strings.
             enum_bound: Enum values from here on have no number that a configuration may use.
             parents: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
-            refusals: By name, why a field that others know is not part of the schema.
+            rejections: By name, why a field that others know is not part of the schema.
         """
         self._report = report
         self._lines = lines
         self._is_json = is_json
         self._enum_bound = enum_bound
         self._parents = parents
-        self._refusals = refusals
+        self._rejections = rejections
         #: Paths of enum fields that were written as numbers.
         self.numeric_enums: list[str] = []
 
@@ -295,8 +295,8 @@ class Binder:
         if field is None and self._is_json and entry.name.isascii():
             field = descriptor.fields_by_camelcase_name.get(entry.name)
         if field is None:
-            if entry.name in self._refusals:
-                self._report.error(_join(path, entry.name), self._refusals[entry.name], line=entry.line)
+            if entry.name in self._rejections:
+                self._report.error(_join(path, entry.name), self._rejections[entry.name], line=entry.line)
                 return None
             parents = self._parents.get(entry.name)
             names = [field.name for field in descriptor.fields]

@@ -19,7 +19,7 @@ SMALL_SLICE: Final = 1 / 16
 #: A request is small as long as it holds no more; in a small budget a thousandth of that.
 SMALL_BYTES: Final = 64 * 1024
 _SMALL_PART: Final = 1024
-#: After a look at the uploads has found nothing to end, refusals are given without another one for so long.
+#: After a look at the uploads has found nothing to end, rejections are given without another one for so long.
 _LOOK_PERIOD_NS: Final = 50_000_000
 _WARN_PERIOD_NS: Final = 10_000_000_000
 _log = logging.getLogger("stoker.engine")

@@ -1,6 +1,6 @@
 """Every bound that a front enforces on what clients send, in one place.
 
-A front refuses what exceeds a bound before it allocates for it. The budget of bytes in flight is one for all fronts and is kept by the
+A front rejects what exceeds a bound before it allocates for it. The budget of bytes in flight is one for all fronts and is kept by the
 engine (`Engine.reserve`); its size stands here with the others.
 """
 
@@ -25,8 +25,8 @@ class Limits:
         connections_per_address: Open connections of one port from one address; None: half of those that the port may have. A proxy is one
             address. Unix-domain sockets have none.
         grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
-        grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is refused at once.
-        grpc_unflushed_bytes: Responses of a gRPC connection that its client does not read; above it the server refuses new calls.
+        grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is rejected at once.
+        grpc_unflushed_bytes: Responses of a gRPC connection that its client does not read; above it the server rejects new calls.
         grpc_control_burst: HTTP/2 control frames (SETTINGS, PING, PRIORITY, WINDOW_UPDATE and their like) that one gRPC connection may send
             at once beyond those that its calls and data entitle it to.
         grpc_control_per_s: The same, each second after.

@@ -69,7 +69,7 @@ class Engine(Protocol):
         The form for protocols that respond without a task for each request. Who needs the response no more cancels what this returns.
 
         Raises:
-            ServingError: refused at once (Overloaded, Unavailable, DeadlineExceeded); `done` is not called then.
+            ServingError: rejected at once (Overloaded, Unavailable, DeadlineExceeded); `done` is not called then.
         """
 
     def labelled_version(self, name: str, label: str) -> int | None:
@@ -82,7 +82,7 @@ class Engine(Protocol):
             ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one response.
         """
 
-    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+    def count_rejected(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
         """Notes a request that failed by `error` before `infer` saw it (decoding, validation); the access log has it, and statistics,
         but for a model not served.
         """

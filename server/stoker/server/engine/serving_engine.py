@@ -151,7 +151,7 @@ class ServingEngine:
                 done = self._tracer.traced(request, servable.version, done)
             flight = servable.scheduler.submit(request, done, self._count_ended)
         except ServingError as error:
-            self._access.refused(request, error)
+            self._access.rejected(request, error)
             raise
         self.requests_in_flight += 1
         return flight
@@ -206,20 +206,20 @@ class ServingEngine:
         return self._manager.index(ready_only)
 
     async def load(self, name: str, overrides: LoadOverrides) -> None:
-        self._refuse_while_stopping()
+        self._reject_while_stopping()
         await self._manager.load(name, overrides)
 
     async def refresh(self, name: str) -> None:
-        self._refuse_while_stopping()
+        self._reject_while_stopping()
         await self._manager.refresh(name)
 
     async def replace_models(self, models: Sequence[ListedModel]) -> None:
-        self._refuse_while_stopping()
+        self._reject_while_stopping()
         await self._manager.replace_models(models, is_trusted=False)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         # Nothing depends on another model here (no ensembles), so `unload_dependents` has nothing more to unload.
-        self._refuse_while_stopping()
+        self._reject_while_stopping()
         await self._manager.unload(name)
 
     def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
@@ -236,7 +236,7 @@ class ServingEngine:
     def serving_metrics_text(self) -> bytes:
         return self._metrics.render_serving()
 
-    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+    def count_rejected(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
         self._access.unread(via, name, version, error)
         try:
             servable = self._manager.resolve(name, version)
@@ -260,6 +260,6 @@ class ServingEngine:
         if self._is_stopping and not self.requests_in_flight:
             self._idle.set()
 
-    def _refuse_while_stopping(self) -> None:
+    def _reject_while_stopping(self) -> None:
         if self._is_stopping:
             raise Unavailable("the server is shutting down")

@@ -83,7 +83,7 @@ STRAY = "unexpected-argument"
 def spell(arguments: Sequence[str]) -> list[str]:
     """Arguments with every flag by its own name, in its dashed spelling, and every boolean flag with its value attached.
 
-    A word that is neither a flag nor the value of one becomes the value of `STRAY`, which `refuse_stray` refuses by name.
+    A word that is neither a flag nor the value of one becomes the value of `STRAY`, which `reject_stray` rejects by name.
     """
     spelled: list[str] = []
     rest = list(arguments)
@@ -115,7 +115,7 @@ def spell(arguments: Sequence[str]) -> list[str]:
     return spelled
 
 
-def refuse_stray(words: Sequence[str]) -> None:
+def reject_stray(words: Sequence[str]) -> None:
     """Before any value is read: a stray word may well be the value that another flag lacks."""
     for word in words:
         is_folder = os.sep in word or Path(word).is_dir()
@@ -144,7 +144,7 @@ def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
         if name in BARE:
             return Page[name.upper()]
         if name == STRAY:
-            refuse_stray(texts)
+            reject_stray(texts)
     values: dict[str, Any] = {}
     for name, each in flags().items():
         if name in given:
@@ -161,10 +161,10 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     rest = iter(words)
     for word in rest:
         if word == "--":
-            refuse_stray(list(rest))
+            reject_stray(list(rest))
             break
         if not word.startswith("--"):  # one dash: `spell` has made every other word a flag or its value
-            refuse_stray([word])
+            reject_stray([word])
         name, equals, text = word.removeprefix("--").partition("=")
         if name not in names:
             raise FlagError(f"unknown flag --{name}{meant(name, names - {STRAY}, prefix='--')}")

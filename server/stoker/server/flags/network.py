@@ -1,6 +1,6 @@
 """Flags of listeners that set more or less than one field: addresses, ports, TLS, CORS.
 
-A flag that would have no effect is refused, where it matters: a port that was meant to be encrypted is never plain by mistake.
+A flag that would have no effect is rejected, where it matters: a port that was meant to be encrypted is never plain by mistake.
 """
 
 import re
@@ -56,7 +56,7 @@ class NetworkFlags:
 
 
 def check_sockets(config: ServerConfig) -> None:
-    """Refuses fronts that would listen nowhere, and sockets of fronts that are off."""
+    """Rejects fronts that would listen nowhere, and sockets of fronts that are off."""
     sockets = config.sockets
     if sockets.grpc is not None and sockets.grpc == sockets.http:
         raise FlagError("--grpc-socket-path and --http-socket-path are the same: each front needs a socket of its own")
@@ -76,7 +76,7 @@ _NOT_ON_UVICORN: Final = ("header_count", "header_timeout_s", "chunk_count")
 
 
 def check_http_front(config: ServerConfig) -> None:
-    """Refuses limits that the server of the HTTP port would not hold."""
+    """Rejects limits that the server of the HTTP port would not hold."""
     if config.http_front is HttpFront.STOKER:
         return
     for name in _NOT_ON_UVICORN:
@@ -154,7 +154,7 @@ def _files(port: str, is_on: bool, is_mutual: bool, cert: Path | None, key: Path
 
 
 def check_tls(config: ServerConfig) -> None:
-    """Refuses a metrics port that is encrypted as an HTTP port that is plain."""
+    """Rejects a metrics port that is encrypted as an HTTP port that is plain."""
     if config.tls.has_metrics and config.tls.http is None:
         raise FlagError("--metrics-use-ssl encrypts the metrics port as the HTTP port is: it needs --http-use-ssl")
 

@@ -202,7 +202,7 @@ def _number(piece: str, read: Callable[[str], int], value: str) -> int:
 
 
 def _check_destinations(levels: set[TraceLevel], file: Path | None, *, has_spans: bool) -> None:
-    """Refuses traces that would go nowhere, or where they cannot be carried."""
+    """Rejects traces that would go nowhere, or where they cannot be carried."""
     if has_spans:
         if missing := missing_packages():
             raise FlagError(f"--trace-config mode={SPANS} needs packages that are not installed: {', '.join(missing)}")
@@ -285,7 +285,7 @@ class KServeFlags:
 
 
 def check_protocols(config: ServerConfig) -> None:
-    """Refuses patterns of headers that cannot be used, and a folder for model operations that nothing uses or that is missing."""
+    """Rejects patterns of headers that cannot be used, and a folder for model operations that nothing uses or that is missing."""
     for port, pattern in (("http", config.kserve.http_forward_pattern), ("grpc", config.kserve.grpc_forward_pattern)):
         try:
             HeaderForward(pattern)

@@ -55,7 +55,7 @@ def control(
 
 
 def check_ports(config: ServerConfig) -> None:
-    """Refuses two fronts on one port."""
+    """Rejects two fronts on one port."""
     taken: dict[tuple[str, int], str] = {}
     for name in ("grpc", "http", "metrics"):
         address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
@@ -79,7 +79,7 @@ def has_plain_public_port(config: ServerConfig) -> bool:
 
 
 def check_models(config: ServerConfig) -> None:
-    """Refuses a start without models, or with two words for where they are."""
+    """Rejects a start without models, or with two words for where they are."""
     start, count = config.serving_start, len(config.repositories)
     if start.model_config_file is not None and count:
         raise FlagError("--model-config-file and --model-base-path say both what is served: give one of them")
@@ -182,7 +182,7 @@ class ModelFlags:
             "allow-links",
             AllowedLinks,
             panel=Panel.MODELS,
-            text="none: refuse links in the repository. within-root: follow those that lead below its root.",
+            text="none: reject links in the repository. within-root: follow those that lead below its root.",
         ),
     ] = AllowedLinks.NONE
 

@@ -74,7 +74,7 @@ class TensorflowFlags:
 
 
 def check_tensorflow(config: ServerConfig) -> None:
-    """Refuses flags without effect, and a folder that is missing."""
+    """Rejects flags without effect, and a folder that is missing."""
     start, allows_reload = config.serving_start, config.tfs.allow_reload
     if start.batching_file is not None and not start.enable_batching:
         raise FlagError("--batching-parameters-file has no effect without --enable-batching")

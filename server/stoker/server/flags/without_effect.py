@@ -1,7 +1,7 @@
 """Flags of Triton and TensorFlow Serving for which there is nothing to set here.
 
 Where the server serves the same without what a flag asks for, it is accepted, and a line in the log says why it has no effect. Where its
-user counts on something that would not happen, it is refused. None of them is in the help; docs/triton.md and docs/tfs.md list them.
+user counts on something that would not happen, it is rejected. None of them is in the help; docs/triton.md and docs/tfs.md list them.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ _OF_TRITON: Mapping[str, _Ignored] = {
 }
 IGNORED: Mapping[str, _Ignored] = {**_OF_TRITON, **_OF_TENSORFLOW_SERVING}
 #: Why they cannot be switched on; off is what they are.
-REFUSED_IF_TRUE: Mapping[str, str] = {
+REJECTED_IF_TRUE: Mapping[str, str] = {
     "model-namespacing": "a model's name stands for one model in all repositories; two folders of one name are both unavailable",
     "reuse-http-port": _ONE_PROCESS,
     "reuse-grpc-port": _ONE_PROCESS,
@@ -90,7 +90,7 @@ REFUSED_IF_TRUE: Mapping[str, str] = {
 }
 
 
-def _refuse_limiter(mode: str | None, resources: list[str] | None) -> None:
+def _reject_limiter(mode: str | None, resources: list[str] | None) -> None:
     if mode not in (None, "off"):
         raise FlagError(f"--rate-limit={mode}: expected off; {_NO_LIMITER}")
     if resources:
@@ -109,8 +109,8 @@ def _settings(flags: Any) -> dict[str, Any]:
     Raises:
         FlagError: a flag asks for what cannot be had.
     """
-    _refuse_limiter(flags.rate_limit, flags.rate_limit_resource)
-    for name, why in REFUSED_IF_TRUE.items():
+    _reject_limiter(flags.rate_limit, flags.rate_limit_resource)
+    for name, why in REJECTED_IF_TRUE.items():
         for value in getattr(flags, _field(name)) or ():
             if value.lower() not in FALSE:
                 wrong = why if value.lower() in TRUE else "expected true or false"
@@ -128,7 +128,7 @@ FlagsWithoutEffect: type[Any] = dataclasses.make_dataclass(
     "FlagsWithoutEffect",
     [
         *((_field(name), _hidden(name, is_boolean=ignored.is_boolean), None) for name, ignored in IGNORED.items()),
-        *((_field(name), _hidden(name, is_boolean=True), None) for name in REFUSED_IF_TRUE),
+        *((_field(name), _hidden(name, is_boolean=True), None) for name in REJECTED_IF_TRUE),
         ("rate_limit", Annotated[str | None, option("rate-limit", text="", panel=Panel.WITHOUT_EFFECT, hidden=True)], None),
         ("rate_limit_resource", _hidden("rate-limit-resource", is_boolean=False), None),
     ],

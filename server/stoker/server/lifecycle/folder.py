@@ -20,14 +20,14 @@ from pathlib import Path
 from stoker.backends.api.errors import ModelLoadError
 from stoker.server.lifecycle.settings import MAX_DEPTH, MAX_FILES_PER_VERSION, MAX_LINKS, MAX_ROOT_ENTRIES, shown
 
-#: The end of a message about a link that is refused because none is allowed.
+#: The end of a message about a link that is rejected because none is allowed.
 LINKS_HINT = "; --allow-links=within-root allows links that stay within the repository"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class LinkRefused(ModelLoadError):
+class LinkRejected(ModelLoadError):
     """A link that is not followed. The text names it by its path below the root, and not where it leads."""
 
 
@@ -64,14 +64,14 @@ class Root:
                 continue
             if part == "..":
                 if not found:
-                    raise LinkRefused(f"{shown(what)} is a link that leads out of the repository")
+                    raise LinkRejected(f"{shown(what)} is a link that leads out of the repository")
                 found.pop()
                 continue
             try:
                 target = os.readlink("/".join([*found, part]), dir_fd=self.descriptor)
             except FileNotFoundError as error:
                 if links:
-                    raise LinkRefused(f"{shown(what)} is a link that leads to nothing") from error
+                    raise LinkRejected(f"{shown(what)} is a link that leads to nothing") from error
                 raise
             except OSError:
                 # EINVAL: no link. Whatever else it is, opening it will say.
@@ -79,7 +79,7 @@ class Root:
                 continue
             links += 1
             if links > MAX_LINKS:
-                raise LinkRefused(f"{shown(what)} leads through more than {MAX_LINKS} links")
+                raise LinkRejected(f"{shown(what)} leads through more than {MAX_LINKS} links")
             if target.startswith("/"):
                 found, target = [], self._below(target, what)
             pending.extend(target.split("/")[::-1])
@@ -113,7 +113,7 @@ class Root:
                 for entry in entries:
                     seen += 1
                     if seen > MAX_ROOT_ENTRIES:
-                        raise LinkRefused(f"the repository has more than {MAX_ROOT_ENTRIES} entries, too many to look for hard links in")
+                        raise LinkRejected(f"the repository has more than {MAX_ROOT_ENTRIES} entries, too many to look for hard links in")
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(f"{at}/{entry.name}" if at else entry.name)
                     elif entry.inode() in inodes:
@@ -127,7 +127,7 @@ class Root:
         for path in self.paths:
             if target == path or target.startswith(f"{path.rstrip('/')}/"):
                 return target[len(path) :]
-        raise LinkRefused(f"{shown(what)} is a link that leads out of the repository")
+        raise LinkRejected(f"{shown(what)} is a link that leads out of the repository")
 
 
 @dataclass(frozen=True, slots=True)

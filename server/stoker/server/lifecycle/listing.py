@@ -44,7 +44,7 @@ class ModelListing:
         fingerprint: Equal as long as config.pbtxt and the files beside it (labels, warm-up data) are.
         versions: By number.
         has_config_file: Whether there is a config.pbtxt.
-        links_root: The folder below which links in the model may lead; None: they are refused.
+        links_root: The folder below which links in the model may lead; None: they are rejected.
     """
 
     name: str
@@ -130,7 +130,7 @@ def split_files(files: Mapping[str, bytes]) -> VersionFiles:
 
 
 def check_overrides(name: str, overrides: LoadOverrides) -> None:
-    """Refuses what no repository content can make right.
+    """Rejects what no repository content can make right.
 
     Raises:
         InvalidRequest: files without a config.

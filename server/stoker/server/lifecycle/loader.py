@@ -166,7 +166,7 @@ class VersionSource:
         model_dir: The model's folder in the repository.
         version_dir: The version's folder.
         parsed: The model's configuration as written (or overridden by the load).
-        links_root: The folder below which links in the model may lead; None: they are refused.
+        links_root: The folder below which links in the model may lead; None: they are rejected.
         files: Files that replace those of the version folder, by path relative to it.
     """
 

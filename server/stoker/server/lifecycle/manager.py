@@ -207,9 +207,9 @@ def _log_notes(notes: Iterable[str]) -> None:
 
 
 ALL_MODELS = "*"
-CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
-REFRESH_REFUSED = "the model repository is not polled"
-CONTROL_REFUSED_NONE = "the list of models is fixed: the server was started to load it once"
+CONTROL_REJECTED = "explicit model load / unload is not allowed if polling is enabled"
+REFRESH_REJECTED = "the model repository is not polled"
+CONTROL_REJECTED_NONE = "the list of models is fixed: the server was started to load it once"
 NO_LIST = "this server serves a model repository, not a list of models: start it with --model_config_file or --model_name"
 
 
@@ -401,7 +401,7 @@ class ModelManager:
         if self._list is None:
             raise Unavailable(NO_LIST)
         if self._settings.control_mode is ControlMode.NONE:
-            raise Unavailable(CONTROL_REFUSED_NONE)
+            raise Unavailable(CONTROL_REJECTED_NONE)
         if self._is_stopping:
             raise Unavailable(SHUTTING_DOWN)
         await self._locks.run_shielded(self._list.replace(models, is_trusted=is_trusted))
@@ -442,7 +442,7 @@ class ModelManager:
             ModelLoadError: why a wanted version does not serve; what served goes on serving.
         """
         if self._settings.control_mode is not ControlMode.POLL:
-            raise Unavailable(REFRESH_REFUSED)
+            raise Unavailable(REFRESH_REJECTED)
         self._check_may_change(name)
         await self._locks.run_locked(name, lambda: self._refresh_now(name))
 
@@ -457,7 +457,7 @@ class ModelManager:
 
     def _check_control(self, name: str) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
-            raise Unavailable(CONTROL_REFUSED)
+            raise Unavailable(CONTROL_REJECTED)
         self._check_may_change(name)
 
     def _check_may_change(self, name: str) -> None:

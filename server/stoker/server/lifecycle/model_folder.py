@@ -26,7 +26,7 @@ from stoker.server.lifecycle.folder import (
     LINKS_HINT,
     EntryKind,
     Folder,
-    LinkRefused,
+    LinkRejected,
     TreeEntry,
     entry_of,
     fingerprint,
@@ -221,7 +221,7 @@ def _status_of_companion(folder: Folder, name: str) -> os.stat_result:
     """Of what it is, or leads to; of the link itself where that may not be followed: a load that needs it will say so."""
     try:
         return folder.status(name)
-    except LinkRefused:
+    except LinkRejected:
         return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
 
 

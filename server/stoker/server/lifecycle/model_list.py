@@ -302,7 +302,7 @@ class ModelList:
         async with self._changing:
             await in_daemon_thread("admit", lambda: self._source.admit(models, is_trusted=is_trusted))
             if not is_trusted:
-                self._refuse_misplaced(models, await in_daemon_thread("list", lambda: self._source.desired(models)))
+                self._reject_misplaced(models, await in_daemon_thread("list", lambda: self._source.desired(models)))
             before = {model.name: self._labels.labels(model.name) for model in models}
             # Labels first: from the list on, an old version may go at any moment, and no label may mean it then.
             self._label(models)
@@ -320,8 +320,8 @@ class ModelList:
     def _label(self, models: Sequence[ListedModel]) -> None:
         self._labels.replace({model.name: model.version_labels for model in models}, self._follower.ready)
 
-    def _refuse_misplaced(self, models: Sequence[ListedModel], desired: Mapping[str, frozenset[int] | None]) -> None:
-        """Refuses labels of `models` on versions that would not serve by that list."""
+    def _reject_misplaced(self, models: Sequence[ListedModel], desired: Mapping[str, frozenset[int] | None]) -> None:
+        """Rejects labels of `models` on versions that would not serve by that list."""
         wrong: list[str] = []
         for model in models:
             ready, serving = self._follower.ready(model.name), desired[model.name]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stoker.server.config.model_formats import is_model_file, is_served, served_name
 from stoker.server.core.model_config import BatchingDefaults
-from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused, open_root
+from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRejected, open_root
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
 from stoker.server.lifecycle.model_folder import (
     CONFIG_NAME,
@@ -253,7 +253,7 @@ class ModelRepository:
         if is_linked_folder:
             try:
                 folder.resolve(name)
-            except LinkRefused as error:
+            except LinkRejected as error:
                 return self._broken(index, name, f"the model folder cannot be read: {error.message}")
         listing = self._reader.read(index, self.roots[index] / name, name, notes, parent=folder)
         if listing is None:

@@ -109,7 +109,7 @@ class LoaderSettings:
         off_switch(
             "disable-auto-complete-config",
             panel=Panel.MODELS,
-            text="Refuse configurations that leave backend, inputs or outputs open.",
+            text="Reject configurations that leave backend, inputs or outputs open.",
             aliases=("strict-model-config",),
         ),
     ] = True

@@ -205,13 +205,13 @@ def _reject_invalid(entries: Sequence[TreeEntry], root: Root | None, hint: str) 
         if entry.size_bytes > MAX_FILE_BYTES:
             raise ModelLoadError(f"{shown(entry.path)} has {entry.size_bytes} bytes; the limit is {MAX_FILE_BYTES}")
     if root is not None:
-        _refuse_names_elsewhere([entry for entry in entries if entry.kind is EntryKind.FILE and entry.links != 1], root)
+        _reject_names_elsewhere([entry for entry in entries if entry.kind is EntryKind.FILE and entry.links != 1], root)
     total = sum(entry.size_bytes for entry in entries)
     if total > MAX_VERSION_BYTES:
         raise ModelLoadError(f"the version's files have {total} bytes together; the limit is {MAX_VERSION_BYTES}")
 
 
-def _refuse_names_elsewhere(entries: Sequence[TreeEntry], root: Root) -> None:
+def _reject_names_elsewhere(entries: Sequence[TreeEntry], root: Root) -> None:
     """Raises for the first file that has a name outside the root too: it may belong to whoever wrote that."""
     if not entries:
         return

@@ -70,7 +70,7 @@ class AccessLog:
 
         return completed
 
-    def refused(self, request: InferRequest, error: ServingError) -> None:
+    def rejected(self, request: InferRequest, error: ServingError) -> None:
         """Notes a request that the engine did not take."""
         if self.is_on:
             if request.access is not None:
@@ -85,7 +85,7 @@ class AccessLog:
     def log_response(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
         """Logs the error that a client received, unless `error`, or the error that it was translated from, is logged already.
 
-        `model` may be empty: the request was refused before anybody knew for which it was.
+        `model` may be empty: the request was rejected before anybody knew for which it was.
         """
         if not self.is_on or error.is_noted or (isinstance(error.__context__, ServingError) and error.__context__.is_noted):
             return

@@ -1,6 +1,6 @@
 """REST routes with FastAPI: each checks its key and its path, then reads a strict JSON body, before FastAPI validates it.
 
-FastAPI's own reader takes bodies of any length, accepts what `codecs.strict_json` refuses, and replaces the text of every error.
+FastAPI's own reader takes bodies of any length, accepts what `codecs.strict_json` rejects, and replaces the text of every error.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -24,7 +24,7 @@ from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions
 
 JSON_TYPE: Final = "application/json"
 COMPONENTS: Final = "#/components/schemas/{model}"
-OnRefused = Callable[[Mapping[str, str], ServingError], None]
+OnRejected = Callable[[Mapping[str, str], ServingError], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class RouteContext:
     categories: Mapping[str, tuple[Category | None, ...]] = field(default_factory=dict)
     body_schemas: dict[str, Any] = field(default_factory=dict)
 
-    def router(self, *, reads_large_bodies: bool = False, on_refused: OnRefused | None = None) -> APIRouter:
+    def router(self, *, reads_large_bodies: bool = False, on_rejected: OnRejected | None = None) -> APIRouter:
         """A router whose routes check keys and read strict JSON.
 
         Args:
-            on_refused: Called with the parameters of the path when a key is missing or wrong.
+            on_rejected: Called with the parameters of the path when a key is missing or wrong.
             reads_large_bodies: Whether bodies may be as long as those of inference requests. They are charged three times: the text, its
                 values, and what the endpoint makes of these.
         """
-        return APIRouter(route_class=_route_class(self, reads_large_bodies, on_refused), strict_content_type=False)
+        return APIRouter(route_class=_route_class(self, reads_large_bodies, on_rejected), strict_content_type=False)
 
     def codec_body(self, model: type[BaseModel]) -> dict[str, Any]:
         """The `openapi_extra` of a route whose body a codec reads: FastAPI documents `model` and never sees the body."""
@@ -72,19 +72,19 @@ class RouteContext:
                 self.restrictions.require(category, header_of(scope["headers"]))
 
 
-def _route_class(context: RouteContext, reads_large_bodies: bool, on_refused: OnRefused | None) -> type[APIRoute]:
+def _route_class(context: RouteContext, reads_large_bodies: bool, on_rejected: OnRejected | None) -> type[APIRoute]:
     limits = context.limits
 
     def require(categories: tuple[Category | None, ...], request: Request) -> None:
         try:
             context.require(categories, request.scope)
         except ServingError as error:
-            if on_refused is not None:
-                on_refused(request.path_params, error)
+            if on_rejected is not None:
+                on_rejected(request.path_params, error)
             raise
 
     class StrictRoute(APIRoute):
-        """A route that checks the key and the path, then reads the body. The order is that of the cost of a refusal."""
+        """A route that checks the key and the path, then reads the body. The order is that of the cost of a rejection."""
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
@@ -242,7 +242,7 @@ class ExactError(ValueError):
     """A violation that a validator of a model finds; its text goes to the client as it is."""
 
 
-def refusal_of(error: RequestValidationError) -> ServingError:
+def rejection_of(error: RequestValidationError) -> ServingError:
     """The first violation of a request's model."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
@@ -253,7 +253,7 @@ def refusal_of(error: RequestValidationError) -> ServingError:
 
 
 def exactly(is_valid: Callable[[Any], bool], text: str) -> BeforeValidator:
-    """A validator that refuses what `is_valid` does not accept; `text` goes to the client as it is."""
+    """A validator that rejects what `is_valid` does not accept; `text` goes to the client as it is."""
 
     def validate(value: Any) -> Any:
         if not is_valid(value):

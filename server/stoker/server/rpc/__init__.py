@@ -1,4 +1,4 @@
-"""gRPC without a transport: tables of methods, calls, refusals, and what bytes mean on the wire. Imports no gRPC library."""
+"""gRPC without a transport: tables of methods, calls, rejections, and what bytes mean on the wire. Imports no gRPC library."""
 
 import os
 

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Callable
 
 from stoker.server.net.inflation import Fault, InflationError, deflate, inflate
-from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.rejection import CallFault, Rejection
 from stoker.server.rpc.status import INTERNAL, RESOURCE_EXHAUSTED
 
 
@@ -37,13 +37,13 @@ async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: C
     except InflationError as error:
         if error.fault is Fault.TOO_LARGE:
             text = f"a message exceeds the limit of {most_bytes} bytes once decompressed"
-            raise CallFault(Refusal(RESOURCE_EXHAUSTED, text)) from None
+            raise CallFault(Rejection(RESOURCE_EXHAUSTED, text)) from None
         texts = {
             Fault.INVALID: f"a message is not valid {name}, which is the call's grpc-encoding",
             Fault.CUT_SHORT: f"a {name} message is cut short",
             Fault.FOLLOWED: f"a {name} message is followed by other bytes",
         }
-        raise CallFault(Refusal(INTERNAL, texts[error.fault])) from None
+        raise CallFault(Rejection(INTERNAL, texts[error.fault])) from None
 
 
 #: By name in `grpc-encoding`; None: messages come as they are.

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from stoker.server.net.receive_buffers import message_block
-from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.rejection import CallFault, Rejection
 
 PREFIX = Struct(">BI")
 PREFIX_BYTES = PREFIX.size
@@ -62,7 +62,7 @@ class MessageReader:
     # fmt: on
 
     def __init__(self, path: str, most_bytes: int, lead_bytes: Callable[[int], int] | None = None) -> None:
-        """A message to the method `path` that is longer than `most_bytes` is refused as soon as its prefix is there.
+        """A message to the method `path` that is longer than `most_bytes` is rejected as soon as its prefix is there.
 
         With `lead_bytes`, large messages that are not compressed are given as views; see `LargeMessages`.
         """
@@ -133,10 +133,10 @@ class MessageReader:
     def _begin(self) -> None:
         flag, size = PREFIX.unpack(self._head)
         if flag > 1:
-            raise CallFault(Refusal(_INTERNAL, f"a message begins with the compressed-flag {flag}; 0 and 1 are known"))
+            raise CallFault(Rejection(_INTERNAL, f"a message begins with the compressed-flag {flag}; 0 and 1 are known"))
         if size > self._most_bytes:
             text = f"a message of {size} bytes to {self._path} exceeds the limit of {self._most_bytes} bytes"
-            raise CallFault(Refusal(_RESOURCE_EXHAUSTED, text))
+            raise CallFault(Rejection(_RESOURCE_EXHAUSTED, text))
         self._head, self._expected_bytes, self._is_compressed = b"", size, bool(flag)
 
     def _keep(self, piece: bytes | memoryview) -> None:
@@ -212,4 +212,4 @@ def _good_beginning_bytes(size: int) -> int:
 
 
 def _no_memory(size: int) -> CallFault:
-    return CallFault(Refusal(_RESOURCE_EXHAUSTED, f"the server has no memory for a message of {size} bytes now: try again"))
+    return CallFault(Rejection(_RESOURCE_EXHAUSTED, f"the server has no memory for a message of {size} bytes now: try again"))

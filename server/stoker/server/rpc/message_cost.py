@@ -17,7 +17,7 @@ from stoker.server.core.limits import Limits
 SMALL_BYTES = 4096
 # Tags: a field's number and how it is written. A field written otherwise is an unknown one to the parser.
 _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | LENGTH for number in (3, 4, 5, 6, 7))
-#: Fields among which the id of a refused request is looked for: serialisers write fields by number, which puts it among the first three.
+#: Fields among which the id of a rejected request is looked for: serialisers write fields by number, which puts it among the first three.
 _ID_FIELDS = 64
 _TENSOR_SHAPE = (3 << 3 | VARINT, 3 << 3 | LENGTH)
 _TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | LENGTH for number in (4, 5))
@@ -65,7 +65,7 @@ def request_id_of(data: bytes | memoryview, limits: Limits) -> str:
 
 
 def check_control_request(data: bytes, limits: Limits) -> None:
-    """Refuses any other serialised request that would become much larger than its bytes.
+    """Rejects any other serialised request that would become much larger than its bytes.
 
     Raises:
         InvalidRequest: it is no message, or holds more fields than parameters are allowed.

@@ -17,7 +17,7 @@ Result = bytes | Message
 """The one response message of a unary call."""
 
 Start = Callable[[Any, Call], Completion[Result]]
-"""Begins a unary call, given its serialised message; raises `ServingError` where it refuses at once. The message is `bytes`, or, where the
+"""Begins a unary call, given its serialised message; raises `ServingError` where it rejects at once. The message is `bytes`, or, where the
 method has `lead_bytes`, a read-only `memoryview` if it is large."""
 
 UnaryHandler = Callable[[bytes, Call], Awaitable[Result]]
@@ -52,14 +52,14 @@ class Method:
         path: `/package.Service/Name`.
         kind: Its shape.
         status: What its protocol responds to an error with; only the gRPC code counts.
-        most_bytes: Largest message a client may send. A transport that sees the length first refuses before it holds the message.
+        most_bytes: Largest message a client may send. A transport that sees the length first rejects before it holds the message.
         start: The body of a unary method; None for streams.
         handle: The body of a stream; None for unary methods.
         lead_bytes: Has a transport receive large messages into a buffer of their own, so aligned that what begins so many bytes into a
             message of a given size is aligned. None: all messages are `bytes`.
         failed: Gets every error that the call ends by; None: there is no such callback.
-        require: Refuses a call that has not the key it needs, given what gives the value of a metadata name; None: it needs none. The
-            bodies check it, too: it is for transports that can refuse before a message has come.
+        require: Rejects a call that has not the key it needs, given what gives the value of a metadata name; None: it needs none. The
+            bodies check it, too: it is for transports that can reject before a message has come.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""The header fields of a request as gRPC reads them: method, deadline, compression, metadata; or why it is refused.
+"""The header fields of a request as gRPC reads them: method, deadline, compression, metadata; or why it is rejected.
 
 From "gRPC over HTTP2", Requests. A connection keeps what it has read: clients send the same fields again and again.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stoker.server.rpc.encodings import ENCODINGS, Encoding
 from stoker.server.rpc.method import Method, MethodTable
-from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.rejection import CallFault, Rejection
 from stoker.server.rpc.status import INTERNAL, UNIMPLEMENTED
 from stoker.server.rpc.wire_metadata import binary_metadata, text_metadata
 
@@ -91,7 +91,7 @@ def read_head(fields: FieldTuple, methods: MethodTable) -> RequestHead:
 
     Raises:
         NotGrpc: the request is not gRPC's.
-        CallFault: it is, and refused: the method is unknown, or a field malformed or of an unknown encoding.
+        CallFault: it is, and rejected: the method is unknown, or a field malformed or of an unknown encoding.
     """
     known = _known(fields)
     if known.verb != b"POST":
@@ -100,13 +100,13 @@ def read_head(fields: FieldTuple, methods: MethodTable) -> RequestHead:
     if not known.content_type.lower().startswith(_CONTENT_TYPE) or (rest and rest[:1] not in b"+; "):
         raise NotGrpc(415)
     if known.te.lower() != b"trailers":
-        raise CallFault(Refusal(INTERNAL, "the request must carry 'te: trailers'; a proxy between may not support HTTP/2 trailers"))
+        raise CallFault(Rejection(INTERNAL, "the request must carry 'te: trailers'; a proxy between may not support HTTP/2 trailers"))
     method = methods.get(known.path.decode("latin-1"))
     if method is None:
         raise CallFault(_unknown_method(known.path, methods))
     if known.encoding not in ENCODINGS:
         name = known.encoding.decode("latin-1")[:_SHOWN_CHARACTERS]
-        raise CallFault(Refusal(UNIMPLEMENTED, f"grpc-encoding '{name}' is not supported; identity, gzip and deflate are"))
+        raise CallFault(Rejection(UNIMPLEMENTED, f"grpc-encoding '{name}' is not supported; identity, gzip and deflate are"))
     if any(name.endswith(b"-bin") for name, _ in fields):
         binary_metadata(fields)
     timeout_ns = None if known.timeout is None else _timeout_ns(known.timeout)
@@ -130,13 +130,13 @@ def _timeout_ns(value: bytes) -> int:
     found = _TIMEOUT.match(value)
     if found is None:
         text = value.decode("latin-1")[:_SHOWN_CHARACTERS]
-        raise CallFault(Refusal(INTERNAL, f"grpc-timeout '{text}' is malformed: expected at most 8 digits and one of H M S m u n"))
+        raise CallFault(Rejection(INTERNAL, f"grpc-timeout '{text}' is malformed: expected at most 8 digits and one of H M S m u n"))
     return min(int(found[1]) * _UNIT_NS[found[2]], _MOST_TIMEOUT_NS)
 
 
-def _unknown_method(path: bytes, methods: MethodTable) -> Refusal:
+def _unknown_method(path: bytes, methods: MethodTable) -> Rejection:
     text = path.decode("latin-1")[:_SHOWN_CHARACTERS]
     service, _, name = text.lstrip("/").partition("/")
     if any(method.service == service for method in methods.values()):
-        return Refusal(UNIMPLEMENTED, f"unknown method '{name}' of the service {service}")
-    return Refusal(UNIMPLEMENTED, f"unknown service '{service}'")
+        return Rejection(UNIMPLEMENTED, f"unknown method '{name}' of the service {service}")
+    return Rejection(UNIMPLEMENTED, f"unknown service '{service}'")

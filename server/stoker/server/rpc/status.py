@@ -43,7 +43,7 @@ def status_details(code: int, text: str, reason: str, retry_after_s: float) -> b
     """A serialised `google.rpc.Status` with a `RetryInfo` and an `ErrorInfo`.
 
     Args:
-        code: The gRPC status code of the call; clients refuse details whose code or text is another.
+        code: The gRPC status code of the call; clients reject details whose code or text is another.
         text: The text of the call's status.
         reason: The error's name in the server's taxonomy, in upper case.
         retry_after_s: When trying again makes sense, seconds.
@@ -137,7 +137,7 @@ def adlik_status(error: ServingError) -> Status:
 def retry_after_seconds(error: ServingError) -> str | None:
     """The text of a `Retry-After` header or `retry-after` metadata: whole seconds, at least 1; None where trying again makes no sense.
 
-    An overload always names one, so that refused clients do not come back at once.
+    An overload always names one, so that rejected clients do not come back at once.
     """
     if error.retry_after_s is not None:
         return str(max(1, math.ceil(error.retry_after_s)))

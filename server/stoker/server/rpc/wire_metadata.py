@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Iterable
 
-from stoker.server.rpc.refusal import CallFault, Refusal
+from stoker.server.rpc.rejection import CallFault, Rejection
 from stoker.server.rpc.status import INTERNAL
 
 Fields = Iterable[tuple[bytes, bytes]]
@@ -54,7 +54,7 @@ def _decode(name: bytes, value: bytes) -> bytes:
     try:
         return base64.b64decode(padded, validate=True)
     except binascii.Error:
-        raise CallFault(Refusal(INTERNAL, f"the metadata '{name.decode('latin-1')}' is not base64")) from None
+        raise CallFault(Rejection(INTERNAL, f"the metadata '{name.decode('latin-1')}' is not base64")) from None
 
 
 def _encode(value: bytes) -> bytes:

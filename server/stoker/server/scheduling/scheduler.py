@@ -125,7 +125,7 @@ class Scheduler:
 
         Raises:
             Overloaded: the queue is full. Unavailable: the version is being unloaded. DeadlineExceeded: too late already. What is
-            refused so gets no response.
+            rejected so gets no response.
         """
         now_ns = self._now_ns()
         received_ns = request.received_ns
@@ -137,14 +137,14 @@ class Scheduler:
         shape_key = self._shape_key(request) if self._shape_names else None
         entry = Pending(request, shape_key, level, now_ns, timeout_ns, done, ended or _ignore, self._withdraw)
         if self._is_closed:
-            raise self._refused(entry, Unavailable(f"model '{self._config.name}' version {self._version} is being unloaded"))
+            raise self._rejected(entry, Unavailable(f"model '{self._config.name}' version {self._version} is being unloaded"))
         if request.deadline_ns is not None and request.deadline_ns <= now_ns:
-            raise self._refused(entry, DeadlineExceeded("the request's deadline had passed when it arrived"))
+            raise self._rejected(entry, DeadlineExceeded("the request's deadline had passed when it arrived"))
         try:
             self._queue.push(entry)
         except Overloaded as error:
             error.retry_after_s = self._retry_after_s
-            raise self._refused(entry, error) from None
+            raise self._rejected(entry, error) from None
         self._outstanding += 1
         self._recorder.queue_depth += 1
         if self._order is not None:
@@ -164,7 +164,7 @@ class Scheduler:
         """
         return await outcome_of(self.submit, request)
 
-    def _refused(self, entry: Pending, error: ServingError) -> ServingError:
+    def _rejected(self, entry: Pending, error: ServingError) -> ServingError:
         entry.is_over = True
         self._recorder.failed(FailureReason.REJECTED, request_ns=entry.enqueued_ns - entry.request.received_ns)
         return error

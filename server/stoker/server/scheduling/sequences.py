@@ -163,8 +163,8 @@ class SequenceScheduler:
         """As `Scheduler.submit`.
 
         Raises:
-            InvalidRequest: it names no sequence, or one that has not begun, or has several rows. And as `Scheduler.submit`. A refused
-                START ends the sequence that has its id: what follows belongs to the one that was refused.
+            InvalidRequest: it names no sequence, or one that has not begun, or has several rows. And as `Scheduler.submit`. A rejected
+                START ends the sequence that has its id: what follows belongs to the one that was rejected.
         """
         mark = request.sequence or _NO_MARK
         now_ns = self._clock.now_ns()
@@ -184,7 +184,7 @@ class SequenceScheduler:
         sequence = self._begin(mark.id) if mark.is_start else self._known[mark.id]
         member = Member(sequence, request, mark, now_ns, done, ended or _ignore, self._withdraw)
         if sequence.running is None and not sequence.waiting and sequence.is_admitted:
-            # What the inner scheduler refuses is refused here and now.
+            # What the inner scheduler rejects is rejected here and now.
             try:
                 self._run(member)
             except ServingError:
@@ -312,7 +312,7 @@ class SequenceScheduler:
                     self._forget(sequence)
                 self._deliver(member, error)
                 if member.mark.is_start:
-                    self._refuse_followers(sequence)
+                    self._reject_followers(sequence)
                     return
         if sequence.running is None:
             self._rest_or_end(sequence)
@@ -331,7 +331,7 @@ class SequenceScheduler:
             return
         sequence.running = None
         if member.mark.is_end:
-            self._refuse_followers(sequence)
+            self._reject_followers(sequence)
         else:
             self._run_next(sequence)
 
@@ -341,7 +341,7 @@ class SequenceScheduler:
         if sequence.running is member:
             sequence.running = None
         if member.mark.is_start:
-            self._refuse_followers(sequence)
+            self._reject_followers(sequence)
         else:
             self._run_next(sequence)
 
@@ -351,7 +351,7 @@ class SequenceScheduler:
             del self._known[sequence.id]
         self._backlog.pop(sequence, None)
 
-    def _refuse_followers(self, sequence: OpenSequence) -> None:
+    def _reject_followers(self, sequence: OpenSequence) -> None:
         """Ends a sequence of which the model has executed the END, or not the START: what waits in it would need a START."""
         self._forget(sequence)
         while sequence.waiting:
@@ -423,7 +423,7 @@ class SequenceScheduler:
 
     def _after_taking_out(self, member: Member) -> None:
         if member.mark.is_start:
-            self._refuse_followers(member.sequence)
+            self._reject_followers(member.sequence)
 
     def _deliver(self, member: Member, response: EngineResult) -> None:
         if member.is_over:

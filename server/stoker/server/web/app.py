@@ -121,7 +121,7 @@ class WebApp:
                 await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))
 
     async def _respond_below_v1(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request below /v1, refusals included."""
+        """Serves a request below /v1, rejections included."""
         try:
             self._restrictions.require(category_below_v1(scope["path"]), header_of(scope["headers"]))
         except ServingError as error:

@@ -17,7 +17,7 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.routes import KServeRoutes
 from stoker.server.protocols.kserve.schemas import ErrorResponse, Live, Ready
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.protocols.routing import JSON_TYPE, CodecResponse, Respond, RouteContext, json_response, refusal_of
+from stoker.server.protocols.routing import JSON_TYPE, CodecResponse, Respond, RouteContext, json_response, rejection_of
 from stoker.server.protocols.tfs.routes import (
     MODEL_PATHS,
     ServingColumnsBody,
@@ -178,7 +178,7 @@ async def _serving_error(_request: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
-    return await _serving_error(request, refusal_of(error))
+    return await _serving_error(request, rejection_of(error))
 
 
 def _http_error(error: Any) -> Response:

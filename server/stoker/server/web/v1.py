@@ -197,7 +197,7 @@ class HttpV1:
 
     async def _parsed(self, body: bytes, exchange: _Exchange, reservation: Reservation) -> Json:
         limits = self._limits
-        # Only TensorFlow Serving's has NaN and Infinity; what is no JSON at all is refused in the words of whoever was meant.
+        # Only TensorFlow Serving's has NaN and Infinity; what is no JSON at all is rejected in the words of whoever was meant.
         parse = parse_json if exchange.dialect is Dialect.ADLIK else tfs_json.parse
         if len(body) > limits.decode_inline_bytes:
             reservation.take(await run_off_loop(memory_cost, body, limits))

@@ -24,7 +24,7 @@ _MARK = "[TopsInference:"
 
 
 class VendorStatus(enum.Enum):
-    """Why a model is refused; the value is the vendor's code."""
+    """Why a model is rejected; the value is the vendor's code."""
 
     UNSUPPORTED_MODEL = Status.TIF_PARSER_UNSUPPORTED_MODEL
     UNSUPPORTED_OPERATOR = Status.TIF_UN_SUPPORTED_OPERATOR

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 _HEEDED = GCU_OPTIONS | {
     "batch_axis",
     "compilation_progress_logger",
-    "enable_model_fusion",  # several models are refused, by `export`
+    "enable_model_fusion",  # several models are rejected, by `export`
     "ipu_version",
     "show_compilation_progress_bar",
 }
@@ -48,7 +48,7 @@ class GcuTarget(Target):
     skip_passes = ("int64_to_int32",)
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
-        """Refuses a build flag or resource mode that there is not, and precisions that the device has not.
+        """Rejects a build flag or resource mode that there is not, and precisions that the device has not.
 
         Raises:
             OptionError: naming option, value and what was expected.

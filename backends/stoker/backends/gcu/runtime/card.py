@@ -180,7 +180,7 @@ class ProcessMark:
         return os.getpid() == self._process
 
     def check(self) -> None:
-        """Refuses any other process.
+        """Rejects any other process.
 
         Raises:
             StatusError: this one was forked from it.
@@ -263,7 +263,7 @@ class Card:
         """Why it does not work; None: it does."""
         return self._broken
 
-    def refuse_if_broken(self) -> None:
+    def reject_if_broken(self) -> None:
         """Raises what broke the card, if anything did."""
         if self._broken is not None:
             raise DeviceFailed(self._broken.message, is_lost=self._broken.is_lost)
@@ -297,7 +297,7 @@ class Card:
             DeviceFailed: it is lost for good.
         """
         if self._broken is not None and self._broken.is_lost:
-            self.refuse_if_broken()
+            self.reject_if_broken()
         with self.turns.condition:
             self.generation += 1
             self._broken = None

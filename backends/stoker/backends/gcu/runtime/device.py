@@ -168,7 +168,7 @@ class Device:
         self.system.process.check()
         if self._is_released:
             raise StatusError(Status.TIF_NOT_INITIALIZED, f"{self!r} cannot be used any more")
-        self.card.refuse_if_broken()
+        self.card.reject_if_broken()
 
     def release(self) -> None:
         """Ends its streams, unloads its engines, frees its buffers, and gives its clusters back; a second call does nothing."""

@@ -70,7 +70,7 @@ class DeviceBlock(Protocol):
     """What copies and runs use of a buffer, see `DeviceBuffer`."""
 
     def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
-        """Refuses what cannot be used."""
+        """Rejects what cannot be used."""
 
     def pin(self) -> None:
         """Queued work uses it from here on."""
@@ -152,7 +152,7 @@ class DeviceBuffer:
                 self._let_go()
 
     def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
-        """Refuses what cannot be used.
+        """Rejects what cannot be used.
 
         Raises:
             StatusError: freed, gone in a reset, on another card, or `offset` and `size_bytes` reach beyond it.

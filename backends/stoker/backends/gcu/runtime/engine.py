@@ -318,8 +318,8 @@ class Engine:
         with card.turns.held(clusters, is_stopped) as is_held:
             if not is_held:
                 raise StreamClosed(f"engine '{self.executable.name}' was stopped while it waited for its clusters")
-            card.refuse_if_broken()
-            self._refuse_if_lost()
+            card.reject_if_broken()
+            self._reject_if_lost()
             fault = card.faults.strike()
             if fault is not None:
                 self._apply(fault, is_stopped)
@@ -343,19 +343,19 @@ class Engine:
             raise OutOfDeviceMemory(f"{where}: out of memory while engine '{self.executable.name}' ran")
         if fault.kind is FaultKind.HANG:
             card.hang(is_stopped)
-            card.refuse_if_broken()
+            card.reject_if_broken()
             raise StreamClosed(f"{where}: engine '{self.executable.name}' hung until it was given up")
         if fault.kind in (FaultKind.LOST, FaultKind.RESET):
             is_lost = fault.kind is FaultKind.LOST
             card.break_down(DeviceFailed(f"{where}: the card {'is lost' if is_lost else 'needs a reset'}", is_lost=is_lost))
-            card.refuse_if_broken()
+            card.reject_if_broken()
 
     def _check(self, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock], stream: Stream | None) -> None:
         name = f"engine '{self.executable.name}'"
         self.device.check()
         if self._is_unloaded:
             raise StatusError(Status.TIF_NOT_INITIALIZED, f"{name} is unloaded")
-        self._refuse_if_lost()
+        self._reject_if_lost()
         if samples < 1:
             raise StatusError(Status.TIF_INVALID_VALUE, f"{name}: a run takes at least one sample, not {samples}")
         if stream is not None and stream.card is not self._card:
@@ -365,7 +365,7 @@ class Engine:
         self._check_buffers(samples, self.inputs, inputs, f"{name}, input")
         self._check_buffers(samples, self.outputs, outputs, f"{name}, output")
 
-    def _refuse_if_lost(self) -> None:
+    def _reject_if_lost(self) -> None:
         if self._generation != self._card.generation:
             raise StatusError(
                 Status.TIF_NOT_INITIALIZED,

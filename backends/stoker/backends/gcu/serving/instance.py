@@ -68,7 +68,7 @@ class CardExecutable(LoadedExecutable):
         """Loads `executable` to `placement`.
 
         Raises:
-            StatusError: the card refuses it.
+            StatusError: the card rejects it.
         """
         super().__init__(placement.card, pool.counters, pool.clock)
         self.placement = placement

@@ -100,10 +100,10 @@ def _faults(reader: SettingsReader) -> str:
     try:
         for fault in FaultPlan.parse(text).faults:
             if fault.detail:
-                reader.refuse("faults", f"'{fault.kind.value}:{fault.detail}': faults of a card have no variants")
+                reader.reject("faults", f"'{fault.kind.value}:{fault.detail}': faults of a card have no variants")
                 return ""
     except ValueError as error:
-        reader.refuse("faults", str(error))
+        reader.reject("faults", str(error))
     return text
 
 

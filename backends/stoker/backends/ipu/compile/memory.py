@@ -54,7 +54,7 @@ class OutOfTileMemory(CompileError):
 
 
 def check_fit(account: MemoryAccount, *, name: str, holders: Sequence[tuple[str, int]]) -> None:
-    """Refuses an account that is over capacity on any tile.
+    """Rejects an account that is over capacity on any tile.
 
     Args:
         account: Of one IPU.
@@ -215,7 +215,7 @@ class Residency:
     def account(self, *, capacity_bytes: int) -> MemoryAccount:
         """The account of this IPU: by category on its fullest tile at the fullest moment; in all on each tile, at that tile's own.
 
-        It may be over capacity; `memory.check_fit` refuses that.
+        It may be over capacity; `memory.check_fit` rejects that.
         """
         fullest = self._fullest()
         weights = np.zeros(self._tiles, np.int64)

@@ -277,7 +277,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
     """Plans `sources` as `compile_sources` would, several as one fused program, and other batch sizes of each.
 
     Raises:
-        CompileError: as `compile_sources`, except that a program without room is reported, not refused.
+        CompileError: as `compile_sources`, except that a program without room is reported, not rejected.
     """
     if not sources:
         raise OptionError("there is no model to report on")

@@ -41,7 +41,7 @@ class IpuTarget(Target):
     has_report = True
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
-        """Refuses options that contradict each other or the device, and FP8 where the device has none.
+        """Rejects options that contradict each other or the device, and FP8 where the device has none.
 
         Raises:
             OptionError: naming option, value and what was expected.

@@ -14,7 +14,7 @@ from stoker.backends.ipu.popef.schema import BlobType, PopefError
 
 __all__ = ["CONTAINER_VERSION", "MAX_BLOBS", "MAX_INFLATED_OPAQUE_BYTES", "MAX_INFO_BYTES", "MAX_METADATA_BYTES", "POPEF"]
 
-#: Raised by hand when the layout changes; a file of another version is refused, and the package hash names it.
+#: Raised by hand when the layout changes; a file of another version is rejected, and the package hash names it.
 CONTAINER_VERSION = 1
 
 MAX_BLOBS = MAX_RECORDS

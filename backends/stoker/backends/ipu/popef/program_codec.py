@@ -7,7 +7,7 @@
 
 The graphs stand apart so that what describes a program is read without them, and so that no message nears protobuf's 2 GiB.
 
-The package hash: which compiler an executable was made by. Poplar refuses executables of another build of itself. Here the hash names what
+The package hash: which compiler an executable was made by. Poplar rejects executables of another build of itself. Here the hash names what
 a file's meaning depends on: the version of the program's format, raised by hand, and of the container. So the same sources give the same
 bytes on every machine and day.
 """

@@ -89,7 +89,7 @@ class TensorReader(BlobReader):
     @property
     def info(self) -> TensorDataInfo:
         """Name, shape and type."""
-        assert self.blob.parsed_info.tensor_info is not None  # the walk refused a blob without
+        assert self.blob.parsed_info.tensor_info is not None  # the walk rejected a blob without
         return TensorDataInfo(self.name, self.blob.parsed_info.tensor_info)
 
     def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
@@ -124,7 +124,7 @@ class Reader:
     """Collects what lies in one or several files.
 
     A file is walked when it is given: all headers, and so its completeness, are checked then and metadata are read; a content is read and
-    checked when asked for, `verify` reads them all. Two blobs of the same type, executable and name are refused, in one file or in two.
+    checked when asked for, `verify` reads them all. Two blobs of the same type, executable and name are rejected, in one file or in two.
     """
 
     def __init__(self) -> None:

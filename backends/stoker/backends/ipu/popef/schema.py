@@ -220,7 +220,7 @@ def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
     """The same names, repeated ones with a numeric suffix, as TensorFlow's writer names its anchors.
 
     The first of its name keeps it; the next are `name_1`, `name_2`, ..., passing over names that stand elsewhere in the list. Metadata with
-    two anchors of one name are refused by the writer, so a compiler whose source may repeat names calls this first.
+    two anchors of one name are rejected by the writer, so a compiler whose source may repeat names calls this first.
     """
     listed = tuple(names)
     taken = set(listed)

@@ -52,7 +52,7 @@ class BlobWriter:
         self._content_bytes = 0
         self._stored_bytes = 0
         self._crc = 0
-        # The header stays zeros until the blob is complete, so that a file left behind half written is refused here.
+        # The header stays zeros until the blob is complete, so that a file left behind half written is rejected here.
         row.put(row.offset, bytes(HEADER_BYTES) + self._packed_info)
 
     def write(self, data: "ReadableBuffer") -> int:

@@ -99,7 +99,7 @@ class SimulatedSystem:
         if len(faults) > num_ipus:
             raise ValueError(f"there are plans of faults for {len(faults)} IPUs, the simulated system has {num_ipus}")
         for plan in faults:
-            _refuse_unknown(plan)
+            _reject_unknown(plan)
         self.ipu_version = None if ipu_version is None else version_number(ipu_version)
         self.tiles_per_ipu = tiles_per_ipu
         self.clock: WaitableClock = clock or HostClock()
@@ -126,7 +126,7 @@ class SimulatedSystem:
             raise ValueError(f"STOKER_SIM_* variables: {error}") from error
 
 
-def _refuse_unknown(plan: FaultPlan) -> None:
+def _reject_unknown(plan: FaultPlan) -> None:
     for fault in plan.faults:
         variants = RESETS if fault.kind is FaultKind.RESET else ("",)
         if fault.detail not in variants:
@@ -368,7 +368,7 @@ class Device:
                 self._turns.wait_for(lambda: is_stopped() or (self._holder is None and self._waiting[0] is ticket))
                 if is_stopped():
                     raise SessionStopped(f"executable '{program.name}' was stopped while it waited for device {self.id}")
-                self._refuse_if_unusable(program)
+                self._reject_if_unusable(program)
                 self._holder = ticket
             finally:
                 self._waiting.remove(ticket)
@@ -389,7 +389,7 @@ class Device:
                 ipu.is_attached = False
             self.system.condition.notify_all()
 
-    def _refuse_if_unusable(self, program: LoadedProgramState) -> None:
+    def _reject_if_unusable(self, program: LoadedProgramState) -> None:
         if self._broken is not None:
             raise self._broken
         if not self._is_attached:

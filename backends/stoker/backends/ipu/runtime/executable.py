@@ -14,7 +14,7 @@ import numpy as np
 
 from stoker.backends.ipu.hardware import SYSTEMS
 from stoker.backends.ipu.popef.model import Model, ModelBuilder
-from stoker.backends.ipu.popef.program_codec import check_package_hash as refuse_other_builds
+from stoker.backends.ipu.popef.program_codec import check_package_hash as reject_other_builds
 from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, TensorType
 from stoker.backends.ipu.program import StaticProgram
@@ -29,7 +29,7 @@ _SHARED = (
 )
 
 
-def refuse_contradictions(program: StaticProgram, metadata: Metadata) -> None:
+def reject_contradictions(program: StaticProgram, metadata: Metadata) -> None:
     """Checks `program` against its metadata and against the system it was compiled for.
 
     Raises:
@@ -80,7 +80,7 @@ class Executable:
         Args:
             source: One PopEF file, several that hold one model's blobs, an open binary stream, or a model read already.
             name: Which executable, where there are several.
-            check_package_hash: Whether to refuse a program that another version compiled.
+            check_package_hash: Whether to reject a program that another version compiled.
 
         Raises:
             PopefError: the files are damaged, or hold no model of that name; names file, blob and offset.
@@ -90,9 +90,9 @@ class Executable:
         self.model = source if isinstance(source, Model) else _model(source, name)
         self.program: StaticProgram = self.model.program()
         if check_package_hash:
-            refuse_other_builds(self.program.package_hash, self.model.path)
+            reject_other_builds(self.program.package_hash, self.model.path)
         self._anchors = {anchor.name: anchor for anchor in self.metadata.anchors}
-        refuse_contradictions(self.program, self.metadata)
+        reject_contradictions(self.program, self.metadata)
         self.index_anchor = self._index_anchor()
 
     @classmethod

@@ -48,7 +48,7 @@ class Computation:
         self._runner = runner
         self._zeros = {anchor.name: zeros_of(anchor) for anchor in self.outputs} if runner is None else {}
         if runner is not None:
-            self._refuse_other_values(runner, executable)
+            self._reject_other_values(runner, executable)
         self._replicas = executable.program.replication_factor
         timing = step_timing(executable.program, graph.index)
         micro_batches = executable.program.batches_per_step
@@ -57,7 +57,7 @@ class Computation:
         self.latency_ns = round(timing.latency_s * NS_PER_S) - (micro_batches - 1) * self.period_ns
         self.cycles = sum(step.cycles for step in graph.steps)
 
-    def _refuse_other_values(self, runner: GraphRunner, executable: Executable) -> None:
+    def _reject_other_values(self, runner: GraphRunner, executable: Executable) -> None:
         where = f"sub-graph '{self.graph.name}'"
         fed = sorted(binding.tensor for binding in (*self.graph.inputs, *self.graph.weights))
         if fed != sorted(runner.inputs):

@@ -45,7 +45,7 @@ class ModelRunner:
         executable: What it runs.
     """
 
-    #: Whether what a request lacks of its sub-graph is refused at once; otherwise the device starves and the request times out.
+    #: Whether what a request lacks of its sub-graph is rejected at once; otherwise the device starves and the request times out.
     _is_strict = False
 
     def __init__(

@@ -215,11 +215,11 @@ class _Queue:
         """
         entry = Enqueued(view_of(self.anchor, memory, size, is_written=self._is_written), callback)
         with self._gate.condition:
-            self._refuse_if_dead()
+            self._reject_if_dead()
             if not self._gate.wait_for(lambda: self.ring.write_available > 0 or not self._is_connected, None):
-                self._refuse_if_dead()
+                self._reject_if_dead()
                 raise SessionStopped(f"queue '{self.anchor.name}' is full and the session has stopped")
-            self._refuse_if_dead()
+            self._reject_if_dead()
             self.ring.push(entry)
             self._gate.notify()
         return entry
@@ -261,7 +261,7 @@ class _Queue:
             entry.take()
             return entry.view
 
-    def _refuse_if_dead(self) -> None:
+    def _reject_if_dead(self) -> None:
         if self._gate.error is not None:
             raise self._gate.error
         if not self._is_connected:

@@ -92,7 +92,7 @@ class RunnerIo:
         """Outputs in the order of the metadata."""
         return [describe(anchor, has_data=False) for anchor in self.executable.metadata.outputs if anchor.name in self.outputs]
 
-    def refuse_unknown(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    def reject_unknown(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Checks that all names exist, given by canonical name.
 
         Raises:
@@ -171,16 +171,16 @@ def select(
         inputs: By name or alias; the index of a fused executable may be left out if the other names identify it.
         outputs: Likewise; None: all of the sub-graph.
         wants_all: Whether every input and output of the executable must be there (`validate_io_params`).
-        is_strict: Whether missing streams of the sub-graph are refused at once; otherwise the device finds out.
+        is_strict: Whether missing streams of the sub-graph are rejected at once; otherwise the device finds out.
 
     Raises:
         ApplicationRuntimeError: names do not exist or are missing, or no sub-graph is selected; says which.
     """
     fed = _by_stream(io, inputs, "input")
     room = None if outputs is None else _by_stream(io, outputs, "output")
-    io.refuse_unknown(fed, room or ())
+    io.reject_unknown(fed, room or ())
     if wants_all:
-        _refuse_incomplete(io, fed, room)
+        _reject_incomplete(io, fed, room)
     graph = _graph(io, fed, room)
     missing = [anchor.name for anchor in graph.inputs if anchor.name not in fed and anchor.name not in io.defaults]
     own = [anchor.name for anchor in graph.outputs]
@@ -214,7 +214,7 @@ def _by_stream(io: RunnerIo, arrays: Mapping[str, Array], kind: str) -> dict[str
     return found
 
 
-def _refuse_incomplete(io: RunnerIo, fed: Mapping[str, object], room: Mapping[str, object] | None) -> None:
+def _reject_incomplete(io: RunnerIo, fed: Mapping[str, object], room: Mapping[str, object] | None) -> None:
     index = () if io.index_anchor is None else (io.index_anchor.name,)
     lacking = [f"input '{name}'" for name in (*index, *io.inputs) if name not in fed and name not in io.defaults]
     if room is not None:

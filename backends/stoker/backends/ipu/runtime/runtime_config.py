@@ -60,7 +60,7 @@ class SessionConfig:
     """How a session runs an executable.
 
     Attributes:
-        check_package_hash: Whether to refuse an executable that another version compiled.
+        check_package_hash: Whether to reject an executable that another version compiled.
         policy: When the device is taken.
         wait_config: What to do when no device is free.
         reloads_when_evicted: Whether the session loads its executable again when another one took the device; each reload takes
@@ -114,7 +114,7 @@ class RuntimeConfig:
             fails; with `batching_dim` also how long a partial batch waits for later requests. 0: for ever.
         validate_io_params: Whether `execute` wants every input and output of the executable. Off for fused executables.
         batching_dim: Dimension of all inputs and outputs that may have any size; `NO_BATCHING_DIM`: only multiples of the compiled batch.
-        check_package_hash: Whether to refuse an executable that another version compiled.
+        check_package_hash: Whether to reject an executable that another version compiled.
         ring_buffer_size_multiplier: Calls of the main program whose data fits into the rings between host and device.
         auto_reset: Whether the device is reset, or the executable loaded again, before the next request after an error that this cures.
         flush_on_waiting_outputs: Whether a starving device gets dummy data only while a caller waits for outputs.
@@ -180,7 +180,7 @@ class RuntimeConfig:
         )
 
     def check(self) -> None:
-        """Refuses values that make no sense, and says once which have no effect here.
+        """Rejects values that make no sense, and says once which have no effect here.
 
         Raises:
             ValueError: a value is out of range; names the field.

@@ -162,7 +162,7 @@ class Session:
         Raises:
             ApplicationRuntimeError: there is no such input, the main programs run, or the session is closed.
         """
-        self._refuse_unless_idle("set_user_input_handler")
+        self._reject_unless_idle("set_user_input_handler")
         self._streams.bind_input(HandledInput(self.executable.anchor(name, TensorType.INPUT), handler))
 
     def set_user_output_handler(self, name: str, handler: Handler) -> None:
@@ -171,7 +171,7 @@ class Session:
         Raises:
             ApplicationRuntimeError: there is no such output, the main programs run, or the session is closed.
         """
-        self._refuse_unless_idle("set_user_output_handler")
+        self._reject_unless_idle("set_user_output_handler")
         self._streams.bind_output(HandledOutput(self.executable.anchor(name, TensorType.OUTPUT), handler))
 
     def create_queue_manager(
@@ -197,7 +197,7 @@ class Session:
             ApplicationRuntimeError: the main programs run, the session is closed, or a predicate returns something else than a policy.
             ValueError: a number is out of range.
         """
-        self._refuse_unless_idle("create_queue_manager")
+        self._reject_unless_idle("create_queue_manager")
         if timeout_ns < 0:
             raise ValueError(f"timeout_ns is {timeout_ns}; expected nanoseconds, or 0 for no timeout")
         metadata = self.executable.metadata
@@ -222,7 +222,7 @@ class Session:
             IpuRuntimeError: the device failed.
         """
         self._expect("run_load_programs", SessionState.CREATED)
-        self._streams.refuse_unbound(self._program.load_anchors(), "load")
+        self._streams.reject_unbound(self._program.load_anchors(), "load")
         self._launch()
         self._program.run_load_programs()
         self._state = SessionState.LOADED
@@ -236,7 +236,7 @@ class Session:
         self._expect("run_main_programs", SessionState.LOADED, SessionState.STOPPED)
         anchors = self._program.main_anchors()
         index = self.executable.index_anchor
-        self._streams.refuse_unbound([*anchors, index] if index else anchors, "main")
+        self._streams.reject_unbound([*anchors, index] if index else anchors, "main")
         self._state = SessionState.RUNNING
         parts = EngineParts(
             computations=self._program.computations,
@@ -277,7 +277,7 @@ class Session:
             IpuRuntimeError: the device failed.
         """
         self._expect("run_save_programs", SessionState.LOADED, SessionState.STOPPED)
-        self._streams.refuse_unbound(self._program.save_anchors(), "save")
+        self._streams.reject_unbound(self._program.save_anchors(), "save")
         self._gate.reopen()
         self.device.load(self._program, lambda: self._gate.is_stopping)
         self._program.run_save_programs()
@@ -328,7 +328,7 @@ class Session:
                 "run_main_programs, stop, run_save_programs once"
             )
 
-    def _refuse_unless_idle(self, what: str) -> None:
+    def _reject_unless_idle(self, what: str) -> None:
         if self._state is SessionState.CLOSED:
             raise ApplicationRuntimeError(f"{what} of '{self.executable.name}' after its session was closed")
         if self._loop.is_running:

@@ -224,7 +224,7 @@ class TensorManager:
         """The stream that shows anchor `name`. REQUIRES: it is connected."""
         return self._outputs[name]
 
-    def refuse_unbound(self, anchors: list[Anchor], program: str) -> None:
+    def reject_unbound(self, anchors: list[Anchor], program: str) -> None:
         """Checks that `anchors` are connected before `program` runs.
 
         Raises:

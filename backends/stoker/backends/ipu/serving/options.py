@@ -22,7 +22,7 @@ config.pbtxt `parameters` of a model:
     pipeline_depth            1 to 16 batches in flight, default 3: one is read, one computed, one written
     timeout_ns                how long a device that has begun a call waits for data (default 10,000,000; 0: for ever)
     pacing, numerics          what the modelled time does to the run, and whether the host computes; default: the backend's setting
-    check_package_hash        whether an executable of another compiler is refused; default: the backend's setting
+    check_package_hash        whether an executable of another compiler is rejected; default: the backend's setting
     auto_reset                whether a device that asks for a reset gets it before the next batch (default true)
     device_ids                ids of the simulated IPUs that may be used, such as `0` or `2,3`; default: any
 """
@@ -95,7 +95,7 @@ class DevicePoolSettings:
             if name in settings:
                 _check_variable(reader, name, variable)
         if not reader.flag("use_sim_if_no_hw", True):
-            reader.reject("use_sim_if_no_hw", "true: all IPUs here are simulated")
+            reader.reject_value("use_sim_if_no_hw", "true: all IPUs here are simulated")
         read = cls(
             environment={**os.environ, **variables},
             pacing=reader.choice("pacing", Pacing.NONE),
@@ -133,7 +133,7 @@ def _check_variable(reader: SettingsReader, name: str, variable: str) -> None:
     try:
         SimulatedSystem.from_environment({variable: value})
     except ValueError as error:
-        reader.refuse(name, str(error).partition(": ")[2].removeprefix(f"{variable}='{value}' "))
+        reader.reject(name, str(error).partition(": ")[2].removeprefix(f"{variable}='{value}' "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class ModelParameters:
     Attributes:
         sub_graph: As written; empty where it is not.
         pipeline_depth: Batches in flight.
-        check_package_hash: Whether an executable of another compiler is refused.
+        check_package_hash: Whether an executable of another compiler is rejected.
         run: How it runs.
     """
 
@@ -196,7 +196,7 @@ def parameter_violations(parameters: Mapping[str, str], settings: DevicePoolSett
     reader = ParameterReader(parameters)
     read = _read(reader, settings)
     if "pacing" in parameters and (read.run.pacing is Pacing.VIRTUAL) != settings.is_virtual and read.run.pacing is not Pacing.NONE:
-        reader.refuse(
+        reader.reject(
             "pacing",
             f"'{parameters['pacing']}' does not go with the system's clock: time is virtual for all models or for none, by "
             "--backend-config=poplar,pacing=virtual",
@@ -208,7 +208,7 @@ def _read(reader: ParameterReader, settings: DevicePoolSettings) -> ModelParamet
     depth = reader.number("pipeline_depth", _DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH)
     is_synchronous = reader.flag("synchronous_execution", False)
     if is_synchronous and "pipeline_depth" in reader.values and depth != 1:
-        reader.refuse("pipeline_depth", f"{depth} contradicts synchronous_execution, which means 1")
+        reader.reject("pipeline_depth", f"{depth} contradicts synchronous_execution, which means 1")
     return ModelParameters(
         sub_graph=reader.values.get("sub_graph", ""),
         pipeline_depth=1 if is_synchronous else depth,

@@ -155,7 +155,7 @@ class _Naming:
             rows_note=note,
         )
         for side, streams in (("inputs", served.inputs), ("outputs", served.outputs)):
-            self._refuse_same_names(side, [stream.name for stream in streams])
+            self._reject_same_names(side, [stream.name for stream in streams])
         return served
 
     def _rows(self, anchors: list[Anchor]) -> tuple[int, str]:
@@ -187,7 +187,7 @@ class _Naming:
         tensor = FileTensor(name, datatype, call_shape if is_batched else shape, optional=has_data, casts=castable_to(datatype))
         return ServedStream(anchor=anchor, name=name, call_shape=call_shape, tensor=tensor)
 
-    def _refuse_same_names(self, side: str, names: Iterable[str]) -> None:
+    def _reject_same_names(self, side: str, names: Iterable[str]) -> None:
         every = list(names)
         self.wrong += [
             f"two {side} of '{self._graph.name}' are served as '{name}'" for name in dict.fromkeys(every) if every.count(name) > 1

@@ -31,7 +31,7 @@ class OptionReader(abc.ABC):
         self.values = values
 
     @abc.abstractmethod
-    def reject(self, name: str, expected: str) -> None:
+    def reject_value(self, name: str, expected: str) -> None:
         """Records that the value of `name` is wrong; `expected` names the allowed values."""
 
     def number(self, name: str, default: _Default, low: int, high: int) -> int | _Default:
@@ -41,7 +41,7 @@ class OptionReader(abc.ABC):
             return default
         if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and low <= int(text) <= high:
             return int(text)
-        self.reject(name, f"a whole number from {low} to {high}")
+        self.reject_value(name, f"a whole number from {low} to {high}")
         return default
 
     def flag(self, name: str, default: bool) -> bool:
@@ -50,7 +50,7 @@ class OptionReader(abc.ABC):
         if text is None:
             return default
         if text.lower() not in FLAGS:
-            self.reject(name, "true, false, 1 or 0")
+            self.reject_value(name, "true, false, 1 or 0")
         return FLAGS.get(text.lower(), default)
 
     def choice(self, name: str, default: _Choice) -> _Choice:
@@ -61,7 +61,7 @@ class OptionReader(abc.ABC):
         for each in type(default):
             if each.value == text.lower():
                 return each
-        self.reject(name, ", ".join(str(each.value) for each in type(default)))
+        self.reject_value(name, ", ".join(str(each.value) for each in type(default)))
         return default
 
 
@@ -78,10 +78,10 @@ class SettingsReader(OptionReader):
         self.errors = [f"there is no setting '{name}'; there are {', '.join(known)}" for name in settings if name not in known]
         self._backend = backend
 
-    def reject(self, name: str, expected: str) -> None:
-        self.refuse(name, f"expected {expected}")
+    def reject_value(self, name: str, expected: str) -> None:
+        self.reject(name, f"expected {expected}")
 
-    def refuse(self, name: str, reason: str) -> None:
+    def reject(self, name: str, reason: str) -> None:
         """Records that the value of `name` is wrong, for `reason`."""
         self.errors.append(f"{name}='{self.values[name][:80]}': {reason}")
 
@@ -106,10 +106,10 @@ class ParameterReader(OptionReader):
         super().__init__(parameters)
         self.violations: list[Violation] = []
 
-    def reject(self, name: str, expected: str) -> None:
-        self.refuse(name, f"takes {expected}, not '{self.values[name][:40]}'")
+    def reject_value(self, name: str, expected: str) -> None:
+        self.reject(name, f"takes {expected}, not '{self.values[name][:40]}'")
 
-    def refuse(self, name: str, message: str) -> None:
+    def reject(self, name: str, message: str) -> None:
         """Records that the value of `name` is wrong."""
         self.violations.append(Violation(parameter_path(name), message))
 
@@ -121,5 +121,5 @@ class ParameterReader(OptionReader):
         parts = [part.strip() for part in text.split(",")]
         if all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
             return frozenset(int(part) for part in parts)
-        self.reject(name, f"ids of {noun}, such as '0' or '2,3'")
+        self.reject_value(name, f"ids of {noun}, such as '0' or '2,3'")
         return None

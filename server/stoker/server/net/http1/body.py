@@ -9,7 +9,7 @@ import re
 from http import HTTPStatus
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http1.response import Refusal
+from stoker.server.net.http1.response import Rejection
 from stoker.server.net.progress import Progress
 
 # RFC 9112, 7.1: chunk-size [ chunk-ext ] CRLF; extensions are ignored.
@@ -59,7 +59,7 @@ class ChunkedBody:
         It stops at the end of the body, at the end of `data`, or between many short chunks, so that the event loop serves others.
 
         Raises:
-            Refusal: the chunks are invalid, or too many.
+            Rejection: the chunks are invalid, or too many.
         """
         end = len(data)
         pause_at = self._chunks + _CHUNKS_AT_ONCE
@@ -83,7 +83,7 @@ class ChunkedBody:
         taken = data[at : at + 2 - len(self._line)]
         self._line += taken
         if not b"\r\n".startswith(self._line):
-            raise Refusal(HTTPStatus.BAD_REQUEST, "a chunk is longer than its size says")
+            raise Rejection(HTTPStatus.BAD_REQUEST, "a chunk is longer than its size says")
         if len(self._line) == 2:
             self._line, self._needs_line_end = b"", False
         return at + len(taken)
@@ -94,7 +94,7 @@ class ChunkedBody:
         stop = len(data) if found < 0 else found + 1
         most = self._limits.header_bytes if self._in_trailers else _LINE_BYTES
         if len(self._line) + stop - at > most:
-            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a line in the chunked body exceeds {most} bytes")
+            raise Rejection(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a line in the chunked body exceeds {most} bytes")
         self._line += data[at:stop]
         if found >= 0:
             line, self._line = self._line, b""
@@ -107,13 +107,13 @@ class ChunkedBody:
             if line == b"\r\n":
                 self.is_complete = True
             elif self._trailer_bytes > self._limits.header_bytes:
-                raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the trailers exceed {self._limits.header_bytes} bytes")
+                raise Rejection(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the trailers exceed {self._limits.header_bytes} bytes")
             elif not _TRAILER.fullmatch(line):
-                raise Refusal(HTTPStatus.BAD_REQUEST, "the chunked body does not end in a blank line")
+                raise Rejection(HTTPStatus.BAD_REQUEST, "the chunked body does not end in a blank line")
         else:
             size = _SIZE_LINE.fullmatch(line)
             if size is None:
-                raise Refusal(HTTPStatus.BAD_REQUEST, "a chunk size is not a hexadecimal number on a line of its own")
+                raise Rejection(HTTPStatus.BAD_REQUEST, "a chunk size is not a hexadecimal number on a line of its own")
             self._begin_chunk(int(size[1], 16))
 
     def _begin_chunk(self, size: int) -> None:
@@ -122,7 +122,7 @@ class ChunkedBody:
             return
         self._chunks += 1
         if self._chunks > self._limits.chunk_count:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {self._limits.chunk_count} chunks")
+            raise Rejection(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {self._limits.chunk_count} chunks")
         self._data_left = size
         self._needs_line_end = True
 
@@ -163,7 +163,7 @@ class BodyFrame:
         """Returns the part of it that `data` holds from `at` on, and where reading stopped.
 
         Raises:
-            Refusal: the chunks are invalid.
+            Rejection: the chunks are invalid.
         """
         if self._chunks is None:
             piece = data[at : at + self.most(len(data) - at)]
@@ -176,7 +176,7 @@ class BodyFrame:
         self.size_bytes = self._chunks.size_bytes
         return bytes(unframed), at
 
-    def slowness(self, now_s: float) -> Refusal | None:
-        """The refusal of a body that arrives too slowly; None: its client may go on."""
+    def slowness(self, now_s: float) -> Rejection | None:
+        """The rejection of a body that arrives too slowly; None: its client may go on."""
         slowness = self.progress.slowness(now_s)
-        return None if slowness is None else Refusal(HTTPStatus.REQUEST_TIMEOUT, slowness)
+        return None if slowness is None else Rejection(HTTPStatus.REQUEST_TIMEOUT, slowness)

@@ -22,7 +22,7 @@ from stoker.server.net.http1.direct import DirectRoute, Exchange
 from stoker.server.net.http1.disconnect import HalfClosedClient, can_detect_disconnect
 from stoker.server.net.http1.head import HeadReader, KnownHead, RequestHead
 from stoker.server.net.http1.port import HttpPort
-from stoker.server.net.http1.response import Piece, Refusal
+from stoker.server.net.http1.response import Piece, Rejection
 
 
 class Phase(enum.Enum):
@@ -37,10 +37,10 @@ class Phase(enum.Enum):
     #: The whole request has arrived; its response is not written.
     SENDING_RESPONSE = 3
     #: The server sends nothing more, and drops all bytes until the client hangs up.
-    REFUSED = 4
+    REJECTED = 4
 
 
-#: How long a refused client may take to hang up.
+#: How long a rejected client may take to hang up.
 _LINGER_S = 2.0
 #: Bytes that may wait here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
@@ -114,15 +114,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_reserved = slot is Slot.RESERVED
         if slot is None:
             # Closed at once, without waiting for the client's end: many refused connections must not hold a file each.
-            self._phase = Phase.REFUSED
+            self._phase = Phase.REJECTED
             text = "the server holds as many connections as it may: try again"
-            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).to_bytes())
+            transport.write(Rejection(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).to_bytes())
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._port.discard(self)
         self._end_watch()
-        self._phase = Phase.REFUSED
+        self._phase = Phase.REJECTED
         self._end_exchange()
         self._end_body()
         self._ahead = b""
@@ -144,7 +144,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._has_ended:
             return True
         exchange = self._exchange
-        if not (self._is_responding() or (self._ahead and self._phase is not Phase.REFUSED)) or not can_detect_disconnect(
+        if not (self._is_responding() or (self._ahead and self._phase is not Phase.REJECTED)) or not can_detect_disconnect(
             self.transport, self._version
         ):
             return False
@@ -169,7 +169,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._take_zero_copy(nbytes)
             return
         phase = self._phase
-        if phase is Phase.REFUSED:
+        if phase is Phase.REJECTED:
             return
         # Copied here, while the CPU cache has it: the next connection reads into the same buffer.
         data = bytes(self._port.buffer[:nbytes])
@@ -194,7 +194,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if transport.is_closing():
             return
         waited_s = now_s - self._since_s
-        if phase is Phase.REFUSED:
+        if phase is Phase.REJECTED:
             if waited_s > _LINGER_S:
                 transport.abort()
         elif phase is Phase.IDLE:
@@ -202,25 +202,25 @@ class HttpConnection(asyncio.BufferedProtocol):
                 transport.close()
         elif phase is Phase.HEAD:
             if waited_s > limits.header_timeout_s:
-                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
+                self._reject(Rejection(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
         elif phase is Phase.BODY and self._body is not None:
             if self.flow.read_paused:
                 self._body.progress.pause(now_s)
-            refusal = self._body.slowness(now_s)
-            if refusal is not None:
-                self._refuse(refusal)
+            rejection = self._body.slowness(now_s)
+            if rejection is not None:
+                self._reject(rejection)
 
     def shutdown(self) -> None:
         """Ends the connection now if no request is in work on it, else with the response."""
         self._is_stopping = True
         exchange = self._exchange
-        if self._phase is Phase.REFUSED:
+        if self._phase is Phase.REJECTED:
             self.transport.abort()
         elif exchange is None or exchange.is_responded:
             self.transport.close()
 
     def idleness(self) -> Idleness | None:
-        if self._phase is Phase.REFUSED:
+        if self._phase is Phase.REJECTED:
             return ENDING, self._since_s
         # A closing connection ends by itself once its client has taken the last response.
         if self._ahead or self.transport.is_closing() or self.transport.get_write_buffer_size():
@@ -230,7 +230,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return (UNREGISTERED, self._since_s) if self._phase is Phase.HEAD else None
 
     def close_idle(self) -> None:
-        if self._phase is Phase.REFUSED:
+        if self._phase is Phase.REJECTED:
             self.transport.abort()
         else:
             self.transport.close()
@@ -267,7 +267,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def evict(self) -> None:
         if self._reservation is not None:
             self._reservation.release()
-        self._refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, EVICTED, retry_after_s=1))
+        self._reject(Rejection(HTTPStatus.SERVICE_UNAVAILABLE, EVICTED, retry_after_s=1))
 
     def _watch(self, budget: ByteBudget) -> None:
         self._budget = budget
@@ -339,8 +339,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                     self._since_s = self._port.loop.time()
             if self._phase is Phase.BODY and at < len(data):
                 at = self._take_body(data, at)
-        except Refusal as refusal:
-            self._refuse(refusal)
+        except Rejection as rejection:
+            self._reject(rejection)
             return
         if at < len(data):
             self._ahead, self._at = data, at
@@ -357,7 +357,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_last = self._has_ended and at + (length or 0) >= len(data)
         if self._is_reserved:
             if not self._port.is_reserved(head.path):
-                raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, RESERVED_TEXT, retry_after_s=1)
+                raise Rejection(HTTPStatus.SERVICE_UNAVAILABLE, RESERVED_TEXT, retry_after_s=1)
             self._keep_alive = False
         exchange: Exchange
         if route is not None:
@@ -422,7 +422,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Notes that a part of the body has arrived; returns whether it was the last."""
         if exchange.is_responded and body.size_bytes > self._limits.http_body_bytes:
             # The response came before the body, and the body exceeds the limit that a reader would have applied.
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
+            raise Rejection(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         if body.is_complete:
             # Before the request gets it: the response may follow at once.
             self._phase = Phase.SENDING_RESPONSE
@@ -443,7 +443,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._await_next()
         elif self._phase is Phase.BODY and self._body is not None:
             if self._awaits_continue and not self._body.size_bytes:
-                # The next bytes may be the body, or the next request of a client that took the response for a refusal of the body.
+                # The next bytes may be the body, or the next request of a client that took the response for a rejection of the body.
                 self._exchange = None
                 self._end_server_side()
                 return
@@ -464,14 +464,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.flow.resume_reading()
 
     def _schedule_turn(self) -> None:
-        if self._ahead and not self._is_turn_due and self._phase not in (Phase.SENDING_RESPONSE, Phase.REFUSED):
+        if self._ahead and not self._is_turn_due and self._phase not in (Phase.SENDING_RESPONSE, Phase.REJECTED):
             self._is_turn_due = True
             self._port.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         """Reads the next pipelined message, once the client has read the responses to earlier ones."""
         self._is_turn_due = False
-        if not self._ahead or self._phase in (Phase.SENDING_RESPONSE, Phase.REFUSED) or self.flow.write_paused:
+        if not self._ahead or self._phase in (Phase.SENDING_RESPONSE, Phase.REJECTED) or self.flow.write_paused:
             return
         data, at = self._ahead, self._at
         self._ahead, self._at = b"", 0
@@ -500,14 +500,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._unflushed.release()
             self._unflushed = None
 
-    def _refuse(self, refusal: Refusal) -> None:
-        """Responds with `refusal`, unless a response to the present request has begun, and ends the server's side."""
-        if self._phase is Phase.REFUSED:
+    def _reject(self, rejection: Rejection) -> None:
+        """Responds with `rejection`, unless a response to the present request has begun, and ends the server's side."""
+        if self._phase is Phase.REJECTED:
             return
         may_respond = self._exchange is None or not self._exchange.has_begun
         self._end_exchange()
         if may_respond:
-            self.transport.write(refusal.to_bytes())
+            self.transport.write(rejection.to_bytes())
         self._end_server_side()
 
     def _end_server_side(self) -> None:
@@ -515,7 +515,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         A close now, with bytes unread, would reset the connection, and the client might lose the last response.
         """
-        self._phase = Phase.REFUSED
+        self._phase = Phase.REJECTED
         self._since_s = self._port.loop.time()
         self._end_body()
         self._ahead = b""

@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import httptools
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http1.response import Refusal
+from stoker.server.net.http1.response import Rejection
 
 #: The end of a head.
 BLANK_LINE = b"\r\n\r\n"
@@ -80,7 +80,7 @@ class HeadParser:
         """Reads on. REQUIRES: `piece` does not go beyond the head's blank line.
 
         Raises:
-            Refusal: it is no HTTP, or exceeds a limit.
+            Rejection: it is no HTTP, or exceeds a limit.
         """
         limits = self._limits
         self._size_bytes += len(piece)
@@ -91,7 +91,7 @@ class HeadParser:
         except httptools.HttpParserUpgrade:
             pass  # the client only offers another protocol: the server responds in this one
         except httptools.HttpParserError:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request") from None
+            raise Rejection(HTTPStatus.BAD_REQUEST, "invalid HTTP request") from None
         if len(self._target) > limits.url_bytes:
             raise self._target_too_long()
         if len(self._headers) > limits.header_count:
@@ -101,15 +101,15 @@ class HeadParser:
         """The head. REQUIRES: all of it was fed.
 
         Raises:
-            Refusal: the head is invalid or exceeds a limit.
+            Rejection: the head is invalid or exceeds a limit.
         """
         # The parser refers to this object's methods, and they to it: a cycle, which would stay in memory until the next collection.
         del self._parser
         if not self._is_complete or self._begun != 1:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
+            raise Rejection(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
         version = self._version
         if version not in ("1.0", "1.1"):
-            raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1 and HTTP/1.0 here")
+            raise Rejection(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1 and HTTP/1.0 here")
         length, expects_continue = self._framing(version)
         raw_path, query = self._path()
         path = raw_path.decode("ascii")
@@ -133,7 +133,7 @@ class HeadParser:
         try:
             url = httptools.parse_url(self._target)
         except httptools.HttpParserInvalidURLError:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid request target") from None
+            raise Rejection(HTTPStatus.BAD_REQUEST, "invalid request target") from None
         return url.path or b"/", url.query or b""
 
     def on_message_begin(self) -> None:
@@ -168,36 +168,36 @@ class HeadParser:
                 declared = int(value)
             elif name == b"transfer-encoding":
                 if value.lower() != b"chunked":
-                    raise Refusal(HTTPStatus.NOT_IMPLEMENTED, "the only Transfer-Encoding that is read here is chunked")
+                    raise Rejection(HTTPStatus.NOT_IMPLEMENTED, "the only Transfer-Encoding that is read here is chunked")
                 if version == "1.0":
-                    raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
+                    raise Rejection(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
                 is_chunked = True
             elif name in _SINGLE:
                 if name in singles:
-                    raise Refusal(HTTPStatus.BAD_REQUEST, f"the header field {name.decode()} is given more than once")
+                    raise Rejection(HTTPStatus.BAD_REQUEST, f"the header field {name.decode()} is given more than once")
                 singles.add(name)
             elif name == b"expect" and value.lower() == b"100-continue":
                 expects_continue = version == "1.1"
         if size > limits.header_bytes:
             raise self._header_too_long()
         if hosts > 1 or (not hosts and version == "1.1"):
-            raise Refusal(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request needs exactly one Host header")
+            raise Rejection(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request needs exactly one Host header")
         most = limits.http_body_bytes
         if declared > most:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body of {declared} bytes exceeds the limit of {most} bytes")
+            raise Rejection(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body of {declared} bytes exceeds the limit of {most} bytes")
         return None if is_chunked else declared, expects_continue
 
-    def _too_long(self, piece: bytes) -> Refusal:
+    def _too_long(self, piece: bytes) -> Rejection:
         if not self._headers and b"\r\n" not in piece[: self._limits.url_bytes + _LINE_BYTES]:
             return self._target_too_long()
         return self._header_too_long()
 
-    def _target_too_long(self) -> Refusal:
-        return Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, f"the request target exceeds {self._limits.url_bytes} bytes")
+    def _target_too_long(self) -> Rejection:
+        return Rejection(HTTPStatus.REQUEST_URI_TOO_LONG, f"the request target exceeds {self._limits.url_bytes} bytes")
 
-    def _header_too_long(self) -> Refusal:
+    def _header_too_long(self) -> Rejection:
         limits = self._limits
-        return Refusal(
+        return Rejection(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             f"the header exceeds {limits.header_bytes} bytes or {limits.header_count} fields",
         )
@@ -236,7 +236,7 @@ class HeadCache(Generic[RouteType]):
         """The head `block`, complete from its first byte to its blank line; cached from its second time on.
 
         Raises:
-            Refusal: the head is invalid or exceeds a limit.
+            Rejection: the head is invalid or exceeds a limit.
         """
         parser = HeadParser(self.limits)
         parser.feed(block)
@@ -249,7 +249,7 @@ class HeadCache(Generic[RouteType]):
         """The head that `parser` has read in pieces.
 
         Raises:
-            Refusal: the head is invalid or exceeds a limit.
+            Rejection: the head is invalid or exceeds a limit.
         """
         head = parser.head()
         return KnownHead(head, self._find_route(head))
@@ -280,7 +280,7 @@ class HeadReader(Generic[RouteType]):
         """Reads `data` from `at`, but not beyond the next head; returns that head, once it is complete, and where reading stopped.
 
         Raises:
-            Refusal: the head is invalid or exceeds a limit.
+            Rejection: the head is invalid or exceeds a limit.
         """
         parser = self._parser
         if parser is None:

@@ -1,4 +1,4 @@
-"""Complete responses as bytes, and the refusal: the response to a message that breaks HTTP's grammar or a limit."""
+"""Complete responses as bytes, and the rejection: the response to a message that breaks HTTP's grammar or a limit."""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -54,7 +54,7 @@ def length(pieces: Iterable[Piece]) -> int:
     return sum(map(len, pieces))
 
 
-class Refusal(Exception):
+class Rejection(Exception):
     """A request that breaks HTTP's grammar or a limit: the server responds once, then ends the connection."""
 
     def __init__(self, status: HTTPStatus, text: str, *, retry_after_s: int | None = None) -> None:

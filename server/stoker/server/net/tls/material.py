@@ -130,7 +130,7 @@ def read_material(source: PemFiles | SslConfigFile, now: datetime) -> TlsMateria
 
     Args:
         source: The files.
-        now: A certificate that is not valid at this moment is refused: no client would accept it.
+        now: A certificate that is not valid at this moment is rejected: no client would accept it.
 
     Raises:
         TlsError: a file cannot be read, or its contents cannot be used.

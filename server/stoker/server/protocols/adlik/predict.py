@@ -218,10 +218,10 @@ class Predict:
                 request = self._reader.build(target, query, size_bytes, deadline_ns, via)
         except NotFound as error:
             # Adlik's status for an unknown model or version here; a request for its metadata gets NOT_FOUND.
-            engine.count_refused(query.model.name, query.model.version, error, via)
+            engine.count_rejected(query.model.name, query.model.version, error, via)
             raise InvalidRequest(error.message) from None
         except ServingError as error:
-            engine.count_refused(query.model.name, query.model.version, error, via)
+            engine.count_rejected(query.model.name, query.model.version, error, via)
             raise
         if key is not None and len(key if isinstance(key, bytes) else key[1]) <= KEY_BYTES:
             self._plans.put(key, plan_of(query, target, request, limits))

@@ -57,7 +57,7 @@ class AdlikMetadata(BaseModel):
 def adlik_router(context: RouteContext, respond: Respond) -> APIRouter:
     """The routes below /v1 that only Adlik has; `respond` serves everything below /v1."""
     router = context.router()
-    # These routes refuse every request in Adlik's form.
+    # These routes reject every request in Adlik's form.
     add: dict[str, Any] = {"tags": ["not offered"], "summary": "Adlik's tasks (not offered)"}
 
     @router.post("/v1/models/{model}:ml_predict", **add)

@@ -144,7 +144,7 @@ class AdlikService:
         return predict_pb2.GetModelMetaResponse(model_spec=query.echo, config=config_message(description), version_status=states)
 
     def create(self, request: operate_pb2.CreateTaskRequest) -> operate_pb2.CreateTaskResponse:
-        """Refused: there are no tasks here.
+        """Rejected: there are no tasks here.
 
         Raises:
             Unsupported: always.

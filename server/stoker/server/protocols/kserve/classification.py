@@ -12,7 +12,7 @@ from stoker.server.core.request import Array, InferResponse
 
 
 def check_classes(response: InferResponse, classifications: Mapping[str, int], limits: Limits) -> None:
-    """Refuses classifications that would name more classes than one response may; each becomes an object and a text of its own.
+    """Rejects classifications that would name more classes than one response may; each becomes an object and a text of its own.
 
     Raises:
         TooLarge: they would.

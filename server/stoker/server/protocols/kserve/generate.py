@@ -55,7 +55,7 @@ class HttpGenerate:
         """Runs the request for (`model`, `version`) and sends each response as it comes; the status is that of the first.
 
         Raises:
-            ServingError: the request was refused before it ran. ClientGone: the client disconnected.
+            ServingError: the request was rejected before it ran. ClientGone: the client disconnected.
         """
         with reservation_of(self._engine.budget, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
@@ -94,7 +94,7 @@ class HttpGenerate:
         if encoding not in (b"", b"identity"):
             raise InvalidRequest(f"Unsupported Content-Encoding '{encoding.decode('latin-1')[:40]}', only 'identity' is supported")
         check_model_name(model)
-        # Before the body is read: a model that does not serve is refused at once.
+        # Before the body is read: a model that does not serve is rejected at once.
         engine.resolve(model, version)
         body = await read_body(receive, headers, reservation, limits, limits.generate_bytes)
         target = generate_codec.Target(model, version, received_ns)
@@ -108,7 +108,7 @@ class HttpGenerate:
                 request = generate_codec.decode(check, target, body, limits)
             request.servable = servable
         except ServingError as error:
-            engine.count_refused(model, version, error, Via.GENERATE)
+            engine.count_rejected(model, version, error, Via.GENERATE)
             raise
         if (request_metadata := self._reader.read_raw(headers.items())) is not None:
             request_metadata.apply_to(request)

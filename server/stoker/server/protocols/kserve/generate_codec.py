@@ -43,7 +43,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -
     try:
         given = parse_tensor_json(body, limits) if body else {}
     except RepeatedKey:
-        _refuse_repeated(check, body)
+        _reject_repeated(check, body)
         raise
     if not isinstance(given, dict):
         raise InvalidRequest("the request must be a JSON object")
@@ -140,8 +140,8 @@ def _shape(dims: tuple[int, ...], count: int, name: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _refuse_repeated(check: SignatureCheck, body: bytes) -> None:
-    """Refuses an input that is there twice, in Triton's words. REQUIRES: `body` was parsed."""
+def _reject_repeated(check: SignatureCheck, body: bytes) -> None:
+    """Rejects an input that is there twice, in Triton's words. REQUIRES: `body` was parsed."""
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()

@@ -23,7 +23,7 @@ from stoker.server.codecs.validation import (
     classification_count,
     parse_version,
     read_parameters,
-    refuse_shared_memory,
+    reject_shared_memory,
     with_request_id,
 )
 from stoker.server.core.limits import Limits
@@ -183,7 +183,7 @@ class GrpcCodec:
                 name = tensor.name
                 spec = check.input(name, arrays)
                 if tensor.parameters:
-                    refuse_shared_memory(tensor.parameters, name)
+                    reject_shared_memory(tensor.parameters, name)
                 if tensor.HasField("contents"):
                     raise InvalidRequest(
                         f"contents field must not be specified when using raw_input_contents for '{name}' for model '{message.model_name}'"
@@ -194,7 +194,7 @@ class GrpcCodec:
         for tensor in tensors:
             spec = check.input(tensor.name, arrays)
             if tensor.parameters:
-                refuse_shared_memory(tensor.parameters, tensor.name)
+                reject_shared_memory(tensor.parameters, tensor.name)
             shape = tuple(tensor.shape)
             arrays[spec.name] = _typed(check, spec, shape, check.count_elements(spec, tensor.datatype, shape), tensor.contents)
         return arrays
@@ -241,7 +241,7 @@ class GrpcCodec:
             if output.parameters:
                 parameters = self._scalars(output.parameters)
                 if at not in spans:
-                    refuse_shared_memory(parameters, name)
+                    reject_shared_memory(parameters, name)
                 elif "classification" in parameters:
                     raise classified_in_shared_memory(name)
                 if "classification" in parameters:

@@ -38,7 +38,7 @@ from stoker.server.codecs.validation import (
     SignatureMismatch,
     classification_count,
     read_parameters,
-    refuse_shared_memory,
+    reject_shared_memory,
     with_request_id,
 )
 from stoker.server.core.limits import Limits
@@ -101,7 +101,7 @@ def count_strings(head: Mapping[str, Any], body_bytes: int, limits: Limits) -> i
     """The elements of BYTES tensors that decoding makes, at most."""
     count = 0
     inputs = head.get("inputs")
-    # More inputs than allowed will be refused, whatever they hold.
+    # More inputs than allowed will be rejected, whatever they hold.
     for tensor in inputs[: limits.tensor_count] if isinstance(inputs, list) else ():
         if isinstance(tensor, dict) and tensor.get("datatype") == DataType.BYTES.value:
             shape = tensor.get("shape")
@@ -243,7 +243,7 @@ def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Lim
                 )
             arrays[spec.name] = array_from_span(check, spec, shape, count, spans[position])
             continue
-        refuse_shared_memory(parameters, spec.name)
+        reject_shared_memory(parameters, spec.name)
         if size is None:
             if "data" not in tensor:
                 raise InvalidRequest(f"input '{spec.name}' has neither 'data' nor parameter 'binary_data_size'")
@@ -284,7 +284,7 @@ def _outputs(
         names[name] = None
         parameters = _scalars(output["parameters"], f"output '{name}'", limits) if output.get("parameters") else {}
         if at not in spans:
-            refuse_shared_memory(parameters, name)
+            reject_shared_memory(parameters, name)
         elif "classification" in parameters:
             raise classified_in_shared_memory(name)
         if "classification" in parameters:

@@ -185,7 +185,7 @@ class HttpInfer:
             decoded.request.servable = servable
             return decoded
         except ServingError as error:
-            self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
+            self.engine.count_rejected(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
 
     async def _decode(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest:
@@ -214,7 +214,7 @@ class HttpInfer:
             target = http_codec.Target(call.model, call.version, received_ns)
             return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits, spans)
         except ServingError as error:
-            self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
+            self.engine.count_rejected(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
 
     def _measured(self, head: Mapping[str, Any], body: Body, header_length: int | None) -> tuple[Spans, int]:

@@ -58,7 +58,7 @@ class Inference:
     def start(self, data: Raw, call: Call | None) -> Completion[Any]:
         """Runs the serialised ModelInferRequest `data` of `call`; completes with the serialised ModelInferResponse.
 
-        A request that is refused completes at once, with a `ServingError`. `call` None: there is no deadline and no metadata.
+        A request that is rejected completes at once, with a `ServingError`. `call` None: there is no deadline and no metadata.
         """
         size_bytes = len(data)
         deadline_ns = None if call is None else call.deadline_ns
@@ -79,7 +79,7 @@ class Inference:
                 request_metadata.apply_to(decoded.request)
             completion.decoded = decoded
             completion.running = self._submit(decoded.request, completion.responded)
-        except Exception as error:  # noqa: BLE001 - a refusal, or a defect: either is the call's result
+        except Exception as error:  # noqa: BLE001 - a rejection, or a defect: either is the call's result
             completion.end(_reported_error(error, completion.decoded))
         return completion
 
@@ -97,7 +97,7 @@ class Inference:
         try:
             decoded = self._decode_small(message, len(data), deadline_ns)
         except ServingError as error:
-            self._count_refused(message, error)
+            self._count_rejected(message, error)
             raise
         if message.raw_input_contents:
             self._templates.learn(data, decoded)
@@ -168,7 +168,7 @@ class Inference:
                 return await self._build(message, message.raw_input_contents, size_bytes, deadline_ns, reservation, spans)
             return self._decode_small(message, size_bytes, deadline_ns)
         except ServingError as error:
-            self._count_refused(message, error)
+            self._count_rejected(message, error)
             raise
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
@@ -197,7 +197,7 @@ class Inference:
             spans = spans_of_message(message, self._memory) if self._memory.is_allowed else NO_SPANS
             return await self._build(message, wire.raws, len(data), deadline_ns, reservation, spans, is_long=is_long)
         except ServingError as error:
-            self._count_refused(message, error)
+            self._count_rejected(message, error)
             raise
 
     async def _build(
@@ -221,12 +221,12 @@ class Inference:
             return await run_while_borrowed(target.servable, codec.build, target, message, raws, size_bytes, deadline_ns, spans)
         return codec.build(target, message, raws, size_bytes, deadline_ns, spans)
 
-    def _count_refused(self, message: pb.ModelInferRequest, error: ServingError) -> None:
+    def _count_rejected(self, message: pb.ModelInferRequest, error: ServingError) -> None:
         try:
             version = parse_version(message.model_version, message.model_name)
         except InvalidRequest:
             version = None  # no number: that is what `error` says of it
-        self._engine.count_refused(message.model_name, version, error, Via.KSERVE_GRPC)
+        self._engine.count_rejected(message.model_name, version, error, Via.KSERVE_GRPC)
 
     def _parsed(self, data: Raw) -> pb.ModelInferRequest:
         try:

@@ -87,7 +87,7 @@ class RequestTemplates:
         return len(self._kept)
 
     def decode(self, data: Raw, deadline_ns: int | None) -> DecodedRequest | None:
-        """What `data` asks for; None where it must be decoded in full, also where that will refuse it."""
+        """What `data` asks for; None where it must be decoded in full, also where that will reject it."""
         head = data if type(data) is bytes else bytes(data[:_HEAD_BYTES])
         try:
             if head[0] != _NAME:

@@ -113,7 +113,7 @@ class KServeRoutes:
         return router
 
     def _infer_routes(self, path: str, ModelOfPath: Any) -> APIRouter:  # noqa: N803 - an annotation
-        router = self._context.router(on_refused=self._note_refused)
+        router = self._context.router(on_rejected=self._note_rejected)
         body = self._context.codec_body(schemas.InferRequestBody)
         responses = {**_FAILURES, 200: {"model": schemas.InferResponseBody}}
 
@@ -133,7 +133,7 @@ class KServeRoutes:
             self._infer.engine.note_failed(Via.KSERVE_HTTP, error, target.model, number)
             raise
 
-    def _note_refused(self, path_params: Mapping[str, str], error: ServingError) -> None:
+    def _note_rejected(self, path_params: Mapping[str, str], error: ServingError) -> None:
         """Counts a request without its key as a failed one of its model."""
         version = path_params.get("version")
         if version is None or (version.isascii() and version.isdigit() and len(version) <= _VERSION_DIGITS):
@@ -223,7 +223,7 @@ class KServeRoutes:
                 await service.system_shared_memory_register(message, _call(request))
                 return {}
 
-            @router.post(f"{cuda}/register", summary="Refused: there is no GPU", **add)
+            @router.post(f"{cuda}/register", summary="Rejected: there is no GPU", **add)
             async def cuda_register(region: RegionOfPath, request: Request) -> dict[str, Any]:
                 await service.cuda_shared_memory_register(pb.CudaSharedMemoryRegisterRequest(name=region), _call(request))
                 return {}

@@ -207,7 +207,7 @@ def _unsigned(name: str) -> BeforeValidator:
 
 
 class RegisterSystemBody(BaseModel):
-    """A part of a POSIX shared memory object. A value that is left out is the default of gRPC: the service refuses it."""
+    """A part of a POSIX shared memory object. A value that is left out is the default of gRPC: the service rejects it."""
 
     key: Annotated[str, exactly(lambda value: isinstance(value, str), "'key' must be a string")] = Field(
         "", examples=["/input_data"], description="The name of the object, as shm_open takes it"

@@ -158,11 +158,11 @@ class KServeService:
         return statistics_to_message(self._engine.statistics(name or None, version))
 
     async def repository_index(self, request: pb.RepositoryIndexRequest, call: Call) -> pb.RepositoryIndexResponse:
-        _refuse_repository_name(request.repository_name)
+        _reject_repository_name(request.repository_name)
         return index_to_message(self._engine.index(ready_only=request.ready))
 
     async def repository_model_load(self, request: pb.RepositoryModelLoadRequest, call: Call) -> pb.RepositoryModelLoadResponse:
-        _refuse_repository_name(request.repository_name)
+        _reject_repository_name(request.repository_name)
         name = check_model_name(request.model_name)
         overrides = read_overrides(_values(request.parameters, self._limits))
         try:
@@ -174,7 +174,7 @@ class KServeService:
         return pb.RepositoryModelLoadResponse()
 
     async def repository_model_unload(self, request: pb.RepositoryModelUnloadRequest, call: Call) -> pb.RepositoryModelUnloadResponse:
-        _refuse_repository_name(request.repository_name)
+        _reject_repository_name(request.repository_name)
         name = check_model_name(request.model_name)
         with_dependents = _values(request.parameters, self._limits).get("unload_dependents", False)
         if not isinstance(with_dependents, bool):
@@ -308,6 +308,6 @@ def _values(parameters: Mapping[str, pb.ModelRepositoryParameter], limits: Limit
     return values
 
 
-def _refuse_repository_name(name: str) -> None:
+def _reject_repository_name(name: str) -> None:
     if name:
         raise Unsupported("'repository_name' specification is not supported")

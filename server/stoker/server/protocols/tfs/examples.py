@@ -103,7 +103,7 @@ def repeated(examples: Examples, check: SignatureCheck, limits: Limits) -> int:
     """
     grown_bytes = 0
     if len(examples.own) > max(1, check.signature.max_batch_size):
-        return 0  # refused before anything is made of it
+        return 0  # rejected before anything is made of it
     for name, values in examples.context.items():
         spec = check.inputs.get(name)
         if spec is not None:
@@ -282,7 +282,7 @@ class ExampleInference:
                 raise InvalidRequest(f"No signature was found with the name: {query.signature_name[:128]}")
             return target, outputs_of(target.check.signature)
         except ServingError as error:
-            self._engine.count_refused(query.name, query.version, error, via)
+            self._engine.count_rejected(query.name, query.version, error, via)
             raise
 
     async def _run(
@@ -299,7 +299,7 @@ class ExampleInference:
                     inputs = arrays(examples, target.check)
                 request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)
             except ServingError as error:
-                self._engine.count_refused(target.query.name, target.query.version, error, via)
+                self._engine.count_rejected(target.query.name, target.query.version, error, via)
                 raise
             return await self._engine.infer(request)
 

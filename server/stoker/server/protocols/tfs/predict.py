@@ -84,7 +84,7 @@ class Targets:
 
 
 def check_signature_name(query: ModelQuery) -> None:
-    """Refuses any signature but the one that Predict serves.
+    """Rejects any signature but the one that Predict serves.
 
     Raises:
         FailedPrecondition: as TensorFlow Serving says it.
@@ -94,7 +94,7 @@ def check_signature_name(query: ModelQuery) -> None:
 
 
 def check_names(check: SignatureCheck, names: Mapping[str, object]) -> None:
-    """Refuses inputs that are missing, or that the model has not.
+    """Rejects inputs that are missing, or that the model has not.
 
     Raises:
         InvalidRequest: as TensorFlow Serving says it.
@@ -394,7 +394,7 @@ class Predict:
                 self._plans.put(key, plan_of(query, target, request, self._limits))
             return request
         except ServingError as error:
-            self._engine.count_refused(query.name, query.version, error, Via.TFS_GRPC)
+            self._engine.count_rejected(query.name, query.version, error, Via.TFS_GRPC)
             raise
 
 

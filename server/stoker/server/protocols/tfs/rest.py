@@ -67,7 +67,7 @@ class TfsRest:
             if strings:
                 reservation.take(strings_cost(strings, self._limits))
         except ServingError as error:
-            self._engine.count_refused(query.name, query.version, error, Via.TFS_HTTP)
+            self._engine.count_rejected(query.name, query.version, error, Via.TFS_HTTP)
             raise
         response = await self._engine.infer(request)
         if is_large(response, self._limits):

@@ -6,7 +6,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from stoker.server.engine.interface import Engine
-from stoker.server.rpc.refusal import Refusal
+from stoker.server.rpc.rejection import Rejection
 
 _NS_PER_S = 1_000_000_000
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
@@ -44,16 +44,16 @@ class GrpcioCall:
         self._trailers.append((name, value))
         self._context.set_trailing_metadata(tuple(self._trailers))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def reject(self, rejection: Rejection) -> None:
         """Sets how the call ends.
 
         The handler then returns: `context.abort` would raise an exception that gRPC's own call state holds on to, in a cycle with every
-        frame it went through, and so keep the refused request in memory until the next full collection.
+        frame it went through, and so keep the rejected request in memory until the next full collection.
         """
-        for name, value in refusal.trailers:
+        for name, value in rejection.trailers:
             self.add_trailer(name, value)
-        self._context.set_code(_CODES[refusal.code])
-        self._context.set_details(refusal.text)
+        self._context.set_code(_CODES[rejection.code])
+        self._context.set_details(rejection.text)
 
 
 class GrpcioStreamCall(GrpcioCall):

@@ -1,6 +1,6 @@
 """A table of methods on grpc.aio's server: the reference that our own transport is compared with.
 
-Requests arrive as bytes (no deserialiser), so that a call can be refused before it is parsed. Every shape of stream is registered as
+Requests arrive as bytes (no deserialiser), so that a call can be rejected before it is parsed. Every shape of stream is registered as
 stream to stream, which is the same on the wire.
 """
 
@@ -20,7 +20,7 @@ from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import TlsMaterial
 from stoker.server.rpc.grpcio.call import GrpcioCall, GrpcioStreamCall
 from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler
-from stoker.server.rpc.refusal import rejection_of
+from stoker.server.rpc.rejection import rejection_of
 from stoker.server.rpc.settings import GrpcSettings
 
 
@@ -138,7 +138,7 @@ def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.Servicer
             assert method.start is not None
             return await method.start(data, call).outcome()
         except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
-            call.refuse(rejection_of(error, method))
+            call.reject(rejection_of(error, method))
         return None
 
     return handle
@@ -152,7 +152,7 @@ def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.Servic
         try:
             await run(call)
         except Exception as error:  # noqa: BLE001 - as above
-            call.refuse(rejection_of(error, method))
+            call.reject(rejection_of(error, method))
 
     return handle
 

@@ -1,4 +1,4 @@
-"""Calls on an HTTP/2 connection: what unary and streamed calls share, unary calls, and calls refused for their header fields alone.
+"""Calls on an HTTP/2 connection: what unary and streamed calls share, unary calls, and calls rejected for their header fields alone.
 
 One message in, one message out is the shape of nearly every call, and so the one whose cost counts. The common call came whole in one
 piece, and its method is started within the read that contains it. The method's `Completion` gives the response to the call when it is
@@ -19,16 +19,16 @@ from stoker.server.net.progress import Progress
 from stoker.server.rpc.encodings import decompressed
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.connection_context import Connection
-from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers, refusal_block
+from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers, rejection_block
 from stoker.server.rpc.method import Result
-from stoker.server.rpc.refusal import CallFault, Refusal, rejection_of
+from stoker.server.rpc.rejection import CallFault, Rejection, rejection_of
 from stoker.server.rpc.request_head import RequestHead
 from stoker.server.rpc.status import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
 
 _NS_PER_S: Final = 1_000_000_000
-_TOO_LATE: Final = Refusal(DEADLINE_EXCEEDED, "Deadline Exceeded")
-CARDINALITY: Final = Refusal(UNIMPLEMENTED, "the method takes exactly one message")
-CUT_SHORT: Final = Refusal(INTERNAL, "the request ends inside a message")
+_TOO_LATE: Final = Rejection(DEADLINE_EXCEEDED, "Deadline Exceeded")
+CARDINALITY: Final = Rejection(UNIMPLEMENTED, "the method takes exactly one message")
+CUT_SHORT: Final = Rejection(INTERNAL, "the request ends inside a message")
 
 
 class H2Call:
@@ -110,13 +110,13 @@ class H2Call:
 
     def fail(self, error: Exception) -> None:
         """Ends the call with the status of `error`; its work is taken back."""
-        self.refuse(rejection_of(error, self.head.method))
+        self.reject(rejection_of(error, self.head.method))
 
-    def refuse(self, refusal: Refusal) -> None:
-        """Ends the call with `refusal`; its work is taken back."""
+    def reject(self, rejection: Rejection) -> None:
+        """Ends the call with `rejection`; its work is taken back."""
         if self.is_over:
             return
-        self._connection.send_end(self.stream_id, refusal_block(refusal, self._trailers or (), is_first=not self._has_responded))
+        self._connection.send_end(self.stream_id, rejection_block(rejection, self._trailers or (), is_first=not self._has_responded))
         self._finish()
         self._cancel_work()
 
@@ -151,7 +151,7 @@ class H2Call:
 
     def _expire(self) -> None:
         self._timer = None
-        self.refuse(_TOO_LATE)
+        self.reject(_TOO_LATE)
 
     def _hold(self, size_bytes: int) -> None:
         """Takes room for bytes of a message that is not complete.
@@ -197,7 +197,7 @@ class H2Call:
         """
         encoding = self.head.encoding
         if encoding is None:
-            raise CallFault(Refusal(INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
+            raise CallFault(Rejection(INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
         limits = self._connection.context.limits
         most_bytes = min(self.head.method.most_bytes, limits.grpc_inflated_bytes)
         taken_bytes = 0
@@ -218,7 +218,7 @@ class H2Call:
 _PATIENCE_S: Final = 0.05
 
 
-class RefusedCall:
+class RejectedCall:
     """A rejected call: sends its response when the client has begun to send. Confined to: the event loop."""
 
     __slots__ = ("_block", "_connection", "_timer", "has_ended", "is_over", "stream_id")
@@ -237,8 +237,8 @@ class RefusedCall:
         self.has_ended = has_ended
         self._respond()
 
-    def refuse(self, refusal: Refusal) -> None:
-        """As `H2Call.refuse`; what it was refused for stays."""
+    def reject(self, rejection: Rejection) -> None:
+        """As `H2Call.reject`; what it was rejected for stays."""
         self._respond()
 
     def abandon(self) -> None:

@@ -17,12 +17,12 @@ from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.events import DataWritten, Event
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.observability.recorder import GoawayReason
-from stoker.server.rpc.http2.call import H2Call, RefusedCall
+from stoker.server.rpc.http2.call import H2Call, RejectedCall
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.peer_monitor import PAYLOAD, PeerMonitor
 from stoker.server.rpc.http2.responses import ENDING, TOO_SLOW
-from stoker.server.rpc.refusal import Refusal
+from stoker.server.rpc.rejection import Rejection
 
 #: So many reads with no large message on its way, and the connection is called itself again.
 _SMALL_READS: Final = 64
@@ -216,7 +216,7 @@ class GrpcProtocol(asyncio.Protocol):
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
 
-    def responded(self, call: H2Call | RefusedCall) -> None:
+    def responded(self, call: H2Call | RejectedCall) -> None:
         """Forgets a call whose response was given to the core."""
         stream_id = call.stream_id
         if self._open.pop(stream_id, None) is not None:
@@ -278,7 +278,7 @@ class GrpcProtocol(asyncio.Protocol):
             if not self._backlog:
                 self._write()
         for call in self.calls.slow(now_s, is_reading=not (self._is_full or self._backlog)):
-            call.refuse(TOO_SLOW)
+            call.reject(TOO_SLOW)
         idle_s = watch.note_streams(self.core, now_s)
         if settings.max_connection_idle_s is not None and idle_s >= settings.max_connection_idle_s:
             self.drain(GoawayReason.IDLE)
@@ -326,10 +326,10 @@ class GrpcProtocol(asyncio.Protocol):
             self.context.engine.note_goaway(reason)
             self.context.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
 
-    def fail_call(self, refusal: Refusal) -> None:
-        """Ends all calls by `refusal`, and the connection."""
+    def fail_call(self, rejection: Rejection) -> None:
+        """Ends all calls by `rejection`, and the connection."""
         for call in list(self._open.values()):
-            call.refuse(refusal)
+            call.reject(rejection)
         self.core.close(ErrorCode.NO_ERROR)
         self.calls.forget_all()
         self._write()

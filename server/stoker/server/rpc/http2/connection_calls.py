@@ -18,7 +18,7 @@ from stoker.server.net.http2.events import (
 )
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.observability.recorder import GoawayReason
-from stoker.server.rpc.http2.call import H2Call, RefusedCall, UnaryCall
+from stoker.server.rpc.http2.call import H2Call, RejectedCall, UnaryCall
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.peer_monitor import PeerMonitor, UnflushedResponses
 from stoker.server.rpc.http2.responses import (
@@ -27,11 +27,11 @@ from stoker.server.rpc.http2.responses import (
     TOO_MUCH_UNFLUSHED,
     metadata_too_large,
     plain_block,
-    refusal_block,
+    rejection_block,
 )
 from stoker.server.rpc.http2.streamed_call import StreamedCall
 from stoker.server.rpc.method import Kind, MethodTable
-from stoker.server.rpc.refusal import CallFault, rejection_of
+from stoker.server.rpc.rejection import CallFault, rejection_of
 from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
 from stoker.server.rpc.restricted import is_reserved_method
 
@@ -84,7 +84,7 @@ class Admission:
         self._unflushed = unflushed
 
     def head_of(self, headers: Headers) -> RequestHead | bytes:
-        """The head of a call that may begin; else the header block to refuse it by."""
+        """The head of a call that may begin; else the header block to reject it by."""
         context = self._front
         try:
             if context.calls >= context.limits.grpc_concurrent_rpcs:
@@ -103,7 +103,7 @@ class Admission:
                     raise CallFault(rejection_of(error, head.method)) from None
             return head
         except CallFault as error:
-            return refusal_block(error.refusal, is_first=True)
+            return rejection_block(error.rejection, is_first=True)
         except NotGrpc as error:
             return plain_block(error.status)
 
@@ -123,7 +123,7 @@ class ConnectionCalls:
     def __init__(self, connection: Connection, watch: PeerMonitor) -> None:
         self._connection = connection
         self._watch = watch
-        self.open: dict[int, H2Call | RefusedCall] = {}
+        self.open: dict[int, H2Call | RejectedCall] = {}
         self.receiving: dict[int, UnaryCall] = {}
         self.arriving: dict[int, StreamedCall] = {}
         self.unflushed = UnflushedResponses(connection)
@@ -154,7 +154,7 @@ class ConnectionCalls:
                 stream_id, headers, has_ended = event
                 head = self._admission.head_of(headers)
                 if isinstance(head, bytes):
-                    self._refuse(stream_id, head, has_ended)
+                    self._reject(stream_id, head, has_ended)
                     continue
                 deadline_ns = None
                 if head.timeout_ns is not None:
@@ -222,7 +222,7 @@ class ConnectionCalls:
                 call.feed(b"", True)
         elif isinstance(event, HeadersTooLarge):
             stream_id, size_bytes, count, has_ended = event
-            self._refuse(stream_id, metadata_too_large(size_bytes, count, connection.context.h2_limits), has_ended)
+            self._reject(stream_id, metadata_too_large(size_bytes, count, connection.context.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
             now_s, sent_frames = connection.context.loop.time(), connection.core.sent_data_frames
             if self._watch.pings.is_too_many(now_s, has_calls=bool(self.open), sent_frames=sent_frames):
@@ -236,10 +236,10 @@ class ConnectionCalls:
             connection.context.engine.note_goaway(GoawayReason.EXCESS if is_excess else GoawayReason.PROTOCOL)
             self.forget_all()
 
-    def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
+    def _reject(self, stream_id: int, block: bytes, has_ended: bool) -> None:
         """Responds with one header block to a request that does not become a call."""
         if has_ended:
             self._connection.send_end(stream_id, block)
         else:
-            self.open[stream_id] = RefusedCall(self._connection, stream_id, block)
+            self.open[stream_id] = RejectedCall(self._connection, stream_id, block)
             self._connection.context.calls += 1

@@ -11,7 +11,7 @@ from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.method import MethodTable
-from stoker.server.rpc.refusal import Refusal
+from stoker.server.rpc.rejection import Rejection
 from stoker.server.rpc.settings import GrpcSettings
 
 #: What one read takes at most, but for what is read straight to its place.
@@ -89,8 +89,8 @@ class Connection(Protocol):
     def drain(self, reason: GoawayReason) -> None:
         """Lets calls in work end, takes no new ones, and closes."""
 
-    def fail_call(self, refusal: Refusal) -> None:
-        """Ends all calls by `refusal`, and the connection."""
+    def fail_call(self, rejection: Rejection) -> None:
+        """Ends all calls by `rejection`, and the connection."""
 
     def sweep(self, now_s: float) -> None:
         """Ends what is too slow at `now_s` of the loop's clock."""

@@ -1,4 +1,4 @@
-"""The header blocks that gRPC responds with, encoded once where they are always the same, and the refusals of the frontend itself."""
+"""The header blocks that gRPC responds with, encoded once where they are always the same, and the rejections of the frontend itself."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,7 +7,7 @@ from stoker.server.net.connection_gate import RESERVED_TEXT
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.rpc.encodings import ACCEPTED, Encoding
-from stoker.server.rpc.refusal import Refusal
+from stoker.server.rpc.rejection import Rejection
 from stoker.server.rpc.status import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE, UNIMPLEMENTED
 from stoker.server.rpc.wire_metadata import metadata_fields, percent_encoded
 
@@ -34,20 +34,20 @@ def ok_without_message(metadata: Metadata) -> bytes:
     return encode_block([*_START, _OK, *metadata_fields(metadata)])
 
 
-def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) -> bytes:
+def rejection_block(rejection: Rejection, metadata: Metadata = (), *, is_first: bool) -> bytes:
     """The end of a call that failed; `is_first`: nothing was sent before it."""
     fields = [*_START] if is_first else []
-    fields += [(b"grpc-status", str(refusal.code).encode()), (b"grpc-message", percent_encoded(refusal.text))]
-    if refusal.code == UNIMPLEMENTED:
+    fields += [(b"grpc-status", str(rejection.code).encode()), (b"grpc-message", percent_encoded(rejection.text))]
+    if rejection.code == UNIMPLEMENTED:
         # Perhaps it is the compression that is not known here: this says what is.
         fields.append((b"grpc-accept-encoding", ACCEPTED))
-    return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(refusal.trailers)])
+    return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(rejection.trailers)])
 
 
 def metadata_too_large(size_bytes: int, count: int, limits: H2Limits) -> bytes:
     """The response to a request whose metadata takes `size_bytes` in `count` fields."""
     text = f"the metadata takes {size_bytes} bytes in {count} fields; {limits.header_list_bytes} bytes in {limits.header_count} are allowed"
-    return refusal_block(Refusal(RESOURCE_EXHAUSTED, text), is_first=True)
+    return rejection_block(Rejection(RESOURCE_EXHAUSTED, text), is_first=True)
 
 
 def plain_block(status: int) -> bytes:
@@ -58,9 +58,9 @@ def plain_block(status: int) -> bytes:
     return encode_block(fields)
 
 
-RESERVED_SLOT: Final = Refusal(UNAVAILABLE, RESERVED_TEXT)
-TOO_SLOW: Final = Refusal(DEADLINE_EXCEEDED, "the request came too slowly")
-TOO_MANY_CALLS: Final = Refusal(RESOURCE_EXHAUSTED, "the server has as many calls in work as it may: try again later")
-TOO_MUCH_UNFLUSHED: Final = Refusal(RESOURCE_EXHAUSTED, "too many bytes of responses to this connection are unread: read them first")
-ENDING: Final = Refusal(UNAVAILABLE, "the server ends this connection: call again on another one")
-SHUTTING_DOWN: Final = Refusal(UNAVAILABLE, "the server is shutting down")
+RESERVED_SLOT: Final = Rejection(UNAVAILABLE, RESERVED_TEXT)
+TOO_SLOW: Final = Rejection(DEADLINE_EXCEEDED, "the request came too slowly")
+TOO_MANY_CALLS: Final = Rejection(RESOURCE_EXHAUSTED, "the server has as many calls in work as it may: try again later")
+TOO_MUCH_UNFLUSHED: Final = Rejection(RESOURCE_EXHAUSTED, "too many bytes of responses to this connection are unread: read them first")
+ENDING: Final = Rejection(UNAVAILABLE, "the server ends this connection: call again on another one")
+SHUTTING_DOWN: Final = Rejection(UNAVAILABLE, "the server is shutting down")

@@ -17,7 +17,7 @@ from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
 from stoker.server.rpc.method import StreamHandler
-from stoker.server.rpc.refusal import CallFault
+from stoker.server.rpc.rejection import CallFault
 from stoker.server.rpc.request_head import RequestHead
 
 _JOINED_BYTES: Final = 16 * 1024

@@ -17,7 +17,7 @@ _TEXT_BYTES = 1900
 _log = logging.getLogger(__name__)
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """The end of a call that failed.
 
     Attributes:
@@ -32,32 +32,32 @@ class Refusal(NamedTuple):
 
 
 class CallFault(Exception):
-    """The client broke a rule of gRPC itself, for which every implementation sends the same status; `refusal` says which."""
+    """The client broke a rule of gRPC itself, for which every implementation sends the same status; `rejection` says which."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.text)
+        self.rejection = rejection
 
 
-def rejection_of(error: Exception, method: Method) -> Refusal:
+def rejection_of(error: Exception, method: Method) -> Rejection:
     """The response to a call of `method` whose handler raised `error`.
 
     Anything but a `ServingError` is a defect of the server: the traceback goes to the log, nothing of it to the client.
     """
     if isinstance(error, CallFault):
-        return error.refusal
+        return error.rejection
     if not isinstance(error, ServingError):
         # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
         _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())
-        return Refusal(INTERNAL, _INTERNAL_TEXT)
+        return Rejection(INTERNAL, _INTERNAL_TEXT)
     if method.failed is not None:
         method.failed(error)
     code, text = method.status(error).grpc, truncated(error.message)
     after = retry_after_seconds(error)
     if after is None:
-        return Refusal(code, text)
+        return Rejection(code, text)
     details = status_details(code, text, error.code.name, error.retry_after_s or float(after))
-    return Refusal(code, text, (("retry-after", after), (STATUS_DETAILS, details)))
+    return Rejection(code, text, (("retry-after", after), (STATUS_DETAILS, details)))
 
 
 def truncated(text: str) -> str:
