@@ -1,7 +1,6 @@
 """Requests of a known structure are decoded and encoded exactly as without the memo."""
 
 import asyncio
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from stoker.server.codecs.tensors import INLINE_STRINGS, array_to_bytes, strings
 from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferResponse
+from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
@@ -49,7 +48,7 @@ def respond(engine: FakeEngine, decoded: DecodedRequest) -> InferResponse:
 
 
 def same(one: DecodedRequest, other: DecodedRequest) -> bool:
-    fields = [field.name for field in dataclasses.fields(one.request) if field.name not in ("inputs", "signature", "servable")]
+    fields = [name for name in InferRequest.__slots__ if name not in ("inputs", "signature", "servable")]
     assert one.request.signature == other.request.signature
     assert [getattr(one.request, name) for name in fields] == [getattr(other.request, name) for name in fields]
     assert one._replace(request=other.request, repeats=None) == other._replace(repeats=None)

@@ -3,7 +3,6 @@
 import enum
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -77,7 +76,6 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 ParameterValue = bool | int | float | str
 
 
-@dataclass(slots=True)
 class InferRequest:
     """One inference request, decoded and validated.
 
@@ -106,29 +104,59 @@ class InferRequest:
         servable: The version that it was validated against and runs on; `Engine.submit` requires it.
     """
 
-    model_name: str
-    inputs: Mapping[str, Array]
-    output_names: tuple[str, ...]
-    signature: ModelSignature
-    model_version: int | None = None
-    request_id: str = ""
-    rows: int = 1
-    deadline_ns: int | None = None
-    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
-    received_ns: int = 0
-    size_bytes: int = 0
-    via: Via | None = None
-    priority: int = 0
-    timeout_us: int = 0
-    sequence: SequenceMark | None = None
-    responses: ResponseSink | None = None
-    trace: RequestTrace | None = None
-    caller: CallerTrace | None = None
-    access: AccessNote | None = None
-    servable: Servable | None = None
+    # fmt: off
+    __slots__ = (
+        "access", "caller", "deadline_ns", "inputs", "model_name", "model_version", "output_names", "parameters", "priority",
+        "received_ns", "request_id", "responses", "rows", "sequence", "servable", "signature", "size_bytes", "timeout_us", "trace",
+        "via",
+    )
+    # fmt: on
+
+    def __init__(
+        self,
+        model_name: str,
+        inputs: Mapping[str, Array],
+        output_names: tuple[str, ...],
+        signature: ModelSignature,
+        model_version: int | None = None,
+        request_id: str = "",
+        rows: int = 1,
+        deadline_ns: int | None = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
+        received_ns: int = 0,
+        size_bytes: int = 0,
+        via: Via | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        sequence: SequenceMark | None = None,
+        responses: ResponseSink | None = None,
+        trace: RequestTrace | None = None,
+        caller: CallerTrace | None = None,
+        access: AccessNote | None = None,
+        servable: Servable | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.inputs = inputs
+        self.output_names = output_names
+        self.signature = signature
+        self.model_version = model_version
+        self.request_id = request_id
+        self.rows = rows
+        self.deadline_ns = deadline_ns
+        self.parameters: Mapping[str, ParameterValue] = {} if parameters is None else parameters
+        self.received_ns = received_ns
+        self.size_bytes = size_bytes
+        self.via = via
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.sequence = sequence
+        self.responses = responses
+        self.trace = trace
+        self.caller = caller
+        self.access = access
+        self.servable = servable
 
 
-@dataclass(slots=True)
 class InferResponse:
     """The response to one request.
 
@@ -140,11 +168,16 @@ class InferResponse:
         signature: Of the version that responded: gives each output's datatype.
     """
 
-    model_name: str
-    model_version: int
-    request_id: str
-    outputs: Mapping[str, Array]
-    signature: ModelSignature
+    __slots__ = ("model_name", "model_version", "outputs", "request_id", "signature")
+
+    def __init__(
+        self, model_name: str, model_version: int, request_id: str, outputs: Mapping[str, Array], signature: ModelSignature
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.request_id = request_id
+        self.outputs = outputs
+        self.signature = signature
 
     def output_spec(self, name: str) -> TensorSpec:
         """The spec of the output `name`.

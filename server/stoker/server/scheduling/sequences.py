@@ -8,10 +8,10 @@ request that is lost before (cancelled, too late, rejected) leaves the sequence 
 when a START is lost or fails, the requests behind it are rejected like any other request without START.
 """
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
@@ -288,17 +288,15 @@ class SequenceScheduler:
             self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
             raise _queue_timeout()
         outputs = dict.fromkeys((*request.output_names, *(state.output.name for state in self._batching.states)))
-        inner = replace(
-            request,
-            inputs={
-                **request.inputs,
-                **control_arrays(self._batching, member.mark, self._model, is_batched=self._signature.is_batched),
-                **sequence.states,
-            },
-            output_names=tuple(outputs),
-            signature=self._inner_signature,
-            timeout_us=0 if member.timeout_ns is None else max(1, (member.timeout_ns - now_ns) // 1_000),
-        )
+        inner = copy.copy(request)
+        inner.inputs = {
+            **request.inputs,
+            **control_arrays(self._batching, member.mark, self._model, is_batched=self._signature.is_batched),
+            **sequence.states,
+        }
+        inner.output_names = tuple(outputs)
+        inner.signature = self._inner_signature
+        inner.timeout_us = 0 if member.timeout_ns is None else max(1, (member.timeout_ns - now_ns) // 1_000)
         member.flight = self._inner.submit(inner, lambda response: self._finished(member, response))
         sequence.running = member
 

@@ -21,7 +21,11 @@ class Flood(enum.Enum):
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-class RequestStarted(NamedTuple):
+def _values(event: "RequestStarted | DataReceived") -> tuple[object, ...]:
+    return tuple(getattr(event, name) for name in event.__match_args__)
+
+
+class RequestStarted:
     """The header fields of a valid request have arrived.
 
     Attributes:
@@ -29,9 +33,21 @@ class RequestStarted(NamedTuple):
         end_stream: Whether the request has no body.
     """
 
-    stream_id: int
-    headers: Headers
-    end_stream: bool
+    __slots__ = ("end_stream", "headers", "stream_id")
+    __match_args__ = ("stream_id", "headers", "end_stream")
+
+    def __init__(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
+        self.stream_id = stream_id
+        self.headers = headers
+        self.end_stream = end_stream
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is RequestStarted and _values(self) == _values(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RequestStarted{_values(self)}"
 
 
 class HeadersTooLarge(NamedTuple):
@@ -43,7 +59,7 @@ class HeadersTooLarge(NamedTuple):
     end_stream: bool
 
 
-class DataReceived(NamedTuple):
+class DataReceived:
     """Bytes of a body: a DATA frame or a part of one.
 
     Attributes:
@@ -51,9 +67,21 @@ class DataReceived(NamedTuple):
         end_stream: Whether the request is complete; `data` may then be empty.
     """
 
-    stream_id: int
-    data: bytes | memoryview
-    end_stream: bool
+    __slots__ = ("data", "end_stream", "stream_id")
+    __match_args__ = ("stream_id", "data", "end_stream")
+
+    def __init__(self, stream_id: int, data: bytes | memoryview, end_stream: bool) -> None:
+        self.stream_id = stream_id
+        self.data = data
+        self.end_stream = end_stream
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is DataReceived and _values(self) == _values(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"DataReceived{_values(self)}"
 
 
 class DataWritten(NamedTuple):

@@ -138,12 +138,11 @@ class ConnectionCalls:
         now_ns: int | None = None
         for event in events:
             if type(event) is DataReceived:
-                stream_id, data, has_ended = event
-                call = calls.get(stream_id)
+                call = calls.get(event.stream_id)
                 if call is not None:
-                    call.feed(data, has_ended)
+                    call.feed(event.data, event.end_stream)
                 else:
-                    core.consumed(stream_id, len(data))
+                    core.consumed(event.stream_id, len(event.data))
             elif type(event) is DataWritten:
                 receiver = self.receiving.get(event.stream_id)
                 if receiver is not None:
@@ -151,8 +150,8 @@ class ConnectionCalls:
                 else:
                     core.consumed(event.stream_id, event.size_bytes)
             elif type(event) is RequestStarted:
-                stream_id, headers, has_ended = event
-                head = self._admission.head_of(headers)
+                stream_id, has_ended = event.stream_id, event.end_stream
+                head = self._admission.head_of(event.headers)
                 if isinstance(head, bytes):
                     self._reject(stream_id, head, has_ended)
                     continue
