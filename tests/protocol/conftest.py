@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.child_processes import Children, child_processes
 from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, running_server
 
 CLIENTS_PYTHON = REPOSITORY_ROOT / ".venv-clients" / "bin" / "python"
@@ -50,3 +51,10 @@ def clients_python() -> Path:
     if not CLIENTS_PYTHON.exists():
         pytest.skip("the foreign clients are not installed: run 'make clients-env'")
     return CLIENTS_PYTHON
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Starts child processes, which end with the test."""
+    with child_processes() as started:
+        yield started

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.child_processes import Children
 from tests.fakes.server_process import PATIENCE_S, REPOSITORY_ROOT, SAMPLE_MODELS, copy_models, running_server
 
 pytestmark = pytest.mark.protocol
@@ -32,23 +33,19 @@ main(sys.argv[1:])
 """
 
 
-def blocked(tmp_path: Path, *flags: str) -> "subprocess.Popen[bytes]":
+def blocked(children: Children, tmp_path: Path, *flags: str) -> "subprocess.Popen[bytes]":
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
     ports = ("--grpc-port=0", "--http-port=0", f"--ready-file={tmp_path / 'ready'}", "--log-format=json")
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, f"--model-base-path={models}", *ports, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY_ROOT,
-    )
+    command = [sys.executable, "-c", SCRIPT, f"--model-base-path={models}", *ports, *flags]
+    process = children.start(command, at=REPOSITORY_ROOT)
     assert process.stdout is not None
     while (line := process.stdout.readline()) != b"blocking\n":
         assert line, "the server ended before it was ready"
     return process
 
 
-def test_first_sigterm_ends_a_server_with_a_blocked_loop(tmp_path: Path) -> None:
-    process = blocked(tmp_path, "--loop-block-secs=0.2")
+def test_first_sigterm_ends_a_server_with_a_blocked_loop(children: Children, tmp_path: Path) -> None:
+    process = blocked(children, tmp_path, "--loop-block-secs=0.2")
     os.kill(process.pid, signal.SIGTERM)
     _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
@@ -56,8 +53,8 @@ def test_first_sigterm_ends_a_server_with_a_blocked_loop(tmp_path: Path) -> None
     assert b"SIGTERM came, and the event loop has not taken it up within 5 s: ending the process by SIGKILL" in log
 
 
-def test_flag_aborts_a_server_with_a_blocked_loop(tmp_path: Path) -> None:
-    process = blocked(tmp_path, "--loop-abort-secs=1")
+def test_flag_aborts_a_server_with_a_blocked_loop(children: Children, tmp_path: Path) -> None:
+    process = blocked(children, tmp_path, "--loop-abort-secs=1")
     _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGABRT
     assert b": ending the process by SIGABRT" in log

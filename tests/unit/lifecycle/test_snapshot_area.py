@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.server.lifecycle.snapshot import snapshot_area
+from tests.fakes.child_processes import Children
 
 #: Holds an area until it is killed, under a process id that does not exist here, as a process in another container has it.
 HOLDER = """
@@ -21,15 +22,15 @@ with snapshot_area(Path(sys.argv[1])) as area:
 """
 
 
-def held(root: Path) -> "tuple[subprocess.Popen[str], Path]":
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def held(children: Children, root: Path) -> "tuple[subprocess.Popen[bytes], Path]":
+    process = children.start([sys.executable, "-c", HOLDER, root], has_input=True)
     assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
+    return process, Path(process.stdout.readline().decode().strip())
 
 
 @pytest.mark.slow
-def test_area_of_a_living_process_is_kept_and_that_of_a_killed_one_removed(tmp_path: Path):
-    process, area = held(tmp_path)
+def test_area_of_a_living_process_is_kept_and_that_of_a_killed_one_removed(children: Children, tmp_path: Path):
+    process, area = held(children, tmp_path)
     assert area.is_dir()
     with snapshot_area(tmp_path) as own:
         assert own.is_dir()

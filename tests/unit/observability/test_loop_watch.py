@@ -19,6 +19,7 @@ from stoker.server.observability import loop_monitor
 from stoker.server.observability.loop_monitor import Monitor
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.settings import LoopWatchSettings
+from tests.fakes.child_processes import Children
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +30,9 @@ HOWS = pytest.mark.parametrize(
 NEVER = "1000"
 
 
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
+def start(children: Children, *arguments: str) -> "subprocess.Popen[bytes]":
     """Returns once the loop is about to be blocked, or is idle."""
-    process = subprocess.Popen([sys.executable, SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = children.start([sys.executable, SCRIPT, *arguments])
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.readline()
@@ -45,8 +46,8 @@ def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str, list[dict[str, 
 
 
 @HOWS
-def test_block_is_reported_with_the_stacks_of_all_threads_and_counted(how: str, function: str) -> None:
-    code, out, records = ended(start(how, "1.2", "0.4", "0", NEVER))
+def test_block_is_reported_with_the_stacks_of_all_threads_and_counted(children: Children, how: str, function: str) -> None:
+    code, out, records = ended(start(children, how, "1.2", "0.4", "0", NEVER))
     assert code == 0
     # On a busy host, the loop may be late at other times too.
     dump = next(record for record in records if f" in {function}" in record.get("exception", ""))
@@ -61,8 +62,8 @@ def test_block_is_reported_with_the_stacks_of_all_threads_and_counted(how: str, 
 
 
 @HOWS
-def test_block_as_long_as_the_flag_ends_the_process(how: str, function: str) -> None:
-    code, _, records = ended(start(how, "0", "0.2", "0.8", NEVER))
+def test_block_as_long_as_the_flag_ends_the_process(children: Children, how: str, function: str) -> None:
+    code, _, records = ended(start(children, how, "0", "0.2", "0.8", NEVER))
     assert code == -signal.SIGABRT
     assert f" in {function}" in records[0]["exception"]
     assert records[-1]["level"] == "CRITICAL"
@@ -71,16 +72,16 @@ def test_block_as_long_as_the_flag_ends_the_process(how: str, function: str) -> 
 
 
 @HOWS
-def test_first_signal_ends_a_blocked_process(how: str, function: str) -> None:
-    process = start(how, "0", "0", "0", "0.5")
+def test_first_signal_ends_a_blocked_process(children: Children, how: str, function: str) -> None:
+    process = start(children, how, "0", "0", "0", "0.5")
     process.send_signal(signal.SIGTERM)
     code, _, [record] = ended(process)
     assert code == -signal.SIGKILL
     assert record["message"] == ("SIGTERM came, and the event loop has not taken it up within 0.5 s: ending the process by SIGKILL")
 
 
-def test_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> None:
-    process = start("lock", "0", "0", "0", NEVER)
+def test_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once(children: Children) -> None:
+    process = start(children, "lock", "0", "0", "0", NEVER)
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -90,13 +91,13 @@ def test_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> Non
 
 
 @pytest.mark.parametrize(("is_signalled", "abort_s", "take_up_s"), [(False, "0.8", NEVER), (True, "0", "0.5")], ids=["abort", "signal"])
-def test_blocked_process_with_pid_1_is_ended_too(is_signalled: bool, abort_s: str, take_up_s: str) -> None:
+def test_blocked_process_with_pid_1_is_ended_too(children: Children, is_signalled: bool, abort_s: str, take_up_s: str) -> None:
     # As in a container: the kernel drops signals to process 1 for which it has no handler.
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this host allows no process namespaces")
     command = [*namespace, sys.executable, str(SCRIPT), "lock", "0", "0", abort_s, take_up_s]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = children.start(command)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.readline()
@@ -112,8 +113,8 @@ def test_blocked_process_with_pid_1_is_ended_too(is_signalled: bool, abort_s: st
     assert record["message"].endswith(": ending the process by SIGABRT")
 
 
-def test_idle_loop_is_woken_by_a_signal_and_nothing_is_written() -> None:
-    process = start("idle", "0", "0", "0", NEVER)
+def test_idle_loop_is_woken_by_a_signal_and_nothing_is_written(children: Children) -> None:
+    process = start(children, "idle", "0", "0", "0", NEVER)
     process.send_signal(signal.SIGTERM)
     code, out, records = ended(process)
     assert (code, records) == (0, [])
@@ -121,8 +122,8 @@ def test_idle_loop_is_woken_by_a_signal_and_nothing_is_written() -> None:
     assert "stoker_event_loop_blocks_total 0" in out
 
 
-def test_server_continues_without_its_monitor() -> None:
-    process = subprocess.Popen([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_server_continues_without_its_monitor(children: Children) -> None:
+    process = children.start([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER])
     assert process.stdout is not None
     assert process.stderr is not None
     os.kill(int(process.stdout.readline()), signal.SIGKILL)
@@ -145,15 +146,15 @@ def test_monitor_that_cannot_start_is_reported_once(monkeypatch: pytest.MonkeyPa
     assert "cannot be started (Resource temporarily unavailable): a blocked loop is still counted" in record.getMessage()
 
 
-def test_monitor_ends_with_the_server() -> None:
-    process = subprocess.Popen([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_monitor_ends_with_the_server(children: Children) -> None:
+    process = children.start([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER])
     process.kill()
     # Standard error is the monitor's too: it ends here only once the monitor has ended.
     assert ended(process)[0] == -signal.SIGKILL
 
 
-def test_stopped_server_is_distinguished_from_a_blocked_one() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def test_stopped_server_is_distinguished_from_a_blocked_one(children: Children) -> None:
+    process = children.start([sys.executable, "-c", "input()"], has_input=True)
     monitor = Monitor(process.pid, -1, -1, None, block_s=0, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
     assert not monitor._is_server_stopped()
     process.send_signal(signal.SIGSTOP)
