@@ -1,9 +1,11 @@
-"""Measures the server beside what bounds it: raw onnxruntime below, a bare gRPC and a bare ASGI echo beside, in one run on one machine.
+"""Measures the server and what bounds it: raw onnxruntime below, bare gRPC and ASGI echoes beside it, in one run on one machine.
 
     python -m benchmarks            # a few minutes
-    python -m benchmarks --quick    # a smoke test, under a minute and a half
+    python -m benchmarks --quick    # a smoke test, about two minutes
 
-Everything measured runs in a child process of its own, so that CPU time can be separated: the server (`serve`), the echoes
-(`echo_grpc`, `echo_asgi`), raw onnxruntime (`raw_engine`) and the load generator (`load`). What counts is ratios of figures taken next to
-each other; `floors` holds them against what the project promises.
+    servers --ServerUnderTest--> load (h2load, or the generator of `stoker bench`) --Window--> floors, comparison --> tables
+
+Servers (`serve` of a checkout, an external command, an `echo`) and raw onnxruntime (`raw_engine`) run in processes of their own, so that
+their CPU time can be read apart from the generator's. Ratios of figures that were measured next to each other count; `floors` compares them
+with the project's promises, `comparison` with another version.
 """

@@ -15,7 +15,7 @@ from benchmarks.models import BenchModel, build_repository
 from benchmarks.raw_engine import RawEngine
 from benchmarks.requests import GRPC, HTTP_BINARY, Request, canned_body, canned_response, request_of
 from benchmarks.results import Window
-from benchmarks.servers import ServerUnderTest, echo_asgi, echo_grpc, this_checkout
+from benchmarks.servers import EchoServer, ServerUnderTest, this_checkout
 from benchmarks.settings import CONCURRENCIES, HEAVY_MODEL, LOAD_FACTORS, Settings
 
 Say = Callable[[str], None]
@@ -68,8 +68,8 @@ class Experiment:
             body.write_bytes(canned_body(expected[first.name]))
             kind = this_checkout()
             server = stack.enter_context(kind.server(self._scratch / "light", self._scratch / "light-server", self._server_cores))
-            echoes = [stack.enter_context(echo_grpc(mode, message, self._server_cores)) for mode in ("bytes", "protobuf")]
-            asgi = stack.enter_context(echo_asgi(body, self._server_cores))
+            echoes = [stack.enter_context(EchoServer(mode, message, self._server_cores)) for mode in ("bytes", "protobuf")]
+            asgi = stack.enter_context(EchoServer("asgi", body, self._server_cores))
             for model in models.values():
                 for protocol in settings.protocols:
                     self._light_load.check(server, request_of(model, protocol), expected[model.name])

@@ -30,7 +30,7 @@ from benchmarks.raw_engine import RawEngine
 from benchmarks.report import verdict_table
 from benchmarks.requests import GRPC, canned_response, request_of
 from benchmarks.results import Verdict, Window
-from benchmarks.servers import Contender, ServerUnderTest, echo_grpc, echo_h2, this_checkout
+from benchmarks.servers import Contender, EchoServer, ServerUnderTest, this_checkout
 
 #: Figures hold with what operators run: a sampled access log, beside validation, statistics and metrics, which are always on.
 _FLAGS = ("--access-log=100",)
@@ -114,7 +114,7 @@ def measure_fronts(bench: Bench, rounds: int, seconds: float) -> tuple[FrontWind
         if _ECHOED in bench.models:
             reply = bench.scratch / "canned.message"
             reply.write_bytes(canned_response(bench.models[_ECHOED], bench.expected[_ECHOED]))
-            echoes = (stack.enter_context(echo_h2(bench.cores)), stack.enter_context(echo_grpc("bytes", reply, bench.cores)))
+            echoes = tuple(stack.enter_context(EchoServer(kind, reply, bench.cores)) for kind in ("h2", "bytes"))
         for number in range(rounds):
             for name, model in bench.models.items():
                 raw_us[name].append(bench.raw.measure(model, 1, 0.5, number).server_cpu_us)

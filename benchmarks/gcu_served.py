@@ -38,7 +38,7 @@ from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.load import Generator, InFlight
 from benchmarks.requests import GRPC, Request, encoded
-from benchmarks.servers import ServerUnderTest, echo_grpc, this_checkout
+from benchmarks.servers import EchoServer, ServerUnderTest, this_checkout
 from stoker.backends.gcu.executable import read_executable
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import Device, Engine, GcuSystem
@@ -167,7 +167,7 @@ def measure(network: PublishedNetwork, batch: int, path: Path, served: ServerUnd
     response.write_bytes(first_response(served, request))
     # h2load sends DATA frames of 16 KB only, whatever the server allows, and would be the limit of messages this large.
     measured, generator = Measured(), Generator(scratch, is_native=False)
-    with echo_grpc("bytes", response, ()) as echo:
+    with EchoServer("bytes", response) as echo:
         for number in range(rounds):
             measured.add("raw", *raw(executable, batch, load))
             for kind, server in (("wire", echo), ("served", served)):

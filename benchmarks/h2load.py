@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.requests import Request
 
 #: A run that takes longer has hung.
-PATIENCE_S = 180.0
+PATIENCE_S = 120.0
 _SUCCEEDED = re.compile(r"requests: \d+ total, \d+ started, \d+ done, (\d+) succeeded, (\d+) failed")
 
 

@@ -64,7 +64,6 @@ def canned_response(model: BenchModel, output: Array) -> bytes:
 
 
 def canned_body(output: Array) -> bytes:
-    """The body of the HTTP response that a server would send: its header in JSON and its tensor in binary."""
-    raw = output.tobytes()
-    tensor = {"name": "y", "datatype": "FP32", "shape": list(output.shape), "parameters": {"binary_data_size": len(raw)}}
-    return orjson.dumps({"model_name": "tiny", "model_version": "1", "outputs": [tensor]}) + raw
+    """The body of the HTTP response that a server would send, in JSON: an echo sends no header that a binary tensor needs."""
+    tensor = {"name": "y", "datatype": "FP32", "shape": list(output.shape), "data": output.reshape(-1)}
+    return orjson.dumps({"model_name": "tiny", "model_version": "1", "outputs": [tensor]}, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -131,25 +131,6 @@ class Run:
         }
         return json.dumps(document, indent=1) + "\n"
 
-    @classmethod
-    def from_json(cls, text: str) -> "Run":
-        """Reads what `to_json` wrote.
-
-        Raises:
-            ValueError: the document is of another schema.
-        """
-        document = json.loads(text)
-        if document.get("schema") != SCHEMA:
-            raise ValueError(f"results of schema {document.get('schema')}: this reads schema {SCHEMA}")
-        for verdict in document["verdicts"]:
-            del verdict["passed"], verdict["is_clear"]
-        return cls(
-            document["machine"],
-            document["settings"],
-            [Window(**each) for each in document["windows"]],
-            [Verdict(**each) for each in document["verdicts"]],
-        )
-
 
 _COUNTS = ("requests", "errors")
 _KEY = {"target", "model", "protocol", "load", "concurrency", "load_factor", "rows", "repeat"}

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -231,39 +231,31 @@ def other_checkout(name: str, folder: Path, python: Path | None = None) -> Check
 
 
 class EchoServer(ServerUnderTest):
-    """A bare echo: a module of this package that prints its port."""
+    """A bare echo.
 
-    def __init__(self, name: str, module: str, *arguments: str, cores: Sequence[int] = (), is_grpc: bool = True) -> None:
-        super().__init__(name)
-        self._start: Callable[[], JsonChild] = lambda: JsonChild(module, *arguments, cores=cores)
-        self._is_grpc = is_grpc
+    Args:
+        kind: Of `benchmarks.echo`.
+        response: The file that it responds with, for the kinds that take one.
+        cores: Where it runs; empty: on all.
+    """
+
+    def __init__(self, kind: str, response: Path | None = None, cores: Sequence[int] = ()) -> None:
+        super().__init__(f"echo-{kind}")
+        self._kind = kind
+        self._arguments = [] if response is None else [str(response)]
+        self._cores = cores
         self._child: JsonChild | None = None
 
     def start(self) -> None:
         """See `ServerUnderTest`."""
-        self._child = self._start()
+        self._child = JsonChild("benchmarks.echo", self._kind, *self._arguments, cores=self._cores)
         self.pid, port = self._child.pid, int(self._child.hello["port"])
-        self.grpc_port, self.http_port = (port, 0) if self._is_grpc else (0, port)
+        self.grpc_port, self.http_port = (0, port) if self._kind == "asgi" else (port, 0)
 
     def stop(self) -> None:
         """See `ServerUnderTest`."""
         if self._child is not None:
             self._child.close()
-
-
-def echo_grpc(mode: str, response: Path, cores: Sequence[int]) -> EchoServer:
-    """A bare grpc.aio server; `mode` is `bytes` or `protobuf`."""
-    return EchoServer(f"echo-{mode}", "benchmarks.echo_grpc", mode, str(response), cores=cores)
-
-
-def echo_h2(cores: Sequence[int]) -> EchoServer:
-    """A bare echo on the server's own HTTP/2 front."""
-    return EchoServer("echo-h2", "benchmarks.echo_h2", cores=cores)
-
-
-def echo_asgi(response: Path, cores: Sequence[int]) -> EchoServer:
-    """A bare ASGI application on uvicorn."""
-    return EchoServer("echo-asgi", "benchmarks.echo_asgi", str(response), cores=cores, is_grpc=False)
 
 
 def free_port() -> int:

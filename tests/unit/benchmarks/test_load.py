@@ -11,8 +11,8 @@ from benchmarks import h2load
 from benchmarks.load import Generator, InFlight, WrongResponse
 from benchmarks.models import BenchModel
 from benchmarks.processes import ChildFailed
-from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON, Request, canned_response, request_of
-from benchmarks.servers import Command, ServerUnderTest, echo_grpc
+from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON, Request, canned_body, canned_response, request_of
+from benchmarks.servers import Command, EchoServer, ServerUnderTest
 
 MODEL = BenchModel(name="m", path=Path("m.onnx"), input_name="x", row=np.ones((3, 4), np.float32))
 SERVER = """
@@ -100,10 +100,17 @@ def test_h2load_measures_the_same(server: ServerUnderTest, request_json: Request
 def test_grpc_echo_is_loaded_over_several_connections(tmp_path: Path):
     reply = tmp_path / "reply"
     reply.write_bytes(canned_response(MODEL, np.ones((3, 4), np.float32)))
-    request = request_of(MODEL, GRPC)
-    with echo_grpc("bytes", reply, ()) as echo:
-        Generator(tmp_path).check(echo, request, np.ones((3, 4), np.float32))
-        assert Generator(tmp_path, is_native=False).closed(echo, request, InFlight(2, 4), requests=16).requests == 16
+    with EchoServer("bytes", reply) as echo:
+        window = Generator(tmp_path, is_native=False).closed(echo, request_of(MODEL, GRPC), InFlight(2, 4), requests=16)
+    assert (window.requests, window.errors) == (16, 0)
+
+
+@pytest.mark.parametrize(("kind", "protocol"), [("bytes", GRPC), ("protobuf", GRPC), ("h2", GRPC), ("asgi", HTTP_BINARY)])
+def test_every_echo_responds(kind: str, protocol: str, tmp_path: Path):
+    reply, output = tmp_path / "reply", np.ones((3, 4), np.float32)
+    reply.write_bytes(canned_response(MODEL, output) if protocol == GRPC else canned_body(output))
+    with EchoServer(kind, reply) as echo:
+        Generator(tmp_path).check(echo, request_of(MODEL, protocol), output)
 
 
 def test_server_that_ends_at_once_is_named_with_its_log(tmp_path: Path):
