@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import onnx
 from stoker_compat.sources import ModelSource, as_model
 
+from stoker.backends.ipu.compile.assemble import warn_of_no_effect
 from stoker.backends.ipu.compile.compiler import as_source, compile_into
-from stoker.backends.ipu.compile.device_choice import warn_of_no_effect
 from stoker.backends.ipu.runtime import DeviceManager
 from stoker.backends.ipu.runtime import Executable as RuntimeExecutable
 from stoker.compiler.errors import CompileError

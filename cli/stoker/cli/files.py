@@ -160,7 +160,7 @@ class _Dumped:
         from stoker.backends.gcu.dump import report_executable
         from stoker.backends.gcu.executable_layout import FRAMING
         from stoker.backends.ipu.popef.dump import report_file
-        from stoker.backends.ipu.popef.layout import POPEF
+        from stoker.backends.ipu.popef.messages import POPEF
 
         source = ByteSource.of_file(path)
         start = source.read_at(0, min(len(FRAMING.magic), source.size))

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from typing import Any, NoReturn, TextIO
 
-from stoker.compiler.cli_arguments import CommandOptions, Words, completion_script, parse_words
-from stoker.compiler.config import YamlConfig, read_config
+from stoker.compiler.cli_arguments import CommandOptions, Words, YamlConfig, completion_script, parse_words, read_config
 from stoker.compiler.convert.converter import load_extensions
 from stoker.compiler.convert.options import ConversionOptions, renamed
 from stoker.compiler.errors import CheckError, CompileError, GateError, OptionError

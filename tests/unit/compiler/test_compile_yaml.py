@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from stoker.compiler.config import read_config
+from stoker.compiler.cli_arguments import read_config
 from stoker.compiler.errors import OptionError
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, tensor

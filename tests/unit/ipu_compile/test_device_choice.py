@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, warn_of_no_effect
 from stoker.backends.ipu.compile.compiler import compile_model
-from stoker.backends.ipu.compile.device_choice import check_options, check_sharding, choose_device, warn_of_no_effect
 from stoker.backends.ipu.compile.plan import GraphPlan
 from stoker.backends.ipu.hardware import BOW, C600, M2000
 from stoker.backends.ipu.program import MemoryAccount

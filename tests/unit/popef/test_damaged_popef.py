@@ -13,9 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader, check_wire
-from stoker.backends.ipu.popef.layout import CONTAINER_VERSION, MAX_BLOBS, MAX_INFO_BYTES, POPEF
-from stoker.backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
+from stoker.backends.containers.framing import (
+    CLOSING_BYTES,
+    HEADER_BYTES,
+    MAX_INFO_BYTES,
+    ClosingRecord,
+    Compression,
+    RecordHeader,
+    check_wire,
+)
+from stoker.backends.ipu.popef.messages import (
+    CONTAINER_VERSION,
+    MAX_BLOBS,
+    POPEF,
+    BlobInfo,
+    decode_metadata,
+    encode_metadata,
+)
 from stoker.backends.ipu.popef.model import ModelBuilder
 from stoker.backends.ipu.popef.pb import popef_pb2 as pb
 from stoker.backends.ipu.popef.reader import Reader

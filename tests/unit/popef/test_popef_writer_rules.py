@@ -199,7 +199,7 @@ def test_stream_that_writes_nothing_is_an_error() -> None:
 
 
 def test_unreadable_opaque_content_is_removed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.backends.ipu.popef.layout.MAX_INFLATED_OPAQUE_BYTES", 99)
+    monkeypatch.setattr("stoker.backends.ipu.popef.messages.MAX_INFLATED_OPAQUE_BYTES", 99)
     blob = Writer(io.BytesIO()).create_opaque_blob("o", "e", compress=True)
     blob.write(bytes(100))
     with pytest.raises(PopefError, match=r"blob 0 \(OPAQUE 'o'\): 100 bytes of opaque content are compressed; above 99"):

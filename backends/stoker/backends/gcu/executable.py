@@ -12,8 +12,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from stoker.backends.containers.framing import Compression, ContainerError, RecordHeader
-from stoker.backends.containers.record import ByteSource, Record, walk
-from stoker.backends.containers.record_row import RecordRow
+from stoker.backends.containers.record import ByteSource, Record, RecordRow, walk
 from stoker.backends.gcu.executable_layout import (
     FRAMING,
     MAX_DESCRIPTION_BYTES,

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import onnx
 
-from stoker.backends.ipu.compile.assemble import CompiledModel, compile_sources, write_popef
+from stoker.backends.ipu.compile.assemble import CompiledModel, compile_sources, warn_of_no_effect, write_popef
 from stoker.backends.ipu.compile.constants import FITTED
-from stoker.backends.ipu.compile.device_choice import warn_of_no_effect
 from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
 from stoker.backends.ipu.popef.model import ModelBuilder
 from stoker.backends.ipu.popef.program_codec import package_hash

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from stoker.backends.ipu.compile.assemble import with_noted_options
-from stoker.backends.ipu.compile.device_choice import check_options, check_sharding, choose_device
+from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, with_noted_options
 from stoker.backends.ipu.compile.memory import FusedPart, OutOfTileMemory, check_fit, fused_accounts
 from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
 from stoker.backends.ipu.compile.sub_graph import batch_size, checked_graph, graph_precision

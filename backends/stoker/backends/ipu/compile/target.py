@@ -8,9 +8,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from stoker.backends.api.tensor import DataType
-from stoker.backends.ipu.compile.assemble import CompiledModel
+from stoker.backends.ipu.compile.assemble import CompiledModel, check_options, choose_device
 from stoker.backends.ipu.compile.compiler import compile_into
-from stoker.backends.ipu.compile.device_choice import check_options, choose_device
 from stoker.backends.ipu.compile.report_page import write_report
 from stoker.backends.ipu.compile.sub_graph import batch_size, is_batched
 from stoker.backends.ipu.compile.summary_report import summary_report

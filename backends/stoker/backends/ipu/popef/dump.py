@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stoker.backends.containers.framing import CLOSING_BYTES, Compression
-from stoker.backends.ipu.popef.layout import CONTAINER_VERSION
+from stoker.backends.ipu.popef.messages import CONTAINER_VERSION
 from stoker.backends.ipu.popef.program_codec import MAGIC, MAX_DESCRIPTION_BYTES, package_hash, read_description
 from stoker.backends.ipu.popef.reader import BlobReader, ExecutableReader, OpaqueReader, Reader, TensorReader
 from stoker.backends.ipu.popef.schema import Anchor, Metadata, PopefError, TensorInfo

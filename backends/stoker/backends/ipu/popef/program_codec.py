@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from stoker.backends.ipu.popef.layout import CONTAINER_VERSION
-from stoker.backends.ipu.popef.messages import make_message, parse_message
+from stoker.backends.ipu.popef.messages import CONTAINER_VERSION, make_message, parse_message
 from stoker.backends.ipu.popef.pb import ipu_program_pb2 as pb
 from stoker.backends.ipu.popef.schema import PackageHashMismatch, PopefError
 from stoker.backends.ipu.program import FORMAT_VERSION, Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph

@@ -9,8 +9,7 @@ import numpy as np
 
 from stoker.backends.containers.record import ByteSource, Record
 from stoker.backends.containers.record import walk as walk_records
-from stoker.backends.ipu.popef.layout import MAX_METADATA_BYTES, POPEF
-from stoker.backends.ipu.popef.messages import BlobInfo, decode_metadata
+from stoker.backends.ipu.popef.messages import MAX_METADATA_BYTES, POPEF, BlobInfo, decode_metadata
 from stoker.backends.ipu.popef.schema import BlobType, Metadata, PopefError, TensorDataInfo
 
 

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from stoker.backends.containers.framing import HEADER_BYTES, Compression, RecordHeader
-from stoker.backends.containers.record_row import RecordRow
-from stoker.backends.ipu.popef.layout import MAX_BLOBS, MAX_METADATA_BYTES, POPEF
-from stoker.backends.ipu.popef.messages import BlobInfo, encode_metadata
+from stoker.backends.containers.record import RecordRow
+from stoker.backends.ipu.popef.messages import MAX_BLOBS, MAX_METADATA_BYTES, POPEF, BlobInfo, encode_metadata
 from stoker.backends.ipu.popef.reader import Blob, Reader
 from stoker.backends.ipu.popef.schema import BlobType, Metadata, PopefError, TensorDataInfo
 
