@@ -56,9 +56,8 @@ async def serve_h2() -> None:
     from stoker.server.core.byte_budget import ByteBudget
     from stoker.server.core.limits import Limits
     from stoker.server.engine.interface import Engine
-    from stoker.server.rpc.call import Call
     from stoker.server.rpc.http2.server import H2Server
-    from stoker.server.rpc.method import Kind, Method, in_task, method_table
+    from stoker.server.rpc.method import Call, Kind, Method, in_task, method_table
     from stoker.server.rpc.status import kserve_status
     from stoker.server.tuning.read_batching import Reads
 

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from stoker.server.rpc.encodings import Encoding, decompressed
+from stoker.server.rpc.framing import Encoding, decompressed
 from stoker.server.rpc.rejection import CallFault
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.rpc.encodings import Encoding
+from stoker.server.rpc.framing import Encoding
 from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.rejection import CallFault
 from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head

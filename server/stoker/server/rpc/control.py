@@ -11,9 +11,8 @@ from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
-from stoker.server.rpc.call import Call
 from stoker.server.rpc.message_cost import check_control_request
-from stoker.server.rpc.method import Kind, Method, in_task, path_of
+from stoker.server.rpc.method import Call, Kind, Method, in_task, path_of
 from stoker.server.rpc.status import Status
 
 M = TypeVar("M", bound=Message)

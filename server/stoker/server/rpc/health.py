@@ -7,9 +7,8 @@ from grpc_health.v1 import health_pb2
 from stoker.backends.api.errors import NotFound, Unavailable
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
-from stoker.server.rpc.call import Call, StreamCall
 from stoker.server.rpc.control import ControlMethods, parse_control
-from stoker.server.rpc.method import Kind, Method, path_of
+from stoker.server.rpc.method import Call, Kind, Method, StreamCall, path_of
 from stoker.server.rpc.status import kserve_status
 
 _SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]

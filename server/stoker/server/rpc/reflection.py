@@ -11,9 +11,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2
 
 from stoker.server.core.limits import Limits
-from stoker.server.rpc.call import StreamCall
 from stoker.server.rpc.control import parse_control
-from stoker.server.rpc.method import Kind, Method
+from stoker.server.rpc.method import Kind, Method, StreamCall
 from stoker.server.rpc.status import INVALID_ARGUMENT, NOT_FOUND, kserve_status
 
 _ALPHA = "grpc.reflection.v1alpha"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stoker.server.rpc.encodings import ENCODINGS, Encoding
+from stoker.server.rpc.framing import ENCODINGS, Encoding
 from stoker.server.rpc.method import Method, MethodTable
 from stoker.server.rpc.rejection import CallFault, Rejection
 from stoker.server.rpc.status import INTERNAL, UNIMPLEMENTED

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from stoker.backends.api.errors import RestrictedCall, Unauthenticated
 from stoker.server.core.completion import Completion
-from stoker.server.rpc.call import Call, StreamCall
-from stoker.server.rpc.method import Method, Result
+from stoker.server.rpc.method import Call, Method, Result, StreamCall
 
 
 class Category(enum.StrEnum):

@@ -25,8 +25,8 @@ from stoker.server.protocols.kserve.extensions import Extensions, RequestMetadat
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, ResponseLayouts, encode_message, encode_serialised
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
-from stoker.server.rpc.call import Call
 from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
+from stoker.server.rpc.method import Call
 
 
 class Inference:

@@ -16,8 +16,7 @@ from stoker.server.core.byte_budget import Reservation, evicted
 from stoker.server.core.completion import Completion
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.progress import Progress
-from stoker.server.rpc.encodings import decompressed
-from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
+from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage, decompressed
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.http2.responses import HEADERS, TRAILERS_OK, ok_trailers, rejection_block
 from stoker.server.rpc.method import Result

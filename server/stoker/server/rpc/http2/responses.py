@@ -6,7 +6,7 @@ from typing import Final
 from stoker.server.net.connection_gate import RESERVED_TEXT
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
-from stoker.server.rpc.encodings import ACCEPTED, Encoding
+from stoker.server.rpc.framing import ACCEPTED, Encoding
 from stoker.server.rpc.rejection import Rejection
 from stoker.server.rpc.status import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE, UNIMPLEMENTED
 from stoker.server.rpc.wire_metadata import metadata_fields, percent_encoded
