@@ -69,6 +69,7 @@ class CommandServer(ServerUnderTest):
         scratch: A folder for the log.
         cores: Where it runs; empty: on all.
         ports: For gRPC and for HTTP, of a server that is ready once `/v2/health/ready` on the HTTP port is 200.
+        ready_file: Instead of `ports`: the file that the server writes when it is ready, with both ports as JSON.
         folder, environment: Of the process; None: those of this one.
     """
 
@@ -80,6 +81,7 @@ class CommandServer(ServerUnderTest):
         cores: Sequence[int] = (),
         *,
         ports: tuple[int, int] = (0, 0),
+        ready_file: Path | None = None,
         folder: Path | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:
@@ -88,6 +90,7 @@ class CommandServer(ServerUnderTest):
         self._command = command
         self._log = scratch / "server.log"
         self._cores = cores
+        self._ready_file = ready_file
         self._folder = folder
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,18 +98,23 @@ class CommandServer(ServerUnderTest):
     def start(self) -> None:
         """See `ServerUnderTest`."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
         with on_cores(self._cores), self._log.open("wb") as log:
             process = self._process = subprocess.Popen(
                 self._command, cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.pid = process.pid
         end = time.monotonic() + START_S
-        while not self.is_ready():
+        while not self._is_ready():
             if process.poll() is not None or time.monotonic() > end:
                 state = "is not ready" if process.poll() is None else f"ended with {process.returncode}"
                 self.stop()
                 raise ChildFailed(f"{self.name} {state}: {self._log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.02)
+        if self._ready_file is not None:
+            ports = json.loads(self._ready_file.read_text(encoding="utf-8"))
+            self.grpc_port, self.http_port = ports["grpc_port"], ports["http_port"]
 
     def stop(self) -> None:
         """See `ServerUnderTest`."""
@@ -118,32 +126,14 @@ class CommandServer(ServerUnderTest):
                 self._process.kill()
                 self._process.wait()
 
-    def is_ready(self) -> bool:
-        """Whether it serves."""
+    def _is_ready(self) -> bool:
+        if self._ready_file is not None:
+            return self._ready_file.exists()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/health/ready", timeout=5) as reply:
                 return bool(reply.status == 200)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
-
-
-class StokerServer(CommandServer):
-    """`serve` of a checkout, on ports that the system chooses; ready once its ready file stands."""
-
-    def __init__(self, *arguments: object, ready_file: Path, **settings: object) -> None:
-        super().__init__(*arguments, **settings)  # type: ignore[arg-type]
-        self._ready_file = ready_file
-
-    def start(self) -> None:
-        """See `ServerUnderTest`."""
-        self._ready_file.unlink(missing_ok=True)
-        super().start()
-        ports = json.loads(self._ready_file.read_text(encoding="utf-8"))
-        self.grpc_port, self.http_port = ports["grpc_port"], ports["http_port"]
-
-    def is_ready(self) -> bool:
-        """See `CommandServer`."""
-        return self._ready_file.exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +172,7 @@ class Checkout:
         if bytecode is not None:
             environment.pop("PYTHONDONTWRITEBYTECODE", None)
             environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
-        return StokerServer(self.name, command, scratch, cores, ready_file=ready, folder=self.folder, environment=environment)
+        return CommandServer(self.name, command, scratch, cores, ready_file=ready, folder=self.folder, environment=environment)
 
 
 @dataclass(frozen=True, slots=True)

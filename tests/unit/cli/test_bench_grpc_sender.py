@@ -215,6 +215,13 @@ def test_lost_connection_fails_its_call_and_the_next_call_opens_another():
     assert (second, connections) == ("", 2)
 
 
+@pytest.mark.parametrize("script", [frame(1, 4, 1, b"\xff\xff\xff\x7f"), frame(4, 0, 0, b"\0\1"), frame(1, 0x0C, 1)])
+def test_malformed_frame_fails_the_call_and_the_next_call_opens_a_connection(script: bytes):
+    (first, second), connections = asyncio.run(scripted(script, answer(1), calls=2))
+    assert first.startswith("UNAVAILABLE: the server sent a malformed HTTP/2 frame: ")
+    assert (second, connections) == ("", 2)
+
+
 def test_server_without_http2_is_named():
     async def run() -> str:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -242,7 +242,11 @@ class _H2Connection(asyncio.Protocol):
             if stop > end:
                 break
             number = int.from_bytes(received[at + 5 : at + 9], "big") & 0x7FFFFFFF
-            self._take(received[at + 3], received[at + 4], number, received[at + _FRAME_HEAD_BYTES : stop])
+            try:
+                self._take(received[at + 3], received[at + 4], number, received[at + _FRAME_HEAD_BYTES : stop])
+            except (hpack.HPACKError, ValueError, IndexError, struct.error) as error:
+                self._break(OSError(f"the server sent a malformed HTTP/2 frame: {error}"))
+                return
             at = stop
         self._rest = received[at:]
 
