@@ -16,7 +16,7 @@ from stoker.server.protocols.exchange import send_response
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine
-from tests.unit.http1.test_short_path import echo_engine, json_body, post
+from tests.unit.http1.test_direct_path import echo_engine, json_body, post
 
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 INFER = post(json_body(1, 2))

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.fakes.declared_routes import declared_routes
-from tests.unit.http1.test_short_path import Peer, echo_engine, talk
+from tests.unit.http1.test_direct_path import Peer, echo_engine, talk
 
 _NAMES = {"model": "echo", "version": "1", "label": "none", "region": "none"}
 

@@ -10,7 +10,7 @@ from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.listener import HttpListener
 from tests.fakes.fake_engine import FakeEngine
-from tests.unit.http1.test_short_path import Peer, binary_body, data_of, echo_engine, json_body, post, served
+from tests.unit.http1.test_direct_path import Peer, binary_body, data_of, echo_engine, json_body, post, served
 
 MIB = 1 << 20
 #: A budget of which requests of up to 2 KiB are small, and a binary body that takes most of it.
