@@ -9,7 +9,6 @@ A `LightRunner`'s weights can be changed, and it can be stopped and loaded again
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -147,7 +146,7 @@ class Runner:
     def __enter__(self) -> "Runner":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def get_execute_inputs(self) -> list[DataDesc]:

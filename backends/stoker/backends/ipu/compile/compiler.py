@@ -133,7 +133,7 @@ def compile_model(model: onnx.ModelProto, outputs: Sequence[str] = (), options: 
 
 
 def compile_and_get_summary_report(
-    model: onnx.ModelProto, outputs: Sequence[str] = (), options: CompilerOptions | None = None, *, reset_profile: bool = True
+    model: onnx.ModelProto, outputs: Sequence[str] = (), options: CompilerOptions | None = None
 ) -> SummaryReport:
     """Where memory and time of a converted model go, without a file; also of a model that does not fit.
 
@@ -141,12 +141,10 @@ def compile_and_get_summary_report(
         model: After conversion.
         outputs: Those wanted; empty for all.
         options: Of the compiler.
-        reset_profile: As PopRT has it. Every report is computed anew, so it changes nothing.
 
     Raises:
         CompileError: see `summary_report`.
     """
-    del reset_profile
     options = options or CompilerOptions()
     warn_of_no_effect(options)
     return summary_report([as_source(model, outputs)], options)

@@ -118,7 +118,7 @@ def node_cost(
     passes = machine.constants.erf_passes if node.op_type == "Erf" else PASSES.get(node.op_type, 2)
     full = [each for each in inputs if each is not None and not each.is_constant and each.elements == outputs[0].elements]
     moved = full[1].byte_count if len(full) > 1 else 0
-    return _vector_cost(largest, passes, machine, moved_bytes=moved, is_float=node.op_type == "Erf")
+    return _vector_cost(largest, passes, machine, moved_bytes=moved)
 
 
 def _contraction_cost(contraction: Contraction, machine: Machine) -> NodeCost:
@@ -136,7 +136,7 @@ def _contraction_cost(contraction: Contraction, machine: Machine) -> NodeCost:
     return _priced(one * plan.slices, machine, temporary_bytes=plan.temporary_bytes, distinct=len(one))
 
 
-def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_bytes: int, is_float: bool = False) -> NodeCost:
+def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_bytes: int) -> NodeCost:
     per_tile, tiles = _spread(tensor, machine)
     vectors = math.ceil(per_tile * tensor.element_bytes / VECTOR_BYTES)
     steps = [

@@ -9,7 +9,6 @@ import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from stoker.backends.containers.framing import HEADER_BYTES, Compression, RecordHeader
@@ -108,7 +107,7 @@ class BlobWriter:
         """For use in a with statement."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes, or after an exception discards."""
         if kind is None:
             self.close()
@@ -255,7 +254,7 @@ class Writer:
         """For use in a with statement."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes, unless the block failed."""
         if kind is None:
             self.close()
@@ -360,7 +359,7 @@ class FileWriter(Writer):
             self._file.close()
         self._beside.unlink(missing_ok=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes, or after an exception abandons."""
         if kind is None:
             try:

@@ -14,7 +14,6 @@ session.close()
 
 import enum
 import weakref
-from types import TracebackType
 
 from stoker.backends.ipu.popef.schema import Anchor, TensorType
 from stoker.backends.ipu.runtime.device import Device
@@ -116,7 +115,7 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
