@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from stoker.cli.bench.grpc_sender import GrpcSender
 from stoker.cli.bench.sender import RequestFailed
 from stoker_client.dialect import Call
-from stoker_client.settings import make_connection
+from stoker_client.settings import TlsConfig, make_connection
+from tests.fakes.certificates import OPENSSL, Authority
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 Handler = Callable[[bytes, Any], Awaitable[bytes]]
@@ -23,9 +25,22 @@ async def echo(request: bytes, _context: Any) -> bytes:
     return request[::-1]
 
 
-def sender_to(port: int, message: bytes, channels: int = 1, headers: dict[str, str] | None = None, timeout_s: float = 20.0) -> GrpcSender:
+def sender_to(port: int, message: bytes, **settings: Any) -> GrpcSender:
+    """A sender of `message` over plain TCP."""
+    return sender_at(f"grpc://127.0.0.1:{port}", message, **settings)
+
+
+def sender_at(
+    url: str,
+    message: bytes,
+    *,
+    channels: int = 1,
+    headers: dict[str, str] | None = None,
+    timeout_s: float = 20.0,
+    tls: TlsConfig | None = None,
+) -> GrpcSender:
     """A sender of `message`, whose result is the response's bytes."""
-    connection = make_connection(f"grpc://127.0.0.1:{port}", "grpc", tls=None, api_key=None, headers=headers, max_message_bytes=2**31 - 1)
+    connection = make_connection(url, "grpc", tls=tls, api_key=None, headers=headers, max_message_bytes=2**31 - 1)
     reply = SimpleNamespace(FromString=bytes)
     request = SimpleNamespace(path=PATH, message=SimpleNamespace(SerializeToString=lambda: message), reply=reply)
     call: Call[Any] = Call(request, lambda parsed: parsed, is_read=False)
@@ -126,6 +141,41 @@ def test_missing_server_is_unavailable():
         return await error_of(sender_to(port, b"x"))
 
     assert asyncio.run(run()).startswith("UNAVAILABLE: ")
+
+
+async def served_at(address: str, url: str, credentials: grpc.ServerCredentials | None, tls: TlsConfig | None) -> list[str]:
+    """The errors of two calls to a server at `address`."""
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": method}),))
+    port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+    await server.start()
+    sender = sender_at(url.format(port=port), b"x", tls=tls)
+    try:
+        async with asyncio.timeout(60):
+            return [await error_of(sender) for _ in range(2)]
+    finally:
+        await sender.close()
+        await server.stop(None)
+
+
+def test_calls_reach_a_unix_domain_socket(tmp_path: Path):
+    assert asyncio.run(served_at(f"unix:{tmp_path}/s", f"grpc+unix://{tmp_path}/s", None, None)) == ["", ""]
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
+def test_tls_checks_the_server_by_its_name_and_presents_the_clients_certificate(tmp_path: Path):
+    authority = Authority(tmp_path / "ca")
+    server, client = authority.sign("server", names="DNS:cards.example"), authority.sign("client")
+    credentials = grpc.ssl_server_credentials([(server.key.read_bytes(), server.cert.read_bytes())], authority.cert.read_bytes(), True)
+
+    def run(**settings: Any) -> list[str]:
+        return asyncio.run(served_at("127.0.0.1:0", "grpcs://127.0.0.1:{port}", credentials, TlsConfig(authority.cert, **settings)))
+
+    good = {"cert": client.cert, "key": client.key, "server_name": "cards.example"}
+    assert run(**good) == ["", ""]
+    assert all(each.startswith("UNAVAILABLE: ") for each in run(**good | {"server_name": "other.example"}))
+    assert all(each.startswith("UNAVAILABLE: ") for each in run(server_name="cards.example"))
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
