@@ -22,7 +22,7 @@ from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.reconciler import NOT_POLLED, Reconciler
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import MODEL_NAME_RULE, ControlMode, LifecycleSettings, is_model_name, shown
-from stoker.server.lifecycle.table import ModelRecord, Target
+from stoker.server.lifecycle.table import ModelRecord, Target, VersionRecord
 from stoker.server.lifecycle.watch import RepositoryWatcher, SettleFilter
 from stoker.server.observability.recorder import ServerRecorder
 
@@ -322,10 +322,14 @@ class ModelManager:
         if record is None:
             raise UnknownModel(f"Request for unknown model: {shown(name)} is not found")
         if version is None:
-            servable = record.default()
-            if servable is None:
+            # The highest version that serves.
+            best: VersionRecord | None = None
+            for each in record.versions.values():
+                if each.servable is not None and (best is None or each.version > best.version):
+                    best = each
+            if best is None or best.servable is None:
                 raise Unavailable(f"Request for unknown model: '{name}' has no available versions")
-            return servable
+            return best.servable
         known = record.versions.get(version)
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")

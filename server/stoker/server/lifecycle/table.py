@@ -208,14 +208,6 @@ class ModelRecord:
         """Versions that serve, ascending."""
         return tuple(sorted(version for version, record in self.versions.items() if record.servable is not None))
 
-    def default(self) -> Servable | None:
-        """The highest version that serves."""
-        best: VersionRecord | None = None
-        for record in self.versions.values():
-            if record.servable is not None and (best is None or record.version > best.version):
-                best = record
-        return None if best is None else best.servable
-
     def loads(self, *, with_slow: bool = True) -> list[asyncio.Task[None]]:
         """The loads under way, those that have become slow among them or not."""
         loadings = [record.loading for record in self.versions.values() if record.loading is not None]

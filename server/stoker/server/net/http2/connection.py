@@ -253,7 +253,9 @@ class ServerConnection:
         sender, output = self._sender, self._output
         if sender.queue and sender.window > 0:
             sender.move()
-        return output.take() if output.pieces else []
+        pieces, output.pieces = output.pieces, []
+        output.size = output.control_frames = 0
+        return pieces
 
     def take_drained(self) -> list[int]:
         """Streams whose waiting data has all been sent since the last call."""

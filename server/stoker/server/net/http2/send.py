@@ -32,24 +32,25 @@ class Output:
     """Frames that wait for the transport, in pieces. Confined to: one connection.
 
     Attributes:
-        pieces: The pieces that `take` will return.
+        pieces: The pieces of the next write.
         size: Their bytes: exact for data, roughly for frames without data.
+        control_frames: Frames among them that are no part of a response.
     """
 
-    __slots__ = ("_control", "_most_control", "pieces", "size")
+    __slots__ = ("_most_control", "control_frames", "pieces", "size")
 
     def __init__(self, most_control: int) -> None:
         """`most_control`: replies to frames of the peer that may wait."""
         self.pieces: list[bytes | memoryview] = []
         self.size = 0
-        self._control = 0
+        self.control_frames = 0
         self._most_control = most_control
 
     def control(self, frame: bytes) -> None:
         """Adds a frame that is not part of a response."""
         self.pieces.append(frame)
         self.size += len(frame)
-        self._control += 1
+        self.control_frames += 1
 
     def reply(self, frame: bytes) -> None:
         """Adds a frame that replies to one of the peer.
@@ -58,15 +59,8 @@ class Output:
             ConnectionFault: the peer causes more replies than it reads.
         """
         self.control(frame)
-        if self._control > self._most_control:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"{self._control} control frames wait to be read")
-
-    def take(self) -> list[bytes | memoryview]:
-        pieces = self.pieces
-        self.pieces = []
-        self.size = 0
-        self._control = 0
-        return pieces
+        if self.control_frames > self._most_control:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"{self.control_frames} control frames wait to be read")
 
 
 _pack = FRAME_HEADER.pack
