@@ -1,67 +1,65 @@
-"""ModelInferRequests that a request like them came before, read straight from the wire.
+"""Templates of ModelInferRequest messages: requests of a known structure, decoded without a parser.
 
-Clients send the same message again and again with other tensors in it: the bytes around the raw contents tell the model, names, datatypes
-and shapes, and what these were found to mean once they mean again. So a request that was decoded and validated in full leaves a
-template: those bytes, and where between them the tensors lie. A later message of the same length that holds the same bytes in the same
-places is the same request but for its id and its elements; its tensors are views of it, and nothing of it is parsed.
+A client sends the same bytes around its tensors again and again. A request that was decoded and validated in full leaves a template: these
+bytes, and where the tensors lie between them. A later message of the same length with the same bytes at the same positions is the same
+request but for its id and elements, and its tensors are views of it.
 
-Kept only where that is certain: fields in the order in which protobuf writes them, raw contents that are the elements as they are (no
-strings, no booleans), no parameters of the request and no shared memory. All else takes the long way, every time.
+The other memos look a request up by its structure, after an ordinary parse. Here that takes half as long again: 3.2 us instead of 2.1 for
+two tensors of 64 bytes, 3.8 instead of 1.8 for one of 600 KB, because a template neither parses nor copies the message (ADR 75).
+
+Only the common form has a template: fields in the order in which serialisers write them, raw contents that are the elements as they are (no
+strings, no booleans), no parameters and no shared memory. All other requests are decoded in full.
 """
 
-from collections.abc import Iterable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from stoker.backends.api.errors import InvalidRequest, ServingError
+from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature
-from stoker.backends.api.wire import LENGTH
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
 from stoker.server.codecs.tensors import Raw
-from stoker.server.core.byte_budget import WireWalk
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.engine.interface import Engine
+from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 
-#: The longest text of a template, in bytes.
-_LONGEST = KEY_BYTES
-#: The beginning of a message that holds all of its text, with an id, if it has a template.
-_HEAD_BYTES = _LONGEST + 256
-#: A message of more fields is not worth a template.
-_MOST_FIELDS = 64
-_NAME, _VERSION, _ID, _INPUT, _OUTPUT, _RAW = (number << 3 | LENGTH for number in (1, 2, 3, 5, 6, 7))
-#: Lengths below take one byte on the wire.
-_ONE_BYTE = 0x80
+#: The beginning of a message that precedes its first tensor, with an id, if it has a template.
+_HEAD_BYTES: Final = KEY_BYTES + 256
+_NAME, _VERSION, _ID, _RAW = (number << 3 | LENGTH for number in (1, 2, 3, 7))
+#: Lengths below take one byte on the wire. `decode` reads only such names, versions and ids.
+_ONE_BYTE: Final = 0x80
 
 
-class _Place(NamedTuple):
-    """A tensor's place in the message, counted from where its text begins."""
+class _Tensor(NamedTuple):
+    """An input; its elements begin at `position`, counted from the end of the id."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
-    at: int
+    dtype: np.dtype[Any]
+    position: int
 
 
 class _Template(NamedTuple):
-    """One request's meaning.
+    """The meaning of messages of one structure.
 
     Attributes:
-        text: What follows the id, up to the first tensor's bytes.
-        between: The bytes between two tensors, each with its place counted from where `text` begins.
-        places: The tensors.
-        like: The request it was decoded to, without its tensors.
+        text: The bytes from the end of the id to the first tensor.
+        between: The bytes between two tensors, each with its position counted from the end of the id.
+        tensors: The inputs.
+        request: The validated request, without its tensors.
         meaning: What the `DecodedRequest` holds beside the request.
-        signature: What it was checked against.
+        signature: What the request was validated against.
     """
 
     text: bytes
     between: tuple[tuple[int, bytes], ...]
-    places: tuple[_Place, ...]
-    like: InferRequest
+    tensors: tuple[_Tensor, ...]
+    request: InferRequest
     meaning: tuple[Any, ...]
     signature: ModelSignature
 
@@ -87,7 +85,7 @@ class RequestTemplates:
         return len(self._kept)
 
     def decode(self, data: Raw, deadline_ns: int | None) -> DecodedRequest | None:
-        """What `data` asks for; None where it must be decoded in full, also where that will reject it."""
+        """The request that `data` makes; None where it must be decoded in full, also where that finds an error."""
         head = data if type(data) is bytes else bytes(data[:_HEAD_BYTES])
         try:
             if head[0] != _NAME:
@@ -106,43 +104,61 @@ class RequestTemplates:
         template = self._kept.get((head[:begin], len(data) - at))
         if template is None or not head.startswith(template.text, at):
             return None
-        _, between, places, like, meaning, signature = template
-        for place, separator in between:
-            if data[at + place : at + place + len(separator)] != separator:
+        _, between, tensors, known, meaning, signature = template
+        for position, separator in between:
+            if data[at + position : at + position + len(separator)] != separator:
                 return None
         try:
-            servable = self._resolve(like.model_name, like.model_version)
+            servable = self._resolve(known.model_name, known.model_version)
             if servable.signature is not signature:
                 return None
         except ServingError:
             return None
-        inputs: dict[str, Array] = {}
-        for name, shape, dtype, place in places:
-            inputs[name] = np.ndarray(shape, dtype, data, at + place)
+        inputs: dict[str, Array] = {name: np.ndarray(shape, dtype, data, at + position) for name, shape, dtype, position in tensors}
         if head is not data:
-            self._leads.put(len(data), at + places[0].at)
+            self._leads.put(len(data), at + tensors[0].position)
         request = InferRequest(
-            like.model_name, inputs, like.output_names, signature, like.model_version, request_id, like.rows, deadline_ns,
-            like.parameters, self._now_ns(), len(data), like.via, servable=servable,
+            known.model_name, inputs, known.output_names, signature, known.model_version, request_id, known.rows, deadline_ns,
+            known.parameters, self._now_ns(), len(data), known.via, servable=servable,
         )  # fmt: skip
         return DecodedRequest(request, *meaning)
 
     def learn(self, data: Raw, decoded: DecodedRequest) -> None:
-        """Keeps what `data`, decoded in full, was found to mean, if that can be kept."""
-        layout = _layout(data)
-        if layout is None:
-            return
-        begin, at, raws = layout
+        """Keeps the meaning of `data`, which was decoded in full, if it has the common form."""
         request = decoded.request
-        text = bytes(data[at : raws[0][0]])
-        if len(raws) != len(request.inputs) or begin + len(text) > _LONGEST or b"shared_memory" in text:
+        arrays = list(request.inputs.values())
+        # Strings are no plain elements, and bytes are booleans only once they were checked.
+        if not arrays or any(array.dtype in (np.object_, np.bool_) for array in arrays):
             return
-        places = tuple(_places(at, raws, request.inputs.items()))
-        if len(places) != len(raws):
+        before = [encoded_varint(_RAW) + encoded_varint(array.nbytes) for array in arrays]
+        head_bytes = len(data) - sum(map(len, before)) - sum([array.nbytes for array in arrays])
+        if not 0 < head_bytes <= _HEAD_BYTES:
             return
-        between = tuple((end - at, bytes(data[end:begins])) for (_, end), (begins, _) in pairwise(raws))
+        head = bytes(data[:head_bytes])
+        try:
+            message = pb.ModelInferRequest.FromString(head)
+        except DecodeError:
+            return
+        name = pb.ModelInferRequest(model_name=message.model_name, model_version=message.model_version).SerializeToString()
+        named = name + pb.ModelInferRequest(id=message.id).SerializeToString()
+        text = head[len(named) :] + before[0]
+        texts = (message.model_name, message.model_version, message.id)
+        if len(text) > KEY_BYTES or b"shared_memory" in text or any(len(each.encode()) >= _ONE_BYTE for each in texts):
+            return
+        # Serialisers write the fields in this order, each once.
+        if message.parameters or message.SerializeToString() != head or not head.startswith(named):
+            return
+        sizes = [len(separator) + array.nbytes for separator, array in zip(before, arrays, strict=True)]
+        positions = [position - len(named) for position in accumulate(sizes, initial=head_bytes)]
+        at, between = len(named), tuple(zip(positions[:-1], before, strict=True))
+        if any(data[at + position : at + position + len(separator)] != separator for position, separator in between):
+            return
+        tensors = tuple(
+            _Tensor(key, array.shape, array.dtype, position + len(separator))
+            for (key, array), (position, separator) in zip(request.inputs.items(), between, strict=True)
+        )
         # The tensors would keep this whole message in memory.
-        like = InferRequest(
+        bare = InferRequest(
             model_name=request.model_name,
             model_version=request.model_version,
             inputs={},
@@ -151,34 +167,4 @@ class RequestTemplates:
             signature=request.signature,
             via=request.via,
         )
-        template = _Template(text, between, places, like, decoded[1:], request.signature)
-        self._kept.put((bytes(data[:begin]), len(data) - at), template)
-
-
-def _layout(data: Raw) -> tuple[int, int, list[tuple[int, int]]] | None:
-    """Where the id begins, where what follows it begins, and from where to where each raw content lies; None: not the common form."""
-    walk, begin, at, raws, last = WireWalk(data), 0, 0, list[tuple[int, int]](), 0
-    try:
-        for count, (tag, _, value, end) in enumerate(walk.fields(0, len(data))):
-            if count >= _MOST_FIELDS or tag < last or tag not in (_NAME, _VERSION, _ID, _INPUT, _OUTPUT, _RAW):
-                return None
-            if tag <= _ID:
-                # Once each, and behind a length of one byte, as `decode` reads them.
-                if tag == last or end - value >= _ONE_BYTE or value - (begin if tag < _ID else at) != 2:
-                    return None
-                at = end
-                begin = end if tag < _ID else begin
-            elif tag == _RAW:
-                raws.append((value, end))
-            last = tag
-    except InvalidRequest:
-        return None
-    return (begin, at, raws) if raws and begin else None
-
-
-def _places(at: int, raws: list[tuple[int, int]], inputs: Iterable[tuple[str, Array]]) -> Iterable[_Place]:
-    """The places of those `inputs` whose elements are their raw contents as they are."""
-    for (name, array), (begin, end) in zip(inputs, raws, strict=True):
-        # Strings are no plain elements, and bytes are booleans only once they were looked at.
-        if array.dtype not in (np.object_, np.bool_) and array.nbytes == end - begin:
-            yield _Place(name, array.shape, array.dtype, begin - at)
+        self._kept.put((name, len(data) - at), _Template(text, between[1:], tensors, bare, decoded[1:], request.signature))
