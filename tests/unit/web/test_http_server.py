@@ -430,6 +430,10 @@ def test_documentation_describes_every_route():
         assert [p["name"] for p in infer["parameters"]] == ["model", "version"]
         assert "inputs" in infer["requestBody"]["content"]["application/json"]["schema"]["properties"]
         assert {"/v2", "/v2/health/live", "/v2/repository/index", "/metrics"} <= paths.keys()
+        for path in [path for path in paths if path.startswith("/v1/") and not path.endswith("ml_predict")]:
+            for method, operation in paths[path].items():
+                assert "schema" in operation["responses"]["200"]["content"]["application/json"]
+                assert (method == "post") == ("requestBody" in operation), f"{method} {path}"
         page = await client.get("/docs")
         assert "text/html" in page.headers["content-type"]
         assert "openapi.json" in page.text

@@ -1,10 +1,13 @@
 """Large infer requests in JSON, parsed in short steps.
 
-A JSON parser holds the interpreter from the first byte to the last, also in a thread: 60 MB of numbers would stop the event loop for a
-third of a second, and stand in memory as Python objects of four times that. So the numbers of each long `"data"` array are cut out first,
-and made an array some thousand at a time, with a chance for the loop in between; the rest is parsed as usual.
+A JSON parser holds the interpreter from the first byte to the last, also in a thread: 60 MB of numbers stop the event loop for 0.6 to
+0.9 s, and take four times their size as Python objects. So the numbers of each long `"data"` array are cut out first, and made an array
+some thousand at a time; the rest is parsed as usual. The longest stop is then 0.1 s at 60 MB, and 0.02 s instead of 0.1 at 8 MB.
 
-Whatever this shortcut does not understand it leaves alone: then the ordinary parser reads the whole and says what is wrong.
+This also takes half to three quarters of the time of orjson with numpy, and as long as msgspec with a declared type, which holds the
+interpreter like orjson. ADR 75 has the figures.
+
+A text that this module does not understand is left to the ordinary parser, which reads all of it and finds the error.
 """
 
 import re

@@ -1,4 +1,8 @@
-"""Adlik's REST routes, and the models of its bodies, which the codecs read and print."""
+"""Adlik's REST routes, and the models of its bodies.
+
+The models document the bodies. The codecs read and check them, for the reasons in `protocols.tfs.routes`, and because proto3 JSON allows
+several names and forms of a field, which a declared model does not.
+"""
 
 from typing import Any
 
