@@ -7,6 +7,7 @@ import pytest
 
 from stoker.compiler.errors import OptionError, PassError, ShapeError, Unsupported, UnsupportedOperators
 from stoker.compiler.passes import NodePass, Pass, PassManager, get_pass, register, registry
+from stoker.compiler.passes.registry import model_pass, node_pass, pass_class
 from tests.fakes.graphs import as_ir, assert_same_results, op_types, parse
 
 MODEL = "g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }"
@@ -121,6 +122,43 @@ def test_failing_node_pass_names_node_operator_and_tensor() -> None:
     model.graph.node[0].name = "first"
     with pytest.raises(PassError, match=r"pass 'tripping': node 'first' \(Identity, making 'a'\): KeyError: 'missing'"):
         PassManager([Tripping()]).run(model)
+
+
+def test_function_becomes_a_pass_for_the_nodes_of_its_operators() -> None:
+    visited = []
+
+    @node_pass("Relu")
+    def visit_relus(node: ir.Node) -> bool:
+        """Visits Relu nodes.
+
+        Changes nothing.
+        """
+        visited.append(node.op_type)
+        return False
+
+    PassManager(["visit_relus"]).run(parse(MODEL))
+    assert visited == ["Relu"]
+    assert pass_class("visit_relus").description() == "Visits Relu nodes."
+
+
+def test_failing_function_names_its_pass_and_the_node() -> None:
+    @node_pass()
+    def stumbling(node: ir.Node) -> bool:
+        return bool(node.attributes["missing"])
+
+    with pytest.raises(PassError, match=r"pass 'stumbling': node .*Identity.*KeyError: 'missing'"):
+        PassManager(["stumbling"]).run(parse(MODEL))
+
+
+def test_function_of_a_whole_model_becomes_a_pass_with_its_order() -> None:
+    @model_pass(before=("b",))
+    def whole(model: ir.Model) -> bool:
+        model.graph.name = "seen"
+        return True
+
+    manager = PassManager([make("b"), "whole"])
+    assert names(manager) == ["whole", "b"]
+    assert manager.run(parse(MODEL)).graph.name == "seen"
 
 
 def test_refusal_that_begins_with_the_passs_name_has_it_once() -> None:

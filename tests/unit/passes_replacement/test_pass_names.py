@@ -45,3 +45,8 @@ def test_every_pass_of_poprt_exists_and_has_a_description(name: str) -> None:
 
 def test_no_name_is_listed_twice() -> None:
     assert len(set(POPRT_PASSES)) == len(POPRT_PASSES) == 104
+
+
+def test_no_other_pass_is_built_in() -> None:
+    built_in = [name for name in get_all_pass_names() if pass_class(name).__module__.startswith("stoker.compiler.passes.")]
+    assert built_in == sorted(POPRT_PASSES)

@@ -9,8 +9,8 @@ computes in FLOAT and says each rounding: a Cast to FLOAT16 and one back. Of a F
 
 What is modelled: one rounding, to nearest even, where an operator writes its FLOAT16 result. Sums inside an operator are accumulated in
 FLOAT, also where `partials_type` is half; that option changes memory and time only. Inside Softmax, normalisations and the like nothing is
-rounded. Operators that only move or choose elements (`moving.MOVING`) need no rounding. What is stored in eight bits is lowered
-by `float8`. Weights are stored in the width of the device and widened when the graph is loaded.
+rounded. Operators that only move or choose elements (`MOVING`) need no rounding. What is stored in eight bits is lowered by
+`lower_float8`. Weights are stored in the width of the device and widened when the graph is loaded.
 
 Eight-bit floats in the lowered graph. Converted models have QuantizeLinear and DequantizeLinear there
 (`stoker.compiler.precision.representation`). Two things are changed:

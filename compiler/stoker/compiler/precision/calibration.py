@@ -88,7 +88,7 @@ def kld(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
     return float(np.sum(share * np.log(share / spread)))
 
 
-#: By PopRT's names. `gptq` is no loss of a tensor by itself; it is in `gptq.py`.
+#: By PopRT's names. `gptq` is no loss of a tensor by itself; it is in `float8_plan.py`.
 LOSSES: Mapping[str, Loss] = {"mse": mse, "mae": mae, "snr": noise_to_signal, "kld": kld, "cos_dist": cosine_distance}
 
 

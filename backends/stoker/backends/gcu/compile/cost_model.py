@@ -4,7 +4,7 @@ Every cluster computes whole samples, one after the other: the published tables 
 six clusters, so nothing that a larger batch could share (launches, weights) is seen to be shared within a cluster, and the model does not
 promise it. A run of `batch` samples on `c` clusters takes as long as the busiest cluster, `ceil(batch / c)` samples.
 
-A kernel (`kernels.py`) takes its launch and the longer of two times: its floating-point operations at the cluster's part of the peak rate
+A kernel (`Kernel`) takes its launch and the longer of two times: its floating-point operations at the cluster's part of the peak rate
 of the type it computes in, and its bytes at the cluster's part of the HBM bandwidth.
 
 Constants of the cost model, each with its source. *Published* figures of the card stand in `stoker.backends.gcu.hardware`. *Fitted* ones

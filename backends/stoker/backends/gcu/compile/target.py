@@ -158,7 +158,7 @@ def build(
         input_shapes: Whole shapes, batch included, of inputs with variable dimensions.
         outputs: Those wanted; empty for all.
         build_flag: `fp32`, `fp16`, `mixed`, or the vendor's names of these.
-        resource_mode: See `resources`.
+        resource_mode: See `clusters_of`.
 
     Raises:
         CompileError: the file cannot be read, an option is wrong, or the model exceeds a limit of the device.

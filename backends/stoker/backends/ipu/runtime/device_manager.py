@@ -72,7 +72,7 @@ class DeviceManager:
     """Attaches devices of one simulated system. Any thread may use it."""
 
     def __init__(self, system: SimulatedSystem | None = None) -> None:
-        """Manages `system`; by default that of this process (`simulated_system.py` says what it is)."""
+        """Manages `system`; by default that of this process (see `SimulatedSystem`)."""
         self.system = system or process_system()
 
     def get_num_devices(self) -> int:
