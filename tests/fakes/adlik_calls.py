@@ -19,6 +19,7 @@ from stoker.server.net.listeners import Frontend
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.status import adlik_status
 from stoker.server.web.http_server import http_server
@@ -99,9 +100,9 @@ def run(
     @asynccontextmanager
     async def served() -> AsyncIterator[Caller]:
         service = AdlikService(engine, bounds, settings or AdlikSettings())
-        fronts: list[Frontend] = [grpc_server(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())]
+        fronts: list[Frontend] = [grpc_server(Services(engine, bounds, adlik=service), "127.0.0.1", 0, settings=transport_settings())]
         if http:
-            fronts.append(http_server(engine, bounds, "127.0.0.1", 0, adlik=service))
+            fronts.append(http_server(Services(engine, bounds, adlik=service), "127.0.0.1", 0))
         ports = [await front.start() for front in fronts]
         try:
             async with (

@@ -5,11 +5,8 @@ from collections.abc import Iterator
 from fastapi import FastAPI
 
 from stoker.server.core.limits import Limits
-from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.settings import AdlikSettings
-from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.services import Services
 from stoker.server.web.app import WebApp
 from tests.fakes.fake_engine import FakeEngine
 
@@ -20,14 +17,7 @@ UNDOCUMENTED = ("/openapi.json", "/docs", "/", "/models/")
 def rest_app(engine: FakeEngine) -> FastAPI:
     """The FastAPI application of a port with default settings."""
     limits = Limits()
-    app = WebApp(
-        engine,
-        limits,
-        HttpInfer(engine, limits),
-        adlik=AdlikService(engine, limits, AdlikSettings()),
-        extensions=Extensions(limits),
-        tfs=TfsService(engine, limits),
-    )
+    app = WebApp(Services(engine, limits), HttpInfer(engine, limits))
     built: FastAPI = app.build_rest_app()
     return built
 

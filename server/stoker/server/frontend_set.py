@@ -12,6 +12,7 @@ from stoker.server.observability.logs import Logs
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.services import Services
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.rpc.restricted import Restrictions
 from stoker.server.server_config import ServerConfig
@@ -50,6 +51,7 @@ class Frontends:
             api_key=config.api_key,
             is_local=is_local_only(config),
         )
+        services = Services(engine, limits, adlik=adlik, tfs=tfs, extensions=extensions)
         tls, sockets = config.tls, config.sockets
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
@@ -59,15 +61,11 @@ class Frontends:
             ring = KeyRing("gRPC", tls.grpc, H2) if tls.grpc is not None and sockets.allow_tcp else None
             listeners = ListenOptions(ring=ring, socket_path=sockets.grpc, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
             grpc = grpc_server(
-                engine,
-                limits,
+                services,
                 config.grpc_address,
                 config.grpc_port,
                 reflection=config.grpc_reflection,
-                adlik=adlik,
-                extensions=extensions,
                 settings=config.grpc,
-                tfs=tfs,
                 listeners=listeners,
             )
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port", listeners)
@@ -77,14 +75,10 @@ class Frontends:
 
             listeners = ListenOptions(ring=http_ring, socket_path=sockets.http, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
             http = http_server(
-                engine,
-                limits,
+                services,
                 config.http_address,
                 config.http_port,
                 metrics=config.metrics_on_http,
-                adlik=adlik,
-                extensions=extensions,
-                tfs=tfs,
                 listeners=listeners,
                 cors=config.cors,
                 grpc=_grpc_address(endpoints.get("grpc"), has_reflection=config.grpc_reflection),

@@ -20,12 +20,9 @@ from stoker.server.core.request import InferRequest
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.http1.port import HttpPort
-from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
-from stoker.server.protocols.settings import AdlikSettings
-from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.services import Services
 from stoker.server.web.app import WebApp
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 from tests.fakes.http_reads import arrive
@@ -56,10 +53,9 @@ class Peer:
 
 @asynccontextmanager
 async def served(engine: FakeEngine, limits: Limits) -> AsyncIterator[Peer]:
-    extensions = Extensions(limits)
-    infer = HttpInfer(engine, limits, extensions)
-    adlik, tfs = AdlikService(engine, limits, AdlikSettings()), TfsService(engine, limits)
-    app = WebApp(engine, limits, infer, adlik=adlik, extensions=extensions, tfs=tfs)
+    services = Services(engine, limits)
+    infer = HttpInfer(engine, limits, services.extensions)
+    app = WebApp(services, infer)
     listener = HttpListener(app, limits, "127.0.0.1", 0, direct=InferRoutes(infer))
     port = await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -14,6 +14,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import grpc_server
 from stoker.server.net.listeners import MAX_PATH_BYTES, ListenOptions, PortInUse, UnixSocket
 from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.services import Services
 from stoker.server.web.http_server import http_server
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -99,7 +100,7 @@ def test_http_is_served_on_port_and_socket(tmp_path):
     path = tmp_path / "http.sock"
 
     async def main() -> None:
-        served = http_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(socket_path=path))
+        served = http_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, listeners=ListenOptions(socket_path=path))
         port = await served.start()
         for uds, address in ((None, f"http://127.0.0.1:{port}"), (str(path), "http://stoker")):
             async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address) as client:
@@ -116,7 +117,7 @@ def test_grpc_is_served_on_port_and_socket(tmp_path):
 
     async def main() -> None:
         options = ListenOptions(socket_path=path, socket_mode=0o620)
-        served = grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
+        served = grpc_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, settings=settings(), listeners=options)
         port = await served.start()
         assert stat.S_IMODE(path.stat().st_mode) == 0o620
         for target in (f"127.0.0.1:{port}", f"unix:{path}"):
@@ -134,10 +135,10 @@ def test_socket_without_tcp_opens_no_port(tmp_path):
 
     async def main() -> None:
         options = ListenOptions(socket_path=path, has_port=False)
-        served = grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
+        served = grpc_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, settings=settings(), listeners=options)
         assert await served.start() == 0
         with pytest.raises(PortInUse, match="in use"):
-            await grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options).start()
+            await grpc_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, settings=settings(), listeners=options).start()
         await served.stop(1)
 
     asyncio.run(main())

@@ -13,6 +13,7 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
+from stoker.server.protocols.services import Services
 from stoker.server.web.http_server import http_server
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
@@ -21,7 +22,7 @@ def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, head
     """The response to one request."""
 
     async def main() -> httpx.Response:
-        front = http_server(engine, limits or Limits(), "127.0.0.1", 0)
+        front = http_server(Services(engine, limits or Limits()), "127.0.0.1", 0)
         port = await front.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

@@ -15,6 +15,7 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions, HeaderForward, PatternError
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.methods import kserve_methods
+from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import KServeSettings
 from stoker.server.web.http_server import http_server
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -140,7 +141,7 @@ def test_headers_reach_the_model_on_every_path():
     length = {"inference-header-content-length": str(len(head))}
 
     async def main() -> None:
-        front = http_server(engine, LIMITS, "127.0.0.1", 0, extensions=extensions())
+        front = http_server(Services(engine, LIMITS, extensions=extensions()), "127.0.0.1", 0)
         port = await front.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

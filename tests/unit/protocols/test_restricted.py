@@ -16,6 +16,7 @@ from stoker.server.flags.command import read_command
 from stoker.server.grpc_server import grpc_methods
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import AdlikSettings, KServeSettings
 from stoker.server.rpc.method import Kind, Method
 from stoker.server.rpc.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
@@ -85,7 +86,7 @@ def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[Non
 
     async def main() -> None:
         extensions = Extensions(LIMITS, KServeSettings(http_restricted=keys), api_key=api_key)
-        front = http_server(of, LIMITS, "127.0.0.1", 0, extensions=extensions)
+        front = http_server(Services(of, LIMITS, extensions=extensions), "127.0.0.1", 0)
         port = await front.start()
         try:
             async with asyncio.timeout(60):
@@ -180,7 +181,7 @@ def rpcs(keys: dict[Category, Key], api_key: str | None = None) -> Any:
     of = engine()
     adlik = AdlikService(of, LIMITS, AdlikSettings())
     extensions = Extensions(LIMITS, KServeSettings(grpc_restricted=keys), api_key=api_key)
-    return grpc_methods(of, LIMITS, adlik=adlik, extensions=extensions, reflection=True)
+    return grpc_methods(Services(of, LIMITS, adlik=adlik, extensions=extensions), reflection=True)
 
 
 async def run(method: Any, call: FakeCall) -> None:

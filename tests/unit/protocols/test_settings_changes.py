@@ -15,6 +15,7 @@ from stoker.server.observability.tracer import Tracer
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import KServeSettings, TraceStart
 from stoker.server.rpc.restricted import Category, Key
 from stoker.server.server_config import ServerConfig
@@ -35,7 +36,7 @@ def extensions(tmp_path: Path, *, is_local: bool = False, api_key: str | None = 
 
 async def over_http(shared: Extensions, headers: dict[str, str] | None = None) -> list[int]:
     """The status of reading log and trace settings, and of changing each."""
-    front = http_server(FakeEngine(simple()), LIMITS, "127.0.0.1", 0, extensions=shared)
+    front = http_server(Services(FakeEngine(simple()), LIMITS, extensions=shared), "127.0.0.1", 0)
     port = await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:

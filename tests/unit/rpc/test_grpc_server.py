@@ -20,8 +20,7 @@ from stoker.server.core.request import InferRequest
 from stoker.server.grpc_server import grpc_methods, grpc_server
 from stoker.server.net.listeners import PortInUse
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.settings import AdlikSettings
+from stoker.server.protocols.services import Services
 from stoker.server.rpc.grpcio.server import handler_of
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, echo, simple
@@ -39,7 +38,7 @@ def rpc(channel: grpc.aio.Channel, name: str) -> Callable[..., Any]:
 def run(scenario: Callable[[grpc.aio.Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: Any) -> None:
     @asynccontextmanager
     async def served() -> AsyncIterator[grpc.aio.Channel]:
-        front = grpc_server(engine, limits or Limits(), "127.0.0.1", 0, settings=settings(), **options)
+        front = grpc_server(Services(engine, limits or Limits()), "127.0.0.1", 0, settings=settings(), **options)
         port = await front.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -309,10 +308,10 @@ def test_reflection_is_served_only_if_enabled(on: bool):
 
 def test_occupied_port_is_named():
     async def main() -> None:
-        first = grpc_server(FakeEngine(), Limits(), "127.0.0.1", 0, settings=settings())
+        first = grpc_server(Services(FakeEngine(), Limits()), "127.0.0.1", 0, settings=settings())
         port = await first.start()
         with pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is in use"):
-            await grpc_server(FakeEngine(), Limits(), "127.0.0.1", port, settings=settings()).start()
+            await grpc_server(Services(FakeEngine(), Limits()), "127.0.0.1", port, settings=settings()).start()
         await first.stop(0)
 
     asyncio.run(main())
@@ -329,7 +328,7 @@ def test_stop_drains_calls():
             await go.wait()
 
         fake.before = wait
-        front = grpc_server(engine, Limits(), "127.0.0.1", 0, settings=settings())
+        front = grpc_server(Services(engine, Limits()), "127.0.0.1", 0, settings=settings())
         port = await front.start()
         async with asyncio.timeout(20), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = rpc(channel, "ModelInfer")(infer_request())
@@ -362,7 +361,7 @@ class FakeContext:
 
 def test_refused_request_is_freed_without_a_garbage_collection():
     engine, path = FakeEngine(simple()), f"/{SERVICE.full_name}/ModelInfer"
-    methods = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()))
+    methods = grpc_methods(Services(engine, Limits()))
     handler = handler_of(methods[path], engine)
     message = infer_request(id="7")
     message.inputs[0].name = "NONE"

@@ -10,8 +10,7 @@ import pytest
 from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import grpc_methods
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.settings import AdlikSettings
+from stoker.server.protocols.services import Services
 from stoker.server.rpc.method import Kind
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.fake_rpc import FakeCall
@@ -19,7 +18,7 @@ from tests.fakes.fake_rpc import FakeCall
 
 def test_every_method_of_the_services_exists_with_its_kind():
     engine = FakeEngine(simple())
-    table = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()))
+    table = grpc_methods(Services(engine, Limits()))
     for descriptor in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
         method = table[f"/inference.GRPCInferenceService/{descriptor.name}"]
         assert method.kind.is_client_streaming == descriptor.client_streaming
@@ -29,7 +28,7 @@ def test_every_method_of_the_services_exists_with_its_kind():
 
 def test_method_needs_no_transport():
     engine = FakeEngine(simple())
-    table = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()), reflection=True)
+    table = grpc_methods(Services(engine, Limits()), reflection=True)
     live = table["/inference.GRPCInferenceService/ServerLive"]
     start: Any = live.start
 

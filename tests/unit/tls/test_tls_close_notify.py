@@ -11,6 +11,7 @@ from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.alerts import wait_closed
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
+from stoker.server.protocols.services import Services
 from stoker.server.web.http_server import http_server
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -27,7 +28,7 @@ def test_clients_without_close_notify_do_not_delay_a_stop(kind, server_pair, aut
     async def main() -> None:
         ring = KeyRing(kind, PemFiles(cert=server_pair.cert, key=server_pair.key), H2 if kind == "grpc" else HTTP_1)
         front = grpc_server if kind == "grpc" else http_server
-        served = front(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
+        served = front(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
         port = await served.start()
         greeting = PREFACE if kind == "grpc" else b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
         client = await asyncio.to_thread(silent_client, port, authority.cert, ring.protocol, greeting)

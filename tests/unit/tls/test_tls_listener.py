@@ -15,6 +15,7 @@ from stoker.server.grpc_server import grpc_server
 from stoker.server.net.listeners import Listeners, ListenOptions
 from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
+from stoker.server.protocols.services import Services
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple
 
@@ -186,7 +187,7 @@ def test_client_without_a_certificate_is_rejected_by_mutual_tls(run, authority: 
 def test_alpn_selects_h2_on_the_grpc_port(offered, is_served, server_pair, authority: Authority):
     async def main() -> None:
         ring = KeyRing("gRPC", PemFiles(cert=server_pair.cert, key=server_pair.key), H2)
-        served = grpc_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
+        served = grpc_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
         port = await served.start()
         context = trusting(authority)
         if offered:

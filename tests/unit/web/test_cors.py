@@ -10,6 +10,7 @@ import pytest
 
 from stoker.server.core.limits import Limits
 from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import KServeSettings
 from stoker.server.rpc.restricted import Category, Key
 from stoker.server.web.http_server import http_server
@@ -27,7 +28,7 @@ def run(scenario: Scenario, *origins: str, settings: KServeSettings | None = Non
     async def main() -> None:
         extensions = None if settings is None else Extensions(Limits(), settings)
         cors = CorsSettings(frozenset(origins))
-        served = http_server(FakeEngine(simple()), Limits(), "127.0.0.1", 0, cors=cors, extensions=extensions)
+        served = http_server(Services(FakeEngine(simple()), Limits(), extensions=extensions), "127.0.0.1", 0, cors=cors)
         port = await served.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

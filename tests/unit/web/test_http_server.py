@@ -22,6 +22,7 @@ from stoker.backends.api.errors import ModelLoadError, Overloaded, QueueTimeout,
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.protocols.services import Services
 from stoker.server.web.http_server import http_server, metrics_server
 from stoker.server.web.settings import HttpFront
 from tests.fakes.fake_engine import FakeEngine, echo, simple
@@ -39,7 +40,7 @@ def http_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @asynccontextmanager
 async def front(engine: FakeEngine, limits: Limits | None = None, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    served = http_server(engine, limits or Limits(), "127.0.0.1", 0, front=FRONT, **options)
+    served = http_server(Services(engine, limits or Limits()), "127.0.0.1", 0, front=FRONT, **options)
     port = await served.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}) as client:

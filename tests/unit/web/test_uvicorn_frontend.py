@@ -15,6 +15,7 @@ from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
 from stoker.server.net.listeners import Frontend, ListenOptions, PortInUse
+from stoker.server.protocols.services import Services
 from stoker.server.server_config import ServerConfig
 from stoker.server.web.http_server import http_server, metrics_server
 from stoker.server.web.settings import HttpFront
@@ -27,7 +28,7 @@ INFER = {"inputs": [{"name": name, "datatype": "INT32", "shape": [1, 16], "data"
 
 
 def front(port: int = 0, **options: Any) -> Frontend:
-    return http_server(FakeEngine(simple()), Limits(), "127.0.0.1", port, front=HttpFront.UVICORN, **options)
+    return http_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", port, front=HttpFront.UVICORN, **options)
 
 
 @LOOPS
@@ -113,7 +114,7 @@ def test_requests_end_within_the_grace_time_or_are_cancelled(grace_s: float):
 
 def test_head_above_the_limits_is_refused():
     async def main() -> None:
-        served = http_server(FakeEngine(), Limits(header_bytes=1000, url_bytes=1000), "127.0.0.1", 0, front=HttpFront.UVICORN)
+        served = http_server(Services(FakeEngine(), Limits(header_bytes=1000, url_bytes=1000)), "127.0.0.1", 0, front=HttpFront.UVICORN)
         reader, writer = await asyncio.open_connection("127.0.0.1", await served.start())
         writer.write(b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 3000)
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")

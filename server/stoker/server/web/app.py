@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.core.limits import Limits
-from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.asgi import CLIENT_GONE
-from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.exchange import (
     INTERNAL_TEXT,
     ClientGone,
@@ -25,9 +22,8 @@ from stoker.server.protocols.exchange import (
     header_of,
     send_response,
 )
-from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.services import Services
 from stoker.server.rpc.restricted import Category, Restrictions, category_below_v1
 from stoker.server.web.plain import PlainRoute, plain_routes
 from stoker.server.web.settings import GrpcAddress
@@ -47,37 +43,26 @@ class WebApp:
 
     def __init__(
         self,
-        engine: Engine,
-        limits: Limits,
+        services: Services,
         infer: HttpInfer,
         *,
-        adlik: AdlikService,
-        extensions: Extensions,
-        tfs: TfsService,
         metrics: bool = True,
         grpc: GrpcAddress | None = None,
     ) -> None:
         """The application of one port.
 
         Args:
-            engine: Runs the requests.
-            limits: Bounds on what clients send.
+            services: The protocols.
             infer: Decodes, runs and encodes KServe v2's inference requests.
-            adlik: Adlik's services.
-            extensions: KServe v2's extensions.
-            tfs: TensorFlow Serving's services.
             metrics: Whether /metrics is served here too.
             grpc: The gRPC port that models' pages show calls for; None: there is none.
         """
-        self._restrictions = extensions.http_restrictions
-        self._v1 = HttpV1(engine, limits, adlik, tfs)
-        serving_path = tfs.settings.metrics_path
-        self._plain = plain_routes(engine, metrics=metrics, serving_path=serving_path)
-
-        self._engine = engine
-        self._limits = limits
+        engine, limits = services.engine, services.limits
+        self._services = services
+        self._restrictions = services.extensions.http_restrictions
+        self._v1 = HttpV1(engine, limits, services.adlik, services.tfs)
+        self._plain = plain_routes(engine, metrics=metrics, serving_path=services.tfs.settings.metrics_path)
         self._infer = infer
-        self._extensions = extensions
         self._grpc = grpc
         self._rest = DeferredApp(self.build_rest_app)
 
@@ -89,8 +74,8 @@ class WebApp:
         # The documentation belongs to no category of restricted APIs: only an API key guards it.
         categories: dict[str, tuple[Category | None, ...]] = dict.fromkeys(("/", "/docs", "/openapi.json"), (None,))
         categories.update({path: (route.category,) for path, route in self._plain.items()})
-        context = RouteContext(self._engine, self._limits, self._restrictions, categories)
-        return rest_app(context, self._extensions, self._infer, self._respond_below_v1, self._plain, self._grpc)
+        context = RouteContext(self._services.engine, self._services.limits, self._restrictions, categories)
+        return rest_app(context, self._services.extensions, self._infer, self._respond_below_v1, self._plain, self._grpc)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

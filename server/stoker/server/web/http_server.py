@@ -8,12 +8,10 @@ from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions
-from stoker.server.protocols.adlik.service import AdlikService
-from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
-from stoker.server.protocols.settings import METRICS_PATH, AdlikSettings
-from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.services import Services
+from stoker.server.protocols.settings import METRICS_PATH
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Restrictions
 from stoker.server.web.app import MetricsApp, WebApp
 from stoker.server.web.cors import CorsApp, CorsRoutes
@@ -22,15 +20,11 @@ from stoker.server.web.settings import CorsSettings, GrpcAddress, HttpFront
 
 
 def http_server(
-    engine: Engine,
-    limits: Limits,
+    services: Services,
     address: str,
     port: int,
     *,
     metrics: bool = True,
-    adlik: AdlikService | None = None,
-    extensions: Extensions | None = None,
-    tfs: TfsService | None = None,
     listeners: ListenOptions = PLAIN_LISTENER,
     cors: CorsSettings | None = None,
     grpc: GrpcAddress | None = None,
@@ -41,32 +35,26 @@ def http_server(
     It listens on `address:port` (port 0: any free one) once started, and wherever `listeners` says.
 
     Args:
-        engine: Runs the requests.
-        limits: Bounds on what clients send.
+        services: The protocols.
         address: Where to listen.
         port: Where to listen.
         metrics: Whether /metrics is served here too.
-        adlik: Adlik's services; None: with their default settings.
-        extensions: KServe v2's extensions; None: with their default settings.
-        tfs: TensorFlow Serving's services; None: with their default settings.
         listeners: What else it has: encryption, a Unix-domain socket.
         cors: The web pages whose scripts may read responses; None: none.
         grpc: The gRPC port, which models' pages show calls for; None: there is none.
         front: The server that hosts the application.
     """
-    extensions = extensions or Extensions(limits)
-    adlik, tfs = adlik or AdlikService(engine, limits, AdlikSettings()), tfs or TfsService(engine, limits)
-    infer = HttpInfer(engine, limits, extensions)
-    app: Any = WebApp(engine, limits, infer, adlik=adlik, extensions=extensions, tfs=tfs, metrics=metrics, grpc=grpc)
-    direct: DirectRoutes = InferRoutes(infer, extensions.http_restrictions)
+    infer = HttpInfer(services.engine, services.limits, services.extensions)
+    app: Any = WebApp(services, infer, metrics=metrics, grpc=grpc)
+    direct: DirectRoutes = InferRoutes(infer, services.extensions.http_restrictions)
     if cors is not None and cors.origins:
         app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
-    serving_path = tfs.settings.metrics_path
+    serving_path = services.tfs.settings.metrics_path
 
     def is_reserved(path: str) -> bool:
         return is_reserved_path(path) or path == serving_path
 
-    return _hosted(front, app, limits, address, port, listeners, is_reserved, direct)
+    return _hosted(front, app, services.limits, address, port, listeners, is_reserved, direct)
 
 
 def metrics_server(
