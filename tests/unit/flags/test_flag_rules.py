@@ -1,10 +1,14 @@
 """Flags that are given in several pieces."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from stoker.server.core.flag import FlagError
 from stoker.server.core.limits import Limits
 from stoker.server.flags.serving import ServingFlags, TuningMode, backend_settings, limits
+from stoker.server.flags.table import flags
 
 
 def test_backend_settings_are_grouped_by_backend() -> None:
@@ -42,3 +46,9 @@ def test_tuning_off_is_also_a_setting_of_the_onnx_backend() -> None:
 
 def test_limit_may_be_set_by_its_older_name() -> None:
     assert limits(["grpc_unread_bytes=5"], None) == limits(["grpc-unflushed-bytes=5"], None) == Limits(grpc_unflushed_bytes=5)
+
+
+def test_every_flag_of_the_help_is_named_on_a_page() -> None:
+    pages = "\n".join(page.read_text() for page in (Path(__file__).resolve().parents[3] / "docs").glob("*.md"))
+    named = {name.replace("_", "-") for name in re.findall(r"--([a-z][a-z0-9_-]*[a-z0-9])", pages)}
+    assert {name for name, each in flags().items() if not each.flag.hidden} <= named
