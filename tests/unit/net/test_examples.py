@@ -15,7 +15,7 @@ NAMES = {
     "HALF_CLOSED_REMOTE": "HC_REMOTE",
     "IGNORED": "ignored",
     "MALFORMED": "malformed",
-    "STREAM_ERROR": "stream error",
+    "STREAM_ERROR": "reset",
     "NEVER_OPENED": "never opened",
     "LONG_CLOSED": "long closed",
     "MISUSE": "-",
