@@ -87,7 +87,7 @@ class FakeAdlik:
     def reset(self) -> None:
         self.requests: list[predict_pb2.PredictRequest] = []
         self.paths: list[str] = []
-        self.answer: Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse] = echo
+        self.response: Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse] = echo
         self.failures: deque[tuple[grpc.StatusCode, int, str]] = deque()
         self.tensorflows_metadata: tuple[int, dict[str, object]] | None = None
         self.hold.set()
@@ -114,7 +114,7 @@ class FakeAdlik:
                 context.add_callback(self.cancelled.set)
                 self.arrived.set()
                 self.hold.wait()
-            return self.answer(request)
+            return self.response(request)
 
         def get_model_meta(request, context):
             self._fail(context)
@@ -162,7 +162,7 @@ def _http_handler(fake: FakeAdlik) -> type[BaseHTTPRequestHandler]:
                 _, status, text = fake.failures.popleft()
                 self._reply(status, json.dumps({"error": text}))
             else:
-                self._reply(200, json_format.MessageToJson(fake.answer(request), preserving_proto_field_name=True))
+                self._reply(200, json_format.MessageToJson(fake.response(request), preserving_proto_field_name=True))
 
         def _reply(self, status: int, text: str) -> None:
             self.send_response(status)

@@ -40,7 +40,7 @@ class FakeModel:
     labels: dict[str, list[str]] = field(default_factory=dict)
     version_labels: dict[str, int] = field(default_factory=dict)
     before: Callable[[InferRequest], Awaitable[None]] | None = None
-    answers: int = 1
+    responses: int = 1
 
 
 def signature(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int = 8) -> ModelSignature:
@@ -228,7 +228,7 @@ class FakeEngine:
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         response = await self.infer(request)
-        for _ in range(self.models[request.model_name].answers):
+        for _ in range(self.models[request.model_name].responses):
             yield response
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:

@@ -112,11 +112,11 @@ class _GrpcHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         method = details.method.rsplit("/", 1)[1]
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream, pb.ModelInferRequest.FromString, _bytes)
-        request, answer = _ANSWERS[method]
+        request, response = _ANSWERS[method]
 
         def handle(message, context):
             self._enter(method, context, self._fake.calls, self._fake.failures)
-            return answer(self._fake, message)
+            return response(self._fake, message)
 
         return grpc.unary_unary_rpc_method_handler(handle, request.FromString, _bytes)
 
@@ -227,7 +227,7 @@ def _handler_for(fake: FakeKserve) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             """Silent."""
 
-        def answer(self) -> None:
+        def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             failures = fake.failures
             fake.calls.append(f"{self.command} {self.path}")
@@ -246,6 +246,6 @@ def _handler_for(fake: FakeKserve) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = answer  # noqa: N815
+        do_GET = do_POST = respond  # noqa: N815
 
     return Handler

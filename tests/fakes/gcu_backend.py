@@ -82,7 +82,7 @@ class CardBench:
             self.unload(instance)
 
 
-def answer(instance: Instance, x: Array, name: str = "y") -> Array:
+def output_of(instance: Instance, x: Array, name: str = "y") -> Array:
     """The output `name` for `x`."""
     return np.asarray(instance.execute({"x": x}, [name])[name])
 

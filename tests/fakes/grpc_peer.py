@@ -87,7 +87,7 @@ class GrpcPeer:
             self.connection.local_settings = h2.settings.Settings(
                 client=True, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window_bytes}
             )
-        self.answers: dict[int, CallRecord] = {}
+        self.responses: dict[int, CallRecord] = {}
         self.reads = True
         self.goaway: h2.events.ConnectionTerminated | None = None
         self.pings = 0
@@ -126,7 +126,7 @@ class GrpcPeer:
         usual |= {name.replace("_", "-") if name != "method" else ":method": value for name, value in fields.items()}
         stream_id = self.connection.get_next_available_stream_id()
         self.connection.send_headers(stream_id, [*((n, v) for n, v in usual.items() if v), *metadata], end_stream=end)
-        self.answers[stream_id] = CallRecord()
+        self.responses[stream_id] = CallRecord()
         return stream_id
 
     def send(self, stream_id: int, *messages: bytes, end: bool = False, flag: int = 0) -> None:
@@ -154,9 +154,9 @@ class GrpcPeer:
 
     async def ended(self, stream_id: int) -> CallRecord:
         """The response of a stream after its end, its reset, or the loss of the connection."""
-        answer = self.answers[stream_id]
-        await self.until(lambda: answer.is_ended or answer.reset_code is not None or self.is_closed)
-        return answer
+        response = self.responses[stream_id]
+        await self.until(lambda: response.is_ended or response.reset_code is not None or self.is_closed)
+        return response
 
     async def until(self, is_so) -> None:
         """Waits until something that the server sent makes it so."""
@@ -187,21 +187,21 @@ class GrpcPeer:
         self._news.set()
 
     def _take(self, event: h2.events.Event) -> None:
-        answer = self.answers.get(getattr(event, "stream_id", 0) or 0, CallRecord())
+        response = self.responses.get(getattr(event, "stream_id", 0) or 0, CallRecord())
         if isinstance(event, h2.events.ResponseReceived):
-            answer.headers = _text_fields(event.headers)
+            response.headers = _text_fields(event.headers)
         elif isinstance(event, h2.events.TrailersReceived):
-            answer.trailers = _text_fields(event.headers)
+            response.trailers = _text_fields(event.headers)
         elif isinstance(event, h2.events.DataReceived):
-            answer.body += event.data
+            response.body += event.data
             if self.reads:
                 self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             else:
                 self._owed.append((event.stream_id, event.flow_controlled_length))
         elif isinstance(event, h2.events.StreamEnded):
-            answer.is_ended = True
+            response.is_ended = True
         elif isinstance(event, h2.events.StreamReset):
-            answer.reset_code = int(event.error_code)
+            response.reset_code = int(event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
             self.goaway = event
             # The library takes the first GOAWAY for the end, but streams that are open go on, and a second GOAWAY may follow.

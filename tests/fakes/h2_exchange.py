@@ -46,7 +46,7 @@ class Exchange:
         self.client.initiate_connection()
         self.server = ServerConnection(limits or H2Limits(), 0.0)
         self.events: list[Event] = []
-        self.answers: dict[int | None, list[h2.events.Event]] = defaultdict(list)
+        self.responses: dict[int | None, list[h2.events.Event]] = defaultdict(list)
         self.bodies: dict[int, bytearray] = defaultdict(bytearray)
         self.auto_consume = auto_consume
         self.sent_bytes = 0
@@ -74,7 +74,7 @@ class Exchange:
     def _down(self, data: bytes) -> None:
         for event in self.client.receive_data(data):
             stream_id = getattr(event, "stream_id", None)
-            self.answers[stream_id or None].append(event)
+            self.responses[stream_id or None].append(event)
             if isinstance(event, h2.events.DataReceived):
                 self.bodies[event.stream_id] += event.data
                 if self.auto_consume:
@@ -86,7 +86,7 @@ class Exchange:
 
     def seen(self, stream_id: int | None, kind: type[F]) -> list[F]:
         """The client's events of a kind."""
-        return [event for event in self.answers[stream_id] if isinstance(event, kind)]
+        return [event for event in self.responses[stream_id] if isinstance(event, kind)]
 
     def body_received(self, stream_id: int) -> bytes:
         """The body of a request as the server received it."""

@@ -72,6 +72,6 @@ class Bench:
         self.instances.clear()
 
 
-def answer(instance: Instance, x: Array, name: str = "y") -> Array:
+def output_of(instance: Instance, x: Array, name: str = "y") -> Array:
     """The output `name` for `x`."""
     return np.asarray(instance.execute({"x": x}, [name])[name])

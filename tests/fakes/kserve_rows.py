@@ -99,10 +99,10 @@ def over_http(server: ServerProcess, ask: Ask) -> Answer:
 
 def http_answer(server: ServerProcess, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Answer:
     """The response to a request; an error's body must be a JSON object with nothing but its text."""
-    status, answer = server.get(path, body, headers)
+    status, response = server.get(path, body, headers)
     if status == 200:
         return Answer(200, "")
-    said = json.loads(answer)
+    said = json.loads(response)
     assert list(said) == ["error"], said
     return Answer(status, said["error"])
 

@@ -250,6 +250,6 @@ def _short(request: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:
     ],
 )
 def test_response_that_contradicts_the_request_is_an_error(context: PredictContext, adlik: FakeAdlik, answer, text) -> None:
-    adlik.answer = answer
+    adlik.response = answer
     with pytest.raises(sdk.InvalidResponse, match=re.escape(text)):
         context.run({"x": X}, ["x"])

@@ -35,11 +35,11 @@ def test_every_call_of_a_closed_client_is_refused_as_closed(client):
 
 
 def test_client_closed_within_a_stream_ends_it_as_closed(client):
-    answers = iter(client.stream("echo", (X for _ in range(3))))
-    next(answers)
+    responses = iter(client.stream("echo", (X for _ in range(3))))
+    next(responses)
     client.close()
     with pytest.raises(sdk.ClientClosed):
-        list(answers)
+        list(responses)
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])

@@ -33,15 +33,15 @@ def test_metadata_contains_the_configuration_and_version_states():
     found.versions = (1, 4)
 
     async def scenario(caller: Caller) -> None:
-        answer = await caller.call("getModelMeta", meta("simple"))
-        assert answer.model_spec.version.value == 0
-        assert [(each.name, each.data_type, list(each.dims)) for each in answer.config.input] == [
+        response = await caller.call("getModelMeta", meta("simple"))
+        assert response.model_spec.version.value == 0
+        assert [(each.name, each.data_type, list(each.dims)) for each in response.config.input] == [
             ("INPUT0", 3, [16]),
             ("INPUT1", 3, [16]),
         ]
-        assert {version: status.ready_state for version, status in answer.version_status.items()} == {1: 1, 4: 1}
-        answer = await caller.call("getModelMeta", meta("simple", 4))
-        assert (answer.model_spec.version.value, list(answer.version_status)) == (4, [4])
+        assert {version: status.ready_state for version, status in response.version_status.items()} == {1: 1, 4: 1}
+        response = await caller.call("getModelMeta", meta("simple", 4))
+        assert (response.model_spec.version.value, list(response.version_status)) == (4, [4])
 
     run(scenario, FakeEngine(found), http=False)
 
@@ -124,9 +124,9 @@ def test_server_status_has_no_tasks_and_refuses_operations():
         assert code is Code.UNIMPLEMENTED
         assert "use predict" in text
         for method in SERVICES["ModelOperateService"].methods:
-            answer = await caller.call(method.name, operate_pb2.ModelOperateRequest(model_name="simple"))
-            assert answer.status == "ERROR"
-            assert "--allow_model_operate" in answer.error_message
+            response = await caller.call(method.name, operate_pb2.ModelOperateRequest(model_name="simple"))
+            assert response.status == "ERROR"
+            assert "--allow_model_operate" in response.error_message
 
     run(scenario, FakeEngine(simple()), http=False)
 

@@ -64,7 +64,7 @@ def test_json_request_printed_by_protobuf_equals_the_message(request_, keeps_nam
     assert plain(read) == plain(predict.read_request(request_, {}))
 
 
-def answer(datatype: DataType, values, classes=()) -> PredictionResponse:
+def response(datatype: DataType, values, classes=()) -> PredictionResponse:
     array = np.array(values, dtype=datatype.numpy)
     return PredictionResponse(
         ModelQuery("m", 3), [ResponseOutput("y", datatype, array, list(classes)), ResponseOutput("z", datatype, array[:0], [])]
@@ -74,12 +74,12 @@ def answer(datatype: DataType, values, classes=()) -> PredictionResponse:
 @pytest.mark.parametrize(
     "made",
     [
-        answer(DataType.FP32, [[1.5, np.nan]], [[BestClass(0, 0.0, ""), BestClass(7, float("-inf"), "seven")]]),
-        answer(DataType.INT64, [[1], [-1]], [[BestClass(1, float("nan"), "x")], []]),
-        answer(DataType.BYTES, [[b"a", b"\xff"]]),
-        answer(DataType.BOOL, [[True, False]]),
-        answer(DataType.BF16, [[1, 2]]),
-        answer(DataType.UINT8, np.zeros((1, 1 << 20)), [[BestClass(1, 2.0, "x")]]),
+        response(DataType.FP32, [[1.5, np.nan]], [[BestClass(0, 0.0, ""), BestClass(7, float("-inf"), "seven")]]),
+        response(DataType.INT64, [[1], [-1]], [[BestClass(1, float("nan"), "x")], []]),
+        response(DataType.BYTES, [[b"a", b"\xff"]]),
+        response(DataType.BOOL, [[True, False]]),
+        response(DataType.BF16, [[1, 2]]),
+        response(DataType.UINT8, np.zeros((1, 1 << 20)), [[BestClass(1, 2.0, "x")]]),
         PredictionResponse(ModelQuery("m"), []),
     ],
 )

@@ -93,20 +93,20 @@ class Bench:
             async with asyncio.timeout(20):
                 return await self.operations().run(verb, pb.ModelOperateRequest(**fields))
 
-        answer = asyncio.run(operate())
+        response = asyncio.run(operate())
         assert sorted(path.name for path in self.root.iterdir() if path.name.startswith(".")) == []
-        return answer
+        return response
 
     def succeeds(self, verb: str, **fields: Any) -> None:
-        answer = self.do(verb, **fields)
-        assert (answer.status, answer.error_message) == ("SUCCESS", "")
+        response = self.do(verb, **fields)
+        assert (response.status, response.error_message) == ("SUCCESS", "")
 
     def fails(self, verb: str, *texts: str, **fields: Any) -> None:
-        answer = self.do(verb, **fields)
-        assert answer.status == "ERROR"
+        response = self.do(verb, **fields)
+        assert response.status == "ERROR"
         for text in texts:
-            assert text in answer.error_message
-        assert str(self.root) not in answer.error_message
+            assert text in response.error_message
+        assert str(self.root) not in response.error_message
 
     def files(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.root)): path.read_bytes() for path in sorted(self.root.rglob("*")) if path.is_file()}
@@ -203,9 +203,9 @@ def test_version_named_by_the_policy_is_not_deleted(bench: Bench):
 
 
 def test_queries_report_states_and_no_path_of_the_host(bench: Bench):
-    answer = bench.do("queryModel")
-    assert answer.status == "SUCCESS"
-    found = answer.models["m"]
+    response = bench.do("queryModel")
+    assert response.status == "SUCCESS"
+    found = response.models["m"]
     assert found.model_path == "m"
     # The policy wants the latest only.
     assert [(v.version_no, v.state, v.path) for v in found.versions] == [(1, "OFFLINE", "m/1"), (2, "READY", "m/2")]
@@ -388,9 +388,9 @@ def test_client_wait_is_bounded_and_the_operation_continues(bench: Bench):
         operations = bench.operations(limit_s=1e-3)
         calls: tuple[tuple[str, dict[str, Any]], ...] = (("addModelVersion", {"path": "three"}), ("activateModel", {"model_version": 1}))
         for verb, fields in calls:
-            answer = await operations.run(verb, pb.ModelOperateRequest(model_name="m", **fields))
-            assert answer.status == "ERROR"
-            assert "has not ended within 0.001 s" in answer.error_message, "also for the one that waits for the first"
+            response = await operations.run(verb, pb.ModelOperateRequest(model_name="m", **fields))
+            assert response.status == "ERROR"
+            assert "has not ended within 0.001 s" in response.error_message, "also for the one that waits for the first"
         held.set()
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
@@ -406,9 +406,9 @@ def test_query_of_a_hanging_repository_is_bounded(bench: Bench, monkeypatch: pyt
     async def scenario() -> None:
         operations = bench.operations(limit_s=1e-3)
         monkeypatch.setattr(ModelRepository, "scan", lambda _: opened.wait(20))
-        answer = await operations.run("queryModel", pb.ModelOperateRequest())
+        response = await operations.run("queryModel", pb.ModelOperateRequest())
         opened.set()
-        assert "has not ended within 0.001 s" in answer.error_message
+        assert "has not ended within 0.001 s" in response.error_message
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
@@ -424,9 +424,9 @@ def test_failed_operation_leaves_nothing_and_can_be_repeated(clients: int, bench
         operations = bench.operations()
         for _ in range(3):
             asked = [operations.run("addModel", pb.ModelOperateRequest(model_name="fresh", path="new")) for _ in range(clients)]
-            for answer in await asyncio.gather(*asked):
-                assert answer.status == "ERROR"
-                assert "it is broken" in answer.error_message
+            for response in await asyncio.gather(*asked):
+                assert response.status == "ERROR"
+                assert "it is broken" in response.error_message
             assert bench.files() == before
 
     asyncio.run(scenario())

@@ -21,11 +21,11 @@ PAIR = {"INPUT0": A, "INPUT1": B}
 
 def test_request_without_a_filter_gets_every_output():
     async def scenario(caller: Caller) -> None:
-        answer = await caller.call("predict", predict_request(PAIR, 2))
-        assert set(answer.outputs) == {"OUTPUT0", "OUTPUT1"}
-        np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT0"], np.int32), A + B)
-        np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT1"], np.int32), A - B)
-        assert answer.outputs["OUTPUT0"].tensor.dtype == 3
+        response = await caller.call("predict", predict_request(PAIR, 2))
+        assert set(response.outputs) == {"OUTPUT0", "OUTPUT1"}
+        np.testing.assert_array_equal(array_of(response.outputs["OUTPUT0"], np.int32), A + B)
+        np.testing.assert_array_equal(array_of(response.outputs["OUTPUT1"], np.int32), A - B)
+        assert response.outputs["OUTPUT0"].tensor.dtype == 3
 
     run(scenario, FakeEngine(simple()), http=False)
 
@@ -57,8 +57,8 @@ def test_requested_version_is_echoed_and_labels_select_the_lowest_or_highest(ask
             request.model_spec.version.value = ask["version"]
         else:
             request.model_spec.version_label = ask.get("version_label", "")
-        answer = await caller.call("predict", request)
-        assert (answer.model_spec.name, answer.model_spec.version.value) == ("simple", echoed)
+        response = await caller.call("predict", request)
+        assert (response.model_spec.name, response.model_spec.version.value) == ("simple", echoed)
         assert engine.requests[0].model_version == {"stable": 2}.get(ask.get("version_label"), ask.get("version"))
 
     run_direct(scenario, engine)
@@ -70,8 +70,8 @@ def test_missing_element_type_and_shape_default_to_the_models():
         for tensor in request.inputs.values():
             tensor.ClearField("dtype")
             tensor.ClearField("tensor_shape")
-        answer = await caller.call("predict", request)
-        np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT0"], np.int32), A + B)
+        response = await caller.call("predict", request)
+        np.testing.assert_array_equal(array_of(response.outputs["OUTPUT0"], np.int32), A + B)
 
     run_direct(scenario, FakeEngine(simple()))
 
@@ -82,8 +82,8 @@ def test_raw_bytes_override_typed_values_and_one_typed_value_fills_the_tensor():
         request.inputs["INPUT0"].int_val.extend([7, 8, 9])
         request.inputs["INPUT1"].ClearField("tensor_content")
         request.inputs["INPUT1"].int_val.append(5)
-        answer = await caller.call("predict", request)
-        np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT0"], np.int32), A + 5)
+        response = await caller.call("predict", request)
+        np.testing.assert_array_equal(array_of(response.outputs["OUTPUT0"], np.int32), A + 5)
 
     run_direct(scenario, FakeEngine(simple()))
 
@@ -94,8 +94,8 @@ def test_large_request_gets_the_same_response_as_a_small_one(size):
     values = np.random.default_rng(0).standard_normal((4, size)).astype(np.float32)
 
     async def scenario(caller: Caller) -> None:
-        answer = await caller.call("predict", predict_request({"INPUT": values}, 4, "echo_fp32"))
-        np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT"], np.float32), values)
+        response = await caller.call("predict", predict_request({"INPUT": values}, 4, "echo_fp32"))
+        np.testing.assert_array_equal(array_of(response.outputs["OUTPUT"], np.float32), values)
 
     run(scenario, FakeEngine(echo(DataType.FP32)), http=False)
 
@@ -126,11 +126,11 @@ def test_typed_values_of_every_element_type_are_accepted(datatype, field, values
         request = predict_pb2.PredictRequest(batch_size=1)
         request.model_spec.name = "m"
         getattr(request.inputs["INPUT"], field).extend(values)
-        answer = await caller.call("predict", request)
+        response = await caller.call("predict", request)
         found = engine.requests[0].inputs["INPUT"]
         assert found.dtype == datatype.numpy
         np.testing.assert_array_equal(found[0], expected)
-        tensor = answer.outputs["OUTPUT"].tensor
+        tensor = response.outputs["OUTPUT"].tensor
         assert (list(tensor.string_val) == values) if datatype is DataType.BYTES else (tensor.tensor_content == expected.tobytes())
 
     run_direct(scenario, engine)
@@ -229,8 +229,8 @@ def test_one_open_dimension_is_inferred_from_the_content_and_two_are_refused():
             request = predict_request({"INPUT": values.reshape(2, 2, 3)}, 2, name)
             request.inputs["INPUT"].ClearField("tensor_shape")
             if name == "one":
-                answer = await caller.call("predict", request)
-                assert [dim.size for dim in answer.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 2, 3]
+                response = await caller.call("predict", request)
+                assert [dim.size for dim in response.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 2, 3]
             else:
                 code, text = await caller.rejection("predict", request)
                 assert code is Code.INVALID_ARGUMENT
@@ -275,9 +275,9 @@ def test_model_without_batching_accepts_tensors_without_a_batch_dimension():
     async def scenario(caller: Caller) -> None:
         request = predict_request({"INPUT": np.arange(6, dtype=np.int32).reshape(2, 3)}, 1, "plain")
         request.output_filter["OUTPUT"].cls.count = 2
-        answer = await caller.call("predict", request)
-        assert [dim.size for dim in answer.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 3]
-        assert [[best.idx for best in sample.cls] for sample in answer.outputs["OUTPUT"].batch_classes] == [[5, 4]]
+        response = await caller.call("predict", request)
+        assert [dim.size for dim in response.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 3]
+        assert [[best.idx for best in sample.cls] for sample in response.outputs["OUTPUT"].batch_classes] == [[5, 4]]
         request.batch_size = 2
         refused_text = "batch_size 2 is not 1, and there is no batching of model 'plain'"
         assert await caller.rejection("predict", request) == (Code.INVALID_ARGUMENT, refused_text)

@@ -39,21 +39,21 @@ def ask(*checks: tuple[str, Any, int, str], engine: FakeEngine | None = None, **
     async def scenario(caller: Caller) -> None:
         for path, given, status, text in checks:
             if given is None:
-                answer = await caller.http.get(path)
+                response = await caller.http.get(path)
             else:
-                answer = await caller.http.post(path, content=given if isinstance(given, bytes) else json.dumps(given).encode())
-            assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json"), answer.text
-            assert text in answer.text
+                response = await caller.http.post(path, content=given if isinstance(given, bytes) else json.dumps(given).encode())
+            assert (response.status_code, response.headers["content-type"]) == (status, "application/json"), response.text
+            assert text in response.text
             if status != 200:
-                assert list(answer.json()) == ["error"]
+                assert list(response.json()) == ["error"]
 
     run(scenario, engine or FakeEngine(simple()), **options)
 
 
 def test_prediction_is_proto3_json():
     async def scenario(caller: Caller) -> None:
-        answer = (await caller.http.post(URL, json=body(output_filter={"OUTPUT0": {}}))).json()
-        assert answer == {"model_spec": {"name": "simple", "version": "0"}, "outputs": {"OUTPUT0": {"tensor": tensor(A + A)}}}
+        response = (await caller.http.post(URL, json=body(output_filter={"OUTPUT0": {}}))).json()
+        assert response == {"model_spec": {"name": "simple", "version": "0"}, "outputs": {"OUTPUT0": {"tensor": tensor(A + A)}}}
 
     run(scenario, FakeEngine(simple()))
 
@@ -75,8 +75,8 @@ def test_url_overrides_the_body_and_paths_are_case_insensitive(path, spec, versi
     engine = FakeEngine(found)
 
     async def scenario(caller: Caller) -> None:
-        answer = (await caller.http.post(path, json=body(model_spec=spec))).json()
-        assert answer["model_spec"] == {"name": "simple", "version": echoed}
+        response = (await caller.http.post(path, json=body(model_spec=spec))).json()
+        assert response["model_spec"] == {"name": "simple", "version": echoed}
         assert engine.requests[0].model_version == version
 
     run(scenario, engine)
@@ -100,8 +100,8 @@ def test_typed_values_are_accepted_in_every_form_of_proto3_json(datatype, name, 
 
     async def scenario(caller: Caller) -> None:
         given = {"dtype": name, field: values, "unknown": [{"is": "ignored"}]}
-        answer = await caller.http.post("/v1/models/m:predict", json={"batchSize": "1", "inputs": {"INPUT": given}, "more": None})
-        assert answer.status_code == 200, answer.text
+        response = await caller.http.post("/v1/models/m:predict", json={"batchSize": "1", "inputs": {"INPUT": given}, "more": None})
+        assert response.status_code == 200, response.text
         np.testing.assert_array_equal(engine.requests[0].inputs["INPUT"][0], expected)
 
     run(scenario, engine)
@@ -115,9 +115,9 @@ def test_top_k_omits_default_values():
 
     async def scenario(caller: Caller) -> None:
         request = {"batch_size": 1, "inputs": {"x": {"float_val": [0]}}, "output_filter": {"y": {"cls": {"count": 3}}}}
-        answer = (await caller.http.post("/v1/models/m:predict", json=request)).json()
+        response = (await caller.http.post("/v1/models/m:predict", json=request)).json()
         classes = [{"idx": 1, "score": "Infinity", "label": "one"}, {}, {"idx": 2, "score": -1.0}]
-        assert answer["outputs"]["y"]["batch_classes"] == [{"cls": classes}]
+        assert response["outputs"]["y"]["batch_classes"] == [{"cls": classes}]
 
     run(scenario, FakeEngine(found))
 
@@ -129,8 +129,8 @@ def test_large_bodies_are_decoded_in_threads_and_compressed_ones_decompressed():
     async def scenario(caller: Caller) -> None:
         text = json.dumps({"batch_size": 2, "inputs": {"INPUT": tensor(values, "DT_FLOAT")}}).encode()
         for content, headers in ((text, {}), (gzip.compress(text, 1), {"content-encoding": "gzip", "accept-encoding": "gzip"})):
-            answer = await caller.http.post("/v1/models/echo_fp32:predict", content=content, headers=headers)
-            found = base64.b64decode(answer.json()["outputs"]["OUTPUT"]["tensor"]["tensor_content"])
+            response = await caller.http.post("/v1/models/echo_fp32:predict", content=content, headers=headers)
+            found = base64.b64decode(response.json()["outputs"]["OUTPUT"]["tensor"]["tensor_content"])
             np.testing.assert_array_equal(np.frombuffer(found, np.float32).reshape(2, -1), values)
 
     run(scenario, engine)
@@ -271,11 +271,11 @@ def test_metadata_has_adliks_form_for_adliks_platforms_or_if_preferred():
 
 def test_metadata_is_proto3_json():
     async def scenario(caller: Caller) -> None:
-        answer = (await caller.http.get("/v1/models/simple/versions/1/metadata")).json()
-        assert answer["model_spec"] == {"name": "simple", "version": "1"}
-        assert answer["config"]["input"][0] == {"name": "INPUT0", "data_type": "DT_INT32", "dims": ["16"]}
-        assert answer["config"]["max_batch_size"] == 8
-        assert answer["version_status"] == {"1": {"ready_state": "MODEL_READY"}}
+        response = (await caller.http.get("/v1/models/simple/versions/1/metadata")).json()
+        assert response["model_spec"] == {"name": "simple", "version": "1"}
+        assert response["config"]["input"][0] == {"name": "INPUT0", "data_type": "DT_INT32", "dims": ["16"]}
+        assert response["config"]["max_batch_size"] == 8
+        assert response["version_status"] == {"1": {"ready_state": "MODEL_READY"}}
         head = await caller.http.head("/v1/models/simple/metadata")
         assert (head.status_code, head.content) == (200, b"")
 
@@ -303,8 +303,8 @@ def test_internal_error_response_has_no_traceback():
         raise RuntimeError("secret")
 
     async def scenario(caller: Caller) -> None:
-        answer = await caller.http.post(URL, json=body())
-        assert (answer.status_code, answer.json()) == (500, {"error": "internal error: see the server's log"})
+        response = await caller.http.post(URL, json=body())
+        assert (response.status_code, response.json()) == (500, {"error": "internal error: see the server's log"})
 
     found = simple()
     found.function = broken

@@ -81,10 +81,10 @@ def test_batch_equals_its_requests_run_alone(sizes: list[int], dims: list[int], 
     together = processor(instance).process(items)
     for one, outcome in zip(items, together.outcomes, strict=True):
         alone = processor(instance).process([one]).outcomes[0]
-        for answer in (outputs_of(outcome)["y"], outputs_of(alone)["y"]):
-            assert answer.dtype == datatype.numpy
-            assert answer.shape == one.inputs["x"].shape
-            assert np.array_equal(answer, one.inputs["x"])
+        for response in (outputs_of(outcome)["y"], outputs_of(alone)["y"]):
+            assert response.dtype == datatype.numpy
+            assert response.shape == one.inputs["x"].shape
+            assert np.array_equal(response, one.inputs["x"])
 
 
 def test_only_the_bad_request_fails_when_a_batch_fails() -> None:

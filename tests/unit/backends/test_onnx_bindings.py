@@ -166,13 +166,13 @@ def test_output_that_is_an_input_has_the_values_of_its_own_request(datatype: Dat
     """ONNX Runtime does not write such an output into bound memory, and may return the memory of the input itself."""
     served, of = passing_through(datatype)
     array = np.zeros((3, 4), np.float32)
-    answers = []
+    responses = []
     for number in (1.0, 2.0, 3.0):
         array[...] = number
         [outcome] = BatchProcessor(served, of, SystemClock()).process([BatchItem({"x": array}, 3, ("x", "y"))]).outcomes
         assert not isinstance(outcome, ServingError)
-        answers.append(outcome["x"])
-    assert [np.unique(answer).tolist() for answer in answers] == [[1.0], [2.0], [3.0]]
+        responses.append(outcome["x"])
+    assert [np.unique(response).tolist() for response in responses] == [[1.0], [2.0], [3.0]]
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ def test_executors_are_measured_in_turn_and_compared_with_the_first() -> None:
     calls: list[str] = []
 
     def run(name: str, factor: float) -> object:
-        def answer(images: Array) -> Array:
+        def response(images: Array) -> Array:
             calls.append(name)
             return np.stack([factor * image.reshape(-1)[:4] for image in images])
 
-        return answer
+        return response
 
     first, second = measure([("raw", None, run("raw", 1.0)), ("other", 2.0, run("other", 1.5))], window_s=0.0, rounds=2)  # type: ignore[list-item]
     assert [len(speeds) for speeds in second.rows_per_s.values()] == [2, 2]

@@ -188,7 +188,7 @@ TRAILERS = b"\x00\x0bgrpc-status\x010"
 MESSAGE = b"\0\0\0\0\x02ok"
 
 
-def answer(stream: int) -> bytes:
+def response(stream: int) -> bytes:
     return frame(1, 4, stream, HEAD) + frame(0, 0, stream, MESSAGE) + frame(1, 5, stream, TRAILERS)
 
 
@@ -232,7 +232,7 @@ async def scripted(*scripts: bytes, calls: int) -> tuple[list[str], int]:
 def test_header_block_may_come_in_continuation_frames_with_padding_and_priority():
     head = frame(1, 0x28, 1, b"\x02" + bytes(5) + HEAD[:1] + bytes(2)) + frame(9, 4, 1, HEAD[1:])
     data = frame(0, 8, 1, b"\x03" + MESSAGE + bytes(3))
-    assert asyncio.run(scripted(head + data + frame(1, 5, 1, TRAILERS), answer(3), calls=2)) == (["", ""], 1)
+    assert asyncio.run(scripted(head + data + frame(1, 5, 1, TRAILERS), response(3), calls=2)) == (["", ""], 1)
 
 
 @pytest.mark.parametrize(
@@ -245,29 +245,29 @@ def test_header_block_may_come_in_continuation_frames_with_padding_and_priority(
     ],
 )
 def test_response_that_is_not_grpc_is_an_error_and_the_next_call_runs(script: bytes, text: str):
-    (first, second), connections = asyncio.run(scripted(script, answer(3), calls=2))
+    (first, second), connections = asyncio.run(scripted(script, response(3), calls=2))
     assert text in first
     assert (second, connections) == ("", 1)
 
 
 def test_refused_stream_is_sent_again():
-    assert asyncio.run(scripted(frame(3, 0, 1, struct.pack(">I", 7)), answer(3), calls=1)) == ([""], 1)
+    assert asyncio.run(scripted(frame(3, 0, 1, struct.pack(">I", 7)), response(3), calls=1)) == ([""], 1)
 
 
 def test_after_goaway_the_next_call_opens_a_connection():
     goaway = frame(7, 0, 0, struct.pack(">II", 1, 0))
-    assert asyncio.run(scripted(goaway + answer(1), answer(1), calls=2)) == (["", ""], 2)
+    assert asyncio.run(scripted(goaway + response(1), response(1), calls=2)) == (["", ""], 2)
 
 
 def test_lost_connection_fails_its_call_and_the_next_call_opens_another():
-    (first, second), connections = asyncio.run(scripted(b"", answer(1), calls=2))
+    (first, second), connections = asyncio.run(scripted(b"", response(1), calls=2))
     assert first == "UNAVAILABLE: the server closed the connection"
     assert (second, connections) == ("", 2)
 
 
 @pytest.mark.parametrize("script", [frame(1, 4, 1, b"\xff\xff\xff\x7f"), frame(4, 0, 0, b"\0\1"), frame(1, 0x0C, 1)])
 def test_malformed_frame_fails_the_call_and_the_next_call_opens_a_connection(script: bytes):
-    (first, second), connections = asyncio.run(scripted(script, answer(1), calls=2))
+    (first, second), connections = asyncio.run(scripted(script, response(1), calls=2))
     assert first.startswith("UNAVAILABLE: the server sent a malformed HTTP/2 frame: ")
     assert (second, connections) == ("", 2)
 

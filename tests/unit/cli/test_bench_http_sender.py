@@ -16,14 +16,14 @@ CALL = JsonHttpDialect(2**20).infer(build_request("m", {"x": [1.0]}, InferOption
 GOOD = b'{"model_name":"m","outputs":[]}'
 
 
-def answer(body: bytes, status: str = "200 OK", head: str = "") -> bytes:
+def response(body: bytes, status: str = "200 OK", head: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{head}\r\n".encode() + body
 
 
 @asynccontextmanager
-async def peer(*answers: bytes | None) -> AsyncIterator[tuple[HttpSender, list[int]]]:
+async def peer(*responses: bytes | None) -> AsyncIterator[tuple[HttpSender, list[int]]]:
     """A sender, and how many requests each connection of the server has had; None closes the connection instead of answering."""
-    left = list(answers)
+    left = list(responses)
     connections: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,9 +61,9 @@ async def peer(*answers: bytes | None) -> AsyncIterator[tuple[HttpSender, list[i
             await asyncio.sleep(0)
 
 
-def run(scenario: Callable[[HttpSender, list[int]], object], *answers: bytes | None) -> None:
+def run(scenario: Callable[[HttpSender, list[int]], object], *responses: bytes | None) -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), peer(*answers) as (sender, connections):
+        async with asyncio.timeout(20), peer(*responses) as (sender, connections):
             await scenario(sender, connections)  # type: ignore[misc]
 
     asyncio.run(main())
@@ -76,7 +76,7 @@ def test_connection_is_reused_for_the_next_request():
             assert min(trip) >= 0
         assert connections == [3]
 
-    run(scenario, *[answer(GOOD)] * 3)
+    run(scenario, *[response(GOOD)] * 3)
 
 
 def test_connection_closed_by_the_server_is_not_reused():
@@ -85,7 +85,7 @@ def test_connection_closed_by_the_server_is_not_reused():
             await sender.send()
         assert connections == [1, 1]
 
-    run(scenario, *[answer(GOOD, head="connection: close\r\n")] * 2)
+    run(scenario, *[response(GOOD, head="connection: close\r\n")] * 2)
 
 
 def test_concurrent_requests_use_separate_connections():
@@ -93,14 +93,14 @@ def test_concurrent_requests_use_separate_connections():
         await asyncio.gather(*(sender.send() for _ in range(3)))
         assert sorted(connections) == [1, 1, 1]
 
-    run(scenario, *[answer(GOOD)] * 3)
+    run(scenario, *[response(GOOD)] * 3)
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (answer(b'{"error":"queue full"}', "503 Service Unavailable"), "queue full"),
-        (answer(b"{"), "not JSON"),
+        (response(b'{"error":"queue full"}', "503 Service Unavailable"), "queue full"),
+        (response(b"{"), "not JSON"),
         (b"HTTP/9 what\r\n\r\n", "."),
         (None, "closed the connection"),
     ],
@@ -111,7 +111,7 @@ def test_invalid_response_is_a_failed_request_and_the_next_one_is_sent(given: by
             await sender.send()
         await sender.send()
 
-    run(scenario, given, answer(GOOD))
+    run(scenario, given, response(GOOD))
 
 
 def test_response_without_a_request_closes_the_connection():
@@ -124,4 +124,4 @@ def test_response_without_a_request_closes_the_connection():
         assert trip.send_ns >= 0
         assert connections == [1, 1]
 
-    run(scenario, answer(GOOD) + answer(b"", "408 Request Timeout"), answer(GOOD))
+    run(scenario, response(GOOD) + response(b"", "408 Request Timeout"), response(GOOD))

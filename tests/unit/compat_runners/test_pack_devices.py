@@ -69,8 +69,8 @@ def test_model_packed_elsewhere_runs_by_the_names_of_the_configuration(tmp_path:
     with Runner(exported(tmp_path, marking("")), config(), device_manager=system()) as runner:
         first, second = runner.execute_async(ids(7)), runner.execute_async(ids(1, 2, 3))
         third = runner.execute_async({**ids(5, 6), "mask": np.array([1, 0], np.int32)})
-        answers = [future.result(PATIENCE_S)["y"].tolist() for future in (first, second, third)]
-    assert answers == [[710], [120, 221, 322], [530, 601]]
+        responses = [future.result(PATIENCE_S)["y"].tolist() for future in (first, second, third)]
+    assert responses == [[710], [120, 221, 322], [530, 601]]
 
 
 def test_window_ends_by_its_clock(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_groups_of_inputs_have_lengths_of_their_own(tmp_path: Path) -> None:
             runner.execute_async({"q_ids": np.full(short, 1, np.int32), "doc_ids": np.full(long, 2, np.int32)})
             for short, long in ((2, 8), (6, 1), (1, 7))
         ]
-        answers = [future.result(PATIENCE_S) for future in futures]
-    assert [(len(each["q_y"]), len(each["doc_y"])) for each in answers] == [(2, 8), (6, 1), (1, 7)]
-    assert answers[2]["q_y"].tolist() == [130]
-    assert answers[0]["doc_y"].tolist() == [210 + place for place in range(8)]
+        responses = [future.result(PATIENCE_S) for future in futures]
+    assert [(len(each["q_y"]), len(each["doc_y"])) for each in responses] == [(2, 8), (6, 1), (1, 7)]
+    assert responses[2]["q_y"].tolist() == [130]
+    assert responses[0]["doc_y"].tolist() == [210 + place for place in range(8)]
 
 
 def test_delimiters_stay_free_between_sequences(tmp_path: Path) -> None:

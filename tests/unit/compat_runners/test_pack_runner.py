@@ -90,20 +90,20 @@ def test_pack_waits_only_for_its_window(runner) -> None:
 
 def test_many_threads_share_packs(runner) -> None:
     requests = [sequence(1 + seed % LENGTH, seed) for seed in range(24)]
-    answers: dict[int, object] = {}
+    responses: dict[int, object] = {}
 
     def ask(part: int) -> None:
         for number in range(part, len(requests), 4):
-            answers[number] = runner.execute(requests[number])
+            responses[number] = runner.execute(requests[number])
 
     threads = [threading.Thread(target=ask, args=(part,)) for part in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert sorted(answers) == list(range(len(requests)))
+    assert sorted(responses) == list(range(len(requests)))
     for number, request in enumerate(requests):
-        assert_answered(answers[number], request)
+        assert_answered(responses[number], request)
 
 
 def test_documented_vendor_calls_run(by_row) -> None:

@@ -48,10 +48,10 @@ def serve(folder: Path, name: str = "m") -> tuple[str, Callable[[NDArray[np.floa
     )
     instance = backend.load(request)
 
-    def answer(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def output_of(x: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.asarray(instance.execute({"x": x}, ["y"])["y"])
 
-    return backend.name, answer
+    return backend.name, output_of
 
 
 def expected(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -85,12 +85,12 @@ def test_written_version_is_served_by_its_backend_at_every_batch_size(
     ran = compile_cpu(*words, *SERVED)
     assert ran.code == 0, ran.err
     assert "wrote repository/m/1\n" in ran.out
-    name, answer = serve(folder / "repository")
+    name, output_of = serve(folder / "repository")
     assert name == backend
     assert f"backend: {backend}" in ran.out
     for rows in (1, 5, 8):
         x = samples(rows)
-        found = answer(x)
+        found = output_of(x)
         assert found.shape == (rows, 10)
         np.testing.assert_allclose(found, expected(x), atol=tolerance)
 

@@ -27,7 +27,7 @@ def dims(path: Path) -> list[list[int | str]]:
     ]  # fmt: skip
 
 
-def answer(path: Path, x: NDArray[Any]) -> NDArray[Any]:
+def output_of(path: Path, x: NDArray[Any]) -> NDArray[Any]:
     (found,) = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     return np.asarray(found)
 
@@ -48,7 +48,7 @@ def test_batch_and_sequence_stay_open(compile_cpu: Compile, folder: Path, words:
     assert dims(compiled) == [["b", "s", 16], ["b", "s", 16]]
     for rows, size in ((1, 1), (3, 8), (5, 21)):
         x = items(rows, size)
-        np.testing.assert_allclose(answer(compiled, x), answer(folder / "model.onnx", x), atol=0.5 if words else 1e-5)
+        np.testing.assert_allclose(output_of(compiled, x), output_of(folder / "model.onnx", x), atol=0.5 if words else 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_state_with_the_size_of_the_batch_keeps_it_open(compile_cpu: Compile, fo
     compiled = folder / "repository/m/1/model.onnx"
     assert "max_batch_size: 8" in (folder / "repository/m/config.pbtxt").read_text()
     x = rng.standard_normal((3, 5, 4)).astype(np.float32)
-    np.testing.assert_allclose(answer(compiled, x), answer(folder / "model.onnx", x), atol=1e-6)
+    np.testing.assert_allclose(output_of(compiled, x), output_of(folder / "model.onnx", x), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Held:
         self._ended = ended
         servable.held.append(self)
 
-    def answer(self, error: ServingError | None = None) -> None:
+    def respond(self, error: ServingError | None = None) -> None:
         self._servable.held.remove(self)
         outputs = self._request.inputs
         self._done(error or InferResponse("m", 3, self._request.request_id, outputs, self._servable.config.signature))
@@ -124,7 +124,7 @@ def test_request_holds_its_servable_until_its_response():
         asking = asyncio.create_task(engine.infer(request(engine)))
         await asyncio.sleep(0)
         assert (len(servable.held), engine.requests_in_flight) == (1, 1)
-        servable.held[0].answer()
+        servable.held[0].respond()
         assert (await asking).model_version == 3
         assert (servable.held, engine.requests_in_flight) == ([], 0)
 
@@ -135,13 +135,13 @@ def test_submitted_request_reports_result_or_error_to_its_callback():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        answers: list[EngineResult] = []
-        engine.submit(request(engine), answers.append)
-        engine.submit(request(engine), answers.append)
-        assert (answers, engine.requests_in_flight) == ([], 2)
-        servable.held[0].answer()
-        servable.held[0].answer(BackendFailed("broken"))
-        assert [type(answer) for answer in answers] == [InferResponse, BackendFailed]
+        responses: list[EngineResult] = []
+        engine.submit(request(engine), responses.append)
+        engine.submit(request(engine), responses.append)
+        assert (responses, engine.requests_in_flight) == ([], 2)
+        servable.held[0].respond()
+        servable.held[0].respond(BackendFailed("broken"))
+        assert [type(response) for response in responses] == [InferResponse, BackendFailed]
         assert engine.requests_in_flight == 0
 
     asyncio.run(scenario())
@@ -151,15 +151,15 @@ def test_cancelled_submission_gets_no_callback_and_is_not_counted():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        answers: list[EngineResult] = []
-        flight = engine.submit(request(engine), answers.append)
+        responses: list[EngineResult] = []
+        flight = engine.submit(request(engine), responses.append)
         engine.begin_shutdown()
         draining = asyncio.create_task(engine.drained(30))
         await asyncio.sleep(0)
         flight.cancel()
         flight.cancel()
         assert await asyncio.wait_for(draining, 10) > 0
-        assert (answers, servable.held, engine.requests_in_flight) == ([], [], 0)
+        assert (responses, servable.held, engine.requests_in_flight) == ([], [], 0)
 
     asyncio.run(scenario())
 
@@ -188,7 +188,7 @@ def test_request_runs_on_the_version_it_was_validated_against_after_a_reload():
         asking = asyncio.create_task(engine.infer(validated))
         await asyncio.sleep(0)
         assert (len(old.held), len(new.held)) == (1, 0)
-        old.held[0].answer()
+        old.held[0].respond()
         await asking
 
     asyncio.run(scenario())
@@ -212,7 +212,7 @@ def test_stopping_engine_refuses_new_requests_and_completes_running_ones():
         draining = asyncio.create_task(engine.drained(30))
         await asyncio.sleep(0)
         assert not draining.done()
-        servable.held[0].answer()
+        servable.held[0].respond()
         assert (await asking).model_name == "m"
         assert await asyncio.wait_for(draining, 10) > 0
 

@@ -30,7 +30,7 @@ def served() -> Iterator[Served]:
         for tensor in session.get_outputs():
             config.output.add(name=tensor.name, data_type=_TYPES[tensor.type][0], dims=tensor.shape[1:])
         servers.append(FakeAdlik(config))
-        servers[-1].answer = lambda request: _answer(session, request)
+        servers[-1].response = lambda request: _answer(session, request)
         return servers[-1]
 
     yield serve

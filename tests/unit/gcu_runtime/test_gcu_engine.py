@@ -50,9 +50,9 @@ def test_padding_is_zeros_and_never_an_earlier_request(device):
     device.copy_to_device(np.full((4, 3), 100, np.float32), x)  # what another request has left
     device.copy_to_device(np.ones((2, 3), np.float32), x)
     engine.run_with_batch(2, [x], [y, n])
-    answer = np.empty((2, 3), np.float32)
-    device.copy_to_host(y, answer)
-    assert (answer == 2).all()
+    response = np.empty((2, 3), np.float32)
+    device.copy_to_host(y, response)
+    assert (response == 2).all()
 
 
 def test_outputs_beyond_the_requested_samples_are_unchanged(device):
@@ -60,10 +60,10 @@ def test_outputs_beyond_the_requested_samples_are_unchanged(device):
     x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
     device.copy_to_device(np.full(12, 7, np.float32), y)
     engine.run_with_batch(1, [x], [y, n])
-    answer = np.empty((4, 3), np.float32)
-    device.copy_to_host(y, answer)
-    assert (answer[0] == 0).all()
-    assert (answer[1:] == 7).all()
+    response = np.empty((4, 3), np.float32)
+    device.copy_to_host(y, response)
+    assert (response[0] == 0).all()
+    assert (response[1:] == 7).all()
 
 
 def test_without_numerics_outputs_are_zeros_and_figures_count():
@@ -73,10 +73,10 @@ def test_without_numerics_outputs_are_zeros_and_figures_count():
         x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
         device.copy_to_device(np.full(12, 7, np.float32), y)
         engine.run_with_batch(3, [x], [y, n])
-        answer = np.ones((4, 3), np.float32)
-        device.copy_to_host(y, answer)
-        assert (answer[:3] == 0).all()
-        assert (answer[3] == 7).all()
+        response = np.ones((4, 3), np.float32)
+        device.copy_to_host(y, response)
+        assert (response[:3] == 0).all()
+        assert (response[3] == 7).all()
         assert device.figures.samples == 3
 
 

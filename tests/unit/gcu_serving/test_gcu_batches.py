@@ -16,7 +16,7 @@ from stoker.backends.gcu.serving.instance import GcuInstance
 from stoker.backends.gcu.serving.mount import SMALL_BYTES
 from stoker.backends.testing.fake_backend import PATIENCE_S
 from stoker.backends.testing.samples import same_in_and_out, signature
-from tests.fakes.gcu_backend import CardBench, answer, batch
+from tests.fakes.gcu_backend import CardBench, batch, output_of
 from tests.fakes.gcu_served import doubling, echo, pair, picking
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=10)
@@ -155,7 +155,7 @@ def test_arrays_that_are_not_contiguous_are_accepted(bench: CardBench) -> None:
     instance = bench.load(echo(dims=(2, 3)), same_in_and_out(DataType.FP32, (2, 3)))
     x = np.arange(12, dtype=np.float32).reshape(3, 2, 2).transpose(1, 2, 0)
     assert not x.flags.c_contiguous
-    assert answer(instance, x).tolist() == x.tolist()
+    assert output_of(instance, x).tolist() == x.tolist()
 
 
 def test_model_without_batch_dimension_accepts_the_samples_of_its_dims(bench: CardBench) -> None:
@@ -164,7 +164,7 @@ def test_model_without_batch_dimension_accepts_the_samples_of_its_dims(bench: Ca
     instance = bench.load(doubling(), served)
     [outcome] = batch(instance, served, [x]).outcomes
     assert answered(outcome).tolist() == (2 * x).tolist()
-    assert answer(instance, x).tolist() == (2 * x).tolist()
+    assert output_of(instance, x).tolist() == (2 * x).tolist()
     assert runs(bench) == {"4": 2}
 
 
@@ -182,7 +182,7 @@ def test_batches_in_flight_do_not_mix(bench_with: Callable[..., CardBench]) -> N
     assert instance.pipeline_depth == 3
 
     def ask(number: int) -> tuple[int, list[list[float]]]:
-        return number, answer(instance, numbers(*[number] * (1 + number % 3))).tolist()
+        return number, output_of(instance, numbers(*[number] * (1 + number % 3))).tolist()
 
     with ThreadPoolExecutor(3) as pool:
         for number, found in pool.map(ask, range(90)):
@@ -198,11 +198,11 @@ def test_closed_instance_frees_its_memory_on_the_card(bench: CardBench) -> None:
     engine_and_buffers = bench.figure("stoker_gcu_hbm_used_bytes")
     assert engine_and_buffers == 4096 + 2 * (10 * 8 + 10 * 8)
     assert bench.figure("stoker_gcu_streams") == 2
-    answer(instance, numbers(1))
+    output_of(instance, numbers(1))
     bench.unload(instance)
     assert bench.figure("stoker_gcu_hbm_used_bytes") == 0
     assert bench.figure("stoker_gcu_streams") == 0
     assert bench.figure("stoker_gcu_cluster_instances") == 0
     assert bench.figure("stoker_gcu_runs_total") == 1
     assert bench.figure("stoker_gcu_hbm_peak_bytes") == engine_and_buffers
-    assert answer(load(), numbers(2)).tolist() == [[4, -4]]
+    assert output_of(load(), numbers(2)).tolist() == [[4, -4]]

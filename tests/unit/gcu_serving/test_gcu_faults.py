@@ -15,7 +15,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.simulated.pacing import VirtualClock
 from stoker.backends.testing.fake_backend import PATIENCE_S
 from stoker.backends.testing.samples import same_in_and_out
-from tests.fakes.gcu_backend import CardBench, answer, batch
+from tests.fakes.gcu_backend import CardBench, batch, output_of
 from tests.fakes.gcu_served import doubling
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
@@ -26,10 +26,10 @@ def test_card_that_needs_a_reset_serves_the_next_request(bench_with: Callable[..
     bench = bench_with(faults="reset@2")
     instance = bench.load(doubling(), SERVED)
     used = bench.figure("stoker_gcu_hbm_used_bytes")
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
     with pytest.raises(Unavailable, match=r"simulated card 0 failed: .*needs a reset .*; it is reset before the next batch"):
-        answer(instance, ONES)
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+        output_of(instance, ONES)
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_gcu_resets_total", card="0") == 1
     assert bench.figure("stoker_gcu_faults_total", status="TIF_ENGINE_RUN_FAILED") == 1
     assert bench.figure("stoker_gcu_failed_batches_total") == 1
@@ -47,11 +47,11 @@ def test_requests_of_a_batch_interrupted_by_a_reset_get_responses(bench_with: Ca
 def test_other_models_of_the_card_are_reloaded_after_a_reset(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@2")
     first, second = (bench.load(doubling(), SERVED, name=name) for name in ("first", "second"))
-    assert answer(second, ONES).tolist() == [[2, 2]]
+    assert output_of(second, ONES).tolist() == [[2, 2]]
     with pytest.raises(Unavailable):
-        answer(first, ONES)
+        output_of(first, ONES)
     for _ in range(2):
-        assert [answer(each, ONES).tolist() for each in (second, first)] == [[[2, 2]], [[2, 2]]]
+        assert [output_of(each, ONES).tolist() for each in (second, first)] == [[[2, 2]], [[2, 2]]]
     assert bench.figure("stoker_gcu_resets_total") == 1
 
 
@@ -60,20 +60,20 @@ def test_lost_card_is_reported_for_every_request_and_others_continue(bench_with:
     lost, other = (bench.load(doubling(), SERVED, name=f"on{card}", card=card) for card in range(2))
     for _ in range(2):
         with pytest.raises(Unavailable, match="card is lost"):
-            answer(lost, ONES)
-        assert answer(other, ONES).tolist() == [[2, 2]]
+            output_of(lost, ONES)
+        assert output_of(other, ONES).tolist() == [[2, 2]]
     assert bench.backend.device_ids() == (1,), "groups for all cards would ask for the lost one"
     with pytest.raises(ModelLoadError, match="card 0 is lost"):
         bench.load(doubling(), SERVED, name="late", card=0)
-    assert answer(bench.load(doubling(), SERVED, name="late"), ONES).tolist() == [[2, 2]]
+    assert output_of(bench.load(doubling(), SERVED, name="late"), ONES).tolist() == [[2, 2]]
 
 
 def test_out_of_memory_fails_one_batch(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="oom@1")
     instance = bench.load(doubling(), SERVED)
     with pytest.raises(BackendFailed, match=r"out of memory .*TIF_ALLOCATE_FAILED"):
-        answer(instance, ONES)
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+        output_of(instance, ONES)
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
 
 
 def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
@@ -82,7 +82,7 @@ def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
     clock = bench.backend.pool.system.clock
     assert isinstance(clock, VirtualClock)
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(answer, instance, ONES)
+        future = pool.submit(output_of, instance, ONES)
         assert clock.until_waited_for(PATIENCE_S), "nobody waits for the batch"
         assert not future.done()
         clock.advance(7)
@@ -95,9 +95,9 @@ def test_hanging_run_is_aborted_in_time(bench_with: Callable[..., CardBench]) ->
     bench = bench_with(faults="hang@2", pacing="virtual")
     instance = bench.load(doubling(), SERVED, timeout_ms="7000")
     used = bench.figure("stoker_gcu_hbm_used_bytes")
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
     assert "a batch was given up after 7.0 s (parameter timeout_ms)" in hung_up_on(bench, instance).message
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
 
 
@@ -113,8 +113,8 @@ def test_model_with_an_aborted_run_can_be_unloaded(bench_with: Callable[..., Car
 def test_corrupt_output_is_returned_like_any_other(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="bad@1")
     instance = bench.load(doubling(), SERVED)
-    assert np.isnan(answer(instance, ONES)).all()
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert np.isnan(output_of(instance, ONES)).all()
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
 
 
 @pytest.mark.slow
@@ -125,13 +125,13 @@ def test_card_serves_on_after_any_fault_under_load(bench_with: Callable[..., Car
 
     def ask(number: int) -> bool:
         try:
-            return answer(instances[number % 2], np.full((1, 2), number, np.float32)).tolist() == [[2 * number, 2 * number]]
+            return output_of(instances[number % 2], np.full((1, 2), number, np.float32)).tolist() == [[2 * number, 2 * number]]
         except (Unavailable, BackendFailed):
             return True
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(ask, range(200)))
-    assert [answer(each, ONES).tolist() for each in instances] == [[[2, 2]], [[2, 2]]]
+    assert [output_of(each, ONES).tolist() for each in instances] == [[[2, 2]], [[2, 2]]]
     assert bench.figure("stoker_gcu_failed_batches_total") >= 6
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
 
@@ -139,10 +139,10 @@ def test_card_serves_on_after_any_fault_under_load(bench_with: Callable[..., Car
 def test_every_metric_is_simulated_and_explained(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@2")
     instance = bench.load(doubling(), SERVED)
-    answer(instance, ONES)
+    output_of(instance, ONES)
     with pytest.raises(Unavailable):
-        answer(instance, ONES)
-    answer(instance, ONES)
+        output_of(instance, ONES)
+    output_of(instance, ONES)
     figures = list(bench.backend.figures())
     assert all(each.labels["simulated"] == "true" for each in figures)
     assert len({(each.name, *sorted(each.labels.items())) for each in figures}) == len(figures)

@@ -52,7 +52,7 @@ class Rig:
         except Unavailable as error:
             return error
 
-    async def answers(self, count: int) -> list[bool]:
+    async def responses(self, count: int) -> list[bool]:
         found = [(value, await self.ask(value)) for value in range(1, count + 1)]
         return [isinstance(each, InferResponse) and each.outputs["y"].tolist() == [[2 * value, 2 * value]] for value, each in found]
 
@@ -60,12 +60,12 @@ class Rig:
 def test_lost_card_gets_one_request_and_one_for_each_probe(bench_with: Callable[..., CardBench]) -> None:
     async def scenario() -> None:
         rig = Rig(bench_with(cards="2", faults="lost@1"))
-        assert await rig.answers(20) == [False] + [True] * 19
+        assert await rig.responses(20) == [False] + [True] * 19
         assert rig.log.ejected_counts == [1]
         rig.time.now += FIRST_EJECTION_NS
-        assert await rig.answers(20) == [False] + [True] * 19, "the probe finds it lost still"
+        assert await rig.responses(20) == [False] + [True] * 19, "the probe finds it lost still"
         rig.time.now += FIRST_EJECTION_NS
-        assert await rig.answers(5) == [True] * 5, "the pause is twice as long now"
+        assert await rig.responses(5) == [True] * 5, "the pause is twice as long now"
         await rig.scheduler.close()
 
     asyncio.run(scenario())
@@ -74,9 +74,9 @@ def test_lost_card_gets_one_request_and_one_for_each_probe(bench_with: Callable[
 def test_reset_card_serves_again_after_its_probe(bench_with: Callable[..., CardBench]) -> None:
     async def scenario() -> None:
         rig = Rig(bench_with(cards="2", faults="reset@1"))
-        assert await rig.answers(5) == [False] + [True] * 4
+        assert await rig.responses(5) == [False] + [True] * 4
         rig.time.now += FIRST_EJECTION_NS
-        assert await rig.answers(5) == [True] * 5
+        assert await rig.responses(5) == [True] * 5
         assert rig.log.ejected_counts == [1, 0]
         await rig.scheduler.close()
 

@@ -12,7 +12,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.serving.placement import ClusterAllocator, Placement
 from stoker.backends.simulated.serving.pool import Lease
 from stoker.backends.testing.samples import same_in_and_out
-from tests.fakes.gcu_backend import CardBench, answer
+from tests.fakes.gcu_backend import CardBench, output_of
 from tests.fakes.gcu_served import doubling
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
@@ -101,8 +101,8 @@ def test_instances_run_in_parallel_on_separate_clusters(bench_with: Callable[...
     bench = bench_with(cards="2")
     first, second = (bench.load(doubling(), SERVED, card=1, siblings=2) for _ in range(2))
     for _ in range(3):
-        answer(first, ONES)
-    answer(second, ONES)
+        output_of(first, ONES)
+    output_of(second, ONES)
     busy = [bench.figure("stoker_gcu_cluster_busy_seconds_total", card="1", cluster=str(number)) for number in range(6)]
     assert busy == pytest.approx([1e-3] * 3 + [1e-3 / 3] * 3, rel=1e-4)
     assert bench.figure("stoker_gcu_cluster_busy_seconds_total", card="0") == 0
@@ -128,9 +128,9 @@ def test_model_that_exceeds_the_memory_is_rejected_and_affects_no_other(bench: C
         bench.load(large, SERVED, name="larger")
     assert (bench.figure("stoker_gcu_hbm_used_bytes"), bench.figure("stoker_gcu_streams")) == (used, streams)
     assert bench.figure("stoker_gcu_cluster_instances", cluster="0") == 2
-    assert [answer(each, ONES).tolist() for each in (small, first)] == [[[2, 2]], [[2, 2]]]
+    assert [output_of(each, ONES).tolist() for each in (small, first)] == [[[2, 2]], [[2, 2]]]
     bench.unload(first)
-    assert answer(bench.load(large, SERVED, name="larger"), ONES).tolist() == [[2, 2]]
+    assert output_of(bench.load(large, SERVED, name="larger"), ONES).tolist() == [[2, 2]]
 
 
 def test_buffers_that_exceed_the_memory_leak_nothing(bench: CardBench) -> None:
@@ -148,7 +148,7 @@ def test_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) -> N
     first, second = bench.backend.load(request), bench.backend.load(request)
     assert first.loaded._executable is second.loaded._executable  # type: ignore[attr-defined]
     first.close()
-    assert answer(second, ONES).tolist() == [[2, 2]]
+    assert output_of(second, ONES).tolist() == [[2, 2]]
     second.close()
     assert bench.backend.pool is not None
     assert bench.backend.pool.open_files == frozenset()

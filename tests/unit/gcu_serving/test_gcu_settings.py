@@ -12,7 +12,7 @@ from stoker.backends.gcu.serving.options import PARAMETER_KEYS, CardSettings, Mo
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 from stoker.backends.testing.samples import same_in_and_out
-from tests.fakes.gcu_backend import CardBench, answer
+from tests.fakes.gcu_backend import CardBench, output_of
 from tests.fakes.gcu_served import doubling
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
@@ -88,7 +88,7 @@ def test_parameters_are_read() -> None:
 
 def test_outputs_are_zeros_with_numerics_off_and_a_notice_reports_it(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(numerics="off")
-    assert answer(bench.load(doubling(), SERVED), ONES).tolist() == [[0, 0]]
+    assert output_of(bench.load(doubling(), SERVED), ONES).tolist() == [[0, 0]]
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())
 
 
@@ -98,7 +98,7 @@ def test_copies_take_their_time_with_numerics_off(bench_with: Callable[..., Card
     figures = []
     for numerics in ("real", "off"):
         bench = bench_with(numerics=numerics)
-        found = answer(bench.load(doubling(batches=(1 << 16,)), served), x)
+        found = output_of(bench.load(doubling(batches=(1 << 16,)), served), x)
         assert found.shape == x.shape
         assert (found == (2 if numerics == "real" else 0)).all()
         figures.append({(each.name, *each.labels.values()): each.value for each in bench.backend.figures() if "cop" in each.name})
@@ -108,14 +108,14 @@ def test_copies_take_their_time_with_numerics_off(bench_with: Callable[..., Card
 
 def test_fault_corrupts_outputs_with_numerics_off(bench_with: Callable[..., CardBench]) -> None:
     instance = bench_with(numerics="off", faults="bad@1").load(doubling(), SERVED)
-    assert np.isnan(answer(instance, ONES)).all()
-    assert answer(instance, ONES).tolist() == [[0, 0]]
+    assert np.isnan(output_of(instance, ONES)).all()
+    assert output_of(instance, ONES).tolist() == [[0, 0]]
 
 
 def test_virtual_time_advances_by_the_cards_work(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(pacing="virtual")
     instance = bench.load(doubling(), SERVED)
-    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert output_of(instance, ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_gcu_cluster_busy_seconds_total", cluster="0") == pytest.approx(1e-3 / 6, rel=1e-4)
     # How much of the run is waited for is up to the threads: one that comes late finds it over. The copies behind it are always waited for.
     assert bench.figure("stoker_gcu_stream_wait_seconds_total") > 0

@@ -40,7 +40,7 @@ class Peer:
         self.reader = reader
         self.writer = writer
 
-    async def answer(self) -> tuple[int, bytes, bytes]:
+    async def response(self) -> tuple[int, bytes, bytes]:
         """Status, head and body of the next response."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
@@ -96,8 +96,8 @@ def binary_body(array: Any) -> tuple[bytes, bytes]:
     return text + array.tobytes(), b"Inference-Header-Content-Length: %d" % len(text)
 
 
-def data_of(answer: tuple[int, bytes, bytes]) -> list[int]:
-    status, head, body = answer
+def data_of(response: tuple[int, bytes, bytes]) -> list[int]:
+    status, head, body = response
     assert status == 200, body
     if b"inference-header-content-length: " in head:
         at = int(head.split(b"inference-header-content-length: ")[1].split(b"\r\n")[0])
@@ -121,11 +121,11 @@ def test_direct_and_asgi_requests_get_responses_in_order_on_one_connection():
     async def scenario(peer: Peer) -> None:
         peer.writer.write(b"".join(request for request, _ in requests))
         for _, wanted in requests:
-            answer = await peer.answer()
+            response = await peer.response()
             if isinstance(wanted, list):
-                assert data_of(answer) == wanted
+                assert data_of(response) == wanted
             else:
-                assert (answer[0], orjson.loads(answer[2])) == (200, wanted) if wanted else answer[0] == 400
+                assert (response[0], orjson.loads(response[2])) == (200, wanted) if wanted else response[0] == 400
 
     talk(scenario, echo_engine())
 
@@ -139,9 +139,9 @@ def test_single_bytes_get_the_same_responses():
         for at in range(len(wire)):
             peer.writer.write(wire[at : at + 1])
             await peer.writer.drain()
-        assert data_of(await peer.answer()) == [1, 2]
-        assert data_of(await peer.answer()) == [0, 1, 2]
-        assert (await peer.answer())[0] == 200
+        assert data_of(await peer.response()) == [1, 2]
+        assert data_of(await peer.response()) == [0, 1, 2]
+        assert (await peer.response())[0] == 200
 
     talk(scenario, echo_engine())
 
@@ -152,7 +152,7 @@ def test_client_that_expects_100_continue_gets_it():
         peer.writer.write(head + b"\r\n\r\n")
         assert await peer.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         peer.writer.write(body)
-        assert data_of(await peer.answer()) == [1, 2]
+        assert data_of(await peer.response()) == [1, 2]
 
     talk(scenario, echo_engine())
 
@@ -171,8 +171,8 @@ def test_large_bodies_are_returned_completely(is_chunked: bool, is_binary: bool)
         else:
             peer.writer.write(post(body, header))
         peer.writer.write(post(json_body(7)))
-        assert data_of(await peer.answer()) == array.tolist()
-        assert data_of(await peer.answer()) == [7]
+        assert data_of(await peer.response()) == array.tolist()
+        assert data_of(await peer.response()) == [7]
 
     engine = echo_engine()
     talk(scenario, engine)
@@ -188,9 +188,9 @@ def test_unread_body_is_dropped_and_the_next_request_served():
         body = bytes(LARGE)
         request = post(body)
         peer.writer.write(request[:100_000])
-        assert (await peer.answer())[0] == 503
+        assert (await peer.response())[0] == 503
         peer.writer.write(request[100_000:] + b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert (await peer.answer())[0] == 200
+        assert (await peer.response())[0] == 200
 
     talk(scenario, echo_engine(budget_bytes=50_000))
 
@@ -198,7 +198,7 @@ def test_unread_body_is_dropped_and_the_next_request_served():
 def test_declared_body_above_the_limit_is_refused_at_once():
     async def scenario(peer: Peer) -> None:
         peer.writer.write(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 10737418240\r\n\r\n")
-        assert (await peer.answer())[0] == 413
+        assert (await peer.response())[0] == 413
         assert await peer.reader.read() == b""
 
     talk(scenario, echo_engine())
@@ -209,7 +209,7 @@ def test_chunked_body_above_the_limit_gets_a_response_and_ends_the_connection():
         peer.writer.write(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(2):
             peer.writer.write(b"800\r\n" + bytes(2048) + b"\r\n")
-        assert (await peer.answer())[0] == 413
+        assert (await peer.response())[0] == 413
         peer.writer.write(b"800\r\n" + bytes(2048) + b"\r\n")
         assert await peer.reader.read() == b""
 
@@ -257,7 +257,7 @@ def test_pipelined_bytes_wait_unread():
         assert engine.reserved_bytes < 2000
         go.set()
         for _ in range(1000):
-            assert data_of(await peer.answer()) == list(range(100))
+            assert data_of(await peer.response()) == list(range(100))
         await sending
 
     talk(scenario, engine)
@@ -283,7 +283,7 @@ def test_connection_with_many_pipelined_requests_shares_the_event_loop():
         answered_before = order.index("one")
         other_writer.close()
         for _ in range(1000):
-            await peer.answer()
+            await peer.response()
         assert answered_before < 500
 
     talk(scenario, engine)
@@ -305,7 +305,7 @@ def test_unread_responses_stop_the_requests_behind_them():
         assert connection.transport.get_write_buffer_size() < 2 * len(body)
         assert len(engine.requests) < count
         for _ in range(count):
-            assert data_of(await peer.answer()) == array.tolist()
+            assert data_of(await peer.response()) == array.tolist()
         await sending
 
     talk(scenario, engine)
@@ -322,7 +322,7 @@ def test_response_counts_against_the_budget_until_its_client_has_read_it():
         while not connection.flow.write_paused:  # noqa: ASYNC110 - the bytes leave in their own time
             await asyncio.sleep(0)
         assert array.nbytes < engine.reserved_bytes < array.nbytes + 1000
-        assert data_of(await peer.answer()) == array.tolist()
+        assert data_of(await peer.response()) == array.tolist()
         await sending
         while engine.reserved_bytes:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
@@ -359,13 +359,13 @@ def test_response_above_the_budget_is_refused():
 
     async def scenario(peer: Peer) -> None:
         peer.writer.write(post(body, header))
-        status, head, text = await peer.answer()
+        status, head, text = await peer.response()
         assert (status, b"retry-after" in head) == (503, True)
         assert b"no room for" in text
         engine.budget.release(1)
         engine.models["echo"].before = None
         peer.writer.write(post(json_body(1)))
-        assert data_of(await peer.answer()) == [1]
+        assert data_of(await peer.response()) == [1]
 
     talk(scenario, engine)
 
@@ -385,9 +385,9 @@ def test_stop_completes_requests_in_work_with_connection_close():
             stopping = asyncio.create_task(peer.listener.stop(10))
             await asyncio.sleep(0)
             go.set()
-            answer = await peer.answer()
-            assert data_of(answer) == [1, 2]
-            assert b"connection: close\r\n" in answer[1]
+            response = await peer.response()
+            assert data_of(response) == [1, 2]
+            assert b"connection: close\r\n" in response[1]
             assert await peer.reader.read() == b""
             await stopping
 
@@ -411,7 +411,7 @@ def test_memory_of_a_large_request_is_released_with_its_response():
             before = large_views()
             for _ in range(3):
                 peer.writer.write(post(body, header))
-                await peer.answer()
+                await peer.response()
             engine.requests.clear()
             await asyncio.sleep(0)
             assert len(large_views()) <= len(before)

@@ -84,9 +84,9 @@ def test_half_closed_client_gets_its_response(run: Run, request_bytes: bytes):
         writer.write_eof()
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         server.go.set()
-        answer = await reader.read()
-        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert b"connection: close\r\n" in answer
+        response = await reader.read()
+        assert response.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"connection: close\r\n" in response
         writer.close()
 
     serve(run, scenario)
@@ -148,9 +148,9 @@ def test_all_requests_before_a_half_close_get_responses(run: Run):
         await server.begun.acquire()
         writer.write_eof()
         server.go.set()
-        answers = await rest(reader)
-        assert answers.count(b"HTTP/1.1 200 OK\r\n") == 3
-        assert answers.count(b"connection: close\r\n") == 1
+        responses = await rest(reader)
+        assert responses.count(b"HTTP/1.1 200 OK\r\n") == 3
+        assert responses.count(b"connection: close\r\n") == 1
         writer.close()
 
     serve(run, scenario)

@@ -52,8 +52,8 @@ def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch:
     # No memory that another test's request has left.
     monkeypatch.setattr("stoker.server.protocols.kserve.infer_exchange.message_block", MessageBlocks().take)
     tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]
-    answer = np.ones((1, outputs), np.float32)
-    engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": answer}))
+    response = np.ones((1, outputs), np.float32)
+    engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": response}))
     size = 4 * ELEMENTS
     tensor = {"name": "INPUT", "datatype": "FP32", "shape": [1, ELEMENTS], "parameters": {"binary_data_size": size}}
     text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})

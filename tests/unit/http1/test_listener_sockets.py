@@ -46,8 +46,8 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     body = text + LARGE.tobytes()
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
     writer.write(head % (len(text), len(body)) + body + b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-    answer = await reader.readuntil(b"\r\n\r\n")
-    length = int(answer.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
+    response = await reader.readuntil(b"\r\n\r\n")
+    length = int(response.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
     assert (await reader.readexactly(length)).endswith(LARGE.tobytes())
     rest = await reader.read()
     writer.close()

@@ -68,12 +68,12 @@ def test_slowest_upload_is_evicted_when_the_budget_is_full(path: bytes):
         body, header = binary_body(PART)
         # Small requests fit in any case.
         other.writer.write(post(json_body(1, 2)))
-        assert data_of(await other.answer()) == [1, 2]
+        assert data_of(await other.response()) == [1, 2]
         other.writer.write(post(body, header))
-        status, head, text = await slow.answer()
+        status, head, text = await slow.response()
         assert (status, b"retry-after: 1" in head, b"connection: close" in head) == (503, True, True)
         assert b"this request was the slowest to arrive: try again" in text
-        assert data_of(await other.answer()) == PART.tolist()
+        assert data_of(await other.response()) == PART.tolist()
         other.writer.close()
 
     share(scenario)
@@ -85,11 +85,11 @@ def test_upload_younger_than_the_rate_window_is_not_evicted():
         other = await another(first.listener, first.port)
         body, header = binary_body(PART)
         other.writer.write(post(body, header))
-        status, _, text = await other.answer()
+        status, _, text = await other.response()
         assert status == 503
         assert b"no room for" in text
         first.writer.write(binary_body(PART)[0][-1:])
-        assert data_of(await first.answer()) == PART.tolist()
+        assert data_of(await first.response()) == PART.tolist()
         other.writer.close()
 
     share(scenario)
@@ -108,7 +108,7 @@ def test_unflushed_response_is_evicted_when_the_budget_is_full():
         loop.shift_s = 4.0
         other = await another(slow.listener, slow.port)
         other.writer.write(post(body, header))
-        assert data_of(await other.answer()) == PART.tolist()
+        assert data_of(await other.response()) == PART.tolist()
         other.writer.close()
 
     share(scenario)
@@ -136,7 +136,7 @@ def test_unflushed_responses_of_every_protocol_count_against_the_budget(path: by
         other = await another(slow.listener, slow.port)
         part, header = binary_body(PART)
         other.writer.write(post(part, header))
-        assert data_of(await other.answer()) == PART.tolist()
+        assert data_of(await other.response()) == PART.tolist()
         assert engine.budget.evicted == 1
         other.writer.close()
 
@@ -149,7 +149,7 @@ def test_response_above_the_request_limit_is_an_error_response(path: bytes):
         engine.models["echo"].function = lambda inputs: {"OUTPUT": np.full((1, MIB), 1_000_000, np.int32)}
         body, header = binary_body(np.arange(3, dtype=np.int32))
         peer.writer.write(post(body, header) if path.endswith(b"infer") else post(b'{"INPUT": [1, 2]}', path=path))
-        status, _, text = await peer.answer()
+        status, _, text = await peer.response()
         assert status == 413
         assert b"more than the 1000000 that one request may take" in text
 
@@ -161,8 +161,8 @@ def test_next_request_waits_until_the_last_response_was_read():
 
     async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         body, header = binary_body(np.arange(3, dtype=np.int32))
-        answer = np.zeros((1, 3 * MIB), np.int32)
-        engine.models["echo"].function = lambda inputs: {"OUTPUT": answer}
+        response = np.zeros((1, 3 * MIB), np.int32)
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": response}
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.write(post(body, header))
         while not peer.connections or not peer.connections[0].statistics().unflushed_responses:  # noqa: ASYNC110 - as above
@@ -172,8 +172,8 @@ def test_next_request_waits_until_the_last_response_was_read():
             await asyncio.sleep(0)
         assert len(engine.requests) == 1
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert len(data_of(await peer.answer())) == answer.size
-        assert len(data_of(await peer.answer())) == answer.size
+        assert len(data_of(await peer.response())) == response.size
+        assert len(data_of(await peer.response())) == response.size
 
     share(scenario)
 
@@ -183,6 +183,6 @@ def test_one_request_larger_than_the_budget_passes_alone():
         array = np.arange(2 * MIB // 4 * 2, dtype=np.int32)
         body, header = binary_body(array)
         peer.writer.write(post(body, header))
-        assert data_of(await peer.answer()) == array.tolist()
+        assert data_of(await peer.response()) == array.tolist()
 
     share(scenario)

@@ -37,8 +37,8 @@ class PromptEngine(FakeEngine):
         self._timers = LoopTimers(loop, SystemClock(), self.reads.defer)
 
     def submit(self, request: InferRequest, done: Done) -> InFlight:
-        answer = InferResponse(request.model_name, 1, request.request_id, {"OUTPUT": request.inputs["INPUT"]}, request.signature)
-        self._timers.call_soon(lambda: done(answer))
+        response = InferResponse(request.model_name, 1, request.request_id, {"OUTPUT": request.inputs["INPUT"]}, request.signature)
+        self._timers.call_soon(lambda: done(response))
         return Flight()
 
 

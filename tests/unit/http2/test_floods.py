@@ -303,15 +303,15 @@ def test_peer_that_causes_replies_and_does_not_read_them_ends_the_connection():
     assert peer.end() == CALM
 
 
-@pytest.mark.parametrize("answer", ["trailers alone", "reset by the server", "reset by the client"])
-def test_control_frames_of_calls_that_fail_are_no_flood(answer):
+@pytest.mark.parametrize("response", ["trailers alone", "reset by the server", "reset by the client"])
+def test_control_frames_of_calls_that_fail_are_no_flood(response):
     """grpc-core sends WINDOW_UPDATE for every call, whether DATA comes for it or not; grpc-go pings when it has received something."""
     peer = RawPeer(H2Limits(control_burst=50, control_per_s=10.0))
     for stream_id in range(1, 3001, 2):
         peer.send(request(stream_id), frame(WINDOW_UPDATE, 0, stream_id, u32(5)), frame(DATA, END_STREAM, stream_id, b"x"))
-        if answer == "trailers alone":
+        if response == "trailers alone":
             peer.server.send_headers(stream_id, TRAILERS, end_stream=True)
-        elif answer == "reset by the server":
+        elif response == "reset by the server":
             peer.server.reset_stream(stream_id, ErrorCode.CANCEL)
         else:
             peer.send(frame(RST_STREAM, 0, stream_id, u32(ErrorCode.CANCEL)))

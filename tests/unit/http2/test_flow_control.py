@@ -34,7 +34,7 @@ class SlowCalls:
         self.exchange.settle()
         streams = range(1, 2 * counts, 2)
         self.bodies = {stream_id: self.random.randbytes(pick(60_000)) for stream_id in streams}
-        self.answers = {stream_id: self.random.randbytes(pick(60_000)) for stream_id in streams}
+        self.responses = {stream_id: self.random.randbytes(pick(60_000)) for stream_id in streams}
         self.sent = dict.fromkeys(streams, 0)
         self.answered = dict.fromkeys(streams, 0)
         self.unconsumed = dict.fromkeys(streams, 0)
@@ -52,11 +52,11 @@ class SlowCalls:
             server.send_headers(stream_id, HEAD)
         waiting: set[int] = set()
         for _ in range(_MOST_ROUNDS):
-            if not server.open_streams and all(self.exchange.bodies[each] == answer for each, answer in self.answers.items()):
+            if not server.open_streams and all(self.exchange.bodies[each] == response for each, response in self.responses.items()):
                 return
             for stream_id in self.bodies:
                 self._upload(stream_id)
-                if stream_id not in waiting and self.answered[stream_id] <= len(self.answers[stream_id]) and self._answer(stream_id):
+                if stream_id not in waiting and self.answered[stream_id] <= len(self.responses[stream_id]) and self._answer(stream_id):
                     waiting.add(stream_id)
             self.exchange.settle(most_bytes=self.random.choice([100, 10_000]))
             waiting.difference_update(server.take_drained())
@@ -80,11 +80,11 @@ class SlowCalls:
 
     def _answer(self, stream_id: int) -> int:
         """Sends a part of a response; returns the waiting bytes."""
-        answer, start = self.answers[stream_id], self.answered[stream_id]
-        end = min(len(answer), start + self.random.randrange(1, 40_000))
-        waits = self.exchange.server.send_data(stream_id, answer[start:end])
+        response, start = self.responses[stream_id], self.answered[stream_id]
+        end = min(len(response), start + self.random.randrange(1, 40_000))
+        waits = self.exchange.server.send_data(stream_id, response[start:end])
         self.answered[stream_id] = end
-        if end == len(answer):
+        if end == len(response):
             self.exchange.server.send_headers(stream_id, TRAILERS, end_stream=True)
             self.answered[stream_id] += 1
         return waits
@@ -111,4 +111,4 @@ def test_bodies_pass_whole_through_any_windows(seed, counts):
     calls.run()
     for stream_id, body in calls.bodies.items():
         assert calls.exchange.body_received(stream_id) == body
-        assert calls.exchange.bodies[stream_id] == calls.answers[stream_id]
+        assert calls.exchange.bodies[stream_id] == calls.responses[stream_id]

@@ -136,11 +136,11 @@ def test_memory_with_gaps_is_read_and_written(bench: Bench) -> None:
 
 
 def test_many_threads_share_batches_and_each_gets_its_own_rows(bench: Bench) -> None:
-    answers: dict[int, bool] = {}
+    responses: dict[int, bool] = {}
 
     def ask(runner: ModelRunner, number: int) -> None:
         x = rows(1 + number % 5, 3, begin=1000 * number)
-        answers[number] = bool((runner.execute({"x": x})["y"] == 2 * x).all())
+        responses[number] = bool((runner.execute({"x": x})["y"] == 2 * x).all())
 
     with bench.runner(doubling((4, 3)), config=batching(replication_factor=2)) as runner:
         threads = [threading.Thread(target=ask, args=(runner, number)) for number in range(40)]
@@ -152,7 +152,7 @@ def test_many_threads_share_batches_and_each_gets_its_own_rows(bench: Bench) -> 
             for thread in threads:
                 thread.join(0.001)
 
-    assert answers == dict.fromkeys(range(40), True)
+    assert responses == dict.fromkeys(range(40), True)
 
 
 def test_rows_of_all_replicas_make_up_the_compiled_batch(bench: Bench) -> None:

@@ -44,7 +44,7 @@ class Faulty:
         y = np.zeros(2, np.float32)
         return enqueue(self.queues, {"x": ONE}, {"y": y}), y
 
-    def answer(self) -> Exception | None:
+    def response(self) -> Exception | None:
         return self.ask()[0].error()
 
 
@@ -60,8 +60,8 @@ class Faulty:
 def test_required_reset_makes_the_session_usable_again(tmp_path: Path, fault: str, action: RecoveryAction) -> None:
     faulty = Faulty(tmp_path, fault)
     with faulty.session as session:
-        assert faulty.answer() is None
-        error = faulty.answer()
+        assert faulty.response() is None
+        error = faulty.response()
         assert isinstance(error, RecoverableRuntimeError)
         assert error.action is action
         assert session.wait(PATIENCE_S)
@@ -93,7 +93,7 @@ def test_requests_queued_at_the_time_of_the_error_get_the_same_error(tmp_path: P
 def test_device_needs_the_reset_that_it_requested_or_a_larger_one(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "reset:partition@1")
     with faulty.session as session:
-        assert isinstance(faulty.answer(), RecoverableRuntimeError)
+        assert isinstance(faulty.response(), RecoverableRuntimeError)
         with pytest.raises(RecoverableRuntimeError, match="PARTITION_RESET"):
             session.device.reset(RecoveryAction.IPU_RESET)
         session.device.reset(RecoveryAction.FULL_RESET)
@@ -102,7 +102,7 @@ def test_device_needs_the_reset_that_it_requested_or_a_larger_one(tmp_path: Path
 def test_lost_device_stays_lost_and_another_can_be_acquired(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "lost@1", num_ipus=2)
     with faulty.session as session:
-        assert isinstance(faulty.answer(), UnknownRuntimeError)
+        assert isinstance(faulty.response(), UnknownRuntimeError)
         with pytest.raises(ApplicationRuntimeError, match="no recoverable error to reset from"):
             session.reset()
         with pytest.raises(UnknownRuntimeError, match="lost"):
@@ -137,7 +137,7 @@ def test_session_can_be_stopped_while_its_device_hangs(tmp_path: Path) -> None:
 def test_out_of_memory_ends_the_session_and_leaves_the_device_usable(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "oom@1")
     with faulty.session:
-        error = faulty.answer()
+        error = faulty.response()
         assert isinstance(error, ApplicationRuntimeError)
         assert "out of memory" in str(error)
     with Session(faulty.path, device_manager=faulty.manager) as other:
@@ -147,14 +147,14 @@ def test_out_of_memory_ends_the_session_and_leaves_the_device_usable(tmp_path: P
 def test_bad_output_is_corrupt_for_one_call(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "bad@2")
     with faulty.session:
-        answers = []
+        responses = []
         for _ in range(3):
             recorder, y = faulty.ask()
             assert recorder.error() is None
-            answers.append(y)
+            responses.append(y)
 
-        assert np.isnan(answers[1]).all()
-        assert (answers[0].tolist(), answers[2].tolist()) == ([2, 2], [2, 2])
+        assert np.isnan(responses[1]).all()
+        assert (responses[0].tolist(), responses[2].tolist()) == ([2, 2], [2, 2])
 
 
 @pytest.mark.parametrize(

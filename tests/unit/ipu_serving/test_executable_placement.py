@@ -10,7 +10,7 @@ import pytest
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.samples import same_in_and_out, signature
-from tests.fakes.ipu_backend import Bench, answer
+from tests.fakes.ipu_backend import Bench, output_of
 from tests.fakes.ipu_programs import adding, compute, doubling
 from tests.fakes.ipu_served import popef
 
@@ -33,7 +33,7 @@ def test_models_of_one_fused_executable_share_it(bench: Bench) -> None:
     first = bench.load(file, TWO_ROWS, name="doubles", sub_graph="0")
     second = bench.load(file, SUMS, name="sums", sub_graph="1")
     for _ in range(3):
-        assert answer(first, ONES).tolist() == [[2, 2]]
+        assert output_of(first, ONES).tolist() == [[2, 2]]
         assert second.execute({"a": THREES, "b": THREES}, ["total"])["total"].tolist() == [[6, 6, 6]]
     assert bench.figure("stoker_ipu_executables") == 1
     assert bench.figure("stoker_ipu_loads_total") == 1
@@ -51,8 +51,8 @@ def test_two_executables_on_one_ipu_evict_each_other_and_a_notice_reports_it(ben
     second = bench.load(popef(doubling((2, 2)), name="two"), TWO_ROWS, name="two")
     before = bench.figure("stoker_ipu_evictions_total")
     for _ in range(3):
-        assert answer(first, ONES).tolist() == [[2, 2]]
-        assert answer(second, ONES).tolist() == [[2, 2]]
+        assert output_of(first, ONES).tolist() == [[2, 2]]
+        assert output_of(second, ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_ipu_evictions_total") == before + 6
     assert bench.figure("stoker_ipu_load_seconds_total") > 6 * 0.25
     notice = list(bench.backend.notices())[1]
@@ -62,7 +62,7 @@ def test_two_executables_on_one_ipu_evict_each_other_and_a_notice_reports_it(ben
 def test_instances_of_one_version_are_copies_on_separate_ipus(bench: Bench) -> None:
     file = popef(doubling((2, 2)))
     for _ in range(2):
-        assert answer(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
+        assert output_of(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_ipu_calls_total", device="0") == 1
     assert bench.figure("stoker_ipu_calls_total", device="1") == 1
 
@@ -72,7 +72,7 @@ def test_more_instances_than_ipus_share_copies_without_eviction(bench_with: Call
     file = popef(doubling((2, 2)))
     instances = [bench.load(file, TWO_ROWS) for _ in range(5)]
     for instance in instances:
-        assert answer(instance, ONES).tolist() == [[2, 2]]
+        assert output_of(instance, ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_ipu_executables") == 2
     assert bench.figure("stoker_ipu_evictions_total") == 0
     bench.close()
@@ -97,7 +97,7 @@ def test_unloaded_model_releases_its_ipu_and_keeps_its_metrics(bench_with: Calla
     bench = bench_with(sim_num_IPUs="1")
     for loads in range(1, 4):
         instance = bench.load(popef(doubling((2, 2)), name=f"m{loads}"), TWO_ROWS)
-        answer(instance, ONES)
+        output_of(instance, ONES)
         bench.close()
         assert bench.figure("stoker_ipu_loads_total") == loads
         assert bench.figure("stoker_ipu_evictions_total") == 0
@@ -105,7 +105,7 @@ def test_unloaded_model_releases_its_ipu_and_keeps_its_metrics(bench_with: Calla
 
 
 def test_model_may_name_its_ipus(bench: Bench) -> None:
-    answer(bench.load(popef(doubling((2, 2))), TWO_ROWS, device_ids="3"), ONES)
+    output_of(bench.load(popef(doubling((2, 2))), TWO_ROWS, device_ids="3"), ONES)
     assert bench.figure("stoker_ipu_calls_total", device="3") == 1
     with pytest.raises(ModelLoadError, match=r"wanted 1 IPU\(s\) .*among ids \[9\]; the system has 4 usable"):
         bench.load(popef(doubling((2, 2))), TWO_ROWS, name="other", device_ids="9")
@@ -115,7 +115,7 @@ def test_too_few_ipus_is_a_load_error_with_their_number(bench: Bench) -> None:
     kept = bench.load(popef(doubling((2, 2))), TWO_ROWS)
     with pytest.raises(ModelLoadError, match=r"wanted 8 IPU\(s\).*4 usable.*sim_num_IPUs=N"):
         bench.load(popef(doubling((2, 2)), num_ipus=8), TWO_ROWS, name="large")
-    assert answer(kept, ONES).tolist() == [[2, 2]]
+    assert output_of(kept, ONES).tolist() == [[2, 2]]
 
 
 def test_ipus_taken_by_models_of_another_size_are_a_load_error(bench: Bench) -> None:
@@ -128,12 +128,12 @@ def test_failed_load_leaves_its_ipu_free(bench_with: Callable[..., Bench]) -> No
     bench = bench_with(sim_num_IPUs="1")
     with pytest.raises(ModelLoadError):
         bench.load(popef(doubling((2, 2)), num_ipus=2), TWO_ROWS)
-    assert answer(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES).tolist() == [[2, 2]]
+    assert output_of(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES).tolist() == [[2, 2]]
     assert bench.figure("stoker_ipu_executables") == 1
 
 
 def test_every_metric_is_labelled_simulated_and_explained(bench: Bench) -> None:
-    answer(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES)
+    output_of(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES)
     figures = list(bench.backend.figures())
     assert all(figure.labels["simulated"] == "true" for figure in figures)
     assert all(figure.name.startswith("stoker_ipu_") for figure in figures)

@@ -13,7 +13,7 @@ from stoker.backends.ipu.serving.options import PARAMETER_KEYS, DevicePoolSettin
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 from stoker.backends.testing.samples import same_in_and_out
-from tests.fakes.ipu_backend import Bench, answer
+from tests.fakes.ipu_backend import Bench, output_of
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
 
@@ -61,14 +61,14 @@ def test_backend_lists_its_parameters() -> None:
 
 def test_numerics_can_be_disabled_for_a_model_with_a_notice(bench: Bench) -> None:
     instance = bench.load(popef(doubling((2, 2))), TWO_ROWS, numerics="off")
-    assert answer(instance, ONES).tolist() == [[0, 0]]
+    assert output_of(instance, ONES).tolist() == [[0, 0]]
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())
 
 
 def test_numerics_of_the_operator_are_the_default_of_models(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(numerics="off")
-    assert answer(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES).tolist() == [[0, 0]]
-    assert answer(bench.load(popef(doubling((2, 2))), TWO_ROWS, name="other", numerics="real"), ONES).tolist() == [[2, 2]]
+    assert output_of(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES).tolist() == [[0, 0]]
+    assert output_of(bench.load(popef(doubling((2, 2))), TWO_ROWS, name="other", numerics="real"), ONES).tolist() == [[2, 2]]
 
 
 def test_virtual_time_applies_to_all_models_or_none(bench_with: Callable[..., Bench]) -> None:
@@ -76,7 +76,7 @@ def test_virtual_time_applies_to_all_models_or_none(bench_with: Callable[..., Be
     assert [each.field for each in bench_with().violations(file, TWO_ROWS, pacing="virtual")] == ['parameters["pacing"]']
     virtual = bench_with(pacing="virtual")
     assert [each.field for each in virtual.violations(file, TWO_ROWS, pacing="realtime")] == ['parameters["pacing"]']
-    assert answer(virtual.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
+    assert output_of(virtual.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
 
 
 def test_every_bad_setting_is_named_at_once_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_system_has_the_configured_version(bench_with: Callable[..., Bench], ver
         with pytest.raises(ModelLoadError, match=r"wanted 1 IPU.* of version ipu2 .*the system has 4 usable IPU.* of ipu21"):
             bench.load(file, TWO_ROWS)
     else:
-        assert answer(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
+        assert output_of(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
 
 
 def test_setting_is_named_by_its_own_name_not_by_its_variable() -> None:

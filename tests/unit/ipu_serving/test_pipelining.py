@@ -7,7 +7,7 @@ import numpy as np
 
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.samples import same_in_and_out
-from tests.fakes.ipu_backend import Bench, answer
+from tests.fakes.ipu_backend import Bench, output_of
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
 
@@ -29,7 +29,7 @@ def test_batches_are_queued_in_the_rings_while_the_device_is_busy(bench: Bench) 
     program = loaded.device.resident
     with ThreadPoolExecutor(4) as pool:
         with loaded.device.claimed(program, lambda: False):
-            futures = [pool.submit(answer, instance, np.full((1, 2), number, np.float32)) for number in range(4)]
+            futures = [pool.submit(output_of, instance, np.full((1, 2), number, np.float32)) for number in range(4)]
             assert all(submitted.acquire(timeout=20) for _ in range(4)), "a batch waited for another to come back"
             assert bench.figure("stoker_ipu_batches_in_flight") == 4
             assert not any(future.done() for future in futures)
@@ -42,7 +42,7 @@ def test_results_of_concurrent_batches_are_not_mixed_up(bench: Bench) -> None:
     instance = bench.load(popef(doubling((1, 2)), batches_per_step=2), TWO_ROWS)
 
     def ask(number: int) -> list[list[float]]:
-        return answer(instance, np.full((1 + number % 2, 2), number, np.float32)).tolist()
+        return output_of(instance, np.full((1 + number % 2, 2), number, np.float32)).tolist()
 
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(ask, range(60)))

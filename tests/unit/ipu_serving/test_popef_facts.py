@@ -9,7 +9,7 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import FileTensor
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.samples import same_in_and_out, signature
-from tests.fakes.ipu_backend import Bench, answer
+from tests.fakes.ipu_backend import Bench, output_of
 from tests.fakes.ipu_programs import Part, adding, doubling
 from tests.fakes.ipu_served import echo, halving, pair, popef
 
@@ -42,13 +42,13 @@ def test_batch_is_micro_batch_times_iterations_times_replicas(bench: Bench, opti
     instance = bench.load(file, served)
     for count in (1, rows - 1, rows):
         x = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
-        assert answer(instance, x).tolist() == (x + x).tolist()
+        assert output_of(instance, x).tolist() == (x + x).tolist()
     assert [each.field for each in bench.violations(file, same_in_and_out(F32, (3,), rows + 1))] == ["max_batch_size"] * 2
 
 
 def test_smaller_batch_does_not_wait_for_the_starvation_timeout(bench: Bench) -> None:
     instance = bench.load(popef(doubling((1, 2)), batches_per_step=4), same_in_and_out(F32, max_batch_size=4), timeout_ns="0")
-    assert answer(instance, np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
+    assert output_of(instance, np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
 
 
 def test_model_with_streams_of_different_first_dimensions_has_no_batch(bench: Bench) -> None:
@@ -67,7 +67,7 @@ def test_model_with_streams_of_different_first_dimensions_has_no_batch(bench: Be
 def test_scalars_are_served(bench: Bench) -> None:
     for iterations in (1, 3):
         instance = bench.load(popef(echo(()), batches_per_step=iterations), same_in_and_out(F32, (), 0))
-        found = answer(instance, np.array(5, np.float32))
+        found = output_of(instance, np.array(5, np.float32))
         assert found.shape == ()
         assert found == 5
 
@@ -115,7 +115,7 @@ def test_another_compilers_executable_is_refused_with_both_hashes(bench: Bench) 
     assert "package hash is 0123456789abcdef, this runtime's is " in violation.message
     with pytest.raises(ModelLoadError, match="0123456789abcdef"):
         bench.load(file, TWO_ROWS)
-    assert answer(bench.load(file, TWO_ROWS, check_package_hash="false"), np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
+    assert output_of(bench.load(file, TWO_ROWS, check_package_hash="false"), np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
 
 
 def test_operator_may_disable_the_hash_check(bench_with: Callable[..., Bench]) -> None:
@@ -128,7 +128,7 @@ def test_fused_executable_is_served_by_sub_graph(bench: Bench, sub_graph: str) -
     file = popef(doubling((2, 2)), adding((4, 3)))
     assert bench.facts(file, TWO_ROWS).inputs is None
     instance = bench.load(file, TWO_ROWS, sub_graph=sub_graph)
-    assert answer(instance, np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
+    assert output_of(instance, np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
 
 
 def test_each_sub_graph_of_a_fused_executable_has_its_own_names_and_batch(bench: Bench) -> None:

@@ -27,7 +27,7 @@ class Receiver:
     methods: list[str] = field(default_factory=list)
     url: str = ""
 
-    def answer(self) -> int:
+    def response(self) -> int:
         return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
 
 
@@ -39,7 +39,7 @@ def receiving(*codes: int) -> Iterator[Receiver]:
         def do_PUT(self) -> None:
             receiver.methods.append(f"{self.command} {self.headers['Content-Type']}")
             receiver.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(receiver.answer())
+            self.send_response(receiver.response())
             self.send_header("Content-Length", "0")
             self.end_headers()
 

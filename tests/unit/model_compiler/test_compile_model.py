@@ -174,11 +174,11 @@ def test_served_onnx_file_computes_like_the_source(request_of: Any, tmp_path: Pa
     assert 'platform: "onnx"' in text
     assert "format: FORMAT_NCHW dims: [3, -1, 4]" in text  # a variable dimension, not 0
     images = np.random.default_rng(1).standard_normal((3, 3, 6, 4), dtype=np.float32)
-    answers = [
+    responses = [
         onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"image": images})[0]
         for content in (model.SerializeToString(), (tmp_path / "models/net/1/model.onnx").read_bytes())
     ]
-    np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(*responses)
 
 
 def test_served_onnx_file_has_the_requested_sizes(request_of: Any, failure: Any, tmp_path: Path) -> None:

@@ -185,16 +185,16 @@ def test_full_http_port_closes_its_longest_idle_connection(caplog: pytest.LogCap
         second = await another(peer)
         for each in (peer, second):
             each.send(b"GET /a HTTP/1.1\r\n\r\n")
-            await each.answer()
+            await each.response()
         # The first was used after the second.
         peer.send(b"GET /a HTTP/1.1\r\n\r\n")
-        await peer.answer()
+        await peer.response()
         third = await another(peer)
         third.send(b"GET /b HTTP/1.1\r\n\r\n")
-        assert (await third.answer())[0] == 200
+        assert (await third.response())[0] == 200
         assert await second.is_closed()
         peer.send(b"GET /c HTTP/1.1\r\n\r\n")
-        assert (await peer.answer())[0] == 200
+        assert (await peer.response())[0] == 200
         for each in (second, third):
             each.writer.close()
 
@@ -219,15 +219,15 @@ def test_reserved_slot_of_the_http_port_serves_only_health():
             await asyncio.sleep(0)
         probe = await another(peer)
         probe.send(b"GET /v2/health/live HTTP/1.1\r\n\r\n")
-        assert (await probe.answer())[0] == 200
+        assert (await probe.response())[0] == 200
         assert await probe.is_closed()
         client = await another(peer)
         client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-        status, answer = await client.answer()
-        assert (status, b"retry-after: 1" in answer) == (503, True)
-        assert b"serves health, metrics and administration only" in answer
+        status, response = await client.response()
+        assert (status, b"retry-after: 1" in response) == (503, True)
+        assert b"serves health, metrics and administration only" in response
         go.set()
-        assert (await peer.answer())[0] == 200
+        assert (await peer.response())[0] == 200
         for each in (probe, client):
             each.writer.close()
 

@@ -32,7 +32,7 @@ class Peer:
     def send_raw(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def answer(self) -> tuple[int, bytes]:
+    async def response(self) -> tuple[int, bytes]:
         """Status and the whole response, read to the end of the connection's present response."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -84,8 +84,8 @@ def talk(scenario: Callable[[Peer], Awaitable[None]], app: Any = read_all, limit
 def test_requests_of_one_connection_get_responses_in_order():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /a HTTP/1.1\r\n\r\nPOST /b HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
-        assert (await peer.answer())[1].endswith(b"/a 0")
-        assert (await peer.answer())[1].endswith(b"/b 3")
+        assert (await peer.response())[1].endswith(b"/a 0")
+        assert (await peer.response())[1].endswith(b"/b 3")
 
     talk(scenario)
 
@@ -110,9 +110,9 @@ def test_requests_of_one_connection_get_responses_in_order():
 def test_invalid_or_oversized_request_is_refused_and_ends_the_connection(data: bytes, status: int):
     async def scenario(peer: Peer) -> None:
         peer.send(data)
-        got, answer = await peer.answer()
+        got, response = await peer.response()
         assert got == status
-        assert b'{"error":' in answer
+        assert b'{"error":' in response
         assert await peer.is_closed()
 
     talk(scenario)
@@ -121,7 +121,7 @@ def test_invalid_or_oversized_request_is_refused_and_ends_the_connection(data: b
 def test_refused_client_that_does_not_hang_up_is_aborted():
     async def scenario(peer: Peer) -> None:
         peer.send(b"nonsense\r\n\r\n")
-        assert (await peer.answer())[0] == 400
+        assert (await peer.response())[0] == 400
         (connection,) = peer.listener.connections
         peer.later(1.9)
         assert not connection.transport.is_closing()
@@ -137,7 +137,7 @@ def test_endless_header_is_refused():
         for _ in range(8):
             peer.send(b"b" * 1000)
             await peer.writer.drain()
-        assert (await peer.answer())[0] == 431
+        assert (await peer.response())[0] == 431
 
     talk(scenario)
 
@@ -145,7 +145,7 @@ def test_endless_header_is_refused():
 def test_body_of_many_chunks_below_the_limit_is_accepted():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nA\r\n" * 49 + b"0\r\n\r\n")
-        assert (await peer.answer())[1].endswith(b"/ 49")
+        assert (await peer.response())[1].endswith(b"/ 49")
 
     talk(scenario)
 
@@ -154,7 +154,7 @@ def test_body_of_many_chunks_below_the_limit_is_accepted():
 def test_header_timeout_ends_the_connection(sent: bytes):
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /first HTTP/1.1\r\n\r\n")
-        await peer.answer()
+        await peer.response()
         peer.send(sent or b"\r\n")
         # Another exchange with the server makes sure that what was sent has arrived.
         other = await asyncio.open_connection(*peer.writer.get_extra_info("peername"))
@@ -163,7 +163,7 @@ def test_header_timeout_ends_the_connection(sent: bytes):
         other[1].close()
         peer.later(4.9)
         peer.later(5.5)
-        assert (await peer.answer())[0] == 408
+        assert (await peer.response())[0] == 408
         assert await peer.is_closed()
 
     talk(scenario)
@@ -175,7 +175,7 @@ def test_new_connection_without_a_request_is_ended():
         while not peer.listener.connections:  # noqa: ASYNC110 - the connection is accepted in its own time
             await asyncio.sleep(0)
         peer.later(5.5)
-        assert (await peer.answer())[0] == 408
+        assert (await peer.response())[0] == 408
 
     talk(scenario)
 
@@ -186,9 +186,9 @@ def test_idle_timeout_within_a_body_ends_the_request():
         await peer.reader.readuntil(b"100 Continue\r\n\r\n")
         peer.later(9.9)
         peer.later(10.5)
-        status, answer = await peer.answer()
+        status, response = await peer.response()
         assert status == 408
-        assert b"no further byte of the body within 10 s" in answer
+        assert b"no further byte of the body within 10 s" in response
 
     talk(scenario)
 
@@ -200,7 +200,7 @@ def test_slow_body_is_refused_by_its_rate():
         peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n")
         await peer.reader.readuntil(b"100 Continue\r\n\r\n")
         peer.later(1)
-        assert (await peer.answer())[0] == 408
+        assert (await peer.response())[0] == 408
 
     talk(scenario, limits=limits)
 
@@ -286,8 +286,8 @@ def test_invalid_bytes_behind_a_request_are_refused_after_its_response():
         await started.wait()
         peer.send(b"nonsense\r\n\r\n")
         go.set()
-        assert (await peer.answer())[1].endswith(b"slow")
-        assert (await peer.answer())[0] == 400
+        assert (await peer.response())[1].endswith(b"slow")
+        assert (await peer.response())[0] == 400
         assert await peer.is_closed()
 
     talk(scenario, slow)
@@ -296,7 +296,7 @@ def test_invalid_bytes_behind_a_request_are_refused_after_its_response():
 def test_endless_body_behind_its_response_is_refused():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
-        assert (await peer.answer())[0] == 200
+        assert (await peer.response())[0] == 200
         peer.send(b"7d0\r\n" + bytes(2000))
         assert await peer.is_closed()
 
@@ -306,7 +306,7 @@ def test_endless_body_behind_its_response_is_refused():
 def test_response_before_100_continue_ends_the_connection():
     async def scenario(peer: Peer) -> None:
         peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n")
-        assert (await peer.answer())[0] == 200
+        assert (await peer.response())[0] == 200
         # The client takes it for a no; what it sends now is not the body, and there is no second answer.
         peer.send(b"GET / HTTP/1.1\r\n\r\n")
         assert await peer.is_closed()
@@ -317,7 +317,7 @@ def test_response_before_100_continue_ends_the_connection():
 def test_upgrade_request_gets_an_http_1_response():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /a HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n")
-        assert (await peer.answer())[1].endswith(b"/a 0")
+        assert (await peer.response())[1].endswith(b"/a 0")
 
     talk(scenario)
 
@@ -337,7 +337,7 @@ def test_stop_waits_for_requests_in_work():
             stopping = asyncio.create_task(peer.listener.stop(10))
             await asyncio.sleep(0)
             go.set()
-            assert (await peer.answer())[0] == 200
+            assert (await peer.response())[0] == 200
             assert await peer.is_closed()
             await stopping
 
@@ -393,7 +393,7 @@ def test_address_of_another_host_is_named():
 def test_headers_of_an_unreadable_body_end_the_connection(data: bytes, status: int):
     async def scenario(peer: Peer) -> None:
         peer.send_raw(data)
-        assert (await peer.answer())[0] == status
+        assert (await peer.response())[0] == status
         assert await peer.is_closed()
 
     talk(scenario)
@@ -415,7 +415,7 @@ def test_connections_above_the_limit_are_refused_with_one_warning(caplog: pytest
             assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
             writer.close()
         go.set()
-        assert (await peer.answer())[1].endswith(b"/a 0")
+        assert (await peer.response())[1].endswith(b"/a 0")
 
     talk(scenario, wait, limits=Limits(http_connections=1))
     assert [record.message for record in caplog.records] == ["refusing HTTP connections: 1 are open"]

@@ -67,14 +67,14 @@ def answer_to(asked: InferRequest) -> InferResponse:
 
 
 def test_access_log_line_contains_client_request_and_duration(log: Callable[[int], Log]) -> None:
-    written_log, answers = log(1), list[EngineResult]()
+    written_log, responses = log(1), list[EngineResult]()
     asked = request("r1")
-    done = written_log.access.watched(asked, answers.append)
+    done = written_log.access.watched(asked, responses.append)
     assert asked.access is not None
     asked.access.queue_ns, asked.access.compute_ns = 12_000, 345_678
-    answer = answer_to(asked)
-    done(answer)
-    assert answers == [answer]
+    response = answer_to(asked)
+    done(response)
+    assert responses == [response]
     assert written_log.lines() == [
         {
             "message": "an inference request was completed",
@@ -104,10 +104,10 @@ def test_one_of_every_n_requests_has_a_line_and_only_it_is_timed(log: Callable[[
 
 
 def test_every_failure_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> None:
-    written_log, answers = log(2), list[EngineResult]()
+    written_log, responses = log(2), list[EngineResult]()
     for number in range(2):
         asked = request(str(number))
-        written_log.access.watched(asked, answers.append)(BackendFailed("the device is lost"))
+        written_log.access.watched(asked, responses.append)(BackendFailed("the device is lost"))
     written_log.access.rejected(request("full"), Overloaded("the queue is full"))
     written_log.access.unread(Via.TFS_HTTP, "absent", 7, UnknownModel("no such model"))
     lines = written_log.lines()
@@ -118,7 +118,7 @@ def test_every_failure_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> N
         (None, "NOT_FOUND", "no such model"),
     ]
     assert (lines[3]["protocol"], lines[3]["model"], lines[3]["version"]) == ("tfs-http", "absent", 7)
-    assert [type(answer) for answer in answers] == [BackendFailed, BackendFailed]
+    assert [type(response) for response in responses] == [BackendFailed, BackendFailed]
 
 
 def test_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log]) -> None:
@@ -216,7 +216,7 @@ def test_line_of_a_sampled_request_contains_the_times_of_its_batch(log: Callable
 
 @pytest.mark.parametrize("kind", [BackendFailed, Overloaded])
 def test_failing_response_reaches_its_callback(kind: type[ServingError], log: Callable[[int], Log]) -> None:
-    written_log, answers = log(1), list[EngineResult]()
-    written_log.access.watched(request(), answers.append)(kind("no"))
-    assert [type(answer) for answer in answers] == [kind]
+    written_log, responses = log(1), list[EngineResult]()
+    written_log.access.watched(request(), responses.append)(kind("no"))
+    assert [type(response) for response in responses] == [kind]
     written_log.access.close()

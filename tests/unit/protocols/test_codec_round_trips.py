@@ -78,11 +78,11 @@ def test_raw_grpc_contents_round_trip(pair: tuple[DataType, Any]):
     decoded = codec.decode(pb.ModelInferRequest.FromString(message.SerializeToString()), 0, None)
     assert same(decoded.request.inputs["INPUT"], array)
     assert decoded.request.rows == array.shape[0]
-    answer = encode_message(asyncio.run(engine.infer(decoded.request)), decoded.classifications, {})
-    assert (answer.id, answer.model_name, answer.model_version) == ("7", "echo", "1")
-    assert list(answer.outputs[0].shape) == list(array.shape)
-    assert answer.outputs[0].datatype == datatype.value
-    assert answer.raw_output_contents[0] == raw
+    response = encode_message(asyncio.run(engine.infer(decoded.request)), decoded.classifications, {})
+    assert (response.id, response.model_name, response.model_version) == ("7", "echo", "1")
+    assert list(response.outputs[0].shape) == list(array.shape)
+    assert response.outputs[0].datatype == datatype.value
+    assert response.raw_output_contents[0] == raw
 
 
 @given(pairs(TYPED))
@@ -115,14 +115,14 @@ def test_binary_http_tensors_round_trip(pair: tuple[DataType, Any], by_default: 
     text = orjson.dumps(head)
     decoded = http_decode(engine, text + raw, len(text))
     assert same(decoded.request.inputs["INPUT"], array)
-    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
-    assert answer.header_length is not None
-    head = orjson.loads(answer.body[: answer.header_length])
+    response = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
+    assert response.header_length is not None
+    head = orjson.loads(response.body[: response.header_length])
     assert list(head) == ["id", "model_name", "model_version", "outputs"]
     assert head["outputs"] == [
         {"name": "OUTPUT", "datatype": datatype.value, "shape": list(array.shape), "parameters": {"binary_data_size": len(raw)}}
     ]
-    assert answer.body[answer.header_length :] == raw
+    assert response.body[response.header_length :] == raw
 
 
 @given(pairs(IN_JSON, text=True), st.booleans())
@@ -137,9 +137,9 @@ def test_json_tensors_round_trip_nested_or_flat(pair: tuple[DataType, Any], nest
     body = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": datatype.value, "shape": array.shape, "data": values}]})
     decoded = http_decode(engine, body)
     assert same(decoded.request.inputs["INPUT"], array)
-    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
-    assert answer.header_length is None
-    printed = orjson.loads(answer.body)["outputs"][0]["data"]
+    response = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
+    assert response.header_length is None
+    printed = orjson.loads(response.body)["outputs"][0]["data"]
     if datatype is DataType.BYTES:
         assert printed == [value.decode() for value in array.reshape(-1)]
     else:
@@ -154,8 +154,8 @@ def test_values_without_a_json_form_are_printed_like_triton(dtype: type):
     head = {"inputs": [{"name": "INPUT", "datatype": name, "shape": [1, 5], "parameters": {"binary_data_size": array.nbytes}}]}
     text = orjson.dumps(head)
     decoded = http_decode(engine, text + array.tobytes(), len(text))
-    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
-    assert b'"data":[1.5,NaN,Infinity,-Infinity,0.1]' in answer.body
+    response = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
+    assert b'"data":[1.5,NaN,Infinity,-Infinity,0.1]' in response.body
 
 
 def test_body_without_header_is_the_one_input():

@@ -31,14 +31,14 @@ def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, head
         finally:
             await front.stop(1)
 
-    answer = asyncio.run(main())
+    response = asyncio.run(main())
     assert engine.reserved_bytes == 0
-    return answer
+    return response
 
 
-def events(answer: httpx.Response) -> list[dict[str, object]]:
+def events(response: httpx.Response) -> list[dict[str, object]]:
     """The content of each event."""
-    *parts, last = answer.text.split("\n\n")
+    *parts, last = response.text.split("\n\n")
     assert last == ""
     return [json.loads(part.removeprefix("data: ")) for part in parts]
 
@@ -56,10 +56,10 @@ def text_model(max_batch_size: int = 0, **options: object) -> FakeModel:
 def test_keys_are_inputs_or_parameters_and_a_single_element_is_a_scalar(max_batch_size):
     engine = FakeEngine(text_model(max_batch_size))
     body = {"PROMPT": "hello", "STREAM": False, "mine": 7, "id": "r1", "parameters": {"deep": "x", "priority": 2}}
-    answer = post(engine, "llm/generate", body)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {"id": "r1", "model_name": "llm", "model_version": "1", "TEXT": "hello"}
+    response = post(engine, "llm/generate", body)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == {"id": "r1", "model_name": "llm", "model_version": "1", "TEXT": "hello"}
     [request] = engine.requests
     assert request.parameters == {"mine": 7, "deep": "x"}
     assert (request.priority, request.request_id) == (2, "r1")
@@ -68,8 +68,8 @@ def test_keys_are_inputs_or_parameters_and_a_single_element_is_a_scalar(max_batc
 
 def test_longer_outputs_are_flat_lists():
     row = list(range(16))
-    answer = post(FakeEngine(simple()), "simple/versions/1/generate", {"INPUT0": row, "INPUT1": row})
-    assert answer.json()["OUTPUT0"] == [2 * value for value in row]
+    response = post(FakeEngine(simple()), "simple/versions/1/generate", {"INPUT0": row, "INPUT1": row})
+    assert response.json()["OUTPUT0"] == [2 * value for value in row]
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def _special(inputs):
 
 
 def test_each_response_is_an_event():
-    answer = post(FakeEngine(text_model(answers=3)), "llm/generate_stream", {"PROMPT": ["a"], "STREAM": True})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert [event["TEXT"] for event in events(answer)] == ["a"] * 3
+    response = post(FakeEngine(text_model(responses=3)), "llm/generate_stream", {"PROMPT": ["a"], "STREAM": True})
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert [event["TEXT"] for event in events(response)] == ["a"] * 3
 
 
-@pytest.mark.parametrize("answers", [0, 2])
-def test_generate_requires_exactly_one_response(answers):
-    engine = FakeEngine(text_model(answers=answers))
-    answer = post(engine, "llm/generate", {"PROMPT": "a", "STREAM": True})
-    assert answer.status_code == 400
-    assert "generate expects model to produce exactly 1 response" in answer.json()["error"]
+@pytest.mark.parametrize("responses", [0, 2])
+def test_generate_requires_exactly_one_response(responses):
+    engine = FakeEngine(text_model(responses=responses))
+    response = post(engine, "llm/generate", {"PROMPT": "a", "STREAM": True})
+    assert response.status_code == 400
+    assert "generate expects model to produce exactly 1 response" in response.json()["error"]
     assert post(engine, "llm/generate_stream", {"PROMPT": "a", "STREAM": True}).status_code == 200
 
 
@@ -127,12 +127,12 @@ def test_first_response_that_is_an_error_sets_the_status(error, status, text):
     async def fail(request: InferRequest) -> None:
         raise error
 
-    answer = post(FakeEngine(text_model(before=fail)), "llm/generate_stream", {"PROMPT": "a", "STREAM": True})
-    assert answer.status_code == status
-    [event] = events(answer)
+    response = post(FakeEngine(text_model(before=fail)), "llm/generate_stream", {"PROMPT": "a", "STREAM": True})
+    assert response.status_code == status
+    [event] = events(response)
     assert text in str(event["error"])
-    answer = post(FakeEngine(text_model(before=fail)), "llm/generate", {"PROMPT": "a", "STREAM": True})
-    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+    response = post(FakeEngine(text_model(before=fail)), "llm/generate", {"PROMPT": "a", "STREAM": True})
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/json")
 
 
 @pytest.mark.parametrize("route", ["generate", "generate_stream"])
@@ -155,24 +155,24 @@ def test_first_response_that_is_an_error_sets_the_status(error, status, text):
     ],
 )
 def test_unreadable_body_is_refused_in_json_on_both_routes(route, body, text):
-    answer = post(FakeEngine(text_model()), f"llm/{route}", body)
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json"), answer.text
-    assert text in answer.json()["error"]
+    response = post(FakeEngine(text_model()), f"llm/{route}", body)
+    assert (response.status_code, response.headers["content-type"]) == (400, "application/json"), response.text
+    assert text in response.json()["error"]
 
 
 def test_compressed_requests_are_refused():
-    answer = post(FakeEngine(text_model()), "llm/generate", b"x", headers={"content-encoding": "gzip"})
-    assert answer.status_code == 400
-    assert "Unsupported Content-Encoding" in answer.json()["error"]
+    response = post(FakeEngine(text_model()), "llm/generate", b"x", headers={"content-encoding": "gzip"})
+    assert response.status_code == 400
+    assert "Unsupported Content-Encoding" in response.json()["error"]
 
 
 def test_bodies_are_bounded():
-    answer = post(FakeEngine(text_model()), "llm/generate", {"PROMPT": "a" * 2000, "STREAM": True}, Limits(generate_bytes=1000))
-    assert answer.status_code == 413
-    assert "1000 bytes" in answer.json()["error"]
+    response = post(FakeEngine(text_model()), "llm/generate", {"PROMPT": "a" * 2000, "STREAM": True}, Limits(generate_bytes=1000))
+    assert response.status_code == 413
+    assert "1000 bytes" in response.json()["error"]
 
 
 def test_unknown_model_is_a_client_error():
-    answer = post(FakeEngine(), "none/generate", {})
-    assert answer.status_code == 400
-    assert "unknown model" in answer.json()["error"]
+    response = post(FakeEngine(), "none/generate", {})
+    assert response.status_code == 400
+    assert "unknown model" in response.json()["error"]

@@ -57,9 +57,9 @@ def test_requests_of_every_size_complete_in_a_later_turn_and_release_their_bytes
             assert len(results) == count - 1
             assert engine.reserved_bytes > 0 or size > 1_000
             await until(results, count)
-            answer = results[-1]
-            assert isinstance(answer, bytes)
-            message = pb.ModelInferResponse.FromString(answer)
+            response = results[-1]
+            assert isinstance(response, bytes)
+            message = pb.ModelInferResponse.FromString(response)
             assert message.id == str(count)
             assert np.frombuffer(message.raw_output_contents[0], np.float32).tolist() == list(range(size))
             assert engine.reserved_bytes == 0
@@ -73,7 +73,7 @@ def test_refused_request_completes_with_its_error_and_is_counted():
         results: Results = []
         start(inference, b"\xff\xff", results)
         start(inference, pb.ModelInferRequest(model_name="echo").SerializeToString(), results)
-        assert [type(answer) for answer in results] == [InvalidRequest, InvalidRequest]
+        assert [type(response) for response in results] == [InvalidRequest, InvalidRequest]
         assert engine.rejected == ["echo"]
         assert engine.reserved_bytes == 0
 

@@ -74,8 +74,8 @@ async def statuses(port: int, requests: Sequence[tuple[str, str]], header: str) 
         body = b"{}" if method in ("POST", "PUT", "PATCH") else b""
         head = f"{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n{header}\r\n"
         writer.write(head.encode() + body)
-        answer = await reader.read(1 << 16)
-        found.append(int(answer.split(b" ", 2)[1]))
+        response = await reader.read(1 << 16)
+        found.append(int(response.split(b" ", 2)[1]))
         writer.close()
         await writer.wait_closed()
     return found

@@ -19,7 +19,7 @@ class FakeStreamCall:
 
     def __init__(self, metadata: Mapping[str, str] | None = None) -> None:
         self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.answers: asyncio.Queue[pb.ModelStreamInferResponse] = asyncio.Queue()
+        self.responses: asyncio.Queue[pb.ModelStreamInferResponse] = asyncio.Queue()
         self.metadata = metadata or {}
         self.deadline_ns: int | None = None
         self.taken = 0
@@ -36,7 +36,7 @@ class FakeStreamCall:
 
     async def send(self, message: bytes) -> None:
         await self.reads.wait()
-        self.answers.put_nowait(pb.ModelStreamInferResponse.FromString(message))
+        self.responses.put_nowait(pb.ModelStreamInferResponse.FromString(message))
 
     def ask(self, request_id: str, *, model: str = "simple", empty_final: bool = False) -> None:
         message = pb.ModelInferRequest(model_name=model, id=request_id)
@@ -51,7 +51,7 @@ class FakeStreamCall:
         self.requests.put_nowait(None)
 
     def sent(self) -> list[pb.ModelStreamInferResponse]:
-        return [self.answers.get_nowait() for _ in range(self.answers.qsize())]
+        return [self.responses.get_nowait() for _ in range(self.responses.qsize())]
 
 
 def run(
@@ -96,7 +96,7 @@ def test_responses_keep_the_order_of_concurrent_requests():
         for i in (2, 1):
             gates[str(i)].set()
             await asyncio.sleep(0)
-        assert call.answers.empty()
+        assert call.responses.empty()
         gates["0"].set()
         await stream
         sent = call.sent()
@@ -150,7 +150,7 @@ def test_single_response_is_final_without_a_marker_after_it(empty_final: bool):
 
 def test_request_without_responses_is_marked_final_only_on_request():
     fake = simple()
-    fake.answers = 0
+    fake.responses = 0
 
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0")
@@ -165,7 +165,7 @@ def test_request_without_responses_is_marked_final_only_on_request():
 
 def test_all_responses_of_a_request_are_sent_and_the_last_is_final():
     fake = simple()
-    fake.answers = 3
+    fake.responses = 3
 
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0", empty_final=True)
@@ -226,9 +226,9 @@ def test_unread_responses_count_against_the_budget():
         call.end()
         call.reads.set()
         await stream
-        answers = call.sent()
-        assert len(answers) == 10
-        errors = [message.error_message for message in answers if message.error_message]
+        responses = call.sent()
+        assert len(responses) == 10
+        errors = [message.error_message for message in responses if message.error_message]
         assert len(errors) in range(1, 10)
         assert all("no room for" in text for text in errors)
 
@@ -357,9 +357,9 @@ def test_error_of_each_refused_request_has_its_id(kind: str):
         call.ask("after")
         call.end()
         await stream
-        answers = call.sent()
-        assert [message.infer_response.id for message in answers] == ["before", "wrong", "after"]
-        assert [bool(message.error_message) for message in answers] == [False, True, False]
+        responses = call.sent()
+        assert [message.infer_response.id for message in responses] == ["before", "wrong", "after"]
+        assert [bool(message.error_message) for message in responses] == [False, True, False]
 
     run(scenario, FakeEngine(simple()))
 

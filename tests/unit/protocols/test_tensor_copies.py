@@ -39,15 +39,15 @@ class KnownResponse(Instance):
     """Returns prepared outputs, so that no allocation of a model is counted."""
 
     def __init__(self) -> None:
-        self.answer = np.zeros((4, SIZE), np.float32)
+        self.response = np.zeros((4, SIZE), np.float32)
         self.seen: list[tuple[int, ...]] = []
         self.addresses: list[int] = []
 
     def execute(self, inputs: Arrays, output_names: object) -> Arrays:
         self.seen.append(inputs["IN"].shape)
         self.addresses.append(inputs["IN"].ctypes.data)
-        self.answer[: len(inputs["IN"])] = inputs["IN"]
-        return {"OUT": self.answer[: len(inputs["IN"])]}
+        self.response[: len(inputs["IN"])] = inputs["IN"]
+        return {"OUT": self.response[: len(inputs["IN"])]}
 
 
 class Served(FakeEngine):
@@ -89,7 +89,7 @@ def asked(value: float, version: str = "") -> bytes:
     return message.SerializeToString()
 
 
-async def answers(inference: Inference, requests: list[bytes]) -> list[bytes]:
+async def responses(inference: Inference, requests: list[bytes]) -> list[bytes]:
     return await asyncio.gather(*(inference.model_infer(data, None) for data in requests))
 
 
@@ -102,13 +102,13 @@ def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests,
         # Large answers would be made in a thread, which counts the same and takes longer to warm up.
         inference = Inference(Served(instance), Limits(decode_inline_bytes=1 << 30))
         messages = [asked(float(number)) for number in range(requests)]
-        await answers(inference, messages)
+        await responses(inference, messages)
         messages = [asked(float(number), version) for number in range(requests)]
         instance.seen.clear()
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            found = await answers(inference, messages)
+            found = await responses(inference, messages)
             after, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -133,8 +133,8 @@ def test_single_large_tensor_is_used_from_its_receive_buffer():
         for _ in range(3):
             view = message_block(len(data), inference.lead_bytes(len(data)))
             view[:] = data
-            answer = pb.ModelInferResponse.FromString(await inference.start(view.toreadonly(), None).outcome())
-            assert np.frombuffer(answer.raw_output_contents[0], np.float32)[-1] == 7.0
+            response = pb.ModelInferResponse.FromString(await inference.start(view.toreadonly(), None).outcome())
+            assert np.frombuffer(response.raw_output_contents[0], np.float32)[-1] == 7.0
             where.append(np.frombuffer(view, np.uint8).ctypes.data + len(data) - ROW_BYTES)
         assert inference.lead_bytes(len(data)) == len(data) - ROW_BYTES
         assert instance.addresses[-1] == where[-1]

@@ -40,8 +40,8 @@ def file_lines(file):
     for service in file.service:
         for method in service.method:
             asks = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
-            answers = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
-            yield f"rpc {file.package}.{service.name}.{method.name} {asks} -> {answers}"
+            responses = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
+            yield f"rpc {file.package}.{service.name}.{method.name} {asks} -> {responses}"
 
 
 if __name__ == "__main__":

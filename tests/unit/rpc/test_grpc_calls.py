@@ -40,10 +40,10 @@ def test_message_is_returned_unchanged(handle, starts_inline: bool, size: int):
             message = bytes(range(256)) * (size // 256) + bytes(size % 256)
             stream_id = peer.begin()
             await peer.send_all(stream_id, b"\0" + size.to_bytes(4, "big") + message)
-            answer = await peer.ended(stream_id)
-            assert answer.headers == {":status": "200", "content-type": "application/grpc"}
-            assert answer.messages == [message]
-            assert answer.trailers == {"grpc-status": "0"}
+            response = await peer.ended(stream_id)
+            assert response.headers == {":status": "200", "content-type": "application/grpc"}
+            assert response.messages == [message]
+            assert response.trailers == {"grpc-status": "0"}
 
     run(scenario)
 
@@ -58,8 +58,8 @@ def test_request_in_single_bytes_is_the_same():
                 await asyncio.sleep(0)
             peer.connection.end_stream(stream_id)
             peer.flush()
-            answer = await peer.ended(stream_id)
-            assert (answer.messages, answer.status) == ([b"abc"], ("0", ""))
+            response = await peer.ended(stream_id)
+            assert (response.messages, response.status) == ([b"abc"], ("0", ""))
 
     run(scenario)
 
@@ -99,11 +99,11 @@ def test_oversized_message_is_refused_before_it_is_sent():
             stream_id = peer.begin()
             peer.connection.send_data(stream_id, b"\0\0\0\0\x65")
             peer.flush()
-            answer = await peer.ended(stream_id)
-            assert answer.status[0] == "8"
+            response = await peer.ended(stream_id)
+            assert response.status[0] == "8"
             # The rest is not wanted.
-            await peer.until(lambda: answer.reset_code is not None)
-            assert answer.reset_code == 0
+            await peer.until(lambda: response.reset_code is not None)
+            assert response.reset_code == 0
 
     run(scenario)
 
@@ -115,9 +115,9 @@ def test_oversized_message_is_refused_before_it_is_sent():
 def test_request_that_is_not_grpc_gets_an_http_response(fields: dict[str, Any], status: str):
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
-            answer = await peer.call(**fields)
-            assert (answer.headers[":status"], answer.body) == (status, b"")
-            assert "grpc-status" not in answer.headers
+            response = await peer.call(**fields)
+            assert (response.headers[":status"], response.body) == (status, b"")
+            assert "grpc-status" not in response.headers
 
     run(scenario)
 
@@ -134,10 +134,10 @@ def test_request_that_is_not_grpc_gets_an_http_response(fields: dict[str, Any], 
 def test_malformed_and_unknown_calls_get_a_trailers_only_response(path: str, fields: dict[str, Any], code: str, text: str):
     async def scenario() -> None:
         async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
-            answer = await peer.call(path=path, **fields)
-            assert (answer.status, answer.trailers) == ((code, text), {})
+            response = await peer.call(path=path, **fields)
+            assert (response.status, response.trailers) == ((code, text), {})
             if code == "12":
-                assert answer.headers["grpc-accept-encoding"] == "identity,gzip,deflate"
+                assert response.headers["grpc-accept-encoding"] == "identity,gzip,deflate"
             stream_id = peer.begin(path, end=False, **fields)
             peer.flush()
             # A client that sends nothing more hears of it as well.
@@ -158,12 +158,12 @@ def test_compression_works_in_both_directions(name: str, module):
                     stream_id = peer.begin(path, grpc_encoding=name)
                     peer.send(stream_id, module.compress(bytes(size)), flag=1, end=True)
                     peer.flush()
-                    answer = await peer.ended(stream_id)
-                    assert answer.status == ("0", "")
-                    assert answer.headers["grpc-encoding"] == name if size > 10 or path != PATH else True
-                    flag = answer.body[0]
+                    response = await peer.ended(stream_id)
+                    assert response.status == ("0", "")
+                    assert response.headers["grpc-encoding"] == name if size > 10 or path != PATH else True
+                    flag = response.body[0]
                     assert flag == (size > 10)
-                    (message,) = answer.messages
+                    (message,) = response.messages
                     assert (module.decompress(message) if flag else message) == bytes(size)
 
     run(scenario)
@@ -231,12 +231,12 @@ def test_metadata_reaches_the_method_and_trailers_the_client():
     async def scenario() -> None:
         async with serving(method(PATH, tell)) as (_, port), connected(port) as peer:
             metadata = [("x-one", "1"), ("x-two-bin", binary(b"\0\1\2"))]
-            answer = await peer.call(metadata=metadata)
-            assert answer.trailers == {"grpc-status": "0", "seen": "1", "seen-bin": binary(b"\2\1\0")}
-            answer = await peer.call(b"fail", metadata=metadata)
-            assert answer.trailers == {}
-            assert answer.headers["seen"] == "1"
-            assert answer.status == ("3", "what %C3%A9 100%25%0A")
+            response = await peer.call(metadata=metadata)
+            assert response.trailers == {"grpc-status": "0", "seen": "1", "seen-bin": binary(b"\2\1\0")}
+            response = await peer.call(b"fail", metadata=metadata)
+            assert response.trailers == {}
+            assert response.headers["seen"] == "1"
+            assert response.status == ("3", "what %C3%A9 100%25%0A")
 
     run(scenario)
 
@@ -302,11 +302,11 @@ def test_streams_of_every_kind_work():
             for message in (b"one", b"", b"three"):
                 peer.send(stream_id, message)
                 peer.flush()
-                await peer.until(lambda wanted=message: peer.answers[stream_id].messages[-1:] == [wanted])
+                await peer.until(lambda wanted=message: peer.responses[stream_id].messages[-1:] == [wanted])
             peer.connection.end_stream(stream_id)
             peer.flush()
-            answer = await peer.ended(stream_id)
-            assert (answer.messages, answer.status) == ([b"one", b"", b"three"], ("0", ""))
+            response = await peer.ended(stream_id)
+            assert (response.messages, response.status) == ([b"one", b"", b"three"], ("0", ""))
             stream_id = peer.begin("/a.B/Up")
             peer.send(stream_id, b"abc", b"", b"de", end=True)
             peer.flush()
@@ -314,8 +314,8 @@ def test_streams_of_every_kind_work():
             assert (await peer.call(b"x", "/a.B/Down")).messages == [b"x", b"x", b"x"]
             stream_id = peer.begin("/a.B/None", end=True)
             peer.flush()
-            answer = await peer.ended(stream_id)
-            assert (answer.body, answer.status, answer.headers["note"]) == (b"", ("0", ""), "empty")
+            response = await peer.ended(stream_id)
+            assert (response.body, response.status, response.headers["note"]) == (b"", ("0", ""), "empty")
 
     run(scenario)
 
@@ -329,9 +329,9 @@ def test_method_that_ends_before_its_client_resets_the_request():
             stream_id = peer.begin()
             peer.send(stream_id, b"one", b"two")
             peer.flush()
-            answer = await peer.ended(stream_id)
-            await peer.until(lambda: answer.reset_code is not None)
-            assert (answer.messages, answer.status, answer.reset_code) == ([b"one"], ("0", ""), 0)
+            response = await peer.ended(stream_id)
+            await peer.until(lambda: response.reset_code is not None)
+            assert (response.messages, response.status, response.reset_code) == ([b"one"], ("0", ""), 0)
 
     run(scenario)
 
@@ -339,9 +339,9 @@ def test_method_that_ends_before_its_client_resets_the_request():
 def test_metadata_over_the_limit_is_refused_and_the_connection_continues():
     async def scenario() -> None:
         async with serving(method(PATH, echo), limits=Limits(grpc_metadata_bytes=2000)) as (_, port), connected(port) as peer:
-            answer = await peer.call(metadata=[(f"x{index}", "y" * 30) for index in range(40)])
-            assert answer.status[0] == "8"
-            assert "2000 bytes in" in answer.status[1]
+            response = await peer.call(metadata=[(f"x{index}", "y" * 30) for index in range(40)])
+            assert response.status[0] == "8"
+            assert "2000 bytes in" in response.status[1]
             assert (await peer.call()).status == ("0", "")
 
     run(scenario)

@@ -50,8 +50,8 @@ def test_deadline_ends_the_call_at_the_clients_time(shape: str):
     async def scenario() -> None:
         waiter = Waiter()
         async with serving(waiting(waiter, shape)) as (_, port), connected(port) as peer:
-            answer = await peer.call(path=PATH, grpc_timeout="50m")
-            assert answer.status == ("4", "Deadline Exceeded")
+            response = await peer.call(path=PATH, grpc_timeout="50m")
+            assert response.status == ("4", "Deadline Exceeded")
             await waiter.cancelled.wait()
 
     run(scenario)
@@ -200,7 +200,7 @@ def test_old_connections_are_drained_and_then_closed():
             assert peer.goaway is None
             server.sweep(loop.time() + 101)
             await peer.until(lambda: peer.goaway is not None)
-            assert not peer.answers[stream_id].is_ended
+            assert not peer.responses[stream_id].is_ended
             server.sweep(loop.time() + 151)
             assert (await peer.ended(stream_id)).status[0] == "14"
 

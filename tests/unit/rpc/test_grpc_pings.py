@@ -45,10 +45,10 @@ def test_pings_of_a_client_that_reads_a_large_response_are_allowed():
             stream_id = peer.begin(PATH)
             peer.send(stream_id, b"", end=True)
             peer.flush()
-            answer = peer.answers[stream_id]
+            response = peer.responses[stream_id]
             for index in range(16):
                 # More than one window of it has come since the last ping.
-                await peer.until(lambda least=128 * KIB * index: len(answer.body) > least or peer.is_closed)
+                await peer.until(lambda least=128 * KIB * index: len(response.body) > least or peer.is_closed)
                 peer.connection.ping(bytes([index] * 8))
                 peer.flush()
             assert (await peer.ended(stream_id)).status == ("0", "")

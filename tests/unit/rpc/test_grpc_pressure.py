@@ -34,12 +34,12 @@ def test_client_that_does_not_read_a_stream_stops_the_method():
             stream_id = peer.begin(PATH)
             peer.send(stream_id, b"", end=True)
             peer.flush()
-            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            await peer.until(lambda: len(peer.responses[stream_id].body) == 65_535)
             # What fits no window waits with the method, not in memory.
             assert sent == 0
             peer.read_on()
-            answer = await peer.ended(stream_id)
-            assert (len(answer.messages), answer.status) == (20, ("0", ""))
+            response = await peer.ended(stream_id)
+            assert (len(response.messages), response.status) == (20, ("0", ""))
 
     run(scenario)
 
@@ -100,9 +100,9 @@ def test_bytes_being_received_count_against_the_budget():
         async with serving(method(PATH, echo), engine=engine) as (_, port), connected(port) as peer:
             stream_id = peer.begin(PATH)
             await peer.send_all(stream_id, b"\0" + (2 * MIB).to_bytes(4, "big") + bytes(2 * MIB - 5))
-            answer = await peer.ended(stream_id)
-            assert answer.status[0] == "14"
-            assert "retry-after" in answer.headers
+            response = await peer.ended(stream_id)
+            assert response.status[0] == "14"
+            assert "retry-after" in response.headers
             assert engine.peak_bytes <= MIB
             assert (await peer.call(path=PATH)).status == ("0", "")
 
@@ -128,9 +128,9 @@ def test_unread_responses_are_counted_and_bounded():
                 peer.send(stream_id, b"", end=True)
                 peer.flush()
                 streams.append(stream_id)
-            await peer.until(lambda: any(peer.answers[stream_id].is_ended for stream_id in streams))
-            refused = [peer.answers[stream_id] for stream_id in streams if peer.answers[stream_id].is_ended]
-            assert {answer.status for answer in refused} == {
+            await peer.until(lambda: any(peer.responses[stream_id].is_ended for stream_id in streams))
+            refused = [peer.responses[stream_id] for stream_id in streams if peer.responses[stream_id].is_ended]
+            assert {response.status for response in refused} == {
                 ("8", "too many bytes of responses to this connection are unread: read them first")
             }
             assert 4 * MIB - 65_536 < engine.reserved_bytes <= 6 * MIB
@@ -166,7 +166,7 @@ def test_unread_response_ends_no_other_call():
             unread_id = peer.begin(PATH)
             peer.send(unread_id, b"", end=True)
             peer.flush()
-            await peer.until(lambda: len(peer.answers[unread_id].body) == 65_535)
+            await peer.until(lambda: len(peer.responses[unread_id].body) == 65_535)
             server.sweep(loop.time())
             server.sweep(loop.time() + 11)
             # ENHANCE_YOUR_CALM, which gRPC clients know as RESOURCE_EXHAUSTED.
@@ -195,12 +195,12 @@ def test_trailers_of_a_stream_may_wait_longer():
             stream_id = peer.begin(PATH)
             peer.send(stream_id, b"", end=True)
             peer.flush()
-            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            await peer.until(lambda: len(peer.responses[stream_id].body) == 65_535)
             server.sweep(loop.time())
             server.sweep(loop.time() + 99)
             peer.read_on()
-            answer = await peer.ended(stream_id)
-            assert (len(answer.body), answer.trailers["note"]) == (MIB + 110, "sent")
+            response = await peer.ended(stream_id)
+            assert (len(response.body), response.trailers["note"]) == (MIB + 110, "sent")
 
     run(scenario)
 
@@ -232,7 +232,7 @@ def test_unsent_messages_of_a_stream_count_until_they_are_read():
             stream_id = peer.begin(PATH)
             peer.send(stream_id, b"", end=True)
             peer.flush()
-            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            await peer.until(lambda: len(peer.responses[stream_id].body) == 65_535)
             assert MIB - 65_536 < engine.reserved_bytes <= MIB + 200
             peer.read_on()
             assert (await peer.ended(stream_id)).status == ("0", "")
@@ -253,19 +253,19 @@ def test_unread_response_at_its_deadline_is_counted_once_and_the_rest_of_the_req
             stream_id = peer.begin(PATH, [("grpc-timeout", "50m")])
             peer.send(stream_id, b"", end=has_ended)
             peer.flush()
-            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            await peer.until(lambda: len(peer.responses[stream_id].body) == 65_535)
             held = [engine.reserved_bytes]
             while held[-1] == held[0]:
                 held.append(engine.reserved_bytes)
                 await asyncio.sleep(0)
             assert MIB - 65_536 < held[-1] < held[0]
             peer.read_on()
-            answer = await peer.ended(stream_id)
-            assert answer.status[0] == "4"
+            response = await peer.ended(stream_id)
+            assert response.status[0] == "4"
             if has_ended:
-                assert answer.reset_code is None
+                assert response.reset_code is None
             else:
-                await peer.until(lambda: answer.reset_code == ErrorCode.NO_ERROR)
+                await peer.until(lambda: response.reset_code == ErrorCode.NO_ERROR)
 
     run(scenario)
 

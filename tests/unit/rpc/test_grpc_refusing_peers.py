@@ -22,7 +22,7 @@ class Gate:
         self.begun = asyncio.Event()
         self.may_respond = asyncio.Event()
 
-    async def answer(self, data: bytes, call) -> bytes:
+    async def respond(self, data: bytes, call) -> bytes:
         self.begun.set()
         await self.may_respond.wait()
         return data
@@ -39,7 +39,7 @@ async def begun_call(gate: Gate, peer: GrpcPeer) -> int:
 def test_call_in_work_survives_a_flood_on_its_connection():
     async def scenario() -> None:
         gate, engine = Gate(), FakeEngine(simple())
-        async with serving(method(PATH, gate.answer), engine=engine, limits=FEW) as (_, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), engine=engine, limits=FEW) as (_, port), connected(port) as peer:
             stream_id = await begun_call(gate, peer)
             peer.write_raw(frame(PRIORITY, 0, 1, bytes(5)) * 35)
             await peer.until(lambda: peer.goaway is not None)
@@ -60,7 +60,7 @@ def test_call_in_work_survives_a_flood_on_its_connection():
 def test_continued_flood_closes_the_connection_with_its_calls():
     async def scenario() -> None:
         gate, engine = Gate(), FakeEngine(simple())
-        async with serving(method(PATH, gate.answer), engine=engine, limits=FEW) as (_, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), engine=engine, limits=FEW) as (_, port), connected(port) as peer:
             await begun_call(gate, peer)
             peer.write_raw(frame(PRIORITY, 0, 1, bytes(5)) * 100)
             await peer.until(lambda: peer.is_closed)
@@ -75,12 +75,12 @@ def test_call_beyond_the_grace_period_after_a_flood_ends():
     async def scenario() -> None:
         gate, loop = Gate(), asyncio.get_running_loop()
         settings = GrpcSettings(max_connection_age_grace_s=50)
-        async with serving(method(PATH, gate.answer), limits=FEW, settings=settings) as (server, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), limits=FEW, settings=settings) as (server, port), connected(port) as peer:
             stream_id = await begun_call(gate, peer)
             peer.write_raw(frame(PRIORITY, 0, 1, bytes(5)) * 35)
             await peer.until(lambda: peer.goaway is not None)
             server.sweep(loop.time() + 40)
-            assert not peer.answers[stream_id].is_ended
+            assert not peer.responses[stream_id].is_ended
             server.sweep(loop.time() + 51)
             status = (await peer.ended(stream_id)).status
             assert status == ("14", "the server ends this connection: call again on another one")
@@ -92,7 +92,7 @@ def test_call_beyond_the_grace_period_after_a_flood_ends():
 def test_call_in_work_survives_too_many_pings():
     async def scenario() -> None:
         gate, engine = Gate(), FakeEngine(simple())
-        async with serving(method(PATH, gate.answer), engine=engine) as (_, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), engine=engine) as (_, port), connected(port) as peer:
             stream_id = await begun_call(gate, peer)
             for number in range(5):
                 peer.write_raw(frame(PING, 0, 0, bytes([number] * 8)))
@@ -123,7 +123,7 @@ def test_connection_without_a_call_is_drained():
         gate, engine, loop = Gate(), FakeEngine(simple()), asyncio.get_running_loop()
         gate.may_respond.set()
         settings = GrpcSettings(max_connection_idle_s=300)
-        async with serving(method(PATH, gate.answer), engine=engine, settings=settings) as (server, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), engine=engine, settings=settings) as (server, port), connected(port) as peer:
             assert (await peer.call(path=PATH)).status == ("0", "")
             start_s = loop.time()
             server.sweep(start_s + 100)
@@ -147,7 +147,7 @@ def test_connection_with_a_call_in_work_is_not_idle():
     async def scenario() -> None:
         gate, engine, loop = Gate(), FakeEngine(simple()), asyncio.get_running_loop()
         settings = GrpcSettings(max_connection_idle_s=300)
-        async with serving(method(PATH, gate.answer), engine=engine, settings=settings) as (server, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), engine=engine, settings=settings) as (server, port), connected(port) as peer:
             stream_id = await begun_call(gate, peer)
             server.sweep(loop.time() + 5_000)
             server.sweep(loop.time() + 5_299)
@@ -165,7 +165,7 @@ def test_connections_are_kept_if_no_idle_time_is_set(idle_s: float | None):
         gate, loop = Gate(), asyncio.get_running_loop()
         gate.may_respond.set()
         settings = GrpcSettings(max_connection_idle_s=idle_s)
-        async with serving(method(PATH, gate.answer), settings=settings) as (server, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond), settings=settings) as (server, port), connected(port) as peer:
             assert (await peer.call(path=PATH)).status == ("0", "")
             server.sweep(loop.time())
             server.sweep(loop.time() + 5_000)
@@ -180,7 +180,7 @@ def test_connections_are_kept_if_no_idle_time_is_set(idle_s: float | None):
 def test_connection_reports_since_when_it_is_idle():
     async def scenario() -> None:
         gate = Gate()
-        async with serving(method(PATH, gate.answer)) as (server, port), connected(port) as peer:
+        async with serving(method(PATH, gate.respond)) as (server, port), connected(port) as peer:
             (connection,) = server.connections
             first = connection.idleness()
             assert first is not None

@@ -30,9 +30,9 @@ Code = grpc.StatusCode
 
 
 def rpc(channel: grpc.aio.Channel, name: str) -> Callable[..., Any]:
-    answer = GetMessageClass(SERVICE.methods_by_name[name].output_type)
+    response = GetMessageClass(SERVICE.methods_by_name[name].output_type)
     open_call = channel.stream_stream if name == "ModelStreamInfer" else channel.unary_unary
-    return open_call(f"/{SERVICE.full_name}/{name}", lambda message: message.SerializeToString(), answer.FromString)
+    return open_call(f"/{SERVICE.full_name}/{name}", lambda message: message.SerializeToString(), response.FromString)
 
 
 def run(scenario: Callable[[grpc.aio.Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: Any) -> None:
@@ -74,13 +74,13 @@ async def wait_for_ever(request: InferRequest) -> None:
 
 def test_infer_returns_raw_contents_with_the_id():
     async def scenario(channel: grpc.aio.Channel) -> None:
-        answer = await rpc(channel, "ModelInfer")(infer_request(id="7"))
-        assert (answer.id, answer.model_name, answer.model_version) == ("7", "simple", "1")
-        assert [(o.name, o.datatype, list(o.shape)) for o in answer.outputs] == [
+        response = await rpc(channel, "ModelInfer")(infer_request(id="7"))
+        assert (response.id, response.model_name, response.model_version) == ("7", "simple", "1")
+        assert [(o.name, o.datatype, list(o.shape)) for o in response.outputs] == [
             ("OUTPUT0", "INT32", [1, 16]),
             ("OUTPUT1", "INT32", [1, 16]),
         ]
-        assert answer.raw_output_contents[1] == bytes(64)
+        assert response.raw_output_contents[1] == bytes(64)
 
     run(scenario, FakeEngine(simple()))
 
@@ -443,8 +443,8 @@ def test_large_responses_equal_the_encoded_message():
         message = pb.ModelInferRequest(model_name="echo_int32", id="7")
         message.inputs.add(name="INPUT", datatype="INT32", shape=[1, 100_000])
         message.raw_input_contents.append(bytes(range(250)) * 1600)
-        answer = await rpc(channel, "ModelInfer")(message)
-        assert (answer.id, answer.outputs[0].name, list(answer.outputs[0].shape)) == ("7", "OUTPUT", [1, 100_000])
-        assert list(answer.raw_output_contents) == list(message.raw_input_contents)
+        response = await rpc(channel, "ModelInfer")(message)
+        assert (response.id, response.outputs[0].name, list(response.outputs[0].shape)) == ("7", "OUTPUT", [1, 100_000])
+        assert list(response.raw_output_contents) == list(message.raw_input_contents)
 
     run(scenario, FakeEngine(echo(DataType.INT32)))

@@ -69,7 +69,7 @@ class Client:
             ),
         )
 
-    def answers(self) -> list[int]:
+    def responses(self) -> list[int]:
         """The number of responses in each write since the last call."""
         writes, self.transport.writes = self.transport.writes, []
         return [sum(each.kind == DATA for each in cut(data)) for data in writes]
@@ -95,7 +95,7 @@ async def single_client(context: ConnectionContext) -> Client:
     for _ in range(SINGLE_CONNECTION_READS + 1):
         client.ask(1)
         await asyncio.sleep(0)
-    client.answers()
+    client.responses()
     return client
 
 
@@ -106,14 +106,14 @@ def test_single_connection_gets_its_response_with_the_last_write_of_its_read():
             client.ask(3)
             for _ in range(2):
                 await asyncio.sleep(0)
-        client.answers()
+        client.responses()
         for calls in (3, 1, 8):
             client.ask(calls)
-            assert client.answers() == [calls]
+            assert client.responses() == [calls]
         # Nothing is left for the loop to do.
         for _ in range(2):
             await asyncio.sleep(0)
-        assert client.answers() == []
+        assert client.responses() == []
 
     asyncio.run(scenario())
 
@@ -125,10 +125,10 @@ def test_connections_that_send_in_turn_are_batched():
         for _ in range(2 * SINGLE_CONNECTION_READS):
             for client in clients:
                 client.ask(2)
-                assert client.answers() == []
+                assert client.responses() == []
             for _ in range(2):
                 await asyncio.sleep(0)
-            assert [client.answers() for client in clients] == [[2], [2]]
+            assert [client.responses() for client in clients] == [[2], [2]]
 
     asyncio.run(scenario())
 
@@ -139,12 +139,12 @@ def test_read_with_possible_followers_in_the_same_turn_waits_for_them():
         # As large requests are read by a loop whose buffer they do not fit in.
         client.ask(14, MOST_BYTES)
         client.ask(2)
-        assert sum(client.answers()) == 2
+        assert sum(client.responses()) == 2
         for _ in range(2):
             await asyncio.sleep(0)
-        assert sum(client.answers()) == 14
+        assert sum(client.responses()) == 14
         client.ask(2)
-        assert client.answers() == [2]
+        assert client.responses() == [2]
 
     asyncio.run(scenario())
 
@@ -153,7 +153,7 @@ def test_read_that_is_processed_in_pieces_is_one_read():
     async def scenario() -> None:
         client = await single_client(context_of_loop())
         client.ask(10, MOST_BYTES)
-        assert client.answers() == [10]
+        assert client.responses() == [10]
 
     asyncio.run(scenario())
 
@@ -164,10 +164,10 @@ def test_read_of_very_many_calls_counts_as_one_of_its_connection():
         single, other = await single_client(context), Client(context)
         other.ask(100)
         single.ask(1)
-        assert single.answers() == []
+        assert single.responses() == []
         for _ in range(4):
             await asyncio.sleep(0)
-        assert sum(single.answers()) == 1
-        assert sum(other.answers()) == 100
+        assert sum(single.responses()) == 1
+        assert sum(other.responses()) == 100
 
     asyncio.run(scenario())

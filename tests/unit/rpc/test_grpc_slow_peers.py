@@ -50,7 +50,7 @@ def test_request_that_stalls_is_ended(body: bytes):
             await peer.call(path=PATH)
             server.sweep(loop.time() + 9)
             await peer.call(path=PATH)
-            assert not peer.answers[stream_id].is_ended
+            assert not peer.responses[stream_id].is_ended
             server.sweep(loop.time() + 11)
             assert (await peer.ended(stream_id)).status == ("4", "the request came too slowly")
             assert (await peer.call(path=PATH)).status == ("0", "")

@@ -58,7 +58,7 @@ class Rig:
         self.time = HandTimers()
         self.worker = PuppetWorker()
         self.log = RecorderLog()
-        self.answers: dict[str, EngineResult] = {}
+        self.responses: dict[str, EngineResult] = {}
         self.ended: list[str] = []
         self.flights: dict[str, InFlight] = {}
         config = config_of(strategy, most)
@@ -88,12 +88,12 @@ class Rig:
             **limits,
         )
         self.flights[request_id] = self.scheduler.submit(
-            request, lambda answer: self.take(request_id, answer), lambda: self.ended.append(request_id)
+            request, lambda response: self.take(request_id, response), lambda: self.ended.append(request_id)
         )
 
-    def take(self, request_id: str, answer: EngineResult) -> None:
-        assert request_id not in self.answers, "a second answer"
-        self.answers[request_id] = answer
+    def take(self, request_id: str, response: EngineResult) -> None:
+        assert request_id not in self.responses, "a second answer"
+        self.responses[request_id] = response
 
     def running(self) -> list[str]:
         self.time.run()
@@ -116,12 +116,12 @@ class Rig:
             self.finish()
 
     def out(self, request_id: str) -> float | str:
-        answer = self.answers[request_id]
-        return float(answer.outputs["y"].item()) if isinstance(answer, InferResponse) else answer.message
+        response = self.responses[request_id]
+        return float(response.outputs["y"].item()) if isinstance(response, InferResponse) else response.message
 
     def needs_start(self, request_id: str) -> bool:
-        answer = self.answers[request_id]
-        return isinstance(answer, InvalidRequest) and answer.message.endswith(START_ERROR)
+        response = self.responses[request_id]
+        return isinstance(response, InvalidRequest) and response.message.endswith(START_ERROR)
 
 
 MARKS = {
@@ -179,12 +179,12 @@ def test_start_must_have_run_or_its_followers_are_refused(strategy: str, stage: 
     is_follower_of_failed = stage == "waiting" and cause == "backend error" and place != "start"
     if cause == "unload":
         rig.finish_all()
-        assert all(isinstance(rig.answers[name], Unavailable) for name in ("subject", "behind"))
+        assert all(isinstance(rig.responses[name], Unavailable) for name in ("subject", "behind"))
         with pytest.raises(InvalidRequest, match=START_ERROR):
             rig.ask("late", MARKS["middle"])
     elif is_follower_of_failed:
         rig.finish_all()
-        assert isinstance(rig.answers["first"], BackendFailed)
+        assert isinstance(rig.responses["first"], BackendFailed)
         assert rig.needs_start("subject")
         assert rig.needs_start("behind")
         with pytest.raises(InvalidRequest, match=START_ERROR):
@@ -203,12 +203,12 @@ def test_start_must_have_run_or_its_followers_are_refused(strategy: str, stage: 
 def finish_and_check(rig: Rig, cause: str, place: str, *, is_lost: bool, is_failed: bool) -> None:
     """The START has run: later requests use the state of the last run, up to an END that has run."""
     rig.finish_all()
-    if "subject" not in rig.answers and cause != "cancel":
+    if "subject" not in rig.responses and cause != "cancel":
         rig.time.advance(IDLE_US)  # the sequence that was in its way is over
         rig.finish_all()
     has_run = not is_lost and not is_failed
     if cause == "cancel":
-        assert "subject" not in rig.answers
+        assert "subject" not in rig.responses
     elif has_run:
         assert rig.out("subject") == BEGUN + 10
     else:
@@ -227,9 +227,9 @@ def finish_and_check(rig: Rig, cause: str, place: str, *, is_lost: bool, is_fail
 def check_subject(rig: Rig, cause: str) -> None:
     errors = {"deadline": DeadlineExceeded, "queue timeout": QueueTimeout, "backend error": BackendFailed}
     if cause == "cancel":
-        assert "subject" not in rig.answers
+        assert "subject" not in rig.responses
     else:
-        assert type(rig.answers["subject"]) is errors[cause]
+        assert type(rig.responses["subject"]) is errors[cause]
 
 
 def check_that_nothing_is_left(rig: Rig) -> None:
@@ -310,8 +310,8 @@ def test_callback_of_a_lost_start_cannot_run_its_followers(strategy: str) -> Non
     rig.ask("behind", MARKS["middle"])
     refused: list[str] = []
 
-    def take(request_id: str, answer: EngineResult) -> None:
-        rig.answers[request_id] = answer
+    def take(request_id: str, response: EngineResult) -> None:
+        rig.responses[request_id] = response
         if request_id == "subject":
             rig.finish()
             rig.ask("ends", SequenceMark(8, is_end=True))
@@ -326,4 +326,4 @@ def test_callback_of_a_lost_start_cannot_run_its_followers(strategy: str) -> Non
     rig.finish_all()
     assert rig.needs_start("behind")
     assert [text.endswith(START_ERROR) for text in refused] == [True]
-    assert isinstance(rig.answers["ends"], InferResponse)
+    assert isinstance(rig.responses["ends"], InferResponse)

@@ -89,8 +89,8 @@ def test_requests_of_one_loop_turn_share_a_batch_without_any_delay():
         await rig.settle()
         assert rig.worker.rows == [1, 1, 1]
         rig.worker.finish()
-        answers = await asyncio.gather(*tasks)
-        assert [float(answer.outputs["OUT"][0, 0]) for answer in answers] == [0.0, 1.0, 2.0]
+        responses = await asyncio.gather(*tasks)
+        assert [float(response.outputs["OUT"][0, 0]) for response in responses] == [0.0, 1.0, 2.0]
         assert rig.log.succeeded_rows == [1, 1, 1]
         assert rig.log.executions == [3]
 
@@ -227,8 +227,8 @@ def test_cancelled_request_of_a_running_batch_does_not_affect_the_others(victim)
         await asyncio.gather(tasks[victim], return_exceptions=True)
         rig.worker.finish()
         mates = [task for task in tasks if task is not tasks[victim]]
-        answers = await asyncio.gather(*mates)
-        assert [float(a.outputs["OUT"][0, 0]) for a in answers] == [float(i) for i in range(4) if i != victim]
+        responses = await asyncio.gather(*mates)
+        assert [float(a.outputs["OUT"][0, 0]) for a in responses] == [float(i) for i in range(4) if i != victim]
         assert rig.log.failures == ["CANCELED"]
         assert rig.log.succeeded_rows == [1, 1, 1]
 
@@ -588,18 +588,18 @@ def test_submitted_request_completes_once_in_a_later_tick():
 def test_request_may_be_cancelled_by_the_callback_of_its_batchmate():
     async def scenario() -> None:
         rig = Rig()
-        answers: list[object] = []
+        responses: list[object] = []
         flights: list[InFlight] = []
 
-        def cancel_the_other(answer: object) -> None:
-            answers.append(answer)
+        def cancel_the_other(response: object) -> None:
+            responses.append(response)
             flights[1].cancel()
 
         flights.append(rig.scheduler.submit(rig.request(), cancel_the_other))
-        flights.append(rig.scheduler.submit(rig.request(), answers.append))
+        flights.append(rig.scheduler.submit(rig.request(), responses.append))
         await rig.settle()
         rig.worker.finish()
-        assert len(answers) == 1
+        assert len(responses) == 1
         assert rig.scheduler.in_flight == 0
 
     run(scenario())
@@ -637,7 +637,7 @@ def test_caller_and_its_request_form_no_reference_cycle():
         def __init__(self, scheduler: Scheduler, request: InferRequest) -> None:
             self.flight = scheduler.submit(request, self.done, self.ended)
 
-        def done(self, answer: object) -> None: ...
+        def done(self, response: object) -> None: ...
 
         def ended(self) -> None: ...
 

@@ -37,7 +37,7 @@ class Rig:
         self.time = HandTimers()
         self.worker = PuppetWorker()
         self.log = RecorderLog()
-        self.answers: dict[str, EngineResult] = {}
+        self.responses: dict[str, EngineResult] = {}
         self.ended: list[str] = []
         batching = SequenceBatching(IDLE_US, most, controls, (STATE,))
         config = ModelConfig(
@@ -69,7 +69,7 @@ class Rig:
             **limits,
         )
         return self.scheduler.submit(
-            request, lambda answer: self.answers.__setitem__(request_id, answer), lambda: self.ended.append(request_id)
+            request, lambda response: self.responses.__setitem__(request_id, response), lambda: self.ended.append(request_id)
         )
 
     def batch(self) -> list[InferRequest]:
@@ -86,11 +86,11 @@ class Rig:
             self.finish()
 
     def out(self, request_id: str) -> float:
-        answer = self.answers[request_id]
-        assert isinstance(answer, InferResponse), answer
-        assert list(answer.outputs) == ["OUT"]
-        assert answer.signature is SIGNATURE
-        return float(answer.outputs["OUT"][0, 0])
+        response = self.responses[request_id]
+        assert isinstance(response, InferResponse), response
+        assert list(response.outputs) == ["OUT"]
+        assert response.signature is SIGNATURE
+        return float(response.outputs["OUT"][0, 0])
 
 
 def start(number: int | str = 7) -> SequenceMark:
@@ -225,7 +225,7 @@ def test_expired_end_leaves_the_sequence_to_the_idle_timeout():
     assert [item.request_id for item in rig.batch()] == ["0"]
     rig.time.now += 60_000  # the loop stood still: no timer has rung
     rig.worker.finish([outputs])
-    assert isinstance(rig.answers["1"], QueueTimeout)
+    assert isinstance(rig.responses["1"], QueueTimeout)
     assert rig.batch() == []
     rig.time.advance(IDLE_US)
     assert [item.request_id for item in rig.batch()] == ["2"]
@@ -237,7 +237,7 @@ def test_sequences_above_the_bound_wait_for_an_ended_or_idle_one():
     rig.ask("1", start(2), value=3)
     rig.ask("2", start(3), value=4)
     rig.finish_all()
-    assert set(rig.answers) == {"0"}
+    assert set(rig.responses) == {"0"}
     rig.ask("3", end(1))
     rig.finish_all()
     assert rig.out("1") == 3
@@ -255,7 +255,7 @@ def test_failed_request_leaves_the_state_unchanged():
     rig.worker.finish([BackendFailed("no")])
     rig.ask("2", end(), value=1)
     rig.finish_all()
-    assert isinstance(rig.answers["1"], ServingError)
+    assert isinstance(rig.responses["1"], ServingError)
     assert rig.out("2") == 6
 
 
@@ -274,7 +274,7 @@ def test_cancelled_request_unblocks_the_next_one(is_running):
         rig.finish_all()
         assert rig.out("2") == 111, "what has run counts"
     assert rig.log.failures == ["CANCELED"]
-    assert len(rig.answers) == 2
+    assert len(rig.responses) == 2
     assert sorted(rig.ended) == ["0", "1", "2"]
 
 
@@ -295,8 +295,8 @@ def test_all_waiting_and_running_requests_complete_when_the_model_is_unloaded():
         rig.ask(f"{number}b", end(number))
     rig.batch()
     rig.scheduler.abandon("gone")
-    assert {type(answer) for answer in rig.answers.values()} == {Unavailable}
-    assert len(rig.answers) == 4
+    assert {type(response) for response in rig.responses.values()} == {Unavailable}
+    assert len(rig.responses) == 4
     assert rig.scheduler.in_flight == 0
     assert idle == [True]
     rig.time.advance(10 * IDLE_US)
@@ -336,9 +336,9 @@ def test_request_that_expires_before_its_turn_completes_then(limit, error, is_be
     mark = SequenceMark(1) if is_begun else start(2)
     rig.ask("1", mark, **{limit: rig.time.now + 50_000 if limit == "deadline_ns" else 50})
     rig.time.advance(49)
-    assert "1" not in rig.answers
+    assert "1" not in rig.responses
     rig.time.advance(1)
-    assert isinstance(rig.answers["1"], error)
+    assert isinstance(rig.responses["1"], error)
     assert rig.log.failures == ["REJECTED"]
     rig.ask("2", end(1))
     rig.finish_all()
@@ -364,7 +364,7 @@ def test_any_number_of_simultaneously_late_sequences_complete():
         rig.ask(str(number), whole(number), deadline_ns=rig.time.now + 1_000)
     rig.time.now += 2_000  # the loop stood still: no timer has rung
     rig.finish()
-    assert len(rig.answers) == 1999
+    assert len(rig.responses) == 1999
     assert rig.scheduler.in_flight == 0
     rig.time.advance(10)
     assert len(rig.ended) == 1999
@@ -427,7 +427,7 @@ def test_each_request_has_one_completion_and_is_counted_once(data):
         rig.time.advance(IDLE_US)
     rig.finish_all()  # batches of which all were taken back
     assert sorted(rig.ended) == sorted(flights), "each accepted request ends once"
-    assert len(rig.answers) + cancelled == len(flights)
+    assert len(rig.responses) + cancelled == len(flights)
     assert len(rig.log.succeeded_rows) + len(rig.log.failures) == sent
     assert rig.log.queue_depth == 0
     rig.time.advance(2 * IDLE_US)

@@ -45,8 +45,8 @@ def filled(shape: tuple[int, ...], value: float | bytes = 1.0) -> bytes:
     return request.SerializeToString()
 
 
-def run(answer: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(answer)
+def run(response: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(response)
 
 
 def predict(engine: FakeEngine, data: bytes, limits: Limits = LIMITS) -> Any:

@@ -41,10 +41,10 @@ def mixed() -> FakeModel:
     return model("m", of, lambda inputs: {"y": inputs["x"]})
 
 
-def outcome(answer: Coroutine[Any, Any, Any]) -> Any:
+def outcome(response: Coroutine[Any, Any, Any]) -> Any:
     """The result of `answer`, or the text of its error; any other exception fails the test."""
     try:
-        return asyncio.run(answer)
+        return asyncio.run(response)
     except ServingError as error:
         return error.message
 
@@ -72,9 +72,9 @@ def test_any_json_gets_a_response_or_a_named_refusal(body: Any, verb: str):
 def test_any_bytes_get_a_response_or_a_named_refusal(data: bytes, kind: str):
     engine = FakeEngine(mixed())
     service = TfsService(engine, Limits())
-    answer = service.predicting.from_message if kind == "predict" else getattr(service.examples, kind)
+    response = service.predicting.from_message if kind == "predict" else getattr(service.examples, kind)
     for message in (data, b"\x0a\x03\x0a\x01m" + data):
-        assert outcome(answer(message, None))
+        assert outcome(response(message, None))
     assert engine.reserved_bytes == 0
 
 

@@ -53,9 +53,9 @@ def answered(engine: FakeEngine, name: str, request: Any, limits: Limits | None 
         start: Any = methods[name].start
         return await start(data, Call()).outcome()
 
-    answer = asyncio.run(call())
+    response = asyncio.run(call())
     assert engine.reserved_bytes == 0
-    return predict_pb2.PredictResponse.FromString(answer) if isinstance(answer, bytes) else answer
+    return predict_pb2.PredictResponse.FromString(response) if isinstance(response, bytes) else response
 
 
 def tensor(array: Any, dtype: int, **fields: Any) -> tensor_pb2.TensorProto:
@@ -78,12 +78,16 @@ def raw(array: Any) -> tensor_pb2.TensorProto:
 
 
 def test_predict_returns_typed_values_because_clients_read_them():
-    answer = answered(FakeEngine(simple()), "Predict", predict({"INPUT0": raw(A), "INPUT1": raw(A)}))
-    assert sorted(answer.outputs) == ["OUTPUT0", "OUTPUT1"]
-    found = answer.outputs["OUTPUT0"]
+    response = answered(FakeEngine(simple()), "Predict", predict({"INPUT0": raw(A), "INPUT1": raw(A)}))
+    assert sorted(response.outputs) == ["OUTPUT0", "OUTPUT1"]
+    found = response.outputs["OUTPUT0"]
     assert (found.dtype, [dim.size for dim in found.tensor_shape.dim], list(found.int_val)) == (3, [2, 16], (A + A).reshape(-1).tolist())
     assert found.tensor_content == b""
-    assert (answer.model_spec.name, answer.model_spec.version.value, answer.model_spec.signature_name) == ("simple", 1, "serving_default")
+    assert (response.model_spec.name, response.model_spec.version.value, response.model_spec.signature_name) == (
+        "simple",
+        1,
+        "serving_default",
+    )
 
 
 @pytest.mark.parametrize("datatype", [*FIELDS, DataType.FP16, DataType.BF16, DataType.BYTES])
@@ -97,10 +101,10 @@ def test_every_element_type_round_trips(datatype: DataType, is_raw: bool):
     plain = values if datatype is DataType.BYTES else (values.view(np.uint16) if datatype is DataType.FP16 else values).tolist()
     made = tensor(np.empty((1, 2)), number, **({"tensor_content": values.tobytes()} if is_raw else {field: plain}))
     engine = FakeEngine(echo(datatype, (2,), name="m"))
-    answer = answered(engine, "Predict", predict({"INPUT": made}, "m"))
+    response = answered(engine, "Predict", predict({"INPUT": made}, "m"))
     assert engine.requests[0].inputs["INPUT"].reshape(-1).tolist() == list(values)
-    assert list(getattr(answer.outputs["OUTPUT"], field)) == plain
-    assert answer.outputs["OUTPUT"].dtype == number
+    assert list(getattr(response.outputs["OUTPUT"], field)) == plain
+    assert response.outputs["OUTPUT"].dtype == number
 
 
 def test_last_value_fills_all_missing_ones():
@@ -112,8 +116,8 @@ def test_last_value_fills_all_missing_ones():
 def test_large_tensors_are_views_of_the_message_and_encoded_off_the_loop():
     values = np.random.default_rng(1).standard_normal((2, 300_000)).astype(np.float32)
     made = tensor(values, types_pb2.DT_FLOAT, tensor_content=values.tobytes())
-    answer = answered(FakeEngine(echo(DataType.FP32)), "Predict", predict({"INPUT": made}, "echo_fp32", output_filter=["OUTPUT"]))
-    np.testing.assert_array_equal(np.array(answer.outputs["OUTPUT"].float_val, np.float32).reshape(2, -1), values)
+    response = answered(FakeEngine(echo(DataType.FP32)), "Predict", predict({"INPUT": made}, "echo_fp32", output_filter=["OUTPUT"]))
+    np.testing.assert_array_equal(np.array(response.outputs["OUTPUT"].float_val, np.float32).reshape(2, -1), values)
 
 
 def test_output_filter_returns_only_the_named_outputs():
@@ -204,10 +208,10 @@ def test_labels_are_resolved_by_the_operators_list():
 def test_metadata_has_the_form_that_perf_analyzer_reads():
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "simple"
-    answer = answered(FakeEngine(simple()), "GetModelMetadata", request)
-    assert answer.metadata["signature_def"].type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+    response = answered(FakeEngine(simple()), "GetModelMetadata", request)
+    assert response.metadata["signature_def"].type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
     found = get_model_metadata_pb2.SignatureDefMap()
-    assert answer.metadata["signature_def"].Unpack(found)
+    assert response.metadata["signature_def"].Unpack(found)
     default = found.signature_def["serving_default"]
     assert [dim.size for dim in default.inputs["INPUT0"].tensor_shape.dim] == [-1, 16]
     assert (default.inputs["INPUT0"].dtype, default.outputs["OUTPUT1"].name) == (types_pb2.DT_INT32, "OUTPUT1:0")
@@ -229,8 +233,8 @@ def test_status_reports_the_states_of_all_versions():
     found.versions = (2, 7)
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = "simple"
-    answer = answered(FakeEngine(found), "GetModelStatus", request)
-    assert [(each.version, each.state, each.status.error_code) for each in answer.model_version_status] == [(7, 30, 0), (2, 30, 0)]
+    response = answered(FakeEngine(found), "GetModelStatus", request)
+    assert [(each.version, each.state, each.status.error_code) for each in response.model_version_status] == [(7, 30, 0), (2, 30, 0)]
     assert refusal(FakeEngine(), "GetModelStatus", request).message == "Could not find any versions of model simple"
 
 
@@ -256,17 +260,17 @@ def test_examples_are_regressed_and_classified_at_once():
     engine = FakeEngine(regressor())
     request = regression_pb2.RegressionRequest()
     request.model_spec.name = "m"
-    answer = answered(engine, "Regress", with_examples(request))
-    assert [each.value for each in answer.result.regressions] == [3.0, 7.0]
-    assert answer.model_spec.version.value == 1
+    response = answered(engine, "Regress", with_examples(request))
+    assert [each.value for each in response.result.regressions] == [3.0, 7.0]
+    assert response.model_spec.version.value == 1
     assert engine.requests[0].inputs["n"].tolist() == [[1], [1]]
 
     both = inference_pb2.MultiInferenceRequest()
     for method in ("classify", "regress"):
         both.tasks.add(method_name=f"tensorflow/serving/{method}").model_spec.name = "m"
-    answer = answered(engine, "MultiInference", with_examples(both))
-    assert [each.WhichOneof("result") for each in answer.results] == ["classification_result", "regression_result"]
-    assert [each.classes[0].score for each in answer.results[0].classification_result.classifications] == [3.0, 7.0]
+    response = answered(engine, "MultiInference", with_examples(both))
+    assert [each.WhichOneof("result") for each in response.results] == ["classification_result", "regression_result"]
+    assert [each.classes[0].score for each in response.results[0].classification_result.classifications] == [3.0, 7.0]
 
 
 def test_incompatible_tasks_are_refused():
@@ -303,8 +307,8 @@ def reload(*models: tuple[str, str]) -> model_management_pb2.ReloadConfigRequest
 
 def test_list_of_models_is_accepted_if_the_operator_allows_it():
     engine = FakeEngine()
-    answer = answered(engine, "HandleReloadConfigRequest", reload(("a", "/models/a")), settings=TfsSettings(allow_reload=True))
-    assert answer.status.error_code == 0
+    response = answered(engine, "HandleReloadConfigRequest", reload(("a", "/models/a")), settings=TfsSettings(allow_reload=True))
+    assert response.status.error_code == 0
     [[model]] = engine.lists
     assert (model.name, str(model.base_path), model.version_policy) == ("a", "/models/a", None)
     error = refusal(engine, "HandleReloadConfigRequest", reload())

@@ -23,9 +23,9 @@ def posted(engine: FakeEngine, path: str, body: Any, **options: Any) -> tuple[in
 
     async def scenario(caller: Caller) -> None:
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
-        answer = await caller.http.post(path, content=text)
-        assert answer.headers["content-type"] == "application/json"
-        found.append((answer.status_code, json.loads(answer.text)))
+        response = await caller.http.post(path, content=text)
+        assert response.headers["content-type"] == "application/json"
+        found.append((response.status_code, json.loads(response.text)))
 
     run(scenario, engine, **options)
     return found[0]
@@ -35,8 +35,8 @@ def got(engine: FakeEngine, path: str) -> tuple[int, Any]:
     found: list[tuple[int, Any]] = []
 
     async def scenario(caller: Caller) -> None:
-        answer = await caller.http.get(path)
-        found.append((answer.status_code, answer.json()))
+        response = await caller.http.get(path)
+        found.append((response.status_code, response.json()))
 
     run(scenario, engine)
     return found[0]
@@ -48,8 +48,8 @@ ROW = {"INPUT0": ONES, "INPUT1": TWOS}
 
 def test_row_form_accepts_and_returns_samples():
     engine = FakeEngine(simple())
-    status, answer = posted(engine, "/v1/models/simple:predict", {"instances": [ROW, {"INPUT0": TWOS, "INPUT1": ONES}]})
-    assert (status, answer) == (
+    status, response = posted(engine, "/v1/models/simple:predict", {"instances": [ROW, {"INPUT0": TWOS, "INPUT1": ONES}]})
+    assert (status, response) == (
         200,
         {"predictions": [{"OUTPUT0": [3] * 16, "OUTPUT1": [-1] * 16}, {"OUTPUT0": [3] * 16, "OUTPUT1": [1] * 16}]},
     )
@@ -58,8 +58,8 @@ def test_row_form_accepts_and_returns_samples():
 
 def test_column_form_accepts_and_returns_tensors():
     body = {"inputs": {"INPUT0": [ONES], "INPUT1": [TWOS], "unknown": 1}, "signature_name": "serving_default"}
-    status, answer = posted(FakeEngine(simple()), "/v1/models/simple:predict", body)
-    assert (status, answer) == (200, {"outputs": {"OUTPUT0": [[3] * 16], "OUTPUT1": [[-1] * 16]}})
+    status, response = posted(FakeEngine(simple()), "/v1/models/simple:predict", body)
+    assert (status, response) == (200, {"outputs": {"OUTPUT0": [[3] * 16], "OUTPUT1": [[-1] * 16]}})
 
 
 @pytest.mark.parametrize("body", [{"instances": [[1, 2], [3, 4]]}, {"instances": [{"INPUT": [1, 2]}, {"INPUT": [3, 4]}]}])
@@ -81,15 +81,15 @@ def test_outputs_without_common_rows_cannot_be_returned_row_by_row(second: tuple
     of = signature([TensorSpec("INPUT", DataType.FP32, (2,))], outputs, max_batch_size=0)
     engine = FakeEngine(model("m", of, lambda inputs: {"A": inputs["INPUT"], "B": np.ones(second, np.float32)}))
     assert posted(engine, "/v1/models/m:predict", {"instances": [1, 2]}) == (400, {"error": text})
-    status, answer = posted(engine, "/v1/models/m:predict", {"inputs": [1, 2]})
-    assert (status, answer["outputs"]["A"]) == (200, [1.0, 2.0])
+    status, response = posted(engine, "/v1/models/m:predict", {"inputs": [1, 2]})
+    assert (status, response["outputs"]["A"]) == (200, [1.0, 2.0])
 
 
 def test_non_finite_numbers_round_trip():
     engine = FakeEngine(echo(DataType.FP32))
-    status, answer = posted(engine, "/v1/models/echo_fp32:predict", b'{"instances": [[NaN, Infinity, -Infinity, 1, 0.1]]}')
+    status, response = posted(engine, "/v1/models/echo_fp32:predict", b'{"instances": [[NaN, Infinity, -Infinity, 1, 0.1]]}')
     assert status == 200
-    found = answer["predictions"][0]
+    found = response["predictions"][0]
     assert np.isnan(found[0])
     assert found[1:] == [float("inf"), float("-inf"), 1.0, 0.1]
 
@@ -166,10 +166,10 @@ def test_status_is_returned_for_a_model_or_one_version():
 
 
 def test_metadata_has_the_signatures_by_name():
-    status, answer = got(FakeEngine(labelled()), "/v1/models/simple/versions/2/metadata")
+    status, response = got(FakeEngine(labelled()), "/v1/models/simple/versions/2/metadata")
     assert status == 200
-    assert answer["model_spec"] == {"name": "simple", "version": "2", "signature_name": ""}
-    found = answer["metadata"]["signature_def"]["signature_def"]
+    assert response["model_spec"] == {"name": "simple", "version": "2", "signature_name": ""}
+    found = response["metadata"]["signature_def"]["signature_def"]
     assert list(found) == ["serving_default"]
     assert found["serving_default"]["method_name"] == "tensorflow/serving/predict"
     shape = {"dim": [{"size": "-1", "name": ""}, {"size": "16", "name": ""}], "unknown_rank": False}
@@ -207,9 +207,9 @@ REFUSALS: list[tuple[Any, int, str]] = [
 @pytest.mark.parametrize(("body", "status", "text"), REFUSALS, ids=[text[:40] for *_, text in REFUSALS])
 def test_errors_have_tensorflow_servings_texts(body: Any, status: int, text: str):
     engine = FakeEngine(simple())
-    found, answer = posted(engine, "/v1/models/simple:predict?format=tfs", body)
-    assert (found, list(answer)) == (status, ["error"])
-    assert text in answer["error"]
+    found, response = posted(engine, "/v1/models/simple:predict?format=tfs", body)
+    assert (found, list(response)) == (status, ["error"])
+    assert text in response["error"]
 
 
 @pytest.mark.parametrize(
@@ -229,15 +229,15 @@ def test_errors_have_tensorflow_servings_texts(body: Any, status: int, text: str
 )
 def test_values_out_of_their_types_range_are_refused(value: Any, datatype: DataType, text: str):
     body = json.dumps({"instances": [value]}).encode()
-    status, answer = posted(FakeEngine(echo(datatype, (), name="m")), "/v1/models/m:predict", body)
+    status, response = posted(FakeEngine(echo(datatype, (), name="m")), "/v1/models/m:predict", body)
     assert status == 400
-    assert text in answer["error"]
+    assert text in response["error"]
 
 
 def test_whole_numbers_beyond_every_float_are_refused():
     body = b'{"instances": [NaN, 1%s]}' % (b"0" * 400)
-    status, answer = posted(FakeEngine(echo(DataType.FP64, (), name="m")), "/v1/models/m:predict", body)
-    assert (status, "JSON Parse error" in answer["error"]) == (400, True)
+    status, response = posted(FakeEngine(echo(DataType.FP64, (), name="m")), "/v1/models/m:predict", body)
+    assert (status, "JSON Parse error" in response["error"]) == (400, True)
 
 
 def test_codes_equal_those_of_tensorflow_serving():
@@ -282,9 +282,9 @@ def test_outputs_named_classes_and_scores_are_used_directly():
     names = np.array([[b"a", b"b"]], dtype=object)
     outputs = [TensorSpec("scores", DataType.FP32, (2,)), TensorSpec("classes", DataType.BYTES, (2,)), TensorSpec("z", DataType.FP32, (1,))]
     made = classifier(outputs, lambda given: {"scores": np.array([[np.nan, 1]], np.float32), "classes": names, "z": given["x"][:, :1]})
-    status, answer = posted(FakeEngine(made), "/v1/models/m:classify", {"examples": [{"x": [1.0, 2.0]}]})
+    status, response = posted(FakeEngine(made), "/v1/models/m:classify", {"examples": [{"x": [1.0, 2.0]}]})
     assert status == 200
-    [[[first, score], second]] = answer["results"]
+    [[[first, score], second]] = response["results"]
     assert (first, np.isnan(score), second) == ("a", True, ["b", 1.0])
 
 
@@ -320,12 +320,12 @@ def test_model_without_regression_is_named_in_the_counted_refusal():
 )
 def test_invalid_examples_are_refused(body: Any, text: str):
     made = classifier([TensorSpec("y", DataType.FP32, (2,))], lambda given: {"y": given["x"]})
-    status, answer = posted(FakeEngine(made), "/v1/models/m:classify", body)
+    status, response = posted(FakeEngine(made), "/v1/models/m:classify", body)
     assert status == 400
-    assert text in answer["error"]
+    assert text in response["error"]
 
 
 def test_model_that_is_not_a_classifier_is_refused_with_its_outputs():
-    status, answer = posted(FakeEngine(simple()), "/v1/models/simple:classify", {"examples": [{}]})
+    status, response = posted(FakeEngine(simple()), "/v1/models/simple:classify", {"examples": [{}]})
     assert status == 400
-    assert 'at least one of "classes"' in answer["error"]
+    assert 'at least one of "classes"' in response["error"]

@@ -76,8 +76,8 @@ async def ask(peer: GrpcPeer, size: int, numbers: random.Random) -> None:
     body = b"\0" + size.to_bytes(4, "big") + numbers.randbytes(size)
     stream_id = peer.begin("/a.B/Large")
     await peer.send_all(stream_id, body)
-    answer = await peer.ended(stream_id)
-    assert (answer.status, answer.body == body) == (("0", ""), True)
+    response = await peer.ended(stream_id)
+    assert (response.status, response.body == body) == (("0", ""), True)
 
 
 @pytest.mark.parametrize("end", ["drained", "lost"])

@@ -185,15 +185,15 @@ def test_reads_of_a_single_client_start_polling() -> None:
     reads, loop, client = Reads(), Loop(), object()
     reads.busy_poll = loop.poll
 
-    def answer() -> None:
+    def response() -> None:
         loop.requests_in_flight -= 1
 
     def read(requests: int, reader: object = client) -> None:
         reads.begin(reader)
         loop.requests_in_flight += requests
         for _ in range(requests):
-            if not reads.defer(answer):
-                answer()
+            if not reads.defer(response):
+                response()
         reads.end()
         loop.now_ns += 1_000
 

@@ -51,15 +51,15 @@ def binary() -> tuple[bytes, dict[str, str]]:
     return head + values * 2, {"inference-header-content-length": str(len(head))}
 
 
-def shared(answer: httpx.Response) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name.startswith("access-control") or name == "vary"}
+def shared(response: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in response.headers.items() if name.startswith("access-control") or name == "vary"}
 
 
 def test_cors_is_off_by_default():
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post(INFER, content=body(), headers={"origin": PAGE})
-        assert answer.status_code == 200
-        assert shared(answer) == {}
+        response = await client.post(INFER, content=body(), headers={"origin": PAGE})
+        assert response.status_code == 200
+        assert shared(response) == {}
         assert (await client.options(INFER, headers=PREFLIGHT)).status_code == 405
 
     run(scenario)
@@ -68,9 +68,9 @@ def test_cors_is_off_by_default():
 @pytest.mark.parametrize("path", PATHS)
 def test_preflight_request_gets_a_response_on_every_path(path):
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.options(path, headers=PREFLIGHT)
-        assert (answer.status_code, answer.content) == (200, b"")
-        assert shared(answer) == {
+        response = await client.options(path, headers=PREFLIGHT)
+        assert (response.status_code, response.content) == (200, b"")
+        assert shared(response) == {
             "access-control-allow-origin": PAGE,
             "access-control-allow-methods": "GET, HEAD, POST",
             "access-control-allow-headers": "content-type,x-key",
@@ -83,10 +83,10 @@ def test_preflight_request_gets_a_response_on_every_path(path):
 
 def test_preflight_request_of_another_origin_is_refused():
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.options(INFER, headers={**PREFLIGHT, "origin": "https://evil.example"})
-        assert answer.status_code == 403
-        assert "access-control-allow-origin" not in answer.headers
-        assert "https://evil.example may not use this server" in answer.json()["error"]
+        response = await client.options(INFER, headers={**PREFLIGHT, "origin": "https://evil.example"})
+        assert response.status_code == 403
+        assert "access-control-allow-origin" not in response.headers
+        assert "https://evil.example may not use this server" in response.json()["error"]
         # The connection goes on.
         assert (await client.get("/v2/health/live")).status_code == 200
 
@@ -116,9 +116,9 @@ def test_direct_responses_are_readable_with_their_header_length():
 @pytest.mark.parametrize(("path", "status"), [("/v2", 200), ("/v2/models/none", 400), ("/v1/models/none", 404), ("/none", 404)])
 def test_responses_of_other_routes_are_readable_too(path, status):
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.get(path, headers={"origin": PAGE})
-        assert answer.status_code == status
-        assert answer.headers["access-control-allow-origin"] == PAGE
+        response = await client.get(path, headers={"origin": PAGE})
+        assert response.status_code == status
+        assert response.headers["access-control-allow-origin"] == PAGE
         # Caches between must not give one page's answer to another.
         assert (await client.get(path)).headers["vary"] == "origin"
         assert "access-control-allow-origin" not in (await client.get(path, headers={"origin": "https://evil.example"})).headers
@@ -128,13 +128,13 @@ def test_responses_of_other_routes_are_readable_too(path, status):
 
 def test_any_origin_is_a_star_and_never_with_credentials():
     async def scenario(client: httpx.AsyncClient) -> None:
-        for answer in (
+        for response in (
             await client.options(INFER, headers=PREFLIGHT),
             await client.post(INFER, content=body(), headers={"origin": PAGE}),
             await client.get("/v2", headers={"origin": "null"}),
         ):
-            assert answer.headers["access-control-allow-origin"] == "*"
-            assert "access-control-allow-credentials" not in answer.headers
+            assert response.headers["access-control-allow-origin"] == "*"
+            assert "access-control-allow-credentials" not in response.headers
         assert shared(await client.get("/v2")) == {}
 
     run(scenario, "*")

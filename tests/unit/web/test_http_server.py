@@ -67,10 +67,10 @@ def json_request(**fields: Any) -> dict[str, Any]:
 
 def test_json_infer_response_has_tritons_key_order():
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
-        assert answer.status_code == 200
-        assert answer.headers["content-type"] == "application/json"
-        assert answer.json() == {
+        response = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "application/json"
+        assert response.json() == {
             "id": "7",
             "model_name": "simple",
             "model_version": "1",
@@ -79,7 +79,7 @@ def test_json_infer_response_has_tritons_key_order():
                 {"name": "OUTPUT1", "datatype": "INT32", "shape": [1, 16], "data": [0] * 16},
             ],
         }
-        assert list(answer.json()) == ["id", "model_name", "model_version", "outputs"]
+        assert list(response.json()) == ["id", "model_name", "model_version", "outputs"]
         assert "id" not in (await client.post("/v2/models/simple/versions/1/infer", json=json_request())).json()
 
     run(scenario, FakeEngine(simple()))
@@ -94,8 +94,8 @@ def test_no_route_needs_a_content_type():
         ):
             for kind in (None, "text/plain", "application/x-www-form-urlencoded"):
                 headers = {} if kind is None else {"content-type": kind}
-                answer = await client.post(path, content=orjson.dumps(body), headers=headers)
-                assert answer.status_code == 200, (path, kind)
+                response = await client.post(path, content=orjson.dumps(body), headers=headers)
+                assert response.status_code == 200, (path, kind)
 
     run(scenario, FakeEngine(simple()))
 
@@ -111,7 +111,7 @@ def test_bodies_and_responses_are_compressed_as_headers_name(encoding: str):
             }
         )
         body = head + data.tobytes()
-        answer = await client.post(
+        response = await client.post(
             "/v2/models/echo_fp32/infer",
             content=gzip.compress(body) if encoding == "gzip" else zlib.compress(body),
             headers={
@@ -120,19 +120,19 @@ def test_bodies_and_responses_are_compressed_as_headers_name(encoding: str):
                 "accept-encoding": f"br, {encoding}",
             },
         )
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["content-encoding"] == encoding
-        assert answer.headers["content-type"] == "application/octet-stream"
-        assert answer.content[int(answer.headers["inference-header-content-length"]) :] == data.tobytes()
+        assert response.status_code == 200, response.text
+        assert response.headers["content-encoding"] == encoding
+        assert response.headers["content-type"] == "application/octet-stream"
+        assert response.content[int(response.headers["inference-header-content-length"]) :] == data.tobytes()
 
     run(scenario, FakeEngine(echo(DataType.FP32)))
 
 
 def test_unknown_encoding_gets_501_with_the_supported_ones():
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/models/simple/infer", content=b"x", headers={"content-encoding": "br"})
-        assert answer.status_code == 501
-        assert answer.headers["accept-encoding"] == "gzip, deflate"
+        response = await client.post("/v2/models/simple/infer", content=b"x", headers={"content-encoding": "br"})
+        assert response.status_code == 501
+        assert response.headers["accept-encoding"] == "gzip, deflate"
 
     run(scenario, FakeEngine(simple()))
 
@@ -143,8 +143,8 @@ def test_classification_returns_the_models_labels():
 
     async def scenario(client: httpx.AsyncClient) -> None:
         outputs = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
-        answer = await client.post("/v2/models/simple/infer", json=json_request(outputs=outputs))
-        assert answer.json()["outputs"] == [
+        response = await client.post("/v2/models/simple/infer", json=json_request(outputs=outputs))
+        assert response.json()["outputs"] == [
             {"name": "OUTPUT0", "datatype": "BYTES", "shape": [1, 2], "data": ["30:15:class 15", "28:14:class 14"]}
         ]
 
@@ -186,11 +186,11 @@ def test_every_failure_is_json_with_its_status(method: str, path: str, status: i
     busy.is_ready = False
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.request(method, path, content=b"{}" if method == "POST" else None)
-        assert answer.status_code == status
-        assert answer.headers["content-type"] == "application/json"
-        assert list(answer.json()) == ["error"]
-        assert text in answer.json()["error"]
+        response = await client.request(method, path, content=b"{}" if method == "POST" else None)
+        assert response.status_code == status
+        assert response.headers["content-type"] == "application/json"
+        assert list(response.json()) == ["error"]
+        assert text in response.json()["error"]
 
     run(scenario, FakeEngine(simple(), busy))
 
@@ -212,9 +212,9 @@ def test_engine_failures_reach_the_client(error: Exception, status: int, after: 
     fake.before = fail
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
-        assert (answer.status_code, answer.headers.get("retry-after"), answer.json()) == (status, after, {"error": text})
-        assert "connection" not in answer.headers
+        response = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
+        assert (response.status_code, response.headers.get("retry-after"), response.json()) == (status, after, {"error": text})
+        assert "connection" not in response.headers
 
     run(scenario, FakeEngine(fake))
 
@@ -229,9 +229,9 @@ def test_internal_error_is_logged_and_hidden_from_clients(path: str, caplog: pyt
             raise RuntimeError("secret /etc/path")
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post(path, json=json_request(id="7"))
-        assert (answer.status_code, answer.json()) == (500, {"error": "internal error: see the server's log"})
-        assert "connection" not in answer.headers
+        response = await client.post(path, json=json_request(id="7"))
+        assert (response.status_code, response.json()) == (500, {"error": "internal error: see the server's log"})
+        assert "connection" not in response.headers
 
     run(scenario, BrokenEngine(simple()))
     assert "secret" in caplog.text
@@ -247,8 +247,8 @@ def test_internal_error_of_a_plain_route_is_logged_and_hidden_from_clients(path:
             raise RuntimeError("secret /etc/path")
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.get(path)
-        assert (answer.status_code, answer.json()) == (500, {"error": "internal error: see the server's log"})
+        response = await client.get(path)
+        assert (response.status_code, response.json()) == (500, {"error": "internal error: see the server's log"})
 
     run(scenario, BrokenEngine(simple()))
     assert "secret" in caplog.text
@@ -274,8 +274,8 @@ def test_health_is_reported_by_status_and_body():
             ("/v2/models/simple/versions/2/ready", "ready", False, 400),
             ("/v2/models/nope/ready", "ready", False, 400),
         ):
-            answer = await client.get(path)
-            assert (answer.status_code, answer.json()[key]) == (status, value), path
+            response = await client.get(path)
+            assert (response.status_code, response.json()[key]) == (status, value), path
 
     engine = FakeEngine(simple())
     engine.ready = False
@@ -338,9 +338,9 @@ def test_load_and_unload_pass_their_parameters_on():
 )
 def test_bad_control_requests_are_refused(action: str, body: Any, text: str):
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post(f"/v2/repository/models/m/{action}", json=body)
-        assert answer.status_code == 400
-        assert text in answer.json()["error"]
+        response = await client.post(f"/v2/repository/models/m/{action}", json=body)
+        assert response.status_code == 400
+        assert text in response.json()["error"]
 
     run(scenario, FakeEngine())
 
@@ -351,9 +351,9 @@ def test_failed_load_names_the_model(said: str):
     engine.load_error = ModelLoadError(said)
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/repository/models/m/load")
-        assert answer.status_code == 400
-        assert answer.json() == {"error": "failed to load 'm', no version is available"}
+        response = await client.post("/v2/repository/models/m/load")
+        assert response.status_code == 400
+        assert response.json() == {"error": "failed to load 'm', no version is available"}
 
     run(scenario, engine)
 
@@ -402,8 +402,8 @@ def test_memory_amplifier_is_refused_by_count_and_by_budget():
         assert (await client.post("/v2/models/simple/infer", content=amplifier)).status_code == 413
 
     async def refused_by_budget(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/models/simple/infer", content=amplifier)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        response = await client.post("/v2/models/simple/infer", content=amplifier)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
     run(refused_by_count, FakeEngine(simple()), Limits(json_objects=1000))
     run(refused_by_budget, FakeEngine(simple(), budget_bytes=20 * len(amplifier)))
@@ -414,8 +414,8 @@ def test_large_text_is_decoded_off_the_loop_with_the_same_response():
 
     async def scenario(client: httpx.AsyncClient) -> None:
         tensor = {"name": "INPUT", "datatype": "FP64", "shape": [1, 4000], "data": data.tolist()}
-        answer = await client.post("/v2/models/echo_fp64/infer", json={"inputs": [tensor]})
-        assert answer.json()["outputs"][0]["data"] == data.tolist()
+        response = await client.post("/v2/models/echo_fp64/infer", json={"inputs": [tensor]})
+        assert response.json()["outputs"][0]["data"] == data.tolist()
 
     run(scenario, FakeEngine(echo(DataType.FP64)), Limits(decode_inline_bytes=100))
 
@@ -453,11 +453,11 @@ def test_documentation_describes_every_route():
 def test_browsers_get_pages():
     async def scenario(client: httpx.AsyncClient) -> None:
         for path, text in (("/models/nope", "nope"), ("/models/simple/versions/9", "9"), ("/models/%3Cb%3E", "&lt;b&gt;")):
-            answer = await client.get(path)
-            assert answer.headers["content-type"] == "text/html; charset=utf-8", path
-            assert answer.status_code in (400, 404), path
-            assert text in answer.text, path
-            assert "<b>" not in answer.text
+            response = await client.get(path)
+            assert response.headers["content-type"] == "text/html; charset=utf-8", path
+            assert response.status_code in (400, 404), path
+            assert text in response.text, path
+            assert "<b>" not in response.text
         assert (await client.get("/models/nope")).status_code == 404
         moved = await client.get("/models/")
         assert (moved.status_code, moved.headers["location"]) == (307, "../models")
@@ -467,9 +467,9 @@ def test_browsers_get_pages():
 
 def test_metrics_are_text_and_can_be_disabled():
     async def on(client: httpx.AsyncClient) -> None:
-        answer = await client.get("/metrics")
-        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        assert answer.content.endswith(b"fake_total 1\n")
+        response = await client.get("/metrics")
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert response.content.endswith(b"fake_total 1\n")
 
     async def off(client: httpx.AsyncClient) -> None:
         assert (await client.get("/metrics")).status_code == 404
@@ -503,12 +503,12 @@ def test_control_requests_are_limited_to_a_small_size_except_loads():
             ).status_code == 413
         content = base64.b64encode(bytes(range(256)) * 8000).decode()
         given = {"parameters": {"config": "{}", "file:1/model.onnx": content}}
-        answer = await client.post("/v2/repository/models/m/load", json=given)
-        assert answer.status_code == 200
+        response = await client.post("/v2/repository/models/m/load", json=given)
+        assert response.status_code == 200
         # A piece with padding inside is no base64, whatever piece it is.
         given["parameters"]["file:1/model.onnx"] = "AA==" * 400_000
-        answer = await client.post("/v2/repository/models/m/load", json=given)
-        assert (answer.status_code, "must be base64" in answer.text) == (400, True)
+        response = await client.post("/v2/repository/models/m/load", json=given)
+        assert (response.status_code, "must be base64" in response.text) == (400, True)
 
     run(scenario, engine)
     assert [dict(overrides.files) for _, overrides in engine.loads] == [{"1/model.onnx": bytes(range(256)) * 8000}]
@@ -542,14 +542,14 @@ def test_strings_are_counted_and_bounded_before_they_are_decoded(as_json: bool):
     headers = {"Inference-Header-Content-Length": str(len(head))}
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/models/text/infer", content=head + blob, headers=headers)
-        assert answer.json()["outputs"][0]["data"] == ["a"] * count
+        response = await client.post("/v2/models/text/infer", content=head + blob, headers=headers)
+        assert response.json()["outputs"][0]["data"] == ["a"] * count
         assert engine.peak_bytes > len(blob) + 60 * count
 
     async def bounded(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v2/models/text/infer", content=head + blob, headers=headers)
-        assert answer.status_code == 413
-        assert "10000 elements of data-type BYTES, more than the 9999 allowed" in answer.text
+        response = await client.post("/v2/models/text/infer", content=head + blob, headers=headers)
+        assert response.status_code == 413
+        assert "10000 elements of data-type BYTES, more than the 9999 allowed" in response.text
 
     run(scenario, engine)
     run(bounded, engine, Limits(string_elements=9_999))
@@ -564,8 +564,8 @@ def test_large_json_responses_are_encoded_in_consistent_pieces():
 
     async def scenario(client: httpx.AsyncClient) -> None:
         headers = {"Inference-Header-Content-Length": str(len(head))}
-        answer = await client.post("/v2/models/echo_fp32/infer", content=head + numbers.tobytes(), headers=headers)
-        np.testing.assert_array_equal(np.array(json.loads(answer.text)["outputs"][0]["data"], np.float32), numbers)
+        response = await client.post("/v2/models/echo_fp32/infer", content=head + numbers.tobytes(), headers=headers)
+        np.testing.assert_array_equal(np.array(json.loads(response.text)["outputs"][0]["data"], np.float32), numbers)
 
     run(scenario, FakeEngine(echo(DataType.FP32)))
 
