@@ -189,9 +189,12 @@ class HttpV1:
         if exchange.dialect is Dialect.ADLIK:
             return await self._adlik.predicting.from_json(route.for_adlik, given, len(body), reservation)
         responses = {"predict": self._tfs.predict, "classify": self._tfs.classify, "regress": self._tfs.regress}
+        response = responses[route.verb](route.query, given, len(body), reservation)
+        if self._timeout_s is None:
+            return await response
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await responses[route.verb](route.query, given, len(body), reservation)
+                return await response
         except TimeoutError:
             raise DeadlineExceeded(f"the request was not completed within {self._timeout_s:g} s (--rest_api_timeout_in_ms)") from None
 
