@@ -1,7 +1,7 @@
 """A server of Adlik's protocol in a few dozen lines, over gRPC and HTTP on free ports: every input is returned as an output of its name.
 
-Made on the server's own message classes, not on the client's. `answer` may replace an answer; `failures` holds what the next calls are
-answered with instead.
+Made on the server's own message classes, not on the client's. `response` may be replaced; `failures` has the errors of the next
+calls.
 """
 
 import json
@@ -54,7 +54,7 @@ class FakeAdlik:
 
     Attributes:
         config: Of the one model that it has.
-        answer: Makes the answer of a prediction.
+        response: Makes the response to a prediction.
         failures: gRPC status and HTTP status of the next calls.
         tensorflows_metadata: HTTP status and body of GET metadata, without `?format=adlik`; None: Adlik's.
         hold: While cleared, predictions get no response; `arrived` and `cancelled` report one that waits.

@@ -79,7 +79,7 @@ class CallRecord:
 
 
 class GrpcPeer:
-    """One connection. `answers` has the responses by stream. While `reads` is False, the peer returns no window to the server."""
+    """One connection. `responses` has the responses by stream. While `reads` is False, the peer returns no window to the server."""
 
     def __init__(self, *, window_bytes: int | None = None) -> None:
         self.connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))

@@ -33,8 +33,8 @@ class Exchange:
         client: The `h2` library's connection.
         server: Ours.
         events: The events of our side.
-        bodies: DATA of answers by stream.
-        answers: All events of the client by stream; None: of the connection.
+        bodies: DATA of responses by stream.
+        responses: All events of the client by stream; None: of the connection.
     """
 
     def __init__(

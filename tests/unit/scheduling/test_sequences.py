@@ -31,7 +31,7 @@ IDLE_US = 1000
 
 
 class Rig:
-    """A sequence scheduler controlled by the test. `answers` has the results by request id."""
+    """A sequence scheduler controlled by the test. `responses` has the results by request id."""
 
     def __init__(self, most: int = 4, max_queue_size: int = 100, controls=CONTROLS) -> None:
         self.time = HandTimers()

@@ -42,7 +42,7 @@ def mixed() -> FakeModel:
 
 
 def outcome(response: Coroutine[Any, Any, Any]) -> Any:
-    """The result of `answer`, or the text of its error; any other exception fails the test."""
+    """The result of `response`, or the text of its error; any other exception fails the test."""
     try:
         return asyncio.run(response)
     except ServingError as error:
