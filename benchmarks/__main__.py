@@ -1,12 +1,11 @@
 """`python -m benchmarks`: one run, its tables, and its files in the output folder."""
 
 import dataclasses
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +14,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.floors import judge
 from benchmarks.machine import describe_machine
 from benchmarks.plot import write_plot
+from benchmarks.processes import end_on_sigterm
 from benchmarks.report import print_report
 from benchmarks.requests import PROTOCOLS
 from benchmarks.results import Run
@@ -76,11 +76,6 @@ def _choices(flag: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(each for each in allowed if each in chosen)
 
 
-def _end(*_: object) -> NoReturn:
-    """SIGTERM ends as an error does: children are stopped on the way out."""
-    raise SystemExit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     typer.run(bench)

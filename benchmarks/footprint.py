@@ -20,6 +20,7 @@ from benchmarks.load import Generator, InFlight
 from benchmarks.machine import CpuReading, describe_machine
 from benchmarks.models import CHECKOUT, build_repository
 from benchmarks.process_tree import process_tree
+from benchmarks.processes import end_on_sigterm
 from benchmarks.report import verdict_table
 from benchmarks.requests import GRPC, Request, request_of
 from benchmarks.results import Verdict
@@ -140,4 +141,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     main()

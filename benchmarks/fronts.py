@@ -26,6 +26,7 @@ from benchmarks.front_cases import CASES, IMAGE_CASES, REFERENCE_ECHO_CPU_US, Ca
 from benchmarks.load import Generator, WrongResponse
 from benchmarks.machine import describe_machine
 from benchmarks.models import Array, BenchModel, build_repository
+from benchmarks.processes import end_on_sigterm
 from benchmarks.raw_engine import RawEngine
 from benchmarks.report import verdict_table
 from benchmarks.requests import GRPC, canned_response, request_of
@@ -229,4 +230,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     main()

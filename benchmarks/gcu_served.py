@@ -37,6 +37,7 @@ from rich.table import Table
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.load import Generator, InFlight
+from benchmarks.processes import end_on_sigterm
 from benchmarks.requests import GRPC, Request, encoded
 from benchmarks.servers import EchoServer, ServerUnderTest, this_checkout
 from stoker.backends.gcu.executable import read_executable
@@ -236,4 +237,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     main()

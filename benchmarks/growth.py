@@ -25,6 +25,7 @@ from benchmarks.load import Generator, InFlight
 from benchmarks.machine import describe_machine
 from benchmarks.models import BenchModel, build_repository
 from benchmarks.process_tree import process_tree
+from benchmarks.processes import end_on_sigterm
 from benchmarks.requests import GRPC, HTTP_BINARY, Request, request_of
 from benchmarks.servers import Contender
 
@@ -187,4 +188,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     main()

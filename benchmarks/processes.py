@@ -3,13 +3,14 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks.models import CHECKOUT
 
@@ -32,6 +33,15 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def end_on_sigterm() -> None:
+    """Lets SIGTERM end this process as an error does: its servers are stopped on the way out."""
+
+    def end(*_: object) -> NoReturn:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 class JsonChild:

@@ -1,5 +1,7 @@
 """The generator of the benchmarks against a small server in a process of its own, which an external command starts."""
 
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,8 @@ import pytest
 
 from benchmarks import h2load
 from benchmarks.load import Generator, InFlight, WrongResponse
-from benchmarks.models import BenchModel
+from benchmarks.models import CHECKOUT, BenchModel
+from benchmarks.process_tree import cpu_clock_ns
 from benchmarks.processes import ChildFailed
 from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON, Request, canned_body, canned_response, request_of
 from benchmarks.servers import Command, EchoServer, ServerUnderTest
@@ -125,3 +128,15 @@ def test_server_that_ends_at_once_is_named_with_its_log(tmp_path: Path):
 )
 def test_eight_calls_share_a_grpc_connection(concurrency: int, protocol: str, expected: InFlight):
     assert InFlight.of(concurrency, request_of(MODEL, protocol)) == expected
+
+
+def test_sigterm_stops_the_servers_of_a_benchmark(tmp_path: Path):
+    script = (
+        "import os, signal; from benchmarks.processes import end_on_sigterm; from benchmarks.servers import EchoServer; end_on_sigterm()"
+    )
+    script += f"\nwith EchoServer('bytes', __import__('pathlib').Path({str(tmp_path / 'reply')!r})) as echo:"
+    script += "\n    print(echo.pid, flush=True); os.kill(os.getpid(), signal.SIGTERM); signal.pause()"
+    (tmp_path / "reply").touch()
+    done = subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert cpu_clock_ns(int(done.stdout)) == 0
