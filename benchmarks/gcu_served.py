@@ -8,7 +8,7 @@ The card is paced in real time and computes nothing (`pacing: realtime`, `numeri
 number of batches is on its way everywhere:
 
 raw      the runtime API alone, in this process: copies to the card, the run, copies back, each caller with a stream and buffers of its own
-wire     a bare grpc.aio echo: the same request message, answered with the same response message, nothing done between
+wire     a bare grpc.aio echo: the same request and response messages, without any work between them
 served   `serve` in a process of its own, called over gRPC by the Python generator
 
 Each round measures the three in turn; the table shows the medians. No server can be faster than the slower of card and wire: the ratio is
@@ -46,7 +46,7 @@ from stoker.backends.gcu.runtime import Device, Engine, GcuSystem
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 
-# Three batches of YOLOv5s and their answers are more than the default holds.
+# Three batches of YOLOv5s and their responses are more than the default holds.
 _BACKEND = (
     "--limit=bytes_in_flight=4294967296",
     "--backend-config=topsinference,pacing=realtime",

@@ -1,8 +1,8 @@
-"""The way of one request inside the server, from message to answer, in one process without a transport: what the server itself costs.
+"""The way of one request inside the server, from message to response, in one process without a transport: what the server itself costs.
 
     python -m benchmarks.inner_way [--models tiny mlp] [--batches 1 8 32] [--seconds 2]
 
-Bursts of as many ModelInferRequests as a batch holds are handed to the service, and the answers waited for; the best burst counts, because
+Bursts of as many ModelInferRequests as a batch holds go to the service, and all must complete; the best burst counts, because
 whatever else the machine does only adds. A fixed piece of Python is timed beside it: figures of two machines, or of a busy and a quiet
 hour, compare by their ratio to it.
 """

@@ -20,7 +20,7 @@ STOP_S = 15.0
 
 
 class ChildFailed(RuntimeError):
-    """A child process ended, or said nothing, when an answer was due."""
+    """A child process ended, or said nothing, when a result was due."""
 
 
 @contextmanager
@@ -67,7 +67,7 @@ class JsonChild:
         return self._process.pid
 
     def request(self, question: dict[str, Any], patience_s: float) -> dict[str, Any]:
-        """Sends one line and waits for the line that answers it.
+        """Sends one line and waits for the line of its result.
 
         Raises:
             ChildFailed: the child ended or was silent for `patience_s`.
@@ -105,7 +105,7 @@ class JsonChild:
         except queue.Empty:
             raise ChildFailed(f"{self._name} said nothing for {patience_s:.0f} s") from None
         if not line:
-            raise ChildFailed(f"{self._name} ended without an answer; its own error stands above")
+            raise ChildFailed(f"{self._name} ended without a result; its own error stands above")
         reply: dict[str, Any] = json.loads(line)
         return reply
 

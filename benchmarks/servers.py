@@ -48,7 +48,7 @@ class ServerUnderTest(abc.ABC):
         return self.grpc_port if is_grpc else self.http_port
 
     def successes(self, model: str) -> int:
-        """How many requests for `model` it has answered well, by its own statistics."""
+        """The number of requests for `model` that succeeded, by its own statistics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/models/{model}/stats", timeout=30) as reply:
             return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])
 

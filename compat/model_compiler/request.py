@@ -238,7 +238,7 @@ class CompileRequest:
 
     # `option` gives a field, not a default that instances would share; ruff cannot know for types that it does not know.
     input_model: str | onnx.ModelProto = option(MODEL, "Path of the model, or an onnx.ModelProto in memory.", group=_SOURCE)  # noqa: RUF009
-    framework: str | None = option(TEXT, "What input_model comes from. [default: told by its name]", group=_SOURCE, choices=FRAMEWORKS)
+    framework: str | None = option(TEXT, "What input_model comes from. [default: by its name]", group=_SOURCE, choices=FRAMEWORKS)
     script_path: str | None = option(PATH, "Python file with TheModelClass, of which input_model holds the state.", group=_SOURCE)
     input_names: tuple[str, ...] = option(TEXTS, "Names for the inputs of a model that has none.", group=_SOURCE, default=())
     output_names: tuple[str, ...] = option(TEXTS, "Names for the outputs of a model that has none.", group=_SOURCE, default=())

@@ -127,7 +127,7 @@ def find_source(request: CompileRequest) -> Model:
     framework = request.framework or ("tensorflow" if path.is_dir() else _FRAMEWORK_OF.get(path.suffix.lower()))
     if framework is None:
         known = "; ".join(kind.label for kind in SOURCES)
-        raise OptionError(f"input_model: cannot tell what {path} is by its name; give framework, or one of: {known}")
+        raise OptionError(f"input_model: the name {path} does not identify a format; give framework, or one of: {known}")
     return _OF_FRAMEWORK[framework](path, request)
 
 

@@ -359,7 +359,7 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _served(value: onnx.ValueInfoProto) -> ServedTensor:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not tensor.shape.dim:
-        raise ShapeError(f"tensor '{value.name}' has no shape with a batch that a client could be told")
+        raise ShapeError(f"tensor '{value.name}' has no shape with a batch for the metadata")
     dims = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else VARIABLE for dim in list(tensor.shape.dim)[1:])
     datatype = config_name(value.name, tensor.elem_type)
     return ServedTensor(value.name, datatype, dims, datatype)

@@ -81,7 +81,7 @@ def rows(question: Question, tokens: WordPiece, *, sequence: int, stride: int, l
     passage = [(piece, word) for word in tokens.words(question.passage) for piece in tokens.pieces(word.text)]
     room = sequence - len(asked) - 3
     if room < 1:
-        raise ValueError(f"question '{question.id}' has {len(asked)} tokens, which leaves no room for a passage in rows of {sequence}")
+        raise ValueError(f"question '{question.id}' has {len(asked)} tokens, which leaves no tokens for a passage in rows of {sequence}")
     starts = [0]
     while starts[-1] + room < len(passage):
         starts.append(starts[-1] + min(stride, room))

@@ -35,7 +35,7 @@ class Failure:
 
     http: int
     code: grpc.StatusCode
-    message: str = "told to fail"
+    message: str = "configured to fail"
     retry_after: str | None = None
 
 

@@ -201,7 +201,7 @@ ROWS: dict[str, tuple[Ask, int, str, tuple[str, ...]]] = {
         Ask(model="failing", inputs=(Tensor(name="IN", shape=(1,), data=[13]),)),
         500,
         "INTERNAL",
-        ("holds 13, which this model was told to fail on",),
+        ("holds 13, which this model is configured to fail on",),
     ),
 }
 

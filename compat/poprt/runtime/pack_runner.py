@@ -264,7 +264,7 @@ def _sender(runner: PackRunner) -> Callable[[Pack[PackRequest]], None]:
     def send(pack: Pack[PackRequest]) -> None:
         held = reference()
         if held is None:
-            fail(pack, SessionStopped("nobody holds the pack runner any more"))
+            fail(pack, SessionStopped("the pack runner has no references any more"))
         else:
             held.run_pack(pack)
 

@@ -260,7 +260,7 @@ class Packing(Generic[Item]):
         if starts is None:
             complete += self.flush()
             starts = self._find_starts(lengths)
-        assert starts is not None, "an empty pack has room for any item of a length that was checked"
+        assert starts is not None, "an empty pack takes any item of a length that was checked"
         if self._deadline_ns is None:
             self._deadline_ns = now_ns + self._window_ns
         self._open.append(Placed(item, tuple(lengths), starts))

@@ -72,7 +72,7 @@ client.async_stream_infer("failing", inputs([1, 2, 3]), request_id="f")
 result, error = answers.get(timeout=30)
 assert error is None, error
 result, error = answers.get(timeout=30)
-assert "told to fail at place 1" in str(error), error
+assert "configured to fail at response 1" in str(error), error
 client.async_stream_infer("repeat", inputs([3]), request_id="after")
 result, error = answers.get(timeout=30)
 assert error is None, error
@@ -85,7 +85,7 @@ result, error = answers.get(timeout=30)
 assert error is None, error
 result, error = answers.get(timeout=30)
 assert isinstance(error, InferenceServerException), error
-assert "told to fail" in str(error), error
+assert "configured to fail" in str(error), error
 assert error.status() == "StatusCode.INTERNAL", error.status()
 client.stop_stream()
 report("grpc-error")

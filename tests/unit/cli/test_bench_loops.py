@@ -63,7 +63,7 @@ class TimedSender:
             wait_ms = self.service_ms + max(0, end - self.world.now_ns / MS) if begin <= self.world.now_ns / MS < end else self.service_ms
             await self.world.sleep(wait_ms / 1000)
             if self.failing:
-                raise RequestFailed("told to fail")
+                raise RequestFailed("configured to fail")
             return Trip(1000, 2000)
         finally:
             self.in_flight -= 1
@@ -152,7 +152,7 @@ def test_level_that_never_stabilises_ends_after_its_windows():
 def test_level_with_only_failed_requests_is_aborted():
     outcome, _, samples = trial(opened(1000), Level(rate_per_s=1000), failing=True)
     assert outcome.ended == "errors"
-    assert outcome.failures == {"told to fail": len(samples.failed_ns)}
+    assert outcome.failures == {"configured to fail": len(samples.failed_ns)}
     assert outcome.figures.requests == 0
 
 
@@ -191,4 +191,4 @@ def test_every_request_is_counted_once_as_good_or_failed():
     samples, sender, _ = whole(
         lambda sender, samples, world: ClosedLoop(sender, samples, world.clock_ns, concurrency=2, requests=6), failing=True
     )
-    assert (sender.sent, samples.count, len(samples.ended_ns), samples.failed_texts) == (6, 6, 0, ["told to fail"] * 6)
+    assert (sender.sent, samples.count, len(samples.ended_ns), samples.failed_texts) == (6, 6, 0, ["configured to fail"] * 6)

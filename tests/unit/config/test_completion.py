@@ -146,8 +146,8 @@ def test_batch_dimension_fixed_to_max_batch_size_is_accepted() -> None:
 
 def test_file_without_facts_needs_a_full_config() -> None:
     assert problems_of("", SILENT) == [
-        "m/config.pbtxt:1: input: must be written: the model file does not tell it",
-        "m/config.pbtxt:1: output: must be written: the model file does not tell it",
+        "m/config.pbtxt:1: input: must be written: the model file does not state it",
+        "m/config.pbtxt:1: output: must be written: the model file does not state it",
     ]
     assert completed("max_batch_size: 2\n" + X + Y, SILENT).config.signature.max_batch_size == 2
 

@@ -100,7 +100,7 @@ def test_every_token_of_a_passage_counts_in_exactly_one_window(length: int, sequ
 
 
 def test_question_that_fills_the_row_is_named(tokens: wordpiece.WordPiece) -> None:
-    with pytest.raises(ValueError, match="question 'q' has 9 tokens, which leaves no room for a passage in rows of 12"):
+    with pytest.raises(ValueError, match="question 'q' has 9 tokens, which leaves no tokens for a passage in rows of 12"):
         squad.rows(question("the", "the " * 9), tokens, sequence=12, stride=4)
 
 
@@ -259,7 +259,7 @@ def test_model_with_the_correct_answer_scores_full(served, capsys) -> None:
         (["--vocab_file", "nowhere.txt"], "nowhere.txt"),
         (["--input_file", "nowhere.json"], "nowhere.json"),
         (["-b", "5"], "takes batches of at most 4"),
-        (["--passage", "the", "--question", "the " * 60, "--max_seq_len", "48"], "leaves no room for a passage"),
+        (["--passage", "the", "--question", "the " * 60, "--max_seq_len", "48"], "leaves no tokens for a passage"),
     ],
 )
 def test_errors_are_one_line(served, small_bert: bytes, arguments: list[str], text: str) -> None:

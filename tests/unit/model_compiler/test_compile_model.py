@@ -266,7 +266,7 @@ def test_internal_error_is_a_failure_too(devices: Devices, request_of: Any, monk
 def test_source_type_is_detected_by_name(devices: Devices, failure: Any, model_path: Path, tmp_path: Path, request_of: Any) -> None:
     other = tmp_path / "net.bin"
     other.write_bytes(model_path.read_bytes())
-    assert "cannot tell what" in failure(input_model=str(other))
+    assert "does not identify a format" in failure(input_model=str(other))
     assert "ONNX file (.onnx)" in failure(input_model=str(other))
     written(compile_model(request_of(input_model=str(other), framework="onnx")))
     (tmp_path / "folder").mkdir()

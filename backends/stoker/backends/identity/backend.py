@@ -79,7 +79,7 @@ class IdentityInstance(Instance):
     def _reject(inputs: Arrays, value: float) -> None:
         for name, array in inputs.items():
             if array.dtype != np.object_ and bool((array == value).any()):
-                raise BackendFailed(f"input '{name}' holds {value:g}, which this model was told to fail on")
+                raise BackendFailed(f"input '{name}' holds {value:g}, which this model is configured to fail on")
 
 
 def _pair_violations(signature: ModelSignature) -> Iterator[Violation]:

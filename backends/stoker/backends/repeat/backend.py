@@ -84,7 +84,7 @@ class RepeatInstance(StreamingInstance):
             if delay_ms:
                 self._sleep(delay_ms / 1000)
             if index == self._fail_at:
-                raise BackendFailed(f"this model was told to fail at place {index}")
+                raise BackendFailed(f"this model is configured to fail at response {index}")
             number = np.full((*lead, 1), index, dtype=np.uint32)
             yield {"OUT": values[index : index + 1].reshape(*lead, 1).copy(), "IDX": number}
         remaining_ms = wait_ms - sum(delays_ms)

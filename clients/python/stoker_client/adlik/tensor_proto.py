@@ -130,7 +130,7 @@ def _typed_values(name: str, proto: pb.TensorProto, dtype: np.dtype[Any], field:
 def _spread(name: str, values: Array, count: int, zero: object) -> Array:
     """`values` made `count` long."""
     if values.size > count:
-        raise InvalidResponse(f"output '{name}' has room for {count} elements, got {values.size}")
+        raise InvalidResponse(f"output '{name}' holds {count} elements, got {values.size}")
     full = np.empty(count, dtype=values.dtype)
     full[: values.size] = values
     full[values.size :] = [values[-1] if values.size else zero]

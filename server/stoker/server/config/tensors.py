@@ -149,9 +149,9 @@ class TensorCompleter:
     def _complete_side(self, side: str, tensors: Sequence[Tensor], known: tuple[FileTensor, ...] | None) -> None:
         if known is None:
             for index, tensor in enumerate(tensors):
-                self._require(tensor, f"{side}[{index}]", "the model file does not tell it")
+                self._require(tensor, f"{side}[{index}]", "the model file does not state it")
             if not tensors:
-                self.report.error(side, "must be written: the model file does not tell it")
+                self.report.error(side, "must be written: the model file does not state it")
             return
         by_name = {in_file.name: in_file for in_file in known}
         for index, tensor in enumerate(tensors):
@@ -233,7 +233,7 @@ class TensorCompleter:
     def _reconcile_dims(self, tensor: Tensor, at: str, row: tuple[int, ...] | None) -> None:
         if not tensor.dims:
             if row is None:
-                self.report.error(f"{at}.dims", f"tensor '{tensor.name}': must be written, the model file does not tell its shape")
+                self.report.error(f"{at}.dims", f"tensor '{tensor.name}': must be written, the model file does not state its shape")
             elif row:
                 tensor.dims.extend(row)
                 check_row(row, f"{at}.dims", self.report)

@@ -250,7 +250,7 @@ def _inferred(io: RunnerIo, fed: Iterable[str], room: Iterable[str]) -> GraphIo:
         return fitting[0]
     names = ", ".join(graph.name for graph in fitting) or "none"
     raise ApplicationRuntimeError(
-        f"the request has no input '{io.index_anchor.name if io.index_anchor else ''}', and its other names do not tell which sub-graph "
+        f"the request has no input '{io.index_anchor.name if io.index_anchor else ''}', and its other names do not identify the sub-graph "
         f"is meant: they belong to {names}"
     )
 

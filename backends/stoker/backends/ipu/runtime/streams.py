@@ -2,8 +2,8 @@
 
 The device asks; nothing here waits. Where there is nothing yet, the device waits at the session's gate and asks again.
 
-Which anchors of a model a queue manager (or a user's handlers) serve, and which get nothing. A predicate looks at an anchor and answers
-with an `AnchorCallbackPolicy`; `or_bind` joins two.
+Which anchors of a model a queue manager (or a user's handlers) serve, and which get nothing. A predicate takes an anchor and returns
+ an `AnchorCallbackPolicy`; `or_bind` joins two.
 """
 
 import enum

@@ -133,7 +133,7 @@ class HeaderFrames:
         else:
             table.begin(stream_id)
         if inbound.is_refusing or len(self._open) >= limits.concurrent_streams:
-            inbound.charge(Flood.RESETS, "refused requests")
+            inbound.charge(Flood.RESETS, "refused streams")
             inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
             return
         if request.malformed is not None:
@@ -167,7 +167,7 @@ class HeaderFrames:
         """Takes a block that cannot be decoded, because an earlier one was not."""
         if stream_id > self._table.last_id:
             self._table.begin(stream_id)
-            self._inbound.charge(Flood.RESETS, "refused requests")
+            self._inbound.charge(Flood.RESETS, "refused streams")
             self._inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
         elif stream_id in self._open:
             raise StreamFault(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "trailers that cannot be decoded")

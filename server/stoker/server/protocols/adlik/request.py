@@ -217,7 +217,7 @@ def _shape(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_
         came = len(fields.values.get(VALUE_FIELDS[spec.datatype], ()))
     if open_dims > 1 or not known or not came or came % known:
         raise InvalidRequest(
-            f"input '{spec.name}' needs a tensor_shape: the model's shape {_dims(shape)} is open, and {came} elements do not tell it"
+            f"input '{spec.name}' needs a tensor_shape: the model's shape {_dims(shape)} is open, and {came} elements do not determine it"
         )
     return tuple(came // known if size == VARIABLE else size for size in shape)
 
