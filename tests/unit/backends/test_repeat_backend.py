@@ -81,7 +81,7 @@ def test_responses_before_a_failure_are_delivered():
     sink = Sink()
     outcome = run(RepeatInstance(fail_at=1), inputs([1, 2, 3]), sink)
     assert isinstance(outcome, BackendFailed)
-    assert "place 1" in outcome.message
+    assert "response 1" in outcome.message
     assert [taken["IDX"] for taken in sink.taken] == [[0]]
 
 
