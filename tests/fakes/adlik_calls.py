@@ -107,7 +107,7 @@ def run(
         try:
             async with (
                 grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel,
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[-1]}", headers={"accept-encoding": "identity"}) as client,
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[-1]}", headers={"accept-encoding": "identity"}, timeout=60) as client,
             ):
                 yield Caller(channel, client)
         finally:

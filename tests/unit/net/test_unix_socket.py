@@ -103,7 +103,7 @@ def test_http_is_served_on_port_and_socket(tmp_path):
         served = http_server(Services(FakeEngine(simple()), Limits()), "127.0.0.1", 0, listeners=ListenOptions(socket_path=path))
         port = await served.start()
         for uds, address in ((None, f"http://127.0.0.1:{port}"), (str(path), "http://stoker")):
-            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address) as client:
+            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address, timeout=60) as client:
                 assert (await client.get("/v2/health/ready")).json() == {"ready": True}
                 assert (await client.get("/v2/models/simple")).json()["name"] == "simple"
         await served.stop(1)

@@ -39,7 +39,7 @@ async def over_http(shared: Extensions, headers: dict[str, str] | None = None) -
     front = http_server(Services(FakeEngine(simple()), LIMITS, extensions=shared), "127.0.0.1", 0)
     port = await front.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
             return [
                 (await client.get("/v2/logging")).status_code,
                 (await client.get("/v2/trace/setting")).status_code,

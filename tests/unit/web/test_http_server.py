@@ -43,7 +43,7 @@ async def front(engine: FakeEngine, limits: Limits | None = None, **options: Any
     served = http_server(Services(engine, limits or Limits()), "127.0.0.1", 0, front=FRONT, **options)
     port = await served.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}, timeout=60) as client:
             yield client
     finally:
         await served.stop(1)
@@ -482,7 +482,7 @@ def test_metrics_listener_serves_only_metrics():
     async def main() -> None:
         served = metrics_server(FakeEngine(), Limits(), "127.0.0.1", 0, front=FRONT)
         port = await served.start()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             assert (await client.get("/metrics")).text.endswith("fake_total 1\n")
             assert (await client.get("/v2")).status_code == 404
             assert (await client.post("/metrics")).status_code == 405

@@ -40,7 +40,7 @@ def test_http_is_served_on_port_and_socket(run: Callable[[Any], Any], tmp_path: 
         port = await served.start()
         assert stat.S_IMODE(path.stat().st_mode) == 0o620
         for uds, address in ((None, f"http://127.0.0.1:{port}"), (str(path), "http://stoker")):
-            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address) as client:
+            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address, timeout=60) as client:
                 assert (await client.get("/v2/health/ready")).json() == {"ready": True}
                 response = await client.post("/v2/models/simple/infer", json=INFER)
                 assert [output["name"] for output in response.json()["outputs"]] == ["OUTPUT0", "OUTPUT1"]
@@ -56,7 +56,7 @@ def test_http_is_served_on_port_and_socket(run: Callable[[Any], Any], tmp_path: 
 def test_metrics_port_is_served():
     async def main() -> None:
         served = metrics_server(FakeEngine(), Limits(), "127.0.0.1", 0, front=HttpFront.UVICORN)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{await served.start()}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{await served.start()}", timeout=60) as client:
             assert (await client.get("/metrics")).status_code == 200
             assert (await client.get("/v2")).status_code == 404
         await served.stop(1)
