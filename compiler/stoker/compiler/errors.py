@@ -1,4 +1,4 @@
-"""What compiling can end with. Every error names the node, operator or tensor it is about, and why."""
+"""The errors of compiling. Every error names the node, operator or tensor it is about, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

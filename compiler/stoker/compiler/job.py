@@ -230,7 +230,7 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
 
 
 def _missed_gates(job: JobOptions, comparison: Comparison) -> list[str]:
-    """What of `--min_snr` and `--min_speedup` the compiled model does not reach."""
+    """The limits of `--min_snr` and `--min_speedup` that the compiled model does not reach."""
     missed = []
     if job.min_snr is not None:
         if comparison.snr_db is None:

@@ -19,7 +19,7 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """What values an option takes.
+    """The kind of values that an option takes.
 
     Attributes:
         name: For YAML's error messages and the help, such as `integer`.

@@ -1,4 +1,4 @@
-"""What one run of `stoker compile` does around the conversion: `JobOptions`, and the `Plan` that all options make.
+"""The steps of one run of `stoker compile` around the conversion: `JobOptions`, and the `Plan` that all options make.
 
 The plan is made and checked before any model is read.
 """

@@ -56,7 +56,7 @@ class SourceModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPart:
-    """What serving one of the models of a fused executable needs to know.
+    """The facts for serving one of the models of a fused executable.
 
     Attributes:
         suffix: Distinguishes it from the other parts: the served model is called `<model_name>_<suffix>`.

@@ -148,7 +148,7 @@ def weight_tensor(name: str, array: "np.ndarray[Any, np.dtype[Any]]") -> GcuTens
 
 
 def _check(message: pb.Executable) -> None:
-    """What both directions hold a description to."""
+    """The checks of a description in both directions."""
     if message.format_version != FORMAT_VERSION:
         raise ContainerError(
             f"the executable's format is version {message.format_version}; this build reads {FORMAT_VERSION}: compile the model again"

@@ -91,12 +91,12 @@ class Converter:
 
     @property
     def options(self) -> ConversionOptions:
-        """What it converts by."""
+        """The options of the conversion."""
         return self._options
 
     @property
     def layer_distances(self) -> tuple[LayerDistance, ...]:
-        """What `precision_compare` found of each layer in the last conversion; empty where it was not asked for."""
+        """The results of `precision_compare` for each layer of the last conversion; empty without that option."""
         return self._layer_distances
 
     def convert(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
@@ -108,7 +108,7 @@ class Converter:
         return self.to_output(self.convert_internal(model, progress))
 
     def to_output(self, converted: onnx.ModelProto) -> onnx.ModelProto:
-        """What `convert_internal` gave, at opset `convert_version`.
+        """The result of `convert_internal`, at opset `convert_version`.
 
         Raises:
             CompileError: an operator cannot be written at that opset, which was asked for by name.

@@ -31,7 +31,7 @@ def adapts(adapters: dict[tuple[str, int], Adapter], version: int, *op_types: st
 
 
 def adapted(adapter: Adapter, node: ir.Node) -> list[ir.Node]:
-    """What `adapter` makes of `node`.
+    """The nodes that `adapter` puts in place of `node`.
 
     Raises:
         CannotAdapt: it cannot, or the node has not the attributes and shapes that its operator says.

@@ -254,7 +254,7 @@ def renamed(values: Mapping[str, object], known: Iterable[str]) -> dict[str, obj
 
 
 def today_name(name: str, known: Iterable[str]) -> str:
-    """What option `name` is called today; warns where it is an old name of one of `known`."""
+    """The current name of option `name`; warns where it is an old name of one of `known`."""
     today = OLD_NAMES.get(name, name)
     if today != name and today in known:
         logger.warning("option '%s' is deprecated: it is called '%s' today", name, today)

@@ -110,7 +110,7 @@ class Step:
 
 
 def shape_steps(options: ConversionOptions) -> list[Step]:
-    """What fixes the inputs' shapes and carries them through the graph."""
+    """The passes that fix the inputs' shapes and carry them through the graph."""
     steps = [Step("remove_initializer_from_input")]
     if options.input_shape:
         steps.append(Step("const_input_shape", {"input_shape": options.input_shape}))
@@ -141,7 +141,7 @@ def conversion_steps(options: ConversionOptions, log_folder: Path | None = None)
 
 
 def finish_steps(*, is_static: bool = True) -> list[Step]:
-    """What runs after the user's passes; the last one rejects open dimensions where the model must be static."""
+    """The passes after the user's passes; the last one rejects open dimensions where the model must be static."""
     return [Step(name, {} if is_static or name != "final_check" else {"is_static": False}) for name in _FINISH]
 
 

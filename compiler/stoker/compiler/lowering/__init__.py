@@ -1,1 +1,1 @@
-"""What compilers for simulated devices share: converted models with every type and shape known, and their graphs as devices round them."""
+"""Common parts of the compilers for simulated devices: typed models with known shapes, and graphs with the rounding of devices."""

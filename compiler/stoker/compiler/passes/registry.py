@@ -79,7 +79,7 @@ class Pass(abc.ABC):
         """
 
     def apply(self, model: ir.Model) -> bool:
-        """What runs a pass: `run`, or what an adapter makes of it. Returns whether `model` changed."""
+        """The function that runs a pass: `run`, or an adapter around it. It returns whether `model` changed."""
         return self.run(model)
 
     def __call__(self, model: AnyModel) -> AnyModel:
@@ -215,7 +215,7 @@ class NodePass(Pass):
 
 @contextmanager
 def blamed_on(node: ir.Node) -> Iterator[None]:
-    """Whatever goes wrong inside names `node`.
+    """Errors raised inside name `node`.
 
     Raises:
         PassError: instead of any exception that is not a `CompileError` already.

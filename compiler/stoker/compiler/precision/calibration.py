@@ -227,7 +227,7 @@ def choose_spec(tensor: str, values: NDArray[Any], start: Float8Spec, loss: Loss
 
 
 def rate_spec(tensor: str, values: NDArray[Any], spec: Float8Spec, loss: Loss) -> TensorChoice:
-    """What `spec` costs over `values`."""
+    """The error that `spec` causes over `values`."""
     rounded = round_to_float8(values, spec.float8_format, spec.scale)
     largest = float(np.max(np.abs(values), initial=0.0))
     return TensorChoice(tensor=tensor, spec=spec, loss=loss(values, rounded), noise=noise_to_signal(values, rounded), largest=largest)

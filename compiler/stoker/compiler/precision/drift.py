@@ -1,4 +1,4 @@
-"""What conversion costs in accuracy: figures of every output of a converted model against its source, over samples.
+"""The accuracy that conversion costs: figures of every output of a converted model against its source, over samples.
 
 Strings are compared for equality. NaN, or the same infinity, in both models is agreement; both are counted.
 
@@ -83,7 +83,7 @@ def _is_random(node: onnx.NodeProto, functions: Iterable[tuple[str, str]]) -> bo
 
 
 def _read(node: onnx.NodeProto) -> Iterable[str]:
-    """What it and the nodes within it read."""
+    """The values that it and the nodes within it read."""
     yield from node.input
     for graph in _graphs(node):
         for inner in graph.node:

@@ -57,7 +57,7 @@ class Float8Spec:
 
 @dataclass(frozen=True, slots=True)
 class Float8Use:
-    """What of a node is in eight bits.
+    """The parts of a node that are in eight bits.
 
     Attributes:
         activation: Of input 0, or None where the node computes in a wider type.
@@ -76,7 +76,7 @@ class Float8Use:
 
 
 def float8_use(node: ir.Node) -> Float8Use | None:
-    """What of `node` is in eight bits; None where nothing is, or for operators that never are."""
+    """The parts of `node` that are in eight bits; None where nothing is, or for operators that never are."""
     if node.op_type not in FLOAT8_OP_TYPES or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
         return None
     weight = float8_spec(node.inputs[1])

@@ -39,7 +39,7 @@ from stoker.compiler.target import SourceModel
 
 
 class BuildFlag(enum.Enum):
-    """What an engine computes in."""
+    """The data type that an engine computes in."""
 
     FP32 = "fp32"
     FP16 = "fp16"

@@ -29,7 +29,7 @@ from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostConstants:
-    """What decides how long an operator takes, beside the card's published figures.
+    """The parameters of an operator's time, beside the card's published figures.
 
     All published latencies are of fp32. In fp16 the same shares of its own peak are assumed, which nothing published confirms.
 
@@ -192,7 +192,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCost:
-    """What one kernel costs for one sample of the batch.
+    """The cost of one kernel for one sample of the batch.
 
     Attributes:
         node, op_type: Of its first node.
@@ -212,7 +212,7 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCost:
-    """What one run of a graph costs.
+    """The cost of one run of a graph.
 
     Attributes:
         kernels: Of one sample, in order.

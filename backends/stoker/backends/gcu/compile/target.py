@@ -123,7 +123,7 @@ def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> boo
 
 
 def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[str, object]:
-    """What people want to know of an executable: device, precision, memory, and the modelled times of each batch size."""
+    """The summary of an executable: device, precision, memory, and the modelled times of each batch size."""
     clusters = clusters_of(options.resource_mode, I20)
     latency = {batch.batch_size: run_time_s(batch, clusters) for batch in executable.batches}
     account = memory_account(executable)

@@ -242,7 +242,7 @@ class Card:
 
     @property
     def figures(self) -> CardFigures:
-        """What it counted so far."""
+        """Its counters so far."""
         with self._lock:
             return CardFigures(
                 hbm_bytes=self.hbm.size_bytes,

@@ -92,12 +92,12 @@ class Device:
 
     @property
     def figures(self) -> CardFigures:
-        """What its card counted, whoever used it."""
+        """The counters of its card, for all users of the card."""
         return self.card.figures
 
     @property
     def hbm_used_bytes(self) -> int:
-        """What engines and buffers of this device take."""
+        """The memory that engines and buffers of this device take."""
         with self._lock:
             return sum(each.size_bytes for each in self._buffers) + sum(each.hbm_bytes for each in self._engines)
 

@@ -67,7 +67,7 @@ _PAGE_BYTES = 4096
 
 
 class DeviceBlock(Protocol):
-    """What copies and runs use of a buffer, see `DeviceBuffer`."""
+    """The interface of a buffer for copies and runs, see `DeviceBuffer`."""
 
     def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
         """Rejects what cannot be used."""
@@ -203,7 +203,7 @@ class DeviceBuffer:
 
 
 class BufferPart:
-    """What lies in `buffer` from byte `start` on."""
+    """The content of `buffer` from byte `start` on."""
 
     def __init__(self, buffer: DeviceBuffer, start: int) -> None:
         self.buffer = buffer

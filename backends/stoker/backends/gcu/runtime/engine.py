@@ -128,7 +128,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one run of a compiled batch takes of a call."""
+    """The samples of a call that one run of a compiled batch takes."""
 
     first: int
     samples: int

@@ -1,4 +1,4 @@
-"""What running on a GCU raises: `StatusError`, with the status that the vendor's interface would report.
+"""The error of running on a GCU: `StatusError`, with the status that the vendor's interface would report.
 
 StatusError
 +-- OutOfDeviceMemory    HBM does not suffice

@@ -17,7 +17,7 @@ from stoker.backends.gcu.serving.sample_layout import samples_of_a_batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecFacts(ModelFacts):
-    """What `ModelFacts` has no place for.
+    """The facts that `ModelFacts` does not hold.
 
     The first dimension of every tensor is open: an engine takes any number of samples, whatever batch sizes were compiled.
 
@@ -30,7 +30,7 @@ class ExecFacts(ModelFacts):
     weight_bytes: int
 
     def violations(self, candidate: Candidate, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Violation]:
-        """What speaks against serving the executable as `candidate` says on such cards."""
+        """The reasons against serving the executable as `candidate` says on such cards."""
         if self.executable.card != hardware.name:
             yield Violation(
                 "default_model_filename",

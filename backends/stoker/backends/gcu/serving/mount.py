@@ -113,7 +113,7 @@ class Slot:
         return True
 
     def _parts(self, output: ServedOutput, counts: Sequence[int], wanting: Sequence[bool]) -> Iterator[Array | None]:
-        """What each item gets of `output`; None: it does not want it."""
+        """The part of `output` of each item; None: the item does not request it."""
         are_small = _are_small([count * output.sample_bytes for count in counts])
         whole = self._to_host(output, 0, sum(counts)) if are_small else None
         first = 0

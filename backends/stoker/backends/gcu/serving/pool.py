@@ -161,7 +161,7 @@ class GcuPool(DevicePool):
         mount.close()
 
     def shared_executable(self, path: Path, read: Callable[[], GcuExecutable]) -> GcuExecutable:
-        """What `read` gives for the file at `path`, read once for all instances of a version; give it back with `forget_executable`.
+        """The result of `read` for the file at `path`. All instances of a version share it; release it with `forget_executable`.
 
         Raises:
             ModelLoadError: it cannot be read.

@@ -90,7 +90,7 @@ class SampleLayout:
         return np.zeros(self._shape(output, samples), output.dtype)
 
     def zeros(self, output: ServedOutput, samples: int) -> Array:
-        """What `samples` samples of `output` are where nothing is computed: shared by all, and read-only."""
+        """The value of `samples` samples of `output` when nothing is computed: shared and read-only."""
         flat = self._zeros.get(output.index)
         if flat is None:
             flat = np.zeros(self.capacity * output.sample_bytes, np.uint8)

@@ -243,7 +243,7 @@ _NAME_DIGITS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModel:
-    """What compiling gives and a PopEF file holds.
+    """The result of compiling, which a PopEF file holds.
 
     Attributes:
         program: For the executable blob.

@@ -62,7 +62,7 @@ class CostStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCost:
-    """What running a node once takes.
+    """The cost of running a node once.
 
     Attributes:
         steps: In order.
@@ -79,7 +79,7 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What nodes are planned for.
+    """The hardware that nodes are planned for.
 
     Attributes:
         hardware: The system.

@@ -75,7 +75,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """What one point needs beside the storages: so many bytes on each of the first `tiles` tiles, for `owner`."""
+    """The memory that one point needs beside the storages: bytes on each of the first `tiles` tiles, for `owner`."""
 
     owner: str
     tile_bytes: int
@@ -157,7 +157,7 @@ class Aliases:
             self._last_read[self.root(value)] = len(graph)
 
     def root(self, value: ir.Value) -> ir.Value:
-        """What `value` is a view of; itself where it is none."""
+        """The value that `value` is a view of; `value` itself if it is no view."""
         return self._root.get(value, value)
 
     def is_read_after(self, value: ir.Value, index: int) -> bool:

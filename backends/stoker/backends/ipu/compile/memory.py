@@ -235,7 +235,7 @@ class Residency:
         )
 
     def holders(self) -> list[tuple[str, int]]:
-        """What takes memory on the fullest tile at the fullest moment, with its bytes there, most first."""
+        """The users of the fullest tile at the point of highest use, with their bytes, largest first."""
         fullest = self._fullest()
         weights = [(_described(value), span.on_tile(fullest.tile, self._tiles)) for value, span in self._weights.items()]
         code = int(self._control_code()[fullest.tile] + self._exchange_code()[fullest.tile]) + self._fixed_code_bytes
@@ -249,7 +249,7 @@ class Residency:
         return self._peak
 
     def _resident(self) -> TileBytes:
-        """What each tile holds all the time."""
+        """The bytes that each tile holds all the time."""
         tiles = self._control_code() + self._exchange_code() + self._fixed_code_bytes
         if not self._io_tiles:
             tiles += self._io_tile_bytes()

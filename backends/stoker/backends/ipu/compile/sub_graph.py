@@ -83,7 +83,7 @@ def weight_anchor(name: str, value: ir.Value) -> Anchor:
 
 
 def index_anchor() -> Anchor:
-    """What selects a model of a fused program: uint8 of shape [1], as PopRT's tutorial has it."""
+    """The input that selects a model of a fused program: uint8 of shape [1], as PopRT's tutorial has it."""
     return Anchor(
         name=INDEX_ANCHOR,
         handle=f"h2d_{INDEX_ANCHOR}",

@@ -220,7 +220,7 @@ class GraphReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpuMemory:
-    """What one IPU of a replica holds at its fullest moment.
+    """The memory of one IPU of a replica at the point of its highest use.
 
     Attributes:
         account: Bytes by category on the fullest tile, and in all on each tile.

@@ -84,7 +84,7 @@ class IpuTarget(Target):
 
 
 def summarise(compiled: CompiledModel) -> Mapping[str, object]:
-    """What people want to know of an executable: device, batch, memory, and the modelled times of each sub-graph."""
+    """The summary of an executable: device, batch, memory, and the modelled times of each sub-graph."""
     program = compiled.program
     fullest = max(program.memory, key=lambda each: sum(each.by_category.values()), default=None)
     timings = {graph.name: step_timing(program, graph.index) for graph in program.graphs}

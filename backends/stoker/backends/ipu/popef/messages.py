@@ -33,7 +33,7 @@ def _name(info: bytes) -> str:
 
 
 def _check(header: RecordHeader) -> None:
-    """What may be compressed."""
+    """Rejects a compressed record of a kind that must not be compressed."""
     if header.compression is Compression.NONE:
         return
     if header.kind is BlobType.METADATA:

@@ -160,7 +160,7 @@ def _exactly(stream: BinaryIO, length: int, what: str) -> bytes:
 
 
 def _check(message: pb.Program) -> None:
-    """What both directions hold a program to: columns as long as each other, indices that point somewhere, counts that are counts."""
+    """The checks of a program in both directions: columns of equal length, valid indices, counts that are not negative."""
     for name, most in _COUNTS.items():
         if not 1 <= getattr(message, name) <= most:
             raise PopefError(f"a program's {name} is {getattr(message, name)}; 1 to {most} are allowed")

@@ -295,7 +295,7 @@ class Writer:
 
 
 class Mode(enum.Enum):
-    """What to do with a file that exists."""
+    """How to treat a file that exists."""
 
     CREATE = "create"
     APPEND = "append"

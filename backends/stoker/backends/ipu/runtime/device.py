@@ -260,7 +260,7 @@ class Device:
 
     @property
     def metrics(self) -> DeviceMetrics:
-        """What it counted so far: a snapshot. Everything in it is simulated."""
+        """Its counters so far: a snapshot. Everything in it is simulated."""
         return self._metrics
 
     @property

@@ -52,7 +52,7 @@ class DeviceConstraints:
         return cls(num_ipus=model.num_ipus * model.replication_factor, ipu_version=model.ipu_version, tiles_per_ipu=tiles)
 
     def and_also(self, other: "DeviceConstraints") -> "DeviceConstraints":
-        """What satisfies both.
+        """The constraints that satisfy both.
 
         Raises:
             ApplicationRuntimeError: nothing can.

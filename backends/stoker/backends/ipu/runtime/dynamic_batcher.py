@@ -274,7 +274,7 @@ class DynamicBatcher:
         return (*(slice(None) for _ in range(self._dim)), slice(start, stop))
 
     def _unfit(self, selection: Selection, pending_outputs: PendingOutputs) -> MicroBatch:
-        """What becomes of a request that lacks streams: it keeps the device waiting, and its data does not matter."""
+        """The batch of a request that lacks streams: it keeps the device waiting, and its data does not matter."""
         inputs = {
             anchor.name: np.zeros(anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy)
             for anchor in selection.graph.inputs

@@ -215,7 +215,7 @@ class _MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What an engine works with.
+    """The parts of an engine.
 
     Attributes:
         computations: By the index that selects them.

@@ -1,4 +1,4 @@
-"""What running on an IPU raises, in the classes of the vendor's runtime.
+"""The errors of running on an IPU, in the classes of the vendor's runtime.
 
     IpuRuntimeError
     +-- ApplicationRuntimeError      wrong use, or a program that cannot run: trying again without a change does not help
@@ -16,7 +16,7 @@ import enum
 
 
 class RecoveryAction(enum.Enum):
-    """What makes a device usable again."""
+    """The action that makes a device usable again."""
 
     IPU_RESET = "IPU_RESET"
     LINK_RESET = "LINK_RESET"

@@ -98,7 +98,7 @@ class ModelRunner:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What it runs on, one a copy."""
+        """The devices it runs on, one for each copy."""
         return tuple(replica.device for replica in self._replicas)
 
     def get_execute_inputs(self) -> list[DataDesc]:

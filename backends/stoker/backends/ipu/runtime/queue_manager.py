@@ -172,7 +172,7 @@ Q = TypeVar("Q", "InputQueue", "OutputQueue")
 
 
 class _Queue:
-    """What input and output queues share. One producer thread; the device is the consumer."""
+    """The common base of input and output queues. One producer thread; the device is the consumer."""
 
     def __init__(self, ring: InputRingBuffer | OutputRingBuffer, gate: Gate, *, is_written: bool) -> None:
         self.ring = ring

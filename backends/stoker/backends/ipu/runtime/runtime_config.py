@@ -92,7 +92,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunnerType(enum.IntEnum):
-    """What `Runner` makes of a configuration."""
+    """The settings that `Runner` derives from a configuration."""
 
     MODEL_RUNNER = 0
     PACK_RUNNER = 1

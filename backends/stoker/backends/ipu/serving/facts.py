@@ -65,7 +65,7 @@ def read_name_map(files: ModelFiles) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopefFacts(ModelFacts):
-    """What `ModelFacts` has no place for.
+    """The facts that `ModelFacts` does not hold.
 
     `inputs` and `outputs` are None where the executable is fused: config.pbtxt says which sub-graph is served, and with it all of its
     tensors.
@@ -88,7 +88,7 @@ class PopefFacts(ModelFacts):
         return found[0] if len(found) == 1 else None
 
     def violations(self, candidate: Candidate, parameters: ModelParameters) -> Iterator[Violation]:
-        """What speaks against serving the executable as `candidate` says."""
+        """The reasons against serving the executable as `candidate` says."""
         if parameters.check_package_hash:
             try:
                 check_package_hash(self.executable.program.package_hash)

@@ -1,1 +1,1 @@
-"""What concerns an accelerator's memory and IO."""
+"""Passes for an accelerator's memory and IO."""

@@ -1,4 +1,4 @@
-"""What each dimension of a value counts: rows of the batch, tokens of a row, keys of an attention.
+"""The meaning of each dimension of a value: rows of the batch, tokens of a row, keys of an attention.
 
 A dimension is a product of factors, since exporters merge and split dimensions by Reshape: [rows x tokens, hidden] is as good as
 [rows, tokens, hidden]. Values that do not depend on tokens have no entry: they are constants, or other inputs of the model.
@@ -58,12 +58,12 @@ def length(axis: Axis) -> int:
 
 
 def roles(axis: Axis) -> frozenset[Role]:
-    """What it counts; copies count as nothing."""
+    """The roles of a dimension, without those of copies."""
     return frozenset(factor.role for factor in axis if factor.role is not None and factor.role is not Role.SAME)
 
 
 def roles_in(layout: Iterable[Axis]) -> frozenset[Role]:
-    """What any of the dimensions counts."""
+    """The roles of all dimensions."""
     return frozenset().union(*(roles(axis) for axis in layout))
 
 
@@ -130,7 +130,7 @@ class Operand:
 
 @dataclass(slots=True)
 class Joined:
-    """What broadcasting operands against each other gives.
+    """The result of broadcasting operands against each other.
 
     Attributes:
         layout: Of the result.

@@ -1,1 +1,1 @@
-"""What passes that rewrite parts of a graph share: reading constants, following edges, and replacing nodes without breaking names."""
+"""The common parts of passes that rewrite a graph: reading constants, following edges, and replacing nodes without breaking names."""

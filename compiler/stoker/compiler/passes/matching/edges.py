@@ -102,7 +102,7 @@ def ancestors(values: Iterable[ir.Value | None], *, within: ir.Graph | None = No
 
 
 def values_read_by(node: ir.Node) -> list[ir.Value]:
-    """What `node` reads: its inputs, and the values that graphs in its attributes take from outside themselves."""
+    """The values that `node` reads: its inputs, and outer values that the graphs in its attributes use."""
     found = [value for value in node.inputs if value is not None]
     for graph in subgraphs_of(node):
         graphs = [graph, *graph.subgraphs()]

@@ -41,7 +41,7 @@ _ARRANGING = ("Reshape", "Identity")
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """What normalises each sample as a whole: `result` is (x - mean) / deviation * scale + bias, with x in some other shape."""
+    """A normalisation of each sample as a whole: `result` is (x - mean) / deviation * scale + bias, with x in some other shape."""
 
     x: ir.Value
     result: ir.Value
@@ -127,7 +127,7 @@ def _is_mean_of(mean: ir.Node | None, rows: ir.Value) -> bool:
 
 
 def _sample(rows: ir.Value | None) -> ir.Value | None:
-    """What `rows`, of shape [samples, 1, elements], was reshaped from, if that has channels: [samples, channels, ...]."""
+    """The value that was reshaped to `rows`, of shape [samples, 1, elements], if it has channels: [samples, channels, ...]."""
     shape, value = static_shape(rows), rows
     while (maker := producer_of(value, *_ARRANGING)) is not None:
         value = maker.inputs[0]
