@@ -149,7 +149,7 @@ def _check_stateless(model: ov.Model, model_filename: str) -> None:
 
 
 def _stateful_nodes(model: ov.Model) -> Iterator[str]:
-    """Such as `ReadValue 'past'`, in bodies of control flow too."""
+    """Names the stateful operators, such as `ReadValue 'past'`, also those in bodies of control flow."""
     for node in model.get_ordered_ops():
         if node.get_type_name() in ("ReadValue", "Assign"):
             yield f"{node.get_type_name()} '{node.get_friendly_name()}'"

@@ -1,4 +1,4 @@
-"""Every bound that a front enforces on what clients send, in one place.
+"""Every limit that a frontend enforces on requests, in one module.
 
 A front rejects what exceeds a bound before it allocates for it. The budget of bytes in flight is one for all fronts and is kept by the
 engine (`Engine.reserve`); its size stands here with the others.

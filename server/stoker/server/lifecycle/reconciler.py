@@ -1,4 +1,4 @@
-"""`Reconciler`: does what the plan says for one model at a time, and publishes what becomes of it.
+"""`Reconciler`: runs the actions of the plan for one model at a time, and publishes their results.
 
 Loads run as tasks; everything else happens at once, on the event loop, so that no lock guards a record. When a load ends, the plan is made
 anew: that is how an old version goes once the new one serves.

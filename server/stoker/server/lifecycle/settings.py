@@ -49,7 +49,7 @@ class LifecycleSettings:
         duration("repository-poll-secs", 0.05, 86400, panel=Panel.MODELS, text="Time between scans.", aliases=("fs-poll-wait-seconds",)),
     ] = 15.0
     settle_s: Annotated[
-        float, duration("settle-secs", 0, 3600, panel=Panel.MODELS, text="A version is taken once it has not changed for this long.")
+        float, duration("settle-secs", 0, 3600, panel=Panel.MODELS, text="A version is loaded once it has not changed for this long.")
     ] = 1.0
     load_concurrency: Annotated[int, number("model-load-thread-count", 1, 256, panel=Panel.MODELS, text="Models loading at once.")] = 4
     load_timeout_s: Annotated[

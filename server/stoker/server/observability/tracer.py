@@ -59,7 +59,7 @@ class TraceWriter:
             self._not_queued += 1
 
     def close(self) -> None:
-        """Writes what waits, for two seconds at most, and ends the thread."""
+        """Writes the waiting traces for at most two seconds, and ends the thread."""
         if self._is_closed:
             return
         self._is_closed = True

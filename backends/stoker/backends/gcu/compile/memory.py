@@ -71,7 +71,7 @@ def _contents(graph: ir.Graph, digests: dict[int, bytes]) -> dict[_Content, list
 
 
 def _common_name(wanted: str, values: Sequence[Sequence[ir.Value]], names: Sequence[FreeNames], taken: Mapping[str, object]) -> str:
-    """`wanted` where every graph calls one of these values so and no other weight is; a name that is free in all graphs otherwise."""
+    """Returns `wanted` if each graph has one of the values under this name and no other weight has it; else a name free in all graphs."""
     if wanted not in taken and all(any(value.name == wanted for value in each) for each in values):
         return wanted
     name, count = f"{wanted}.shared", 1

@@ -52,7 +52,7 @@ class IpuTarget(Target):
             raise OptionError(f"precision {wide}: {hardware.system} (ipu{hardware.ipu_version}) has no FP8; give ipu_version ipu21, a C600")
 
     def check_operators(self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]) -> None:
-        """As `check_supported`.
+        """Checks that the device can run every node; see `check_supported`.
 
         Raises:
             UnsupportedOperators: listing all nodes that the device cannot run, with reasons.

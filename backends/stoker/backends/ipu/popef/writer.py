@@ -108,7 +108,7 @@ class BlobWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Closes, or after an exception discards."""
+        """Closes the file; discards it after an exception."""
         if kind is None:
             self.close()
         else:

@@ -103,7 +103,7 @@ def _fused_graphs(executable: Executable) -> Mapping[int, FusedGraph]:
 def _names(
     executable: Executable, fused: Mapping[int, FusedGraph], name_map: Mapping[str, str]
 ) -> tuple[dict[tuple[TensorType, str], str], list[str]]:
-    """Served names by side and anchor, as far as something else than the anchor's own says them; and what is wrong with the map."""
+    """Returns the served names that differ from their anchors' names, by side and anchor, and the errors of the name map."""
     names: dict[tuple[TensorType, str], str] = {}
     anchors_of: dict[str, list[tuple[TensorType, str]]] = {}
     bound: list[str] = []

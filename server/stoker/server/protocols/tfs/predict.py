@@ -430,7 +430,7 @@ def _parsed(rest: bytes) -> predict_pb2.PredictRequest:
 
 
 def _reserve(target: Target, fields: Mapping[str, TensorFields], reservation: Reservation, limits: Limits) -> tuple[int, int]:
-    """Takes what the arrays need beside the bytes they came in; returns how many strings they hold, and what is repeated in them."""
+    """Reserves the memory of the arrays beyond their message; returns the number of their strings and their repeated bytes."""
     strings = grown_bytes = 0
     for name, tensor in fields.items():
         # Raw bytes, which are the rule, are viewed where they are.

@@ -42,7 +42,7 @@ class Connection(Protocol):
 
     @property
     def context(self) -> "ConnectionContext":
-        """What it shares with the others."""
+        """The objects that all connections share."""
 
     @property
     def calls(self) -> CallTable:
