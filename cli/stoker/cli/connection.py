@@ -178,7 +178,7 @@ def _cause(text: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """What to do about a rejection whose words are for other clients, or kept for Triton's."""
+    """The advice for an error whose text is written for other clients."""
     if "requires an API key" in text:
         return " (here: --api-key KEY, or the variable STOKER_API_KEY)"
     return "; the server allows it with --model-control-mode=explicit" if _IS_UNCONTROLLED.search(text) else ""

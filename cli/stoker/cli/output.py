@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, aligned text in a pipe, JSON on request; one line and an exit code for a failure."""
+"""The output of commands: tables on a terminal, aligned text in a pipe, JSON on request; one line and an exit code for a failure."""
 
 import enum
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class ExitCode(enum.IntEnum):
-    """What became of a command."""
+    """The exit code of a command."""
 
     OK = 0
     FAILED = 1

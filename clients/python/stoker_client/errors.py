@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree: catch a leaf to react, or `StokerError` to report.
+"""The errors of the client as one tree: catch a leaf to react, or `StokerError` to report.
 
     StokerError
      +- ConnectionFailed          no response came; `request_may_have_run` says whether the server could have seen the request

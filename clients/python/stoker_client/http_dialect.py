@@ -20,7 +20,7 @@ _NOT_READY = frozenset({400, 404, 503})
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What an HTTP transport sends.
+    """A request for an HTTP transport.
 
     Attributes:
         method: `GET` or `POST`.

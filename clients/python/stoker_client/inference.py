@@ -73,7 +73,7 @@ class InferResult(dict[str, Array]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferOptions:
-    """What an inference may say beside its tensors; the keyword arguments of `infer` and `stream`.
+    """The options of an inference beside its tensors; the keyword arguments of `infer` and `stream`.
 
     Attributes:
         version: Version number; None: the server's choice.

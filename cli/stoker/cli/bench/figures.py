@@ -54,7 +54,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one level gave.
+    """The results of one level.
 
     Attributes:
         level: The load.

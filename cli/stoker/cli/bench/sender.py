@@ -1,4 +1,4 @@
-"""What every sender of the load has in common: the interface, its failures, and how a connection is opened."""
+"""The common parts of all senders: the interface, its failures, and how a connection is opened."""
 
 import asyncio
 import socket
@@ -73,7 +73,7 @@ async def open_connection(connection: Connection, context: ssl.SSLContext | None
 
 
 def reason_of(error: Exception) -> str:
-    """What failed, without the number of the error."""
+    """The reason of a failure, without the number of the error."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

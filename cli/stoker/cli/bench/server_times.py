@@ -58,7 +58,7 @@ def read(statistics: Sequence[Mapping[str, Any]]) -> ServerReading:
 
 
 def between(before: ServerReading, after: ServerReading) -> ServerTimes | None:
-    """What happened between two readings; None where no request was counted."""
+    """The difference between two readings; None where no request was counted."""
     requests = after.requests - before.requests
     if requests <= 0:
         return None

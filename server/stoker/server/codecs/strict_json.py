@@ -183,7 +183,7 @@ def parse_tensor_json(text: bytes, limits: Limits) -> Json:
 
 
 def _integer(digits: str) -> int | float:
-    """What orjson makes of an integer: a float where 64 bits do not hold it."""
+    """The value of an integer in orjson: a float where 64 bits do not hold it."""
     number = int(digits)
     return number if -(1 << 63) <= number < 1 << 64 else float(number)
 

@@ -30,7 +30,7 @@ def with_request_id(message: str, request_id: str) -> str:
 
 
 class SignatureCheck:
-    """What every request for one served version must satisfy, looked up once and kept.
+    """The rules that every request for one served version must satisfy, looked up once and kept.
 
     Attributes:
         signature: The signature requests are checked against.

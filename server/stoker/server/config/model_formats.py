@@ -232,7 +232,7 @@ def _is(format_: RawFormat, name: str) -> bool:
 
 
 def _transformer(names: Iterable[str]) -> str | None:
-    """What to do with a folder of Hugging Face transformers: weights beside a config.json."""
+    """The advice for a folder of Hugging Face transformers: weights beside a config.json."""
     bare = {name.rpartition("/")[2]: name.rpartition("/")[0] for name in names}
     weights = any(
         name.startswith(("pytorch_model", "model", "tf_model")) and name.endswith((".bin", ".safetensors", ".h5")) for name in bare

@@ -306,7 +306,7 @@ def _meant(wrong: str, names: list[str]) -> str | None:
 
 
 def _type_names(wrong: str) -> tuple[str, ...]:
-    """What an element type of that spelling is called here, in lower case."""
+    """The name here of an element type of that spelling, in lower case."""
     bare = wrong.upper().removeprefix("TYPE_").removeprefix("DT_")
     triton, tensorflow = _TYPE_SPELLINGS.get(bare, ("", ""))
     return (f"type_{triton}".lower(), f"dt_{tensorflow}".lower()) if triton else ()

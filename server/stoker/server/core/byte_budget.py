@@ -29,7 +29,7 @@ class Upload(Protocol):
     """A request that is still being received, or a response that is still being read: its client decides how long its bytes are held."""
 
     def held_bytes(self) -> int:
-        """What it holds of the budget."""
+        """The bytes that it holds of the budget."""
 
     def rate(self) -> float | None:
         """Bytes per second in the last seconds; None: it is too young to tell."""
@@ -72,7 +72,7 @@ class ByteBudget:
 
     @property
     def share_bytes(self) -> int:
-        """What several large requests of one connection may hold together."""
+        """The bytes that the large requests of one connection may hold together."""
         return self.most_bytes // 2
 
     def reserve(self, size_bytes: int, held_bytes: int = 0, requester: Upload | None = None) -> bool:
@@ -301,7 +301,7 @@ class WireWalk(WireReader):
         return int(np.count_nonzero(last_bytes)) * item_bytes * GROWTH
 
     def values_cost(self, tag: int, value: int, end: int, strings_tag: int, varint_item_bytes: Mapping[int, int]) -> int:
-        """What one field of typed tensor values takes beside its bytes; `varint_item_bytes` says which fields hold varints."""
+        """The memory of one field of typed tensor values beside its bytes; `varint_item_bytes` says which fields hold varints."""
         if tag == strings_tag:
             return STRING_BYTES * GROWTH
         item_bytes = varint_item_bytes.get(tag >> 3)

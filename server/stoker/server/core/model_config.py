@@ -41,7 +41,7 @@ VersionPolicy = LatestVersions | AllVersions | SpecificVersions | NoVersions
 
 
 class TimeoutAction(enum.Enum):
-    """What happens to a request whose time in the queue ran out."""
+    """The action for a request whose time in the queue ran out."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"

@@ -31,7 +31,7 @@ class Servable(Protocol):
 
     @property
     def signature(self) -> ModelSignature:
-        """What requests are validated against; the same object for as long as this version serves."""
+        """The signature that validates requests; the same object for as long as this version serves."""
 
     def borrowed(self) -> AbstractContextManager[None]:
         """Keeps the version loaded until the context ends."""

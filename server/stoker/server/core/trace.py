@@ -1,4 +1,4 @@
-"""What one traced request records, and the caller's W3C Trace Context. Times in nanoseconds, monotonic."""
+"""The record of one traced request, and the caller's W3C Trace Context. Times in nanoseconds, monotonic."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -208,7 +208,7 @@ _CHECKS: Final = (check_models, check_ports, check_sockets, check_tls, check_htt
 
 
 def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig | Page:
-    """What `arguments` and `environment` ask for: a server, or a page.
+    """The command of `arguments` and `environment`: a server, or a page.
 
     Raises:
         FlagError: they allow no start.

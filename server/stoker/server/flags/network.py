@@ -139,7 +139,7 @@ class TlsFlags:
 
 
 def _files(port: str, is_on: bool, is_mutual: bool, cert: Path | None, key: Path | None, root: Path | None) -> PemFiles | None:
-    """What one port is encrypted with. As in Triton, the mutual form is enough by itself, and a root without it has no effect."""
+    """The TLS files of one port. As in Triton, the mutual form is enough by itself, and a root without it has no effect."""
     if not (is_on or is_mutual):
         for name, given in (("server-cert", cert), ("server-key", key), ("root-cert", root)):
             if given is not None:

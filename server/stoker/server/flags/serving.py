@@ -264,7 +264,7 @@ _MOST_QUANTILES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsFlags:
-    """What /metrics shows."""
+    """The contents of /metrics."""
 
     metrics_config: Annotated[
         list[str] | None,

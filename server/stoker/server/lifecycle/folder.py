@@ -271,7 +271,7 @@ def open_beneath(folder: int, path: str) -> Iterator[int]:
 
 
 class EntryKind(enum.Enum):
-    """What an entry is, links not followed."""
+    """The kind of an entry; links are not followed."""
 
     FILE = "file"
     FOLDER = "folder"

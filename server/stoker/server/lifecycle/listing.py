@@ -140,7 +140,7 @@ def check_overrides(name: str, overrides: LoadOverrides) -> None:
 
 
 def apply_overrides(name: str, found: ModelListing | None, overrides: LoadOverrides, roots: tuple[Path, ...]) -> ModelListing | None:
-    """What to load: the repository's listing with the override's config, or, where files come along, those files and nothing else.
+    """The listing to load: the repository's listing with the override's config, or, where files come along, those files and nothing else.
 
     Raises:
         ModelLoadError: the config is wrong.

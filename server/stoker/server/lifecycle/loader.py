@@ -158,7 +158,7 @@ log = logging.getLogger("stoker.lifecycle")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSource:
-    """What to load.
+    """The source of a version to load.
 
     Attributes:
         name: Model name.

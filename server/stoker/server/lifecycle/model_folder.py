@@ -106,7 +106,7 @@ def _argument(path: str) -> str:
 
 
 def _target(file: str, files: Collection[str]) -> str:
-    """What `file` is called in its version folder: models as their backend looks for them, other files as they are."""
+    """The name of `file` in its version folder: models as their backend looks for them, other files as they are."""
     if file in ir_files(files):
         return f"model{PurePosixPath(file).suffix}"
     models = [each for each in files if is_served(each)]

@@ -1,4 +1,4 @@
-"""What an operator may decide about loading and unloading, with its flags, and the fixed bounds of a repository.
+"""The settings of loading and unloading, with its flags, and the fixed bounds of a repository.
 
 A name is checked against an allow-list. Reaching a bound is an error of the model (or version) that reached it and never of the others.
 """

@@ -310,7 +310,7 @@ def _writer(content: bytes) -> Callable[[int], int]:
 
 
 def _reason(error: OSError) -> str:
-    """What went wrong without the path, which is of this host and may travel to clients."""
+    """The reason of an error without the path of this host, which clients must not see."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         return "it is, or leads through, a symbolic link"
     return error.strerror or type(error).__name__

@@ -18,7 +18,7 @@ SLOW_S: Final = 10.0
 
 
 class LoadSlot:
-    """What one load holds.
+    """The slot that one load holds.
 
     Attributes:
         is_slow: Whether it has run for `SLOW_S`.
@@ -231,7 +231,7 @@ class ModelRecord:
         return record.servable is not None and bool(self.error or record.reason)
 
     def failures(self) -> list[str]:
-        """What keeps wanted versions from serving as they should, one text each."""
+        """The reasons why desired versions do not serve, one text each."""
         if self.error:
             return [self.error]
         broken = [record for version, record in sorted(self.versions.items()) if version in self.targets and record.reason]

@@ -82,7 +82,7 @@ class SettleFilter:
         self.start(snapshot)
 
     def settle(self, snapshot: RepositorySnapshot, now_ns: int) -> tuple[RepositorySnapshot, bool]:
-        """What counts after this scan, and whether nothing is left to wait for (else scan again after the settling time)."""
+        """The listing that counts after this scan, and whether nothing is left to wait for (else scan again after the settling time)."""
         models: dict[str, ModelListing] = {}
         is_settled = True
         for name in sorted({*self._models, *snapshot.models}):
@@ -124,7 +124,7 @@ class SettleFilter:
 
 
 def _mark(part: ModelListing | VersionListing | None) -> tuple[str, str | None, int] | None:
-    """What must stay the same for a part to count as settled. A model's root counts: a folder may move from one root to another."""
+    """The facts that must stay the same for a part to count as settled. A model's root counts: folders may move between roots."""
     if part is None:
         return None
     return part.fingerprint, part.error, part.root_index if isinstance(part, ModelListing) else 0

@@ -106,7 +106,7 @@ async def joined(pieces: Sequence[bytes | memoryview], most_inline_bytes: int) -
 async def inflate(
     data: bytes | bytearray | memoryview, window_bits: int, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int
 ) -> bytes:
-    """What `data` holds.
+    """The decompressed content of `data`.
 
     Args:
         data: The compressed data.

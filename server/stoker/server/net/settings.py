@@ -1,4 +1,4 @@
-"""What an operator configures of the listeners: addresses, TLS and Unix-domain sockets, with the flags. Plain data."""
+"""The settings of the listeners: addresses, TLS and Unix-domain sockets, with the flags. Plain data."""
 
 import ipaddress
 from collections.abc import Callable

@@ -258,7 +258,7 @@ def _loads(models: Mapping[str, Sequence[VersionSeries]]) -> Iterator[Metric]:
 
 
 def _path(version: VersionSeries) -> str:
-    """What `model_path` says: model and version, because where they lie is the operator's business."""
+    """The value of `model_path`: model and version, because where they lie is the operator's business."""
     return f"{version.labels['model']}/{version.labels['version']}"
 
 

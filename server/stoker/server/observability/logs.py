@@ -266,7 +266,7 @@ class Logs:
 
     @property
     def settings(self) -> LogSettings:
-        """What holds now."""
+        """The current settings."""
         return self._filter.settings
 
     def change(self, settings: LogSettings) -> None:

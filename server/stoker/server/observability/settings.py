@@ -105,7 +105,7 @@ def _silence(high_s: float) -> Callable[[str], float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopWatchSettings:
-    """What counts as a blocked loop.
+    """The limits of a blocked event loop.
 
     Attributes:
         block_s: Seconds without a beat after which stacks are written and a block is counted; 0: neither.

@@ -1,4 +1,4 @@
-"""What one model version has served so far: counts, histograms and quantiles behind ModelStatistics and the metrics.
+"""The requests that one model version has served so far: counts, histograms and quantiles behind ModelStatistics and the metrics.
 
 Bounds are inclusive upper ends, as in Prometheus (`le`). Counts are kept per bucket and added up only by a scrape, because
 requests are many and scrapes are few.
@@ -119,7 +119,7 @@ class RollingQuantiles:
         self._slots: list[_Slot | None] = [None] * SLOTS
 
     def current(self, now_ns: int) -> Histogram:
-        """What takes the observations of `now_ns`, in nanoseconds."""
+        """The bucket for the observations of `now_ns`, in nanoseconds."""
         turn = now_ns // SLOT_NS
         slot = self._slots[turn % SLOTS]
         if slot is None or slot.turn != turn:

@@ -94,7 +94,7 @@ class TraceWriter:
 
 
 def trace_objects(record: TraceRecord) -> Iterator[dict[str, Any]]:
-    """What Triton writes of a trace: one object that names the request, one for each time stamp, one for each tensor."""
+    """The objects that Triton writes for a trace: one object that names the request, one for each time stamp, one for each tensor."""
     named: dict[str, Any] = {"id": record.number, "model_name": record.model_name, "model_version": record.model_version}
     if record.request_id:
         named["request_id"] = record.request_id[:_ID_CHARACTERS].encode(errors="backslashreplace").decode()

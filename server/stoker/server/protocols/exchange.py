@@ -95,7 +95,7 @@ async def read_body(
 
 
 def header_of(headers: Iterable[tuple[bytes, bytes]]) -> Callable[[str], str | None]:
-    """What gives a header's value by its name in lower case; of several the last."""
+    """A function that returns a header's value by its name in lower case; of several the last."""
     given = dict(headers)
 
     def value(name: str) -> str | None:

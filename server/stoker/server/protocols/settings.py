@@ -1,4 +1,4 @@
-"""What an operator sets of the protocols, with the flags. Plain data: a command line is read without the protocols."""
+"""The settings of the protocols, with the flags. Plain data: a command line is read without the protocols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

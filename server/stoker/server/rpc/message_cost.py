@@ -146,7 +146,7 @@ class _Walk(WireWalk):
         return cost
 
     def _contents(self, at: int, stop: int) -> int:
-        """What typed contents take beside their bytes."""
+        """The memory that typed contents take beside their bytes."""
         cost = 0
         for _ in range(CONTENTS_FIELDS):
             if at == stop:

@@ -16,7 +16,7 @@ from stoker.server.rpc.method import Call, Method, Result, StreamCall
 
 
 class Category(enum.StrEnum):
-    """What may be restricted, by Triton's names."""
+    """The categories of restricted APIs, by Triton's names."""
 
     HEALTH = "health"
     METADATA = "metadata"

@@ -1,4 +1,4 @@
-"""What an operator sets of the gRPC port beside its bounds, with its flags."""
+"""The settings of the gRPC port beside its limits, with its flags."""
 
 import enum
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _MOST: Final = (1 << 31) - 1
 
 
 class Transport(enum.StrEnum):
-    """What carries gRPC."""
+    """The transport implementation of gRPC."""
 
     H2 = "h2"
     GRPCIO = "grpcio"

@@ -1,4 +1,4 @@
-"""What became of a batch: counted for all of its requests at once, and failures of the backend in the log, each once."""
+"""The outcome of a batch: counted for all of its requests at once, and failures of the backend in the log, each once."""
 
 import logging
 from collections.abc import Iterable

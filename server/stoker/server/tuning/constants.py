@@ -59,7 +59,7 @@ TRIM_WORK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettings:
-    """What an operator may decide about the controllers.
+    """The settings of the controllers.
 
     Attributes:
         is_on: Whether they adapt to what they measure.

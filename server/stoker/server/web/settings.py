@@ -1,4 +1,4 @@
-"""What an operator sets of the HTTP port, and what its pages show of the gRPC port: plain data, no library."""
+"""The settings of the HTTP port, and the facts that its pages show of the gRPC port: plain data, no library."""
 
 import enum
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class AsgiConnection(Connection, Protocol):
-    """What an ASGI request uses of its connection.
+    """The part of a connection that an ASGI request uses.
 
     Attributes:
         transport: Takes the response.

@@ -1,4 +1,4 @@
-"""What all connections of one HTTP port share."""
+"""The objects that all connections of one HTTP port share."""
 
 import asyncio
 from collections.abc import Callable

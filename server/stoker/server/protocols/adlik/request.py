@@ -269,7 +269,7 @@ class PredictQuery(NamedTuple):
 
 
 class PredictTarget(NamedTuple):
-    """What an ask reaches: all of its judgement that needs the engine."""
+    """The target of a request: all its checks that need the engine."""
 
     version: int | None
     servable: Servable

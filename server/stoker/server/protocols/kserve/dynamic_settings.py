@@ -65,7 +65,7 @@ class ChangeableLogs(Protocol):
 
     @property
     def settings(self) -> LogSettings:
-        """What holds now."""
+        """The current settings."""
 
     def change(self, settings: LogSettings) -> None:
         """Switches to `settings`, but for the file."""
@@ -165,7 +165,7 @@ class TraceControl:
         self._made: dict[str, _Changes] = {}
 
     def read(self, model: str) -> dict[str, list[str]]:
-        """What holds for `model`, or for all models where it is empty, in Triton's order.
+        """The settings of `model`, or for all models where it is empty, in Triton's order.
 
         Raises:
             InvalidRequest: no such model is READY.

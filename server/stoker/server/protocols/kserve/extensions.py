@@ -92,7 +92,7 @@ def with_forwarded(parameters: Mapping[str, ParameterValue], forwarded: Mapping[
 
 
 class RequestMetadata(NamedTuple):
-    """What one call's headers bring.
+    """The data of one call's headers.
 
     Attributes:
         parameters: By name, what becomes parameters.
@@ -123,7 +123,7 @@ class HeaderReader:
         self.is_on = self._forward.is_on or takes_callers
 
     def read(self, headers: Mapping[str, str]) -> RequestMetadata | None:
-        """What `headers`, names in lower case, bring; None: nothing."""
+        """The request metadata of `headers`, names in lower case; None: there is none."""
         if not self.is_on:
             return None
         caller = read_caller(headers.get("traceparent"), headers.get("tracestate")) if self._takes_callers else None
@@ -141,7 +141,7 @@ _log = logging.getLogger("stoker.protocols")
 
 
 class Extensions:
-    """What `KServeService` and the infer handlers share. Confined to: the event loop.
+    """The objects that `KServeService` and the infer handlers share. Confined to: the event loop.
 
     Attributes:
         shared_memory: Regions of client shared memory.

@@ -283,7 +283,7 @@ def encode_serialised(
     labels: Mapping[str, Sequence[str]],
     shared: Mapping[str, Span] = NO_SHARED,
 ) -> bytes:
-    """What `encode_message` serialises to, without the copies of raw contents into a message and out of it. Safe in a thread."""
+    """The serialised result of `encode_message`, without the copies of raw contents into a message and out of it. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
     parts: list[Raw] = []
     for array, datatype in _outputs(message, response, classifications, labels, shared):

@@ -39,7 +39,7 @@ _SMALL_JSON_BYTES: Final = 4096
 
 
 class InferCall(NamedTuple):
-    """What path and headers say of infer requests.
+    """The facts of infer requests from their path and headers.
 
     Attributes:
         model: As the path names it, not yet checked.
@@ -218,7 +218,7 @@ class HttpInfer:
             raise
 
     def _measured(self, head: Mapping[str, Any], body: Body, header_length: int | None) -> tuple[Spans, int]:
-        """What of a request lies in shared memory, and the strings that decoding it makes, at most."""
+        """The bytes of a request in shared memory, and the upper bound of its decoded strings."""
         limits = self.limits
         # Most requests are not searched, and of the others only those whose text has the word.
         is_shared = self._memory.is_allowed and b"shared_memory_region" in http_codec.json_text(body, header_length)

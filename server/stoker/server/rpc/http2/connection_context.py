@@ -1,4 +1,4 @@
-"""What all connections of the gRPC port share, and what their parts know of the connection that they belong to."""
+"""The objects that all connections of the gRPC port share, and the interface of a connection for its parts."""
 
 import asyncio
 from typing import Any, Protocol
@@ -50,7 +50,7 @@ class Connection(Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """What it is written to."""
+        """The transport of the connection."""
 
     @property
     def taken_bytes(self) -> int:

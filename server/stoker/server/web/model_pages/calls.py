@@ -47,7 +47,7 @@ class CallAddresses:
 
 
 def addresses(host: str, scheme: str, grpc_address: GrpcAddress | None, *, needs_key: bool = False) -> CallAddresses:
-    """What follows from a request for the page.
+    """The addresses that follow from a request for the page.
 
     Args:
         host: Its Host header.

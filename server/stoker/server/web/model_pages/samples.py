@@ -35,7 +35,7 @@ class SampleTensor:
 
     @property
     def element(self) -> bool | int | float | str:
-        """What every element is."""
+        """The value of every element."""
         if self.datatype.is_bytes:
             return TEXT
         return {"b": False, "f": 0.0}.get(self.datatype.numpy.kind, 0)
