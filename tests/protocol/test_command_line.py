@@ -228,7 +228,9 @@ def test_server_with_closed_standard_streams_starts_and_serves(closed, tmp_path)
     try:
         wait_until(lambda: ready.exists() or process.poll() is not None, what="the ready file, or the end")
         assert process.poll() is None
-        with urllib.request.urlopen(f"http://127.0.0.1:{json.loads(ready.read_text())['http_port']}/v2/health/ready") as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{json.loads(ready.read_text())['http_port']}/v2/health/ready", timeout=60
+        ) as response:
             assert response.status == 200
         # None of the server's sockets has the number of a standard stream.
         numbers = range(3) if "<" in closed else range(1, 3) if ">&- 2" in closed else [2]

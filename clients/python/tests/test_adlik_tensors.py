@@ -69,7 +69,7 @@ def test_typed_values_are_read_like_tensorflow(proto: pb.TensorProto, expected: 
     ("proto", "text"),
     [
         (tensor(pb.DT_FLOAT, (2,), tensor_content=b"1234567"), "needs 8 bytes, got 7"),
-        (tensor(pb.DT_FLOAT, (2,), float_val=[1, 2, 3]), "room for 2 elements, got 3"),
+        (tensor(pb.DT_FLOAT, (2,), float_val=[1, 2, 3]), "holds 2 elements, got 3"),
         (tensor(pb.DT_UINT8, (1,), int_val=[256]), "does not hold DT_UINT8 values"),
         (tensor(pb.DT_COMPLEX64, (1,), scomplex_val=[1]), "does not hold DT_COMPLEX64 values"),
         (tensor(pb.DT_FLOAT, (-1,)), "unknown shape"),

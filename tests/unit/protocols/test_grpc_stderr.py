@@ -11,11 +11,12 @@ import asyncio
 from stoker.server.grpc_server import grpc_server
 import grpc
 from stoker.server.core.limits import Limits
+from stoker.server.protocols.services import Services
 from stoker.server.rpc.settings import GrpcSettings, Transport
 from tests.fakes.fake_engine import FakeEngine
 
 async def main():
-    front = grpc_server(FakeEngine(), Limits(), "127.0.0.1", 0, settings=GrpcSettings(transport=Transport.GRPCIO))
+    front = grpc_server(Services(FakeEngine(), Limits()), "127.0.0.1", 0, settings=GrpcSettings(transport=Transport.GRPCIO))
     port = await front.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_metadata_size", 1 << 24)]) as channel:
         try:
