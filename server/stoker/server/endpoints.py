@@ -1,4 +1,4 @@
-"""Where the server listens, and the file that names it to scripts once the server is ready (docs/adr/0005)."""
+"""The server's listening addresses, and the ready file that passes them to scripts (docs/adr/0005)."""
 
 import asyncio
 import errno
@@ -13,13 +13,13 @@ from stoker.server.engine.interface import Engine
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a front listens.
+    """The listening addresses of one frontend.
 
     Attributes:
-        address: What the port is bound to.
-        port: Its number; None: only the socket is open.
-        socket_path: A Unix-domain socket, absolute; None: there is none.
-        encryption: How the port is encrypted, in a word; empty: it is plain.
+        address: The address that the port is bound to.
+        port: The port number; None: only the socket is open.
+        socket_path: Absolute path of a Unix-domain socket; None: there is none.
+        encryption: How the port is encrypted, such as `TLS`; empty: it is plain.
     """
 
     address: str
@@ -35,12 +35,12 @@ class Endpoint:
         return " and ".join(listen_addresses)
 
 
-#: How often a server that is not ready yet is looked at again.
+#: Interval between two checks whether the server is ready, seconds.
 CHECK_S = 0.02
 
 
 def ready_facts(endpoints: Mapping[str, Endpoint]) -> dict[str, object]:
-    """The content of the file: each port, None where there is none, and the sockets."""
+    """The content of the ready file: each port (None where there is none) and the sockets."""
     facts: dict[str, object] = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
     return facts | {f"{name}_socket": str(each.socket_path) for name, each in endpoints.items() if each.socket_path is not None}
 
@@ -49,10 +49,10 @@ class ReadyFile:
     """The file at `path`; None: no file is wanted."""
 
     def __init__(self, path: Path | None) -> None:
-        """Removes what an earlier run left.
+        """Removes the ready file of an earlier run.
 
         Raises:
-            OSError: the path cannot be used; found out before anything is loaded.
+            OSError: the path cannot be used; raised before any model is loaded.
         """
         self._path = path
         if path is not None:
@@ -73,6 +73,6 @@ class ReadyFile:
         draft.replace(self._path)
 
     def remove(self) -> None:
-        """The server is not, or no longer, ready."""
+        """Removes the file: the server is not ready, or no longer ready."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Plain data that every room shares: requests, model configuration, states, statistics snapshots. No I/O."""
+"""Plain data that all packages share: requests, model configuration, states, statistics snapshots. No I/O."""

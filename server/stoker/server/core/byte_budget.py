@@ -1,4 +1,5 @@
-"""`ByteBudget`: the bytes that all requests hold together; `Reservation`: the part that one request holds; `WireWalk`: its price.
+"""`ByteBudget`: the bytes that all requests hold together; `Reservation`: the part that one request holds; `WireWalk`: the memory that its
+fields will take.
 
 A protobuf message is an amplifier: two bytes are an empty message that takes sixty. The server computes from the wire what the fields of
 a message will take in memory, before it parses any of it.
@@ -16,10 +17,10 @@ from stoker.backends.api.wire import WireReader
 
 #: Of the budget, this part is kept for small requests.
 SMALL_SLICE: Final = 1 / 16
-#: A request is small as long as it holds no more; in a small budget a thousandth of that.
+#: A request is small up to this size, in bytes; in a small budget, up to a thousandth of the budget.
 SMALL_BYTES: Final = 64 * 1024
 _SMALL_PART: Final = 1024
-#: After a look at the uploads has found nothing to end, rejections are given without another one for so long.
+#: After a check of the uploads has found none to end, requests are rejected without another check for this time, nanoseconds.
 _LOOK_PERIOD_NS: Final = 50_000_000
 _WARN_PERIOD_NS: Final = 10_000_000_000
 _log = logging.getLogger("stoker.engine")
@@ -29,30 +30,30 @@ class Upload(Protocol):
     """A request that is still being received, or a response that is still being read: its client decides how long its bytes are held."""
 
     def held_bytes(self) -> int:
-        """The bytes that it holds of the budget."""
+        """The bytes that this upload holds of the budget."""
 
     def rate(self) -> float | None:
-        """Bytes per second in the last seconds; None: it is too young to tell."""
+        """Bytes per second over the last seconds; None: the upload is too recent for a rate."""
 
     def evict(self) -> None:
-        """Ends it with an error that the client may retry. What it holds is released before this returns."""
+        """Ends the upload with an error that the client may retry. The bytes that it holds are released before this method returns."""
 
 
 class ByteBudget:
     """Confined to: the event loop.
 
     A small request may use the whole budget, a large one all but `SMALL_SLICE`. One large request passes alone whatever its size; else it
-    could never be served. Where a request does not fit, uploads that are slower than it are ended, the slowest first, if that suffices.
+    could never be served. If a request does not fit, slower uploads are evicted, the slowest first, but only if that frees enough bytes.
 
     Attributes:
-        most_bytes: The budget.
-        most_request_bytes: What one request may hold; one that wants more can never be served.
-        small_bytes: What a small request may hold.
-        evicted: Uploads that were ended.
+        most_bytes: Size of the budget.
+        most_request_bytes: Bound on the bytes of one request; a request above it can never be served.
+        small_bytes: Bound on the bytes of a small request.
+        evicted: Number of uploads that were evicted.
     """
 
     def __init__(self, most_bytes: int, now_ns: Callable[[], int], *, most_request_bytes: int = 1 << 62) -> None:
-        """`now_ns` is a monotonic clock."""
+        """`now_ns` returns monotonic time in nanoseconds."""
         self.most_bytes = most_bytes
         self.most_request_bytes = most_request_bytes
         self.small_bytes = min(SMALL_BYTES, most_bytes // _SMALL_PART)
@@ -76,9 +77,10 @@ class ByteBudget:
         return self.most_bytes // 2
 
     def reserve(self, size_bytes: int, held_bytes: int = 0, requester: Upload | None = None) -> bool:
-        """Takes `size_bytes` for a request that holds `held_bytes` already; False: they do not fit, and nothing is taken.
+        """Reserves `size_bytes` more for a request that already holds `held_bytes`; returns False, and reserves nothing, if they do not
+        fit.
 
-        `requester` is that request if it is an upload; uploads faster than it are left alone.
+        `requester` is the request itself if it is an upload; faster uploads than the requester are not evicted.
         """
         if held_bytes + size_bytes <= self.small_bytes:
             small = self._small_held + size_bytes
@@ -95,7 +97,7 @@ class ByteBudget:
         return self._take_large(size_bytes, held_bytes)
 
     def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
-        """Gives back `size_bytes` of a request that holds `held_bytes` (None: no more than these)."""
+        """Releases `size_bytes` of a request that holds `held_bytes` (None: `size_bytes`)."""
         held_bytes = size_bytes if held_bytes is None else held_bytes
         if held_bytes <= self.small_bytes:
             self._small_held -= size_bytes
@@ -103,11 +105,11 @@ class ByteBudget:
             self._move(held_bytes, held_bytes - size_bytes)
 
     def watch(self, upload: Upload) -> None:
-        """`upload` may be evicted from now on."""
+        """Allows the eviction of `upload`."""
         self._uploads.add(upload)
 
     def unwatch(self, upload: Upload) -> None:
-        """No longer."""
+        """Excludes `upload` from eviction."""
         self._uploads.discard(upload)
 
     def _take_large(self, size_bytes: int, held_bytes: int) -> bool:
@@ -118,7 +120,7 @@ class ByteBudget:
         return True
 
     def _missing_bytes(self, size_bytes: int, held_bytes: int) -> int:
-        """By how much the request would exceed what it may use."""
+        """The bytes by which the request would exceed its share of the budget."""
         whole_bytes = self.held_bytes + size_bytes
         if held_bytes + size_bytes > self.small_bytes:
             small = self._small_held - (held_bytes if held_bytes <= self.small_bytes else 0)
@@ -126,7 +128,7 @@ class ByteBudget:
         return whole_bytes - self.most_bytes
 
     def _move(self, before_bytes: int, after_bytes: int) -> None:
-        """A request that held `before_bytes` holds `after_bytes`."""
+        """Records that a request's bytes change from `before_bytes` to `after_bytes`."""
         if before_bytes <= self.small_bytes:
             self._small_held -= before_bytes
         else:
@@ -137,7 +139,7 @@ class ByteBudget:
             self._large_held += after_bytes
 
     def _evict_for(self, missing_bytes: int, requester: Upload | None) -> bool:
-        """Ends the slowest uploads that together hold `missing_bytes`; False, and none is ended, where there are none."""
+        """Evicts the slowest uploads that together hold `missing_bytes`; returns False, and evicts none, if they do not suffice."""
         now_ns = self._now_ns()
         if self._look_again_ns is not None and now_ns < self._look_again_ns:
             return False
@@ -164,18 +166,18 @@ class ByteBudget:
         return True
 
 
-#: The error for an upload that was ended because the budget is full and it is the slowest.
+#: The error of an upload that is evicted: the budget is full and the upload is the slowest.
 EVICTED = "the server holds as many request bytes as it may, and this request was the slowest to arrive: try again"
 
 
 class ConnectionShare:
     """The bytes that the large requests of one connection hold together. Confined to: the event loop.
 
-    Several may hold half of the budget; a single one may hold more, while it is the only large one of its connection. Small requests do not
-    count: those of other users of a proxy share the connection, and their number is bounded.
+    Several large requests may together hold half of the budget. A single one may hold more while it is the connection's only large request.
+    Small requests do not count: a proxy sends requests of several users over one connection, and the number of streams is bounded.
 
     Attributes:
-        held_bytes: What the large requests hold.
+        held_bytes: Bytes of the connection's large requests.
     """
 
     __slots__ = ("_most_bytes", "_small_bytes", "held_bytes")
@@ -186,7 +188,7 @@ class ConnectionShare:
         self.held_bytes = 0
 
     def take(self, size_bytes: int, held_bytes: int) -> None:
-        """Takes `size_bytes` for a request that holds `held_bytes` already.
+        """Reserves `size_bytes` more for a request that already holds `held_bytes`.
 
         Raises:
             Overloaded: other requests of the connection hold too much.
@@ -202,41 +204,41 @@ class ConnectionShare:
         self.held_bytes = whole_bytes
 
     def give_back(self, size_bytes: int, held_bytes: int) -> None:
-        """Gives back `size_bytes` of a request that holds `held_bytes`."""
+        """Releases `size_bytes` of a request that holds `held_bytes`."""
         self.held_bytes += self.counted(held_bytes - size_bytes) - self.counted(held_bytes)
 
     def counted(self, size_bytes: int) -> int:
-        """How much of a request that holds `size_bytes` counts."""
+        """The part of a request's `size_bytes` that counts towards the share."""
         return size_bytes if size_bytes > self._small_bytes else 0
 
 
 class Reservation:
-    """A context manager that gives back at its end all that was taken. Confined to: the event loop.
+    """The bytes that one request holds; a context manager that releases all of them at its end. Confined to: the event loop.
 
     Attributes:
-        budget: What it takes from.
-        held_bytes: What it holds.
+        budget: The budget to reserve from.
+        held_bytes: Bytes reserved now.
     """
 
     __slots__ = ("_requester", "_share", "budget", "held_bytes")
 
     def __init__(self, budget: ByteBudget, share: ConnectionShare | None = None, requester: Upload | None = None) -> None:
-        """`share` is the share of the request's connection (None: none), `requester` the upload it is (None: no upload)."""
+        """`share` is that of the request's connection (None: no share); `requester` is the request as an upload (None: it is none)."""
         self.budget = budget
         self._share = share
         self._requester = requester
         self.held_bytes = 0
 
     def take(self, size_bytes: int) -> None:
-        """Takes `size_bytes` more.
+        """Reserves `size_bytes` more.
 
         Raises:
-            TooLarge: the request would hold more than any may. Overloaded: they do not fit.
+            TooLarge: the request would hold more than any request may. Overloaded: the bytes do not fit.
         """
         held_bytes = self.held_bytes
         if held_bytes + size_bytes > self.budget.most_request_bytes:
             raise too_much(held_bytes + size_bytes, self.budget.most_request_bytes)
-        # A share does not count what is small.
+        # A share does not count small requests.
         share = self._share if held_bytes + size_bytes > self.budget.small_bytes else None
         if share is not None:
             share.take(size_bytes, held_bytes)
@@ -247,14 +249,14 @@ class Reservation:
         self.held_bytes = held_bytes + size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Gives back a part of what was taken."""
+        """Releases a part of the reserved bytes."""
         self.budget.release(size_bytes, self.held_bytes)
         if self._share is not None and self.held_bytes > self.budget.small_bytes:
             self._share.give_back(size_bytes, self.held_bytes)
         self.held_bytes -= size_bytes
 
     def release(self) -> None:
-        """Gives all of it back."""
+        """Releases all reserved bytes."""
         if self.held_bytes:
             self.give_back(self.held_bytes)
 
@@ -266,7 +268,7 @@ class Reservation:
 
 
 def budget_exhausted(size_bytes: int) -> Overloaded:
-    """The error for a request whose `size_bytes` do not fit beside those in flight."""
+    """The error for a request whose `size_bytes` do not fit beside the requests in flight."""
     return Overloaded(f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0)
 
 
@@ -276,42 +278,44 @@ def too_much(size_bytes: int, most_bytes: int) -> TooLarge:
 
 
 def evicted() -> Overloaded:
-    """The error of a request that was evicted to free bytes for others."""
+    """The error of a request that was evicted to free bytes for other requests."""
     return Overloaded(EVICTED, retry_after_s=1.0)
 
 
 #: What one message, map entry or string in a repeated field takes, roughly; arrays double as they grow, and leave the old one behind.
 FIELD_BYTES, STRING_BYTES, GROWTH = 128, 16, 2
-#: All fields that are read in one message; the limits on tensors and parameters allow less than that in any sane mix.
+#: Bound on the fields that are parsed in one message; the limits on tensors and parameters already keep an ordinary request below it.
 _MAX_FIELDS = 65_536
-#: Typed contents of more fields than that are priced by their length alone.
+#: Above this number of fields with typed contents, further ones are priced by their length alone.
 CONTENTS_FIELDS = 4096
 
 
 class WireWalk(WireReader):
-    """One pass over one request; every method raises InvalidRequest where the bytes are not a message."""
+    """One pass over the wire bytes of one request; every method raises InvalidRequest if the bytes are not a valid message."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         super().__init__(data, max_fields=_MAX_FIELDS, failure=invalid_message, too_many=TooLarge)
         self._bytes = data
 
     def packed_cost(self, value: int, end: int, item_bytes: int) -> int:
-        """The bytes that a run of varints takes as numbers of `item_bytes` each, beside its own bytes."""
+        """The memory of a packed run of varints decoded to `item_bytes` each, without the wire bytes themselves."""
         last_bytes = np.frombuffer(self._bytes, np.uint8, end - value, value) < 0x80
         return int(np.count_nonzero(last_bytes)) * item_bytes * GROWTH
 
     def values_cost(self, tag: int, value: int, end: int, strings_tag: int, varint_item_bytes: Mapping[int, int]) -> int:
-        """The memory of one field of typed tensor values beside its bytes; `varint_item_bytes` says which fields hold varints."""
+        """The memory of one field of typed tensor values, without its wire bytes; `varint_item_bytes` names the fields that hold
+        varints.
+        """
         if tag == strings_tag:
             return STRING_BYTES * GROWTH
         item_bytes = varint_item_bytes.get(tag >> 3)
         return 0 if item_bytes is None else self.packed_cost(value, end, item_bytes)
 
     def rest_cost(self, at: int, stop: int) -> int:
-        """What typed values in fields too many to look at take at most: no field takes less than two bytes."""
+        """An upper bound on the memory of typed values in fields too many to parse: every field takes at least two wire bytes."""
         return (stop - at) // 2 * STRING_BYTES * GROWTH
 
 
 def invalid_message(_reason: str = "") -> InvalidRequest:
-    """The error for bytes that are not a message."""
+    """The error for bytes that are not a valid message."""
     return InvalidRequest("the request is not a valid protobuf message")

@@ -1,4 +1,4 @@
-"""`Completion`: what one request comes to, exactly one result or none; and the completion of work done by a coroutine."""
+"""`Completion`: the single end of a request (one result, or a cancellation), and the completion of work done by a coroutine."""
 
 import asyncio
 import logging
@@ -17,22 +17,22 @@ class Completion(Generic[T]):
     """One request in progress. Confined to: the event loop.
 
     INVARIANT: of all calls of `complete` and `cancel` only the first has an effect, and at most one result reaches the callback. The
-    callback is dropped before it runs: a completion that is over keeps nothing of the request in memory.
+    callback is dropped before it runs: a completion that is over holds no reference to the request.
 
     Attributes:
-        is_over: It has a result, or was cancelled.
+        is_over: Whether the request has its result or was cancelled.
     """
 
     __slots__ = ("_callback", "_result", "is_over")
 
     def __init__(self, callback: Callable[[Any], None] | None = None) -> None:
-        """`callback` gets the result; None: `then` names it later."""
+        """`callback` receives the result; None: `then` sets the callback later."""
         self._callback = callback
         self._result: T | Exception | None = None
         self.is_over = False
 
     def then(self, callback: Callable[[T | Exception], None]) -> None:
-        """Gives the result to `callback`, once: at once if it is there. REQUIRES: no callback was named before."""
+        """Calls `callback` once with the result, immediately if there is one already. REQUIRES: no callback was set before."""
         if not self.is_over:
             self._callback = callback
         elif self._result is not None:
@@ -40,7 +40,7 @@ class Completion(Generic[T]):
             callback(result)
 
     def complete(self, result: T | Exception) -> None:
-        """Ends the request with `result`, unless it is over."""
+        """Ends the request with `result`, unless the request is over."""
         if self.is_over:
             return
         self.is_over = True
@@ -51,17 +51,17 @@ class Completion(Generic[T]):
             callback(result)
 
     def cancel(self) -> None:
-        """Takes the request back, unless it is over: no result follows."""
+        """Cancels the request, unless it is over: no result follows."""
         if not self.is_over:
             self.is_over = True
             self._callback = None
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Ends the work that would lead to a result."""
+        """Cancels the work that would lead to a result."""
 
     async def outcome(self) -> T:
-        """The result, awaited; cancelling the caller cancels the request.
+        """Awaits the result; cancelling the caller cancels the request.
 
         Raises:
             Exception: the result, if it is one.
@@ -76,20 +76,20 @@ class Completion(Generic[T]):
 
 
 class TaskCompletion(Completion[T]):
-    """The result of a coroutine that runs in a task, or at once where it waits for nothing.
+    """The completion of a coroutine that runs in a task, or inline if the coroutine never waits.
 
-    Whatever cancels the task but `cancel` completes the request with `Cancelled`.
+    If the task is cancelled by anything but `cancel`, the request completes with `Cancelled`.
     """
 
     __slots__ = ("_has_task_begun", "_task")
 
     def __init__(self, begin: Callable[[], Awaitable[T]], *, is_inline: bool = False) -> None:
-        """Runs what `begin` returns.
+        """Runs the coroutine that `begin` returns.
 
         Args:
-            begin: Makes the coroutine; not called at all where the request is cancelled before its task has begun.
-            is_inline: Runs the coroutine up to its first wait at once and makes a task only of one that does wait. REQUIRES: until then it
-                asks for no current task (`asyncio.timeout`, task groups).
+            begin: Makes the coroutine; not called if the request is cancelled before its task has begun.
+            is_inline: Runs the coroutine inline up to its first wait, and makes a task only if it waits. REQUIRES: the coroutine needs no
+                current task before that (`asyncio.timeout`, task groups).
         """
         super().__init__()
         self._task: asyncio.Task[None] | None = None
@@ -109,15 +109,15 @@ class TaskCompletion(Completion[T]):
             self._task = asyncio.get_running_loop().create_task(self._continue(work, awaited))
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` when nothing of the work runs any more, threads that it waits for among it."""
+        """Calls `callback` when no part of the work runs any more, including the threads that it waits for."""
         if self._task is None or self._task.done():
             callback()
         else:
             self._task.add_done_callback(lambda _: callback())
 
     def _withdraw(self) -> None:
-        # A task that is cancelled before its first step would not reach a coroutine that has begun already and has things to put in order:
-        # `_continue` looks at `is_over` itself.
+        # A task that is cancelled before its first step would never resume a coroutine that has begun and has cleanup to do. `_continue`
+        # checks `is_over` itself.
         if self._task is not None and self._has_task_begun and self._task is not asyncio.current_task():
             self._task.cancel()
 
@@ -129,11 +129,11 @@ class TaskCompletion(Completion[T]):
         except Exception as error:  # noqa: BLE001 - as above
             result = error
         self._settle(result)
-        # The traceback of an error holds this frame.
+        # The error's traceback refers to this frame.
         del result
 
     async def _continue(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
-        """Goes on with a coroutine that waits for `awaited`."""
+        """Resumes a coroutine that waits for `awaited`."""
         self._has_task_begun = True
         try:
             result: T | Exception = await _continued(work, awaited, is_cancelled=self.is_over)
@@ -142,11 +142,13 @@ class TaskCompletion(Completion[T]):
         except Exception as error:  # noqa: BLE001 - as above
             result = error
         self._settle(result)
-        # As above.
+        # The error's traceback refers to this frame.
         del result
 
     def _settle(self, result: T | Exception) -> None:
-        """Completes. What the callback raises is logged: it is a defect of who began the request, and the task has no other caller."""
+        """Completes the request. An exception from the callback is logged: it is a defect of the caller, and nothing else awaits this
+        task.
+        """
         try:
             self.complete(result)
         except Exception:  # noqa: BLE001 - whatever it is, it is a defect
@@ -159,7 +161,7 @@ def _cancelled() -> Cancelled:
 
 @types.coroutine
 def _continued(work: Coroutine[Any, Any, T], awaited: Any, *, is_cancelled: bool) -> Generator[Any, None, T]:
-    """Drives a coroutine that was begun elsewhere and stands waiting for `awaited`."""
+    """Drives a coroutine that has already begun and now waits for `awaited`."""
     error: BaseException | None = asyncio.CancelledError() if is_cancelled else None
     while True:
         if error is None:

@@ -17,15 +17,15 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class FlagError(Exception):
-    """A start that the flags do not allow; the message is the whole line."""
+    """The flags do not allow the server to start; the message is the complete line to print."""
 
 
 class BadValue(FlagError):
-    """A flag's value that cannot be read. The caller that knows the flag raises a `FlagError` with its name.
+    """The value of a flag cannot be read. The caller, which has the flag's name, raises a `FlagError`.
 
     Attributes:
-        text: What was given.
-        expected: What would have been read.
+        text: The value as given.
+        expected: The values that the reader accepts.
     """
 
     def __init__(self, text: str, expected: str) -> None:
@@ -35,7 +35,7 @@ class BadValue(FlagError):
 
 
 class Panel(StrEnum):
-    """A part of the help."""
+    """A section of the help."""
 
     MODELS = "Models"
     NETWORK = "Network"
@@ -50,7 +50,7 @@ class Panel(StrEnum):
 
 
 def boolean(given: str) -> bool:
-    """`true`, `1`, `yes`, `on` or their opposites, in any case."""
+    """Reads `true`, `1`, `yes`, `on` or their opposites, in any case."""
     text = given.lower()
     if text not in TRUE | FALSE:
         raise BadValue(given, "true, false, 1 or 0")
@@ -58,7 +58,7 @@ def boolean(given: str) -> bool:
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
-    """A reader of whole numbers from `low` to `high`; None: without an upper bound."""
+    """Returns a reader of whole numbers from `low` to `high`; `high` None: no upper bound."""
     expected = f"a whole number {_bounds(low, high)}"
 
     def read(given: str) -> int:
@@ -74,7 +74,7 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
-    """A reader of times from `low` to `high` seconds."""
+    """Returns a reader of times from `low` to `high` seconds."""
     expected = f"seconds {_bounds(low, high)}"
 
     def read(given: str) -> float:
@@ -90,7 +90,7 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
 
 
 def choice(kind: type[Choice]) -> Callable[[str], Choice]:
-    """A reader of one of the values of `kind`."""
+    """Returns a reader of the values of the enum `kind`."""
 
     def read(given: str) -> Choice:
         try:
@@ -102,7 +102,7 @@ def choice(kind: type[Choice]) -> Callable[[str], Choice]:
 
 
 def one_of_values(values: Iterable[str]) -> str:
-    """`a, b or c`."""
+    """The values as the text `a, b or c`."""
     *others, last = values
     return f"{', '.join(others)} or {last}"
 
@@ -111,7 +111,7 @@ def _bounds(low: float, high: float | None) -> str:
     return f"from {low:g} up" if high is None else f"from {low} to {high}"
 
 
-#: What the help shows for the value of a boolean, and what distinguishes booleans: a bare one stands for `=true`.
+#: The metavar of a boolean flag, which also identifies boolean flags: one without a value stands for `=true`.
 BOOLEAN_METAVAR: Final = "BOOL"
 
 
@@ -120,13 +120,13 @@ class Flag:
     """One flag.
 
     Attributes:
-        name: In its dashed spelling, without the dashes before it.
+        name: The name with dashes between its words, without the leading dashes.
         aliases: Its other names.
-        text: What the help says.
-        panel: The part of the help that shows it.
-        metavar: What the help shows for its value.
-        parser: Reads its text; None: the text itself, or a path where the type says so.
-        shown: From the field's default, the default that the help shows; None: the same.
+        text: The help text.
+        panel: The section of the help that lists it.
+        metavar: The placeholder of the value in the help.
+        parser: Reads the value from its text; None: the text itself, or a path where the field's type is one.
+        shown: Converts the field's default to the default that the help shows; None: the same.
         hidden: Whether the help omits it.
         show_default: Whether the help shows its default.
     """
@@ -143,7 +143,7 @@ class Flag:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Variables of the environment; the first that is set and not empty counts."""
+        """Environment variables of the flag; the first that is set and not empty counts."""
         return tuple(f"STOKER_{each.replace('-', '_').upper()}" for each in (self.name, *self.aliases))
 
 

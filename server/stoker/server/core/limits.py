@@ -1,7 +1,7 @@
 """Every limit that a frontend enforces on requests, in one module.
 
-A front rejects what exceeds a bound before it allocates for it. The budget of bytes in flight is one for all fronts and is kept by the
-engine (`Engine.reserve`); its size stands here with the others.
+A frontend rejects a request that exceeds a bound before it allocates memory for it. All frontends share one budget of bytes in flight,
+which the engine keeps (`Engine.budget`); its size is one of the limits.
 """
 
 import math
@@ -15,20 +15,22 @@ class Limits:
     """Bounds on sizes, depths, counts and times.
 
     Attributes:
-        bytes_in_flight: What all requests being served hold together; one larger than that passes alone. A sixteenth is kept for requests
-            of up to 64 KiB; several larger requests of one connection hold half of it at most.
-        request_bytes: What one request may hold in memory, shared-memory inputs and decoded values included; a larger one is never served.
+        bytes_in_flight: Bound on the bytes of all requests in flight; a single larger request passes alone. A sixteenth is reserved for
+            requests of up to 64 KiB; several larger requests of one connection hold half of the budget at most.
+        request_bytes: What one request may hold in memory, including shared-memory inputs and decoded values; a larger request is always
+            rejected.
         grpc_message_bytes: Largest gRPC message, received or sent.
-        grpc_inflated_bytes: Largest gRPC message that came compressed, once decompressed.
-        grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
+        grpc_inflated_bytes: Largest compressed gRPC message, measured after decompression.
+        grpc_concurrent_streams: Concurrent HTTP/2 streams of one gRPC connection.
         grpc_metadata_bytes: Metadata of one gRPC call.
-        connections_per_address: Open connections of one port from one address; None: half of those that the port may have. A proxy is one
-            address. Unix-domain sockets have none.
+        connections_per_address: Open connections from one address to one port; None: half of the port's bound. All clients behind a proxy
+            share its address. Unix-domain sockets have no such bound.
         grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
-        grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is rejected at once.
-        grpc_unflushed_bytes: Responses of a gRPC connection that its client does not read; above it the server rejects new calls.
-        grpc_control_burst: HTTP/2 control frames (SETTINGS, PING, PRIORITY, WINDOW_UPDATE and their like) that one gRPC connection may send
-            at once beyond those that its calls and data entitle it to.
+        grpc_concurrent_rpcs: Calls in work on all gRPC connections together; a further call is rejected at once.
+        grpc_unflushed_bytes: Bytes of unflushed responses of one gRPC connection above which the server rejects new calls of that
+            connection.
+        grpc_control_burst: HTTP/2 control frames (SETTINGS, PING, PRIORITY, WINDOW_UPDATE and similar) that one gRPC connection may send at
+            once, in addition to those that its calls and data account for.
         grpc_control_per_s: The same, each second after.
         grpc_reset_burst: Calls of one gRPC connection that its client may cancel, or that may be refused by REFUSED_STREAM, at once.
         grpc_reset_per_s: The same, each second after.
@@ -37,31 +39,32 @@ class Limits:
         grpc_fault_per_s: The same, each second after.
         grpc_handshake_timeout_s: Time a new gRPC connection has for its HTTP/2 preface.
         stream_requests: Requests of one ModelStreamInfer stream that may be in work; reading pauses above it.
-        stream_responses: Responses of one streamed request that may wait to be sent.
+        stream_responses: Responses of one streamed request that may wait for transmission.
         http_body_bytes: Largest HTTP body, as sent and after decompression.
         control_bytes: Largest control request (all but infer and load), over HTTP and gRPC.
-        control_timeout_s: How long a client waits for a load, an unload, a model operation or a new list of models; the work goes on.
+        control_timeout_s: How long a client waits for a load, an unload, a model operation or a new list of models; the work continues
+            after that.
         generate_bytes: Largest body of a generate request: flat JSON is parsed in one go.
         json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
-        json_special_bytes: JSON text in which `NaN` or `Infinity` stand, besides long runs of numbers: a slower parser reads those.
+        json_special_bytes: JSON text that contains `NaN` or `Infinity` outside long runs of numbers: a slower parser reads it.
         json_depth: Nesting of JSON arrays and objects.
         json_objects: `{` in a JSON text.
         json_arrays: `[` in a JSON text.
         json_values: `,` in a JSON text, which bounds the number of its values.
         string_elements: Elements of BYTES tensors in one request; each takes some 64 bytes of memory, however short it is.
-        expansion_bytes: What one request's inputs may take for values that are given once and stand for many elements.
-        decode_inline_bytes: Size of what is decoded or encoded (JSON, typed or compressed data) up to which that stays on the event
-            loop; more goes to a thread.
+        expansion_bytes: Memory of one request's inputs for values that are given once and repeated for many elements.
+        decode_inline_bytes: Data (JSON, typed or compressed) up to this size is decoded or encoded on the event loop; larger data in a
+            thread.
         http_connections: Open connections of one HTTP port; never more than three quarters of the files the process may open.
         header_bytes: All header fields of an HTTP request together.
         header_count: Header fields of an HTTP request.
         url_bytes: Request target of an HTTP request.
         chunk_count: Chunks of a chunked HTTP body.
         header_timeout_s: From the first byte of an HTTP request (or the connection's start) to the end of its header.
-        body_idle_timeout_s: Silence inside an HTTP body or a gRPC message.
-        body_bytes_per_s: Rate that either must keep, measured over the last `body_idle_timeout_s` to twice that.
-        body_timeout_s: Time either may take in all.
-        write_idle_timeout_s: How long a client may leave an HTTP response, or what is written to a gRPC connection, unread.
+        body_idle_timeout_s: Longest pause between bytes of an HTTP body or a gRPC message.
+        body_bytes_per_s: Least rate of an HTTP body or a gRPC message, over the last one to two `body_idle_timeout_s`.
+        body_timeout_s: Longest time from the first to the last byte of an HTTP body or a gRPC message.
+        write_idle_timeout_s: How long a client may leave an HTTP response, or data of a gRPC connection, unread.
         keep_alive_timeout_s: Idle time between HTTP requests of one connection.
         tensor_count: Inputs of one request.
         output_count: Requested outputs of one request.
@@ -72,7 +75,7 @@ class Limits:
         parameter_count: Parameters of one request or tensor.
         name_length: Model and tensor names, in characters.
         id_length: Request id, in characters.
-        compress_min_bytes: HTTP responses below it are sent as they are whatever the client accepts.
+        compress_min_bytes: HTTP responses below this size are never compressed.
         tls_handshake_timeout_s: Time a new connection to an encrypted port has for its handshake.
         tls_handshakes: Concurrent handshakes of one port; a further one ends the oldest.
         health_watch_period_s: Period in which changes are sent to a gRPC health watcher.
@@ -140,7 +143,7 @@ class Limits:
             value = getattr(self, item.name)
             if value is None:
                 continue
-            # Not a number is neither positive nor not, and switches off every comparison it is in.
+            # NaN makes every comparison with the limit false, which would disable it.
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"limit {item.name} must be positive and finite, got {value}")
         if self.grpc_message_bytes > (1 << 31) - 1:

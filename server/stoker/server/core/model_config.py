@@ -22,12 +22,12 @@ class LatestVersions:
 
 @dataclass(frozen=True, slots=True)
 class AllVersions:
-    """Serve every version there is."""
+    """Serve every version in the repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecificVersions:
-    """Serve exactly these versions."""
+    """Serve only these versions."""
 
     versions: tuple[int, ...]
 
@@ -70,11 +70,11 @@ class DynamicBatching:
 
     Attributes:
         preferred_batch_sizes: Row counts worth waiting for, ascending; empty: max_batch_size.
-        max_queue_delay_us: How long the oldest request may wait for a better batch; 0: never.
-        preserve_ordering: Responses leave in the order the requests came.
+        max_queue_delay_us: How long the oldest request may wait for a larger batch, microseconds; 0: it does not wait.
+        preserve_ordering: Whether responses are sent in the order of their requests.
         priority_levels: 0: priorities are ignored; n: levels 1..n.
-        default_priority_level: Level of a request that names none.
-        default_queue_policy: For levels without their own.
+        default_priority_level: Level of a request without a priority.
+        default_queue_policy: Policy of levels without an entry in `priority_queue_policies`.
         priority_queue_policies: By level.
     """
 
@@ -116,7 +116,7 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmup:
-    """One warm-up sample, run `count` times with `batch_size` rows on every instance before the version is READY."""
+    """One input of a warm-up sample: zeros, random values, or the raw little-endian bytes of a file below `<model>/warmup/`."""
 
     name: str
     batch_size: int
@@ -145,14 +145,14 @@ class ModelConfig:
         model_filename: The file to load, relative to the version folder; empty where the backend needs none.
         instance_groups: At least one.
         dynamic_batching: None: no batching of several requests.
-        sequences: None: requests are not taken as sequences.
+        sequences: None: the model has no sequence batching.
         max_enqueued_requests: Bound of the queue from Adlik's `max_enqueued_batches` (batches x max_batch_size); 0: server default.
         parameters: Key to string value.
         graph_level: `optimization.graph.level`; None if not written.
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
         execution: Auto, thread or inline.
-        nice: Niceness of the threads that run the model (config.pbtxt parameter `nice`).
+        nice: Nice value added to the threads that run the model (config.pbtxt parameter `nice`).
         metric_tags: Extra labels for metrics.
         wire: The completed `inference.ModelConfig` message, serialised: the response of GetModelConfig.
     """
@@ -178,7 +178,9 @@ class ModelConfig:
 
     @property
     def inner(self) -> "ModelConfig":
-        """This configuration as instances are loaded and run by it: with the tensors that clients do not see."""
+        """This configuration with the inner signature, which includes the tensors that clients do not see; for loading and running
+        instances.
+        """
         return self if self.sequences is None else replace(self, signature=self.sequences.extend(self.signature))
 
 
@@ -187,7 +189,7 @@ class ListedModel:
     """One model of the list.
 
     Attributes:
-        name: What clients call it; its folder may be called otherwise.
+        name: The name that clients use; the folder's name may differ.
         base_path: The folder that holds its version folders.
         version_policy: Which versions to serve; None: what config.pbtxt says, or the highest.
         version_labels: Versions by label.
@@ -203,7 +205,7 @@ class ListedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingDefaults:
-    """How models are batched whose configuration leaves it open.
+    """Batching of models whose configuration does not set it.
 
     Attributes:
         max_batch_size: Rows of a batch, where the model file sets no bound; None: the server's own default.

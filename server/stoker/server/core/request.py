@@ -21,13 +21,13 @@ T = TypeVar("T")
 class Servable(Protocol):
     """One loaded version. A request resolves it once, is validated against its signature, and runs on it.
 
-    Without more, the reference is good until the next `await`: a request that is submitted in the same turn of the event loop reaches this
-    version. A request that waits in between borrows it meanwhile, so that the version is not unloaded.
+    The reference is valid until the next `await`: a request that is submitted in the same turn of the event loop reaches this version. A
+    request that awaits first must borrow the version, so that it is not unloaded.
     """
 
     @property
     def version(self) -> int:
-        """Its number."""
+        """The version number."""
 
     @property
     def signature(self) -> ModelSignature:
@@ -38,13 +38,15 @@ class Servable(Protocol):
 
 
 async def run_while_borrowed(servable: Servable, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """As `run_off_loop`, while `servable` stays loaded. REQUIRES: the caller submits its request before it waits again."""
+    """Runs a function as `run_off_loop` does and keeps `servable` loaded meanwhile. REQUIRES: the caller submits its request before its
+    next `await`.
+    """
     with servable.borrowed():
         return await run_off_loop(function, *args, **kwargs)
 
 
 class Via(enum.StrEnum):
-    """By which protocol, and over which transport, a request came."""
+    """The protocol and the transport of a request."""
 
     KSERVE_GRPC = "kserve-grpc"
     KSERVE_HTTP = "kserve-http"
@@ -56,12 +58,13 @@ class Via(enum.StrEnum):
 
 
 class AccessNote:
-    """Filled in by the scheduler for the requests that will be logged; the others have none. Confined to: the event loop.
+    """Times of one request for the access log, filled in by the scheduler; requests that are not logged have none. Confined to: the event
+    loop.
 
     Attributes:
-        is_logged: Its line is written.
-        queue_ns: How long the request waited; None: it never left the queue.
-        compute_ns: The time of the batch that it was in: inputs, model, outputs.
+        is_logged: Whether the request's line is written already.
+        queue_ns: Time in the queue, nanoseconds; None: the request never left the queue.
+        compute_ns: Time of the request's batch, nanoseconds: inputs, model, outputs.
     """
 
     __slots__ = ("compute_ns", "is_logged", "queue_ns")
@@ -79,7 +82,7 @@ ParameterValue = bool | int | float | str
 class InferRequest:
     """One inference request, decoded and validated.
 
-    Where one is made for every request it is made by position, which takes 0.4 us instead of 0.7; elsewhere by name.
+    Hot paths pass the arguments by position, which takes 0.4 us instead of 0.7 us; other callers pass them by name.
 
     Attributes:
         model_name: The model asked for.
@@ -89,19 +92,19 @@ class InferRequest:
         model_version: The version asked for; None: the one that serves by default.
         request_id: The client's id, echoed; empty if none was given.
         rows: Rows of the batch dimension; 1 where the model is not batched.
-        deadline_ns: When the client stops waiting, on the `Clock`'s monotonic scale; None = never.
+        deadline_ns: The client's deadline, on the `Clock`'s monotonic scale, nanoseconds; None: none.
         parameters: The client's further parameters.
-        received_ns: When the front took the request in, on the same scale.
-        size_bytes: What the request holds in memory, for the admission budget.
-        via: By which protocol it came; None: by none of the network's.
+        received_ns: When the frontend received the request, on the same scale.
+        size_bytes: Memory of the request, in bytes, for the byte budget.
+        via: Protocol and transport; None: the request did not come over the network.
         priority: 0 = the model's default, 1 = highest.
         timeout_us: The request's own queue timeout; 0 = none.
-        sequence: Where in a sequence it stands; None: the client named none.
-        trace: Where the points that it passes are noted; None for all but those that are traced.
-        caller: The trace that the client is in, where traces of clients are taken up; None: it names none.
-        access: Where its times are noted; None for all but those whose line in the access log needs them.
-        responses: Set by the engine where the model may return any number of responses: takes each response.
-        servable: The version that it was validated against and runs on; `Engine.submit` requires it.
+        sequence: The request's place in its sequence; None: the client named no sequence.
+        trace: The trace that records the request; None: it is not traced.
+        caller: The client's trace context, where the server continues the traces of clients; None: the client sent none.
+        access: Times for the access log; None: the request is not logged.
+        responses: Receives each response where the model may return any number of them; set by the engine.
+        servable: The version that validated the request and runs it; `Engine.submit` requires it.
     """
 
     # fmt: off
@@ -161,11 +164,11 @@ class InferResponse:
     """The response to one request.
 
     Attributes:
-        model_name: As served.
+        model_name: The model's name as served.
         model_version: The version that responded.
         request_id: The request's id.
-        outputs: By name in the order wanted, `[rows, *dims]`.
-        signature: Of the version that responded: gives each output's datatype.
+        outputs: By name in the requested order, `[rows, *dims]`.
+        signature: The signature of the version that responded; it gives each output's datatype.
     """
 
     __slots__ = ("model_name", "model_version", "outputs", "request_id", "signature")
@@ -183,7 +186,7 @@ class InferResponse:
         """The spec of the output `name`.
 
         Raises:
-            KeyError: it has none of that name: whoever made the response is broken.
+            KeyError: there is no output of that name, which is a defect of the code that made the response.
         """
         spec = self.signature.output(name)
         if spec is None:
@@ -192,13 +195,13 @@ class InferResponse:
 
 
 EngineResult = InferResponse | ServingError
-"""What becomes of an accepted request."""
+"""The result of an accepted request: a response or an error."""
 Done = Callable[[EngineResult], None]
-"""Takes the one result of a request, on the event loop. An exception from it is logged and affects no other request."""
+"""Receives the one result of a request, on the event loop. An exception from it is logged and affects no other request."""
 
 
 class InFlight(Protocol):
-    """An accepted request that has no response yet."""
+    """An accepted request without a response yet."""
 
     def cancel(self) -> None:
-        """The caller does not wait any more: `done` is not called from now on. After the response this has no effect."""
+        """The caller no longer waits: `done` is not called from now on. No effect after the response."""

@@ -16,7 +16,7 @@ class SequenceMark:
     """A request's place in a sequence.
 
     Attributes:
-        id: The sequence; 0: none was named.
+        id: The sequence; 0: the client named none.
         is_start: Whether it is the first request.
         is_end: Whether it is the last.
     """
@@ -37,13 +37,13 @@ class ControlKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ControlInput:
-    """An input of the model that says something of the sequence.
+    """A control input of the model: it carries one property of the sequence.
 
     Attributes:
-        kind: What it says.
+        kind: The property that the input carries.
         name: The model's input, of dims [1].
         datatype: Its element type.
-        values: What stands for no and for yes; of no interest for an ID.
+        values: The values for false and true; unused for an ID.
     """
 
     kind: ControlKind
@@ -57,8 +57,8 @@ class SequenceState:
     """A state tensor that the model carries from one request of a sequence to the next.
 
     Attributes:
-        input: How it is given to the model.
-        output: How the model gives it back.
+        input: The model's input for the state.
+        output: The model's output with the next state.
         initial_dims: Its dims at the start of a sequence, where it is all zeros (empty strings).
     """
 
@@ -72,10 +72,10 @@ class SequenceBatching:
     """How the requests of sequences reach the model.
 
     Attributes:
-        idle_us: A sequence without a request for so long is over.
-        most_sequences: Sequences in progress at once; further ones wait.
+        idle_us: A sequence ends after this time without a request, microseconds.
+        most_sequences: Bound on the sequences in progress; further ones wait.
         controls: The control inputs of the model.
-        states: What the server keeps for it.
+        states: The states that the server keeps for each sequence.
     """
 
     idle_us: int
@@ -85,7 +85,7 @@ class SequenceBatching:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line of text for logs and tables."""
         known = ", ".join(f"{control.kind.value} as '{control.name}'" for control in self.controls) or "no controls"
         kept = ", ".join(f"'{state.output.name}' as '{state.input.name}'" for state in self.states) or "no state"
         return (
@@ -93,7 +93,7 @@ class SequenceBatching:
         )
 
     def extend(self, signature: ModelSignature) -> ModelSignature:
-        """`signature`, which clients see, with the tensors that only the model sees."""
+        """Adds the tensors that only the model sees to `signature`, which is the one that clients see."""
         outputs = {spec.name for spec in signature.outputs}
         return replace(
             signature,

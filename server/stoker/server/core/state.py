@@ -7,7 +7,7 @@ from stoker.server.core.model_config import ModelConfig
 
 
 class VersionState(enum.Enum):
-    """Life of one loaded (or failed) version: NEW -> LOADING -> READY -> DRAINING -> UNLOADED, or LOADING -> FAILED."""
+    """The states of one version: NEW -> LOADING -> READY -> DRAINING -> UNLOADED, or LOADING -> FAILED."""
 
     NEW = "NEW"
     LOADING = "LOADING"
@@ -40,7 +40,7 @@ class IndexEntry:
         name: Model name.
         version: Version number; None where the model was never loaded or has no readable version.
         state: None as for `version`.
-        reason: Why it is not READY, or why its last reload failed while it goes on serving; empty otherwise.
+        reason: Why the version is not READY, or why its last reload failed while the version still serves; empty otherwise.
         backend: The backend's name; empty where unknown.
     """
 
@@ -53,7 +53,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How often, and how long in all (nanoseconds)."""
+    """A number of events and their total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -74,8 +74,8 @@ class ResponseStatistics:
     """Responses of a decoupled model at one position, over all requests.
 
     Attributes:
-        compute_infer, compute_output: Time that making them took.
-        success, fail: With outputs, and errors in their place.
+        compute_infer, compute_output: Time to compute the responses.
+        success, fail: Responses with outputs, and errors instead of responses.
         empty_response: Final responses without outputs.
         cancel: Responses of requests that the client had cancelled.
     """
@@ -119,7 +119,7 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A READY version as clients see it.
+    """A READY version, as clients see it.
 
     Attributes:
         config: Its completed configuration; `config.signature` is what requests are validated against.
@@ -134,7 +134,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class ServerDescription:
-    """Response to "who are you": name, version, protocol extensions."""
+    """The server's name, version and protocol extensions."""
 
     name: str
     version: str

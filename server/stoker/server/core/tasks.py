@@ -1,10 +1,10 @@
 """Work in threads, tasks and timers: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
 
-`in_daemon_thread` does not use the loop's default executor. That joins its threads at exit, so a load that hangs in a driver would block
-the shutdown. All other calls share its few threads, so a slow load would delay the decoding of a request.
+`in_daemon_thread` does not use the loop's default executor. The executor joins its threads at exit, so a load that hangs in a driver would
+block the shutdown. The executor also has few threads, so a slow load would delay the decoding of requests.
 
-`ShieldedTasks` bounds the time that a client waits, whatever the work waits for. `Timers` have the `Clock`'s scale, so that tests and
-simulations turn time by hand.
+`ShieldedTasks` bounds the time that a client waits for work. `Timers` use the `Clock`'s scale, so that tests and simulations control the
+time.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("stoker.execution")
 
-#: Threads of this prefix may be left behind at the end of the process.
+#: Name prefix of the threads that may still run when the process ends.
 NAME_PREFIX = "stoker-"
 
 
@@ -45,14 +45,14 @@ def in_daemon_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
 
 
 def any_left() -> bool:
-    """Whether a thread of ours still runs: then the interpreter must not be taken down around it."""
+    """Whether a thread started here still runs: then the interpreter must not be finalized."""
     return any(thread.name.startswith(NAME_PREFIX) for thread in threading.enumerate())
 
 
 def _set_result(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], future: "asyncio.Future[T]", what: object) -> None:
     try:
         loop.call_soon_threadsafe(tell, future, what)
-    except RuntimeError:  # the loop closed first: the process ends, and no caller waits
+    except RuntimeError:  # the loop closed first: the process ends, and nothing awaits the result
         return
 
 
@@ -72,36 +72,38 @@ P = ParamSpec("P")
 async def run_off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """`function(*args, **kwargs)` in a thread; a cancelled caller still waits for its end.
 
-    So whatever room the caller has reserved for the work covers it until its memory is free again.
+    The bytes that the caller has reserved for the work therefore stay reserved until its memory is free.
     """
     work = asyncio.get_running_loop().run_in_executor(None, functools.partial(function, *args, **kwargs))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        # What has not begun never will.
+        # Work that has not begun never will.
         if not work.cancel():
             await asyncio.wait([work])
         raise
     finally:
-        # The error it may hold leads back to this frame: a cycle that would keep the arguments in memory until the next collection.
+        # The error may refer to this frame: a cycle that would keep the arguments in memory until the next garbage collection.
         del work
 
 
 class ShieldedTasks:
-    """Confined to: the event loop."""
+    """Tasks that continue when their callers are cancelled. Confined to: the event loop."""
 
     def __init__(self, what: str, log: logging.Logger, limit_s: float) -> None:
-        """`what` names the work in texts and in the line that a defect leaves in `log`; clients wait for it up to `limit_s`, in seconds."""
+        """`what` names the work in messages and in the log line of a defect in `log`; clients wait for the work at most `limit_s`
+        seconds.
+        """
         self._what = what
         self._limit_s = limit_s
         self._log = log
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`, and returns what it does; cancelling the caller does not end it.
+        """Awaits `work` and returns its result; cancelling the caller does not end the work.
 
         Raises:
-            DeadlineExceeded: it has not ended within the limit; it goes on. And what `work` raises.
+            DeadlineExceeded: the work has not ended within the limit; it continues. And whatever `work` raises.
         """
         task = asyncio.ensure_future(work)
         self._running.add(task)
@@ -116,7 +118,8 @@ class ShieldedTasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        # Looked at here, because a caller that went away does not. What a client is to blame for is logged elsewhere; a defect is news.
+        # Read the result here, because a cancelled caller does not. Errors caused by a client are logged elsewhere; a defect is logged
+        # here.
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):
             self._log.error("%s failed unexpectedly", self._what, exc_info=error)
 
@@ -124,8 +127,8 @@ class ShieldedTasks:
 class Waiter(Generic[T]):
     """Called once with a response, or with what went wrong; awaited once. Confined to: the event loop.
 
-    A future would keep the error it was given, and errors lead back to the frames they were raised in, and those to the future: a cycle
-    that keeps a request in memory until the next collection. This drops its reference to the result.
+    A future keeps its error, the error refers to the frames that raised it, and they refer to the future: a cycle that keeps a request in
+    memory until the next garbage collection. This class drops its reference to the result.
     """
 
     __slots__ = ("_outcome", "_woken")
@@ -143,7 +146,7 @@ class Waiter(Generic[T]):
         """The response.
 
         Raises:
-            Exception: what it was called with, if that is one.
+            Exception: the error that the callback received, if it received one.
         """
         await self._woken
         outcome, self._outcome = self._outcome, None
@@ -156,21 +159,21 @@ class Waiter(Generic[T]):
             del outcome
 
 
-#: The largest nice value there is.
+#: The largest nice value.
 MOST_NICE = 19
 
 
 def raise_niceness(steps: int) -> None:
     """Raises the nice value of the calling thread, and of the threads that it starts later, by `steps`, at most to `MOST_NICE`.
 
-    That takes no privilege. Only on Linux has each thread a value of its own; elsewhere nothing is changed.
+    This needs no privilege. Only Linux has a nice value for each thread; other systems are left unchanged.
     """
     if not steps or platform.system() != "Linux":
         return
     thread = threading.get_native_id()
     try:
         os.setpriority(os.PRIO_PROCESS, thread, min(MOST_NICE, os.getpriority(os.PRIO_PROCESS, thread) + steps))
-    except OSError as error:  # a sandbox; the model runs all the same
+    except OSError as error:  # a sandbox forbids it; the model runs without it
         log.warning("nice is without effect here: %s", error.strerror)
 
 
@@ -178,24 +181,26 @@ class Timer(Protocol):
     """A pending call."""
 
     def cancel(self) -> None:
-        """The call will not happen."""
+        """Cancels the call."""
 
 
 class Timers(Protocol):
-    """Calls functions later, and soon, on the event loop."""
+    """Schedules calls on the event loop."""
 
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
         """Calls `callback` once the clock shows `when_ns`."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once all that has already arrived is handed over: in the loop's next turn, if not before."""
+        """Calls `callback` after all requests that have already arrived are queued: in the loop's next turn at the latest."""
 
 
 class LoopTimers:
     """Timers of an asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, defer: Callable[[Callable[[], None]], bool] | None = None) -> None:
-        """`defer` takes a callback to the end of the read in progress, and returns whether it did (`Reads.defer`); None: it never does."""
+        """`defer` delays a callback to the end of the current read and returns whether it did (`Reads.defer`); None: callbacks are never
+        deferred.
+        """
         self._loop = loop
         self._clock = clock
         self._defer = defer

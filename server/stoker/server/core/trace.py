@@ -9,23 +9,23 @@ import numpy as np
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 
-# Section 3.2.2: version, trace id, parent id and flags, in lower case; a later version may have more behind a dash.
+# Section 3.2.2: version, trace id, parent id and flags, in lower case; later versions may add fields after a dash.
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED: Final = 0x01
-#: Section 3.3.1.5 asks to pass on at least so much; longer ones are dropped, as it allows.
+#: Section 3.3.1.5: implementations should propagate at least this many characters; a longer value is dropped, which the section allows.
 _STATE_CHARACTERS: Final = 512
-#: No version has more of it by far.
+#: An upper bound on the length of `traceparent`, in characters; the headers of all versions are far shorter.
 _LONGEST: Final = 256
 
 
 class CallerTrace(NamedTuple):
-    """Where spans of this server belong.
+    """The client's trace context: the parent of this server's spans.
 
     Attributes:
-        trace_id: Of the whole trace, above 0.
-        span_id: Of the caller's span, above 0.
-        is_sampled: Whether the caller keeps it.
-        state: `tracestate` as sent, empty if there is none; what it holds is for vendors.
+        trace_id: The id of the whole trace, above 0.
+        span_id: The id of the client's span, above 0.
+        is_sampled: Whether the client records its trace.
+        state: `tracestate` as sent, opaque to this server; empty if there is none.
     """
 
     trace_id: int
@@ -35,7 +35,9 @@ class CallerTrace(NamedTuple):
 
 
 def read_caller(parent: str | None, state: str | None = None) -> CallerTrace | None:
-    """Parses the values of `traceparent` and `tracestate`; None where the former is missing or malformed, as the standard demands."""
+    """Parses the values of `traceparent` and `tracestate`; returns None if `traceparent` is missing or malformed, as the standard
+    requires.
+    """
     found = None if parent is None or len(parent) > _LONGEST else _FORM.fullmatch(parent.strip(" \t"))
     if found is None:
         return None
@@ -46,21 +48,21 @@ def read_caller(parent: str | None, state: str | None = None) -> CallerTrace | N
     return CallerTrace(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & _SAMPLED), kept)
 
 
-#: Elements of one trace's tensors that are kept, and bytes of one string: a trace must stay small beside its request.
+#: Recorded elements of one trace's tensors, and bytes of one string: a trace must stay small beside its request.
 KEPT_ELEMENTS: Final = 16_384
 KEPT_STRING_BYTES: Final = 256
 _Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
 class TracedTensor(NamedTuple):
-    """A tensor as it was at one point.
+    """A tensor at one point of a request.
 
     Attributes:
         activity: The point, by Triton's name.
-        name: The tensor's.
+        name: The tensor's name.
         datatype: Its element type.
-        shape: Its whole shape.
-        values: Its first elements, flat, copied.
+        shape: The complete shape.
+        values: Copies of the first elements, flat.
     """
 
     activity: str
@@ -71,15 +73,15 @@ class TracedTensor(NamedTuple):
 
 
 class TraceRecord:
-    """All that is written of one request. Plain data.
+    """The contents of one trace. Plain data.
 
     Attributes:
-        number: Counts traces, from 1.
-        model_name, model_version, request_id: Whose request it was.
-        caller: The trace that its client is in; None: in none.
-        file_index: Which numbered file it belongs to; None: the one without a number.
-        timestamps: Points passed, by Triton's names.
-        tensors: Tensors seen.
+        number: Serial number of the trace, from 1.
+        model_name, model_version, request_id: Of the traced request.
+        caller: The client's trace context; None: the client sent none.
+        file_index: The index of the trace's file; None: the file without an index.
+        timestamps: Times in nanoseconds, by Triton's names of the points.
+        tensors: The recorded tensors.
     """
 
     __slots__ = ("caller", "file_index", "model_name", "model_version", "number", "request_id", "tensors", "timestamps")
@@ -100,12 +102,12 @@ class TraceRecord:
 class RequestTrace:
     """The trace of a request in progress. It is written when its last reference is dropped.
 
-    That happens however the request ends: completed, failed, cancelled, its client gone.
+    Every end of a request drops it: a response, an error, a cancellation or a lost connection.
 
     Attributes:
-        record: What is noted.
-        begun_ns: When the engine got the request.
-        has_timestamps, has_tensors: What of it is noted.
+        record: The contents of the trace.
+        begun_ns: When the engine received the request, nanoseconds.
+        has_timestamps, has_tensors: Which of the two are recorded.
     """
 
     __slots__ = ("_elements_left", "_hand_on", "begun_ns", "has_tensors", "has_timestamps", "record")
@@ -122,12 +124,12 @@ class RequestTrace:
         self.mark("REQUEST_START", begun_ns)
 
     def mark(self, name: str, ns: int) -> None:
-        """The request passed the point `name` at `ns`."""
+        """Records that the request passed the point `name` at `ns`."""
         if self.has_timestamps:
             self.record.timestamps.append((name, ns))
 
     def computed(self, *, enqueued_ns: int, ended_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Its batch has ended. The durations are those of the batch; points are counted back from its end."""
+        """Records the end of the request's batch. The durations are those of the batch; earlier points are computed back from its end."""
         output_start_ns = ended_ns - output_ns
         input_end_ns = output_start_ns - infer_ns
         self.mark("QUEUE_START", enqueued_ns)
@@ -137,7 +139,7 @@ class RequestTrace:
         self.mark("COMPUTE_END", ended_ns)
 
     def show(self, activity: str, arrays: Mapping[str, _Array], specs: tuple[TensorSpec, ...]) -> None:
-        """Keeps the first elements of `arrays`, which `specs` describe."""
+        """Records the first elements of `arrays`, which `specs` describe."""
         if not self.has_tensors:
             return
         for spec in specs:

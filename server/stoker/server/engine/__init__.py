@@ -1,1 +1,1 @@
-"""The engine: the one face of the server towards its fronts."""
+"""The engine: the server's interface for all frontends."""

@@ -1,4 +1,4 @@
-"""`ResponseStream`: one request's responses on their way from the worker's thread to the event loop."""
+"""`ResponseStream`: passes the responses of one request from the worker's thread to the event loop."""
 
 import asyncio
 import threading
@@ -11,7 +11,8 @@ from stoker.backends.api.backend import Arrays
 class ResponseStream:
     """A bounded queue with one producer, a thread, and one consumer on the event loop.
 
-    INVARIANT: the producer holds a place of `_permits` for every response that the consumer has not taken, so it waits when there are many.
+    INVARIANT: the producer holds one permit of `_permits` for every response that the consumer has not taken; without a free permit it
+    waits.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
@@ -24,7 +25,9 @@ class ResponseStream:
         self._is_closed = False
 
     def put(self, outputs: Arrays) -> bool:
-        """Takes one response; waits while `most` are unread. False: the consumer has closed. Called in the producer's thread."""
+        """Adds one response; waits while `most` are unread. Returns False if the consumer has closed the stream. Called in the producer's
+        thread.
+        """
         self._permits.acquire()
         if self._is_closed:
             return False
@@ -35,17 +38,17 @@ class ResponseStream:
         return True
 
     def end(self) -> None:
-        """Nothing more will come; what waits can still be taken."""
+        """Ends the stream; responses that wait can still be taken."""
         self._is_ended = True
         self._changed.set()
 
     def close(self) -> None:
-        """The consumer takes no more: a producer that waits goes on, and its `put` returns False."""
+        """Closes the consumer's side: a producer that waits resumes, and its `put` returns False."""
         self._is_closed = True
         self._permits.release()
 
     async def __aiter__(self) -> AsyncIterator[Arrays]:
-        """The responses as they come, until the end."""
+        """Yields the responses until the stream ends."""
         while True:
             while self._waiting:
                 outputs = self._waiting.popleft()

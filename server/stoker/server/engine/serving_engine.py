@@ -1,4 +1,4 @@
-"""`ServingEngine`: admission, then a borrowed servable. Everything a frontend asks for passes through here."""
+"""`ServingEngine`: admits each request and runs it on a borrowed servable. Every call of a frontend passes through this module."""
 
 import asyncio
 import logging
@@ -26,10 +26,10 @@ from stoker.server.tuning.read_batching import Reads
 
 log = logging.getLogger("stoker.engine")
 
-#: Responses of one request that may wait to be taken before its model waits too.
+#: Responses of one request that may wait in its stream before the model waits too.
 UNFLUSHED_RESPONSES = 16
 
-#: Protocol extensions by Triton's names; only what this server does.
+#: The supported protocol extensions, by Triton's names.
 EXTENSIONS = (
     "classification",
     "sequence",
@@ -60,19 +60,19 @@ class ServingEngine:
         access: AccessLog | None = None,
         reads: Reads | None = None,
     ) -> None:
-        """An engine over what `manager` serves.
+        """Makes an engine over the servables of `manager`.
 
         Args:
             manager: Resolves models.
             metrics: Counts.
             clock: The time.
-            name: The server's id towards clients.
-            version: The server's.
-            max_bytes_in_flight: Bounds what all requests being served hold together.
-            max_request_bytes: Bounds what one request holds.
-            tracer: Traces requests; None: none is traced.
+            name: The server's name, as clients see it.
+            version: The server's version.
+            max_bytes_in_flight: Bound on the bytes of all requests in flight.
+            max_request_bytes: Bound on the bytes of one request.
+            tracer: Traces requests; None: no tracing.
             access: The access log; None: there is none.
-            reads: What the models' timers know of the fronts' reads; None: nothing.
+            reads: The reads of the frontends, which the models' timers defer to; None: no reads.
         """
         self.reads = reads or Reads()
         self._manager = manager
@@ -82,12 +82,12 @@ class ServingEngine:
         self._access = access or AccessLog(AccessLogSettings(), clock.now_ns)
         self._description = ServerDescription(name, version, EXTENSIONS)
         self.budget = ByteBudget(max_bytes_in_flight, clock.now_ns, most_request_bytes=max_request_bytes)
-        #: Requests accepted that have no response yet.
+        #: Accepted requests without a response.
         self.requests_in_flight = 0
         self._is_delaying = False
         self._is_stopping = False
         self._idle = asyncio.Event()
-        # Bound once: these run for every request, the clock several times.
+        # Bound methods as attributes: each runs for every request, the clock several times.
         self.now_ns: Callable[[], int] = clock.now_ns
         #: See `Engine.resolve`.
         self.resolve: Callable[[str, int | None], Servable] = manager.resolve
@@ -95,20 +95,20 @@ class ServingEngine:
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes reserved."""
+        """Bytes reserved in the budget."""
         return self.budget.held_bytes
 
     def begin_delay(self) -> None:
-        """Ready turns false at once; every request is served as before."""
+        """Sets ready to false; requests are still served."""
         self._is_delaying = True
 
     def begin_shutdown(self) -> None:
-        """Ready turns false at once. Accepted requests still complete; new ones are rejected."""
+        """Sets ready to false. Accepted requests still complete; new ones are rejected."""
         self._is_stopping = True
         self._notice_idle()
 
     async def drained(self, timeout_s: float) -> float:
-        """Waits until no request is in flight, at most `timeout_s`; returns what is left of that. REQUIRES: `begin_shutdown`."""
+        """Waits until no request is in flight, at most `timeout_s` seconds; returns the time left of that. REQUIRES: `begin_shutdown`."""
         started_ns = self._clock.now_ns()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
@@ -143,7 +143,7 @@ class ServingEngine:
         try:
             if self._is_stopping:
                 raise Unavailable("the server is shutting down")
-            # Not by `cast`, which is a call: `resolve` returned it.
+            # No `cast`, which would be a call: `resolve` returned a `Servable`.
             servable: Servable = request.servable  # type: ignore[assignment]
             if self._access.is_on:
                 done = self._access.watched(request, done)
@@ -218,7 +218,7 @@ class ServingEngine:
         await self._manager.replace_models(models, is_trusted=False)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        # Nothing depends on another model here (no ensembles), so `unload_dependents` has nothing more to unload.
+        # There are no ensembles, so `unload_dependents` has no further model to unload.
         self._reject_while_stopping()
         await self._manager.unload(name)
 

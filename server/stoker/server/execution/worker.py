@@ -1,9 +1,9 @@
 """`InstanceWorker`: owns one `Instance` and runs batches on it, up to its `pipeline_depth` at a time; their results come in order.
 
-The event loop hands a batch over by a `SimpleQueue` and gets it back by `call_soon_threadsafe`: one crossing each way per batch, not per
-request. A worker never touches scheduler state, a scheduler never touches an instance.
+The event loop passes a batch through a `SimpleQueue`, and the thread returns it by `call_soon_threadsafe`: one crossing each way for each
+batch, not for each request. A worker never accesses scheduler state, and a scheduler never accesses an instance.
 
-`ThreadWorker` runs every batch in a thread, `InlineWorker` on the event loop, `AutoWorker` on either by what it has measured.
+`ThreadWorker` runs every batch in a thread, `InlineWorker` on the event loop. `AutoWorker` chooses between both by the measured times.
 `StreamWorker` is for models that respond to a request any number of times.
 """
 
@@ -23,17 +23,17 @@ from stoker.server.tuning.inline_policy import InlinePolicy
 
 
 class Work:
-    """One batch on its way through a worker.
+    """One batch for a worker.
 
     Attributes:
-        items: The requests' shares.
+        items: The requests of the batch.
         result: Set when the batch has run; None before.
     """
 
     __slots__ = ("_callback", "items", "result")
 
     def __init__(self, items: Sequence[Share], on_done: Callable[[BatchResult], None] | None = None) -> None:
-        """`on_done` gets the result; None: a subclass overrides the method of that name."""
+        """`on_done` receives the result; None: a subclass overrides the method of that name."""
         self.items = items
         self.result: BatchResult | None = None
         self._callback = on_done
@@ -49,17 +49,17 @@ class InstanceWorker(Protocol):
 
     @property
     def free_slots(self) -> int:
-        """Batches it would take now."""
+        """The number of batches that the worker would accept now."""
 
     def submit(self, work: Work) -> None:
-        """Takes a batch. REQUIRES: free_slots > 0."""
+        """Accepts a batch. REQUIRES: free_slots > 0."""
 
     async def close(self) -> None:
-        """Waits for the batches in work, then closes the instance."""
+        """Waits for the running batches, then closes the instance."""
 
 
 class ThreadWorker:
-    """A thread for each pipeline slot, all feeding one instance; results are handed on in the order the batches came."""
+    """Runs batches in one thread for each pipeline slot of one instance; results are delivered in the order of the batches."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ThreadWorker:
         *,
         nice: int = 0,
     ) -> None:
-        """`nice`: added to the niceness of the threads."""
+        """`nice` is added to the nice value of the threads."""
         self._instance = instance
         self._loop = loop
         self._nice = nice
@@ -80,7 +80,7 @@ class ThreadWorker:
         self.depth = max(1, instance.pipeline_depth)
         self.free_slots = self.depth
         self._ended = [loop.create_future() for _ in range(self.depth)]
-        #: One for each slot.
+        #: One thread for each slot.
         self.processors = [processor_for(instance, signature, clock) for _ in self._ended]
         for slot, (processor, ended) in enumerate(zip(self.processors, self._ended, strict=True)):
             threading.Thread(target=self._serve, args=(processor, ended), name=f"{NAME_PREFIX}{name}.{slot}", daemon=True).start()
@@ -93,7 +93,7 @@ class ThreadWorker:
     async def close(self) -> None:
         for _ in self._ended:
             self._inbox.put(None)
-        # Not by joining the threads in the loop's executor: a backend that hangs would then keep the process from ending.
+        # The loop's executor must not join the threads: a backend that hangs would keep the process from ending.
         await asyncio.wait(self._ended)
         await in_daemon_thread("close", self._instance.close)
 
@@ -103,7 +103,7 @@ class ThreadWorker:
             while (work := self._inbox.get()) is not None:
                 result = self._run(processor, work.items)
                 self._loop.call_soon_threadsafe(self._finished, work, result)
-                # Nothing may keep the batch's tensors alive while the thread waits for the next one.
+                # Drop every reference to the batch's tensors while the thread waits for the next batch.
                 del work, result
             self._loop.call_soon_threadsafe(_settle, ended)
         except RuntimeError:  # the loop closed first: the process ends, and no request waits
@@ -126,7 +126,7 @@ def _settle(future: "asyncio.Future[None]") -> None:
 
 
 class InlineWorker:
-    """Runs each batch on the event loop itself: for models so small that a thread hop costs more than the work."""
+    """Runs each batch on the event loop: for models so small that a hop to a thread costs more than the work."""
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
         self._instance = instance
@@ -144,11 +144,11 @@ class InlineWorker:
 
 
 class AutoWorker(ThreadWorker):
-    """A worker of one slot whose batches run on the loop while they are quick (see `inline_policy.py`), and in its thread when not.
+    """A worker with one slot whose batches run on the loop while they are quick (see `inline_policy.py`), and in its thread otherwise.
 
-    Never both at once: a batch runs on the loop only while the thread has none. Measured is the time that the running thread spends on
-    the processor, at 0.3 us a look: what it waits for is, for an instance that only computes, the interpreter or a core, and tells
-    nothing of the model. What it takes by the clock counts only where it is extreme.
+    A batch runs on the loop only while the thread runs none. The policy uses the CPU time of the running thread (0.3 us for each reading):
+    an instance that only computes waits for the interpreter lock or a core, which is no property of the model. Wall time counts only if it
+    is extreme.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class AutoWorker(ThreadWorker):
         *,
         cpu_ns: Callable[[], int] = thread_cpu_ns,
     ) -> None:
-        """REQUIRES: `may_run_on_loop(instance)`. `cpu_ns` gives the CPU time of the thread it is called in."""
+        """REQUIRES: `may_run_on_loop(instance)`. `cpu_ns` returns the CPU time of the calling thread, nanoseconds."""
         self._cpu_ns = cpu_ns
         self._inline_policy = InlinePolicy()
         self._has_one_shape = all(spec.is_static for spec in signature.inputs)
@@ -191,7 +191,7 @@ class AutoWorker(ThreadWorker):
         super()._finished(work, result)
 
     def _size(self, items: Sequence[Share]) -> int:
-        """Rows, or bytes where rows differ in size: what the time of a batch goes by."""
+        """The size that selects a batch's size class: rows, or bytes if rows differ in size."""
         if self._has_one_shape:
             return sum([item.rows for item in items])
         return sum(array.nbytes for item in items for array in item.inputs.values())
@@ -203,7 +203,7 @@ def may_run_on_loop(instance: Instance) -> bool:
 
 
 class StreamWorker(ThreadWorker):
-    """As `ThreadWorker`, but a short stream does not wait for the end of a long one that began before."""
+    """Runs streams as `ThreadWorker` runs batches, but a short stream does not wait for the end of an earlier long one."""
 
     def _finished(self, work: Work, result: BatchResult) -> None:
         self._in_flight.remove(work)
