@@ -1,4 +1,4 @@
-"""The contents of a `model.exec` file, as plain data and as text for people: `stoker dump`."""
+"""Reports the contents of a `model.exec` file as plain data and as text, for `stoker dump`."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Report = dict[str, Any]
 
 
 def report_executable(path: str | os.PathLike[str]) -> Report:
-    """Reads a whole file, every section included, and keeps none of the graphs and weights.
+    """Reads all sections of a file, without keeping graphs and weights in memory.
 
     Raises:
         ExecutableError: it cannot be read or is damaged; names path, section and offset.
@@ -52,7 +52,7 @@ def report_executable(path: str | os.PathLike[str]) -> Report:
 
 
 def executable_text(report: Report) -> Iterator[str]:
-    """The report, line by line."""
+    """Returns the report as text."""
     yield (
         f"{report['file']}: model.exec, {report['size_in_bytes']:,} bytes, sections: {len(report['sections'])}, "
         f"container version {report['container_version']}, complete and undamaged"

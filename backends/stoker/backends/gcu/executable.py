@@ -30,10 +30,10 @@ __all__ = ["ExecutableError", "read_executable", "read_header", "verify_executab
 
 
 def read_executable(path: str | os.PathLike[str]) -> GcuExecutable:
-    """Reads a whole file; every byte of it is checked. Its weights are read-only arrays.
+    """Reads a file and checks every byte of it. The weights are read-only arrays.
 
     Raises:
-        ExecutableError: it cannot be opened, or is no whole `model.exec`; the text names path, section and offset.
+        ExecutableError: it cannot be opened, or is not a complete `model.exec` file; the text names path, section and offset.
     """
     executable, sections, weights = _survey(path)
     graphs = sections[1 : 1 + len(executable.batches)]
@@ -43,7 +43,7 @@ def read_executable(path: str | os.PathLike[str]) -> GcuExecutable:
 
 
 def read_header(path: str | os.PathLike[str]) -> GcuExecutable:
-    """As `read_executable`, without graphs and weights: `onnx` is empty, `weights` hold nothing. That the file is whole is known then.
+    """Like `read_executable`, but without graphs and weights: `onnx` and `weights` are empty. Also checks that the file is complete.
 
     Raises:
         ExecutableError: as `read_executable`, except for damage inside a graph or a weight.
@@ -52,7 +52,7 @@ def read_header(path: str | os.PathLike[str]) -> GcuExecutable:
 
 
 def verify_executable(path: str | os.PathLike[str]) -> tuple[GcuExecutable, tuple[Record, ...]]:
-    """As `read_header`; every section is read through, and none is kept.
+    """Like `read_header`, but also reads every section to check it, without keeping it.
 
     Returns:
         The executable without graphs and weights, and its sections.
@@ -67,7 +67,7 @@ def verify_executable(path: str | os.PathLike[str]) -> tuple[GcuExecutable, tupl
 
 
 def write_executable(path: str | os.PathLike[str], executable: GcuExecutable) -> None:
-    """Writes a file, which appears under its name only when it is whole. The same executable gives the same bytes.
+    """Writes a file atomically: it appears under its name only when it is complete. Equal executables give equal bytes.
 
     Raises:
         ExecutableError: the executable contradicts itself, or the file cannot be written.
@@ -89,7 +89,7 @@ def write_executable(path: str | os.PathLike[str], executable: GcuExecutable) ->
 
 
 def _survey(path: str | os.PathLike[str]) -> tuple[GcuExecutable, tuple[Record, ...], tuple[GcuTensor, ...]]:
-    """The description, all sections, and what each weight is; that they agree with each other is known then."""
+    """Returns the description, all sections, and the name, type and shape of each weight. Checks that they agree with each other."""
     source = ByteSource.of_file(path, ExecutableError)
     sections = tuple(walk(source, FRAMING))
     if not sections or sections[0].header.kind is not Section.DESCRIPTION:
@@ -150,7 +150,7 @@ def _put(row: RecordRow, kind: Section, name: str, content: "bytes | memoryview"
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file beside `path`, which takes its name when the block has ended well, and goes when it has not."""
+    """Opens a temporary file beside `path`. It is renamed to `path` if the block succeeds, and deleted if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -4,7 +4,8 @@
     sections 1..b  GRAPH        one compiled batch each, ascending: the lowered graph
     the rest       WEIGHT       one weight each, in the description's order: its elements, little-endian
 
-Our own bytes, since the vendor's layout is not public. `stoker.backends.containers` says what stands around each section and at the end.
+The layout is Stoker's own, because the vendor's is not public. `stoker.backends.containers` describes the framing of each section and the
+closing record.
 """
 
 import enum
@@ -20,21 +21,21 @@ from stoker.backends.containers.framing import Compression, ContainerError, Fram
 from stoker.backends.gcu.pb import gcu_executable_pb2 as pb
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 
-#: Raised by hand when the meaning of the description or of the graphs changes; a file of another version is rejected.
+#: Incremented by hand when the meaning of the description or of the graphs changes. Files of another version are rejected.
 FORMAT_VERSION = 1
 CONTAINER_VERSION = 1
 MAGIC = b"\x89GEXEC\r\n"
 CLOSING_MAGIC = b"\x89GEXEND\n"
 
-#: Far above what compilers write; a message takes about ten times its bytes in memory.
+#: Far more than compilers write. A parsed message takes about ten times its size in memory.
 MAX_DESCRIPTION_BYTES = 1 << 22
 MAX_TENSORS = 1 << 15
 MAX_BATCHES = 1 << 8
-#: Of a tensor, and of one graph: what fits a signed 64-bit size.
+#: Largest size of a tensor and of a graph: the maximum of a signed 64-bit integer.
 MAX_BYTES = (1 << 63) - 1
-#: A float of the description, such as seconds, is one that clocks can wait for.
+#: Largest float in the description, such as a time in seconds: clocks can wait that long.
 MAX_RUN_S = 1e6
-#: Fields of a compiled batch that are stored as they are.
+#: Fields of a compiled batch that are stored unchanged.
 _BATCH_COUNTS = ("batch_size", "workspace_bytes", "flops", "hbm_traffic_bytes")
 PRECISIONS = ("fp32", "fp16", "mixed")
 
@@ -52,7 +53,7 @@ class ExecutableError(ContainerError):
 
 
 def section_name(info: bytes) -> str:
-    """The name in a section's info; empty where it is none."""
+    """Returns the name in a section's info; empty if it is not a valid name."""
     try:
         return parse_message(pb.SectionInfo, info, {}).name
     except ContainerError:
@@ -64,28 +65,28 @@ FRAMING = Framing(
     closing_magic=CLOSING_MAGIC,
     version=CONTAINER_VERSION,
     kinds=Section,
-    compressions=(Compression.NONE,),  # graphs are small beside weights, and those do not shrink
+    compressions=(Compression.NONE,),  # graphs are small compared to weights, and weights do not compress well
     failure=ExecutableError,
     name_of=section_name,
 )
 
 
 def pack_name(name: str) -> bytes:
-    """The info of the section called `name`.
+    """Returns the info of the section called `name`.
 
     Raises:
-        ContainerError: it is no text that can be stored.
+        ContainerError: the name cannot be stored as text.
     """
     return make_message(pb.SectionInfo, name=name).SerializeToString(deterministic=True)
 
 
 def batch_label(batch_size: int) -> str:
-    """The name of the section of a batch's graph."""
+    """Returns the name of the section with a batch's graph."""
     return f"batch {batch_size}"
 
 
 def pack_description(executable: GcuExecutable) -> bytes:
-    """Everything but graphs and weights: the same bytes for the same executable.
+    """Returns the bytes of the description, which holds everything but graphs and weights. Equal executables give equal bytes.
 
     Raises:
         ContainerError: it contradicts itself, or a value cannot be stored.
@@ -117,7 +118,7 @@ def unpack_description(data: bytes) -> tuple[GcuExecutable, tuple[GcuTensor, ...
         The executable without graphs and weights; name, type and shape of each weight; and the bytes of each graph.
 
     Raises:
-        ContainerError: it is no description of this version, or one that contradicts itself.
+        ContainerError: the data is not a description of this version, or contradicts itself.
     """
     numbers = {name: pb.Executable.DESCRIPTOR.fields_by_name[name].number for name in ("inputs", "outputs", "weights", "batches")}
     limits = {number: MAX_BATCHES if name == "batches" else MAX_TENSORS for name, number in numbers.items()}
@@ -136,10 +137,10 @@ def unpack_description(data: bytes) -> tuple[GcuExecutable, tuple[GcuTensor, ...
 
 
 def weight_tensor(name: str, array: "np.ndarray[Any, np.dtype[Any]]") -> GcuTensor:
-    """Name, type and shape of a weight.
+    """Returns name, type and shape of a weight as a message.
 
     Raises:
-        ContainerError: no file can hold its type.
+        ContainerError: the format cannot store its type.
     """
     for dtype in DataType:
         if not dtype.is_bytes and dtype is not DataType.BF16 and dtype.numpy == array.dtype:
@@ -148,7 +149,7 @@ def weight_tensor(name: str, array: "np.ndarray[Any, np.dtype[Any]]") -> GcuTens
 
 
 def _check(message: pb.Executable) -> None:
-    """The checks of a description in both directions."""
+    """Checks a description, both before writing and after reading."""
     if message.format_version != FORMAT_VERSION:
         raise ContainerError(
             f"the executable's format is version {message.format_version}; this build reads {FORMAT_VERSION}: compile the model again"

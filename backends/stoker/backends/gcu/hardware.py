@@ -12,8 +12,8 @@ class GcuHardware:
     """One card.
 
     Attributes:
-        name: As the vendor calls it.
-        clusters: Groups of cores that executables are given to; a run takes one or more of them [H].
+        name: The vendor's name.
+        clusters: Number of groups of cores. A run uses one or more of them [H].
         hbm_bytes: Device memory [A].
         hbm_bytes_per_s: Its bandwidth, shared by all clusters [A].
         fp32_flops_per_s, fp16_flops_per_s: Peak rate of all clusters together [P].

@@ -1,6 +1,6 @@
 """The program of a `model.exec` file: one static graph for each compiled batch size, and the weights that they share.
 
-Every tensor at the border has the batch as its first dimension; it is not among the `dims`.
+The batch is the first dimension of every input and output, and is not part of `dims`.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ class GcuTensor:
     """An input or output of the engine.
 
     Attributes:
-        name: As in the source model.
-        dtype: On the device and at its border.
+        name: The name in the source model.
+        dtype: The element type on the device and of the transferred data.
         dims: Without the batch dimension.
     """
 
@@ -58,12 +58,12 @@ class GcuExecutable:
     """A compiled model.
 
     Attributes:
-        name: The model's.
+        name: Name of the model.
         card: Name of the hardware it was compiled for.
         precision: `fp32`, `fp16` or `mixed`: the build flag it was compiled with.
-        inputs, outputs: In the order of the source model.
-        batches: By batch size, ascending; at least one.
-        weights: By the name that the graphs refer to them with.
+        inputs, outputs: Tensors in the order of the source model.
+        batches: The compiled batches, at least one, in ascending order of batch size.
+        weights: Weights by the name that the graphs refer to them with.
         attributes: Further facts for people: compiler version, options, hash of the source.
     """
 
@@ -87,5 +87,5 @@ class GcuExecutable:
         return self.batches[-1].batch_size
 
     def batch_for(self, samples: int) -> CompiledBatch:
-        """The smallest compiled batch that takes `samples`; the largest where none does."""
+        """Returns the smallest compiled batch for at least `samples` samples, or the largest one if none is large enough."""
         return next((batch for batch in self.batches if batch.batch_size >= samples), self.batches[-1])

@@ -1,6 +1,6 @@
-"""`Status`: why a call of the vendor's library fails.
+"""`Status`: the status codes of the vendor's library.
 
-Names and numbers are those of the vendor's public header (`TopsInferRuntime.h`, 2022), its spelling included.
+Names, including their spelling, and numbers are those of the vendor's public header (`TopsInferRuntime.h`, 2022).
 """
 
 import enum

@@ -1,6 +1,6 @@
-"""The GCU as the compiler's command finds it: `stoker.backends.gcu.compile` makes executables, `stoker.backends.gcu.runtime` runs them.
+"""The GCU target of the `stoker` command. It compiles with `stoker.backends.gcu.compile` and runs with `stoker.backends.gcu.runtime`.
 
-The two do not know each other; here they meet.
+These two packages do not import each other.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from stoker.compiler.target import Measurement
 
 Array = npt.NDArray[Any]
 
-#: Random whole numbers are below this, since they may be indices into something small.
+#: Upper bound of random integers. They may be indices into a small dimension.
 _INTEGER_BOUND = 2
 
 
@@ -32,11 +32,11 @@ class RandomRun:
     """The result of a run.
 
     Attributes:
-        executable: What ran.
+        executable: The executable that ran.
         calls: Runs of its largest batch.
-        clusters: Those that the times are of.
-        latency_s: Modelled seconds of one: copies to the card, the run, copies back.
-        host_s: What this host needed for one, in seconds.
+        clusters: Number of clusters that the times apply to.
+        latency_s: Modelled seconds of one run, including the copies to and from the card.
+        host_s: Measured seconds of one run on this host.
     """
 
     executable: GcuExecutable
@@ -47,7 +47,7 @@ class RandomRun:
 
 
 def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, clock: Clock | None = None) -> RandomRun:
-    """Runs the largest compiled batch on a simulated card of its own: `calls` times, or fewer where that would exceed the host's budget.
+    """Runs the largest compiled batch on a new simulated card `calls` times, or fewer if that would exceed the host's time budget.
 
     Raises:
         ExecutableError: the file cannot be read.
@@ -80,7 +80,7 @@ def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, 
 
 
 def _clusters(executable: GcuExecutable) -> int:
-    """The clusters that it was compiled with in mind; all where it does not say."""
+    """Returns the number of clusters that the executable was compiled for, or all of the card's if it does not state a number."""
     text = executable.attributes.get("clusters", "")
     return int(text) if text.isascii() and text.isdecimal() and 1 <= int(text) <= I20.clusters else I20.clusters
 

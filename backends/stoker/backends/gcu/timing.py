@@ -1,7 +1,7 @@
-"""How long a simulated GCU card takes. Everything here is modelled, never measured: whoever shows it labels it simulated.
+"""Modelled times of a simulated GCU card. All times are modelled, never measured. Code that displays them must label them simulated.
 
-The run time of a compiled batch is in the executable (`CompiledBatch.run_s`), where the compiler's cost model put it. What the compiler
-cannot know is how much is copied; that is here.
+The compiler's cost model stores the run time of a compiled batch in the executable (`CompiledBatch.run_s`). The compiler cannot know the
+number of copied bytes, so this module computes copy times.
 """
 
 from dataclasses import dataclass
@@ -29,31 +29,32 @@ class HostLink:
             )
 
     def transfer_s(self, size_bytes: int) -> float:
-        """Seconds to move `size_bytes` one way."""
+        """Returns the seconds to move `size_bytes` in one direction."""
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
-#: Seconds from asking for a copy to its first byte. Assumed: a descriptor over PCIe and the card's DMA engine; no figure is published.
+#: Seconds from the request of a copy to its first byte. Assumed: a descriptor over PCIe and the card's DMA engine; no figure is published.
 COPY_LATENCY_S = 10e-6
 #: Share of the link's peak that a copy reaches. Assumed: what PCIe 4.0 devices commonly reach with large pinned buffers.
 LINK_EFFICIENCY = 0.8
 
 
 def host_link(hardware: GcuHardware) -> HostLink:
-    """The card's link to the host, one way."""
+    """Returns the card's link to the host in one direction."""
     return HostLink(hardware.host_link_bytes_per_s * LINK_EFFICIENCY, COPY_LATENCY_S)
 
 
 def copy_time_s(hardware: GcuHardware, size_bytes: int) -> float:
-    """Modelled seconds to copy `size_bytes` between host and card, one way."""
+    """Returns the modelled seconds to copy `size_bytes` between host and card in one direction."""
     return host_link(hardware).transfer_s(size_bytes)
 
 
 def run_time_s(batch: CompiledBatch, clusters: int) -> float:
-    """Modelled seconds of one run of a compiled batch on that many clusters; more than it was planned for help no further.
+    """Returns the modelled seconds of one run of a compiled batch on `clusters` clusters. More clusters than `run_s` has entries give no
+    further speed-up.
 
     Raises:
-        ValueError: there is no cluster.
+        ValueError: the number of clusters is less than 1.
     """
     if clusters < 1:
         raise ValueError(f"a run needs at least one cluster, not {clusters}")

@@ -1,1 +1,1 @@
-"""Graphcore IPU: the PopEF container, compiling to it, and running it on simulated devices."""
+"""Graphcore IPU: the PopEF container, its compiler, simulated devices that run it, and the backend that serves it."""

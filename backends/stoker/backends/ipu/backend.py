@@ -1,6 +1,6 @@
 """The `poplar` backend: PopEF files on simulated IPUs.
 
-A version folder holds `executable.popef` and, if clients shall know its anchors by other names, `name_map.json`. config.pbtxt
+A version folder holds `executable.popef` and optionally `name_map.json`, which renames its anchors for clients. config.pbtxt
 `parameters` and the operator's settings are listed in `serving/options.py`.
 """
 
@@ -59,7 +59,7 @@ class PoplarBackend(SimulatedBackend[DevicePoolSettings, IpuPool]):
         reject(self.check(request.candidate(facts)))
         parameters = read_parameters(request.parameters, self.settings)
         graph = facts.graph(parameters.sub_graph)
-        assert graph is not None  # check had no objection
+        assert graph is not None  # `check` found no violation
         executable, options = facts.executable, parameters.run
         pool = self.ready_pool()
         lease = GraphLease(request.model_name, request.version, graph.index)

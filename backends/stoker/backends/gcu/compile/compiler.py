@@ -1,18 +1,21 @@
-"""A whole executable: one graph for each batch size, their weights shared, all of it within the card's limits.
+"""Compiles a whole executable: one graph for each batch size, with shared weights, within the card's limits.
 
-Build options: build flags, that is what the device computes in, and `resource_mode`, how many clusters an executable is meant for. Inputs
+Build options: the build flag sets the data type of computations, `resource_mode` the number of clusters an executable is meant for. Inputs
 and outputs of the engine keep the types of the model, whatever the flag.
 
 | flag | TopsInference | what is FLOAT16 |
 |---|---|---|
-| `fp32` | `KDEFAULT` | nothing that the model has not in FLOAT16 itself |
-| `fp16` | `KFP16` | everything that may be |
-| `mixed` | `KFP16_MIX` | Conv, ConvTranspose, Gemm and MatMul with their weights, where the time goes; all else, such as Softmax, normalisations, reductions and activations, stays FLOAT, since there sums and powers lose accuracy or leave FLOAT16's range |
+| `fp32` | `KDEFAULT` | only what is FLOAT16 in the model |
+| `fp16` | `KFP16` | everything that can be |
+| `mixed` | `KFP16_MIX` | Conv, ConvTranspose, Gemm and MatMul with their weights |
 
-`resource_mode`: how many clusters of the card an executable is meant to run on. TopsInference takes it as a key of `set_compile_options`;
-which values its compiler knows is not published. Here it is a number of clusters, `<n>c` or plain `<n>`, or empty for all; it says what the
-summary's latency and throughput are modelled for. The executable runs on any.
-"""  # noqa: E501  a table's rows
+With `mixed`, all other operators stay FLOAT, such as Softmax, normalisations, reductions and activations, because sums and powers lose
+accuracy or exceed FLOAT16's range. Matrix products and convolutions take most of the time.
+
+`resource_mode`: the number of clusters that an executable is meant to run on. TopsInference takes it as a key of `set_compile_options`; the
+values that its compiler accepts are not published. Here it is a number of clusters, `<n>c` or `<n>`, or empty for all. The latency and
+throughput in the summary are modelled for this number. The executable runs on any number of clusters.
+"""
 
 import enum
 import hashlib
@@ -47,10 +50,9 @@ class BuildFlag(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "BuildFlag":
-        """The flag that `text` names, by our name or the vendor's.
+        """Returns the flag that `text` names by Stoker's or the vendor's name.
 
-        Raises:
-            OptionError: there is none; the nearest is named.
+        Raises: OptionError: there is no such flag; the text names the nearest one.
         """
         wanted = text.strip()
         found = _NAMES.get(wanted.lower())
@@ -60,7 +62,7 @@ class BuildFlag(enum.Enum):
         return cls(found)
 
 
-#: The vendor's names too, also as Adlik's requests spell them.
+#: Includes the vendor's names and the spellings of Adlik's requests.
 _NAMES = {
     "": "fp32", "fp32": "fp32", "kdefault": "fp32", "default": "fp32",
     "fp16": "fp16", "kfp16": "fp16",
@@ -69,7 +71,7 @@ _NAMES = {
 
 
 def apply_build_flag(model: ir.Model, flag: BuildFlag) -> None:
-    """Changes the types inside `model`, which must be typed, in place."""
+    """Changes the types of values inside `model` in place. REQUIRES: all values of `model` have types."""
     if flag is BuildFlag.FP16:
         FloatToHalf(keep_io_types=True).run(model)
     elif flag is BuildFlag.MIXED:
@@ -77,10 +79,10 @@ def apply_build_flag(model: ir.Model, flag: BuildFlag) -> None:
 
 
 def clusters_of(resource_mode: str, hardware: GcuHardware) -> int:
-    """The clusters that `resource_mode` names.
+    """Returns the number of clusters that `resource_mode` names.
 
     Raises:
-        OptionError: it is no number of clusters that the card has.
+        OptionError: it is not a number of clusters that the card has.
     """
     text = resource_mode.strip().lower()
     if text in ("", "default", "all"):
@@ -95,13 +97,13 @@ def clusters_of(resource_mode: str, hardware: GcuHardware) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchGraph:
-    """The engine for one batch size, before its weights are taken out.
+    """The engine for one batch size, before the shared weights are moved out of its graph.
 
     Attributes:
         batch_size: Samples of a run.
         model: The lowered graph.
-        inputs, outputs: Of the engine, without the batch.
-        cost: Modelled.
+        inputs, outputs: The engine's tensors, without the batch dimension.
+        cost: The modelled cost of a run.
         workspace_bytes: HBM for intermediate values.
     """
 
@@ -113,7 +115,7 @@ class BatchGraph:
     workspace_bytes: int
 
     def compiled(self) -> CompiledBatch:
-        """As it goes into the executable; the weights must have been taken out of `model` before."""
+        """The batch as the executable stores it. REQUIRES: the shared weights were moved out of `model`."""
         return CompiledBatch(
             batch_size=self.batch_size,
             onnx=serialise(self.model),
@@ -136,10 +138,10 @@ def batch_graph(
     """Checks, costs and lowers one converted model.
 
     Args:
-        model: With static shapes; it stays as it is.
-        inputs: Its inputs in the order that the engine has them; those not named follow.
+        model: A model with static shapes. It is not changed.
+        inputs: Names of inputs in the engine's order. Inputs that are not named follow.
         outputs: The outputs wanted; empty for all.
-        flag: What to compute in.
+        flag: The data type of computations.
         hardware: The card.
         constants: Of the cost model.
 
@@ -167,10 +169,10 @@ def batch_graph(
 
 
 def _batch_size(values: Sequence[ir.Value]) -> int:
-    """The size of dimension 0, which all inputs and outputs of an engine share.
+    """Returns the size of dimension 0, which all inputs and outputs of an engine share.
 
     Raises:
-        ShapeError: they do not share one; the text lists them.
+        ShapeError: the sizes differ; the text lists them.
     """
     sizes = {str(value.name): static_shape(value)[:1] for value in values}
     found = set(sizes.values())
@@ -202,7 +204,7 @@ def compile_source(
     """Compiles one converted model, for each of its batch sizes.
 
     Args:
-        source: Converted to static shapes; `source.batches` has it for several batch sizes.
+        source: The model with static shapes. `source.batches` holds it for several batch sizes.
         options: `build_flag`, `resource_mode`.
         hardware: The card.
         constants: Of the cost model.
@@ -211,7 +213,7 @@ def compile_source(
         OptionError: an option is unknown.
         ShapeError: a size is not known, or dimension 0 is not the batch.
         GcuUnsupportedOperators: naming every node that the device cannot run.
-        CompileError: anything else that the device has not, or has not enough of.
+        CompileError: the model exceeds another limit of the device.
     """
     flag = BuildFlag.of(options.build_flag)
     clusters = clusters_of(options.resource_mode, hardware)
@@ -250,7 +252,7 @@ def compile_source(
 
 
 def _check_agreement(graphs: Sequence[BatchGraph]) -> None:
-    """Each batch size is there once, and all have the same inputs and outputs."""
+    """Checks that each batch size occurs once, and that all have the same inputs and outputs."""
     first = graphs[0]
     for before, graph in itertools.pairwise(graphs):
         if graph.batch_size == before.batch_size:
@@ -264,7 +266,7 @@ def _check_agreement(graphs: Sequence[BatchGraph]) -> None:
 
 
 def _digest(batches: Sequence[CompiledBatch], weights: SharedWeights) -> str:
-    """Of what is computed: graphs and weights."""
+    """Returns the digest of the graphs and weights."""
     digest = hashlib.sha256()
     for batch in batches:
         digest.update(hashlib.sha256(batch.onnx).digest())

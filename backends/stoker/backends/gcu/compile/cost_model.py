@@ -1,20 +1,20 @@
-"""How long a run takes: a roofline over the kernels of one sample, and samples shared out over clusters.
+"""The modelled time of a run: a roofline over the kernels of one sample, with the samples distributed over the clusters.
 
 Every cluster computes whole samples, one after the other: the published tables show 5.7 to 5.9 times the throughput of one sample at 120 on
-six clusters, so nothing that a larger batch could share (launches, weights) is seen to be shared within a cluster, and the model does not
-promise it. A run of `batch` samples on `c` clusters takes as long as the busiest cluster, `ceil(batch / c)` samples.
+six clusters, so a larger batch does not seem to save launches or weight reads within a cluster, and the model assumes no such saving. A run
+of `batch` samples on `c` clusters takes as long as the busiest cluster, `ceil(batch / c)` samples.
 
-A kernel (`Kernel`) takes its launch and the longer of two times: its floating-point operations at the cluster's part of the peak rate
-of the type it computes in, and its bytes at the cluster's part of the HBM bandwidth.
+A kernel (`Kernel`) takes its launch time plus the longer of two times: its floating-point operations at the cluster's share of the peak
+rate for its data type, and its bytes at the cluster's share of the HBM bandwidth.
 
 Constants of the cost model, each with its source. *Published* figures of the card stand in `stoker.backends.gcu.hardware`. *Fitted* ones
 are adjusted together against the published latency and throughput tables by `python -m benchmarks.gcu_model --fit`; none belongs to a
-model, a batch size or a row. *Assumed* ones say so.
+model, a batch size or a row. *Assumed* ones are marked.
 
-Which nodes run as one kernel, and what a kernel reads and writes. An element-wise node joins the latest kernel that it reads from, if its
-result has as many elements as that kernel's: so biases, activations and residual additions ride on the convolution or product before them.
-Views (reshape, squeeze) and casts between widths of floats are their input. What is passed on inside a kernel stays on the cores; what
-anybody else reads is written to HBM, once.
+Fusion: an element-wise node joins the latest kernel that it reads from, if its result has as many elements as that kernel's. So biases,
+activations and residual additions are fused into the convolution or product before them. Views (reshape, squeeze) and casts between float
+widths count as their input. Values that only their own kernel reads stay on the cores; values that other kernels read are written to HBM
+once.
 """
 
 import math
@@ -31,7 +31,7 @@ from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor
 class CostConstants:
     """The parameters of an operator's time, beside the card's published figures.
 
-    All published latencies are of fp32. In fp16 the same shares of its own peak are assumed, which nothing published confirms.
+    All published latencies are for fp32. The same shares of the fp16 peak are assumed; no published figure confirms this.
 
     Attributes:
         launch_s: Fitted. Seconds that each launched kernel takes beyond its data: fetching its descriptor, filling and draining the cores.
@@ -56,19 +56,19 @@ CODE_BYTES: Final = 4 << 20
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "Einsum"})
-#: Operators that only look at a tensor in another way, or are gone when the graph is compiled.
+#: Operators whose output is a view of their input, or that compilation removes.
 _VIEWS = words("Reshape Squeeze Unsqueeze Flatten Identity Dropout Constant Shape Size")
 ELEMENTWISE = words(
     """Abs Add And BatchNormalization BiasGelu Cast Ceil Clip Cos Div Elu Equal Erf Exp FastGelu Floor Gelu Greater GreaterOrEqual
     HardSigmoid HardSwish LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuickGelu Reciprocal Relu Round
     Selu Sigmoid Sign Sin Softplus Softsign Sqrt Sub Sum Tan Tanh Where Xor"""
 )
-#: Operators that read as much of their input as they give.
+#: Operators that read only as many input elements as they output.
 _PARTIAL_READERS = words("Gather GatherElements GatherND Slice Split")
 
 
 def _is_width_cast(node: ir.Node) -> bool:
-    """Whether `node` only makes floats wider or narrower, which whoever stores or loads them does on the way."""
+    """Whether `node` only changes the width of floats. The kernels that store or load them do this without extra time."""
     types = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
     value = node.inputs[0] if node.op_type == "Cast" else None
     return value is not None and {value.dtype, node.outputs[0].dtype} <= types
@@ -76,12 +76,12 @@ def _is_width_cast(node: ir.Node) -> bool:
 
 @dataclass(slots=True)
 class Kernel:
-    """Nodes that run as one, the first of which gives it its name.
+    """Nodes that run as one kernel, which is named after the first of them.
 
     Attributes:
-        nodes: In order.
-        read, written: Values that cross between HBM and the cores, with their bytes for the whole batch.
-        weights: Bytes of the constants it reads.
+        nodes: The nodes in order.
+        read, written: Values transferred between HBM and the cores, with their bytes for the whole batch.
+        weights: Bytes of the constants that the kernel reads.
     """
 
     nodes: list[ir.Node]
@@ -91,19 +91,19 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The first node's."""
+        """The name of the first node."""
         return node_label(self.nodes[0])
 
 
 class KernelGraph:
-    """The kernels of a graph, in the order in which they are launched.
+    """The kernels of a graph in launch order.
 
     Attributes:
-        kernels: Each with its nodes and its traffic.
+        kernels: The kernels with their nodes and HBM traffic.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
-        """Shares the nodes out.
+        """Assigns the nodes of the graph to kernels.
 
         Raises:
             CompileError: a tensor has no static shape.
@@ -121,7 +121,7 @@ class KernelGraph:
             self._write(self._root(value))
 
     def facts(self, value: ir.Value) -> TensorFacts:
-        """Shape and width of a value of the graph."""
+        """Returns shape and element width of a value of the graph."""
         if value not in self._facts:
             producer = value.producer()
             where = "the graph's inputs" if producer is None else f"node '{node_label(producer)}' ({producer.op_type})"
@@ -148,7 +148,7 @@ class KernelGraph:
         self._made_by.update(dict.fromkeys(given, at))
 
     def _fusing(self, node: ir.Node) -> int | None:
-        """The kernel that `node` joins; whatever else it reads was made before that one is launched."""
+        """Returns the kernel that `node` joins. All other inputs of `node` are complete before this kernel is launched."""
         made = [self._made_by[root] for value in node.inputs if value is not None and (root := self._root(value)) in self._made_by]
         if not made:
             return None
@@ -182,7 +182,7 @@ class KernelGraph:
 
 
 _HALF_BITS = 16
-#: Operations for each element, where it is not one. Counted as the arithmetic they are made of; a transcendental counts eight.
+#: Operations per element of operators that take more than one: the arithmetic operations they consist of; a transcendental counts eight.
 _OPERATIONS = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), 12),
     **dict.fromkeys(("LayerNormalization", "GroupNormalization", "InstanceNormalization", "SkipLayerNormalization"), 8),
@@ -195,11 +195,11 @@ class KernelCost:
     """The cost of one kernel for one sample of the batch.
 
     Attributes:
-        node, op_type: Of its first node.
-        fused: Operators that ride on it.
+        node, op_type: Name and operator of its first node.
+        fused: Operators fused into it.
         flops: Floating-point operations.
-        hbm_bytes: Bytes read and written; weights are read whole for every sample.
-        seconds: On one cluster, launch included.
+        hbm_bytes: Bytes read and written. All weights are read again for every sample.
+        seconds: Time on one cluster, including the launch.
     """
 
     node: str
@@ -215,7 +215,7 @@ class GraphCost:
     """The cost of one run of a graph.
 
     Attributes:
-        kernels: Of one sample, in order.
+        kernels: The kernels of one sample, in order.
         batch_size: Samples of the run.
         run_s: Modelled seconds by number of clusters, from 1 on.
     """
@@ -247,7 +247,7 @@ def graph_cost(model: ir.Model, *, batch_size: int, hardware: GcuHardware, const
 
 
 def run_times(kernels: tuple[KernelCost, ...], batch_size: int, hardware: GcuHardware, constants: CostConstants) -> tuple[float, ...]:
-    """Modelled seconds of a run by number of clusters, from 1 on."""
+    """Returns the modelled seconds of a run, by number of clusters from 1 on."""
     sample_s = sum(kernel.seconds for kernel in kernels)
     return tuple(constants.run_overhead_s + math.ceil(batch_size / clusters) * sample_s for clusters in range(1, hardware.clusters + 1))
 
@@ -274,7 +274,7 @@ def _kernel_cost(kernel: Kernel, graph: KernelGraph, batch_size: int, hardware: 
 
 
 def _rate(node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts, hardware: GcuHardware, constants: CostConstants) -> float:
-    """Operations a second that a cluster reaches on `node`."""
+    """Returns the operations per second that a cluster reaches on `node`."""
     read = inputs[0] if inputs and inputs[0] is not None else output
     peak = (hardware.fp16_flops_per_s if read.bits <= _HALF_BITS else hardware.fp32_flops_per_s) / hardware.clusters
     if node.op_type in CONVOLUTIONS:
@@ -283,7 +283,7 @@ def _rate(node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts, 
 
 
 def _flops(node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts) -> int:
-    """Floating-point operations of `node`, the whole batch."""
+    """Returns the floating-point operations of `node` for the whole batch."""
     left = inputs[0] if inputs else None
     right = inputs[1] if len(inputs) > 1 else None
     if node.op_type == "Conv" and right is not None:

@@ -1,12 +1,12 @@
-"""The limits of the device, and the status that the vendor's library would return.
+"""Checks a model against the limits of the device, and attaches the vendor's status to errors.
 
-TopsInference reports by a status (`stoker.backends.gcu.status`). Errors here carry the one that fits; `with_status` puts its name behind
-our own words, so that people who know the vendor's logs find their way.
+TopsInference reports by a status (`stoker.backends.gcu.status`). Errors here carry the matching status. `with_status` appends its name to
+the text for users who know the vendor's logs.
 
-Which operators and element types the simulated GCU runs. What a model has beyond them is reported all at once. The vendor publishes no
-table for the i20; the seed says only that not every ONNX model is supported, that int8 is not, and that shapes are static. The table is
-what vision and language networks are made of, less what needs sizes that depend on values, strings, sequences, integer products and
-training. Nodes whose inputs are all known at compile time never reach the device and are not looked at.
+The tables hold the operators and element types that the simulated GCU runs. All unsupported nodes of a model are reported at once. The
+vendor publishes no table for the i20. Known facts: some ONNX models are not supported, int8 is not supported, and shapes are static. The
+table holds the operators of vision and language networks, without those that need value-dependent sizes, strings, sequences, integer
+products or training. Nodes whose inputs are all known at compile time never reach the device and are not checked.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def status_of(error: CompileError) -> VendorStatus:
 
 @contextlib.contextmanager
 def with_status() -> Iterator[None]:
-    """Errors of the block say the vendor's status name behind their own words; they stay of their kind."""
+    """Appends the vendor's status name to the text of errors that the block raises; the error types stay the same."""
     try:
         yield
     except CompileError as error:
@@ -96,7 +96,7 @@ _ARITHMETIC = words(
     ReduceProd ReduceSum ReduceSumSquare Relu Resize Round Selu Shape Sigmoid Sign Sin Size Softmax Softplus Softsign Sqrt Sub Sum Tan Tanh
     TopK Upsample Xor"""
 )
-#: Of ONNX Runtime's own operators: what the converter's fusions make.
+#: Operators of ONNX Runtime's own domain that the converter's fusions create.
 _CONTRIBUTED = words("BiasGelu FastGelu FusedMatMul Gelu QuickGelu SkipLayerNormalization SimplifiedLayerNormalization")
 SUPPORTED = {"": _MOVES | _ARITHMETIC, "com.microsoft": _CONTRIBUTED}
 
@@ -114,7 +114,7 @@ _NOT_THERE = "the device has no such operator"
 DEVICE_TYPES = frozenset(
     {ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8}
 )
-#: Types that inputs and outputs may have if they are cast at once: the device does not compute in them.
+#: Further types of inputs and outputs. They must be cast at once, because the device does not compute in them.
 _BORDER_TYPES = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.UINT32})
 
 
@@ -122,7 +122,7 @@ def check_borders(model: ir.Model) -> None:
     """Checks the types of all inputs and outputs.
 
     Raises:
-        GcuCompileError: naming every tensor whose type the device has not.
+        GcuCompileError: a type is not supported on the device; the text names every such tensor.
     """
     found = [
         f"{role} '{value.name}' is {_type_name(value.dtype)}"
@@ -139,7 +139,7 @@ def check_supported(model: ir.Model, hardware: GcuHardware) -> None:
     """Checks every node that reaches the device, sub-graphs included.
 
     Raises:
-        GcuUnsupportedOperators: listing all nodes it cannot run, with reasons.
+        GcuUnsupportedOperators: the text lists all nodes that the device cannot run, with reasons.
     """
     found = list(_unsupported(model, hardware))
     if found:
@@ -153,7 +153,7 @@ def _unsupported(model: ir.Model, hardware: GcuHardware) -> Iterator[Unsupported
         if node.outputs and all(output in known for output in node.outputs):
             continue
         reason = _operator_reason(node)
-        # Of a chain of nodes with unknown types, the first is the cause.
+        # In a chain of nodes with unknown types, the first one is the cause.
         if not reason and not any(value in untyped for value in node.inputs):
             reason = _tensor_reason(node, known, hardware)
         if reason or any(value in untyped for value in node.inputs):

@@ -1,8 +1,8 @@
 """The memory of an executable: the weights that the graphs of all batch sizes share, and the HBM that the largest batch needs.
 
-The weights that the graphs of all batch sizes share, each stored once. A graph names them as external data. Initialisers of equal type,
-shape and content are one weight, under whatever name they go in the graphs; small ones, such as shapes, and those that not all graphs have,
-stay inside their graph.
+Each shared weight is stored once, and the graphs refer to it as external data. Initialisers of equal type, shape and content are one
+weight, whatever their names in the graphs. Small initialisers, such as shapes, and those that only some graphs have stay inside their
+graph.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.compiler.lowering.typed_graph import FreeNames, node_label, tensor_facts
 
-#: Tensors smaller than this stay in their graph: the section around a weight would take as much.
+#: Tensors smaller than this (in bytes) stay in their graph: the framing of a weight's section would take as much.
 LEAST_BYTES = 256
-#: Where the graphs say that weights lie; ONNX requires a file name; no reader opens it.
+#: The file name in the graphs' references to external data. ONNX requires one; no reader opens such a file.
 _LOCATION = "weights"
 
 _Content = tuple[str, tuple[int, ...], bytes]
@@ -28,7 +28,7 @@ _Content = tuple[str, tuple[int, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
-    """Weights by the name that the graphs know them by.
+    """Weights by their name in the graphs.
 
     Attributes:
         arrays: Their values.
@@ -40,7 +40,7 @@ class SharedWeights:
 
 
 def share_weights(models: Sequence[ir.Model]) -> SharedWeights:
-    """Moves the weights that all of `models` have out of them, in place, and returns them."""
+    """Moves the weights that all `models` have in common out of the models, in place, and returns them."""
     digests: dict[int, bytes] = {}
     contents = [_contents(model.graph, digests) for model in models]
     names = [FreeNames(model) for model in models]
@@ -58,7 +58,7 @@ def share_weights(models: Sequence[ir.Model]) -> SharedWeights:
 
 
 def _contents(graph: ir.Graph, digests: dict[int, bytes]) -> dict[_Content, list[ir.Value]]:
-    """The initialisers worth sharing, by content."""
+    """Returns the initialisers that are large enough to share, by content."""
     found: dict[_Content, list[ir.Value]] = {}
     for value in graph.initializers.values():
         tensor = value.const_value
@@ -81,7 +81,7 @@ def _common_name(wanted: str, values: Sequence[Sequence[ir.Value]], names: Seque
 
 
 def _refer(graph: ir.Graph, values: Sequence[ir.Value], name: str, array: np.ndarray) -> None:
-    """Replaces `values`, all of one content, by one initialiser called `name` that lies outside the graph."""
+    """Replaces `values`, which have equal content, by one initialiser `name` with external data."""
     first = values[0]
     assert first.const_value is not None
     dtype = first.const_value.dtype
@@ -103,9 +103,9 @@ _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "D
 
 
 def workspace_bytes(model: ir.Model) -> int:
-    """The most that intermediate values take at any time of one run, if each is freed after its last reader.
+    """Returns the peak bytes of intermediate values during one run, if each value is freed after its last reader.
 
-    Views share the memory of what they look at. Inputs and outputs are the caller's buffers and do not count.
+    Views share the memory of their input. Inputs and outputs are buffers of the caller and do not count.
 
     Raises:
         CompileError: a tensor has no static shape.
@@ -136,7 +136,7 @@ def workspace_bytes(model: ir.Model) -> int:
 
 
 def memory_account(executable: GcuExecutable) -> Mapping[str, int]:
-    """Bytes of HBM by what takes them, for one instance that runs any compiled batch."""
+    """Returns the bytes of HBM by use, for one instance that runs any compiled batch."""
     border = sum(each.sample_bytes for each in (*executable.inputs, *executable.outputs))
     return {
         "weights": executable.weight_bytes,
@@ -150,7 +150,7 @@ def check_fit(executable: GcuExecutable, hardware: GcuHardware) -> None:
     """Checks that one instance fits the card's HBM.
 
     Raises:
-        GcuCompileError: it does not; the text says what takes how much.
+        GcuCompileError: it does not fit; the text lists the bytes by use.
     """
     account = memory_account(executable)
     total = sum(account.values())

@@ -23,10 +23,10 @@ from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions, effective
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
-#: Fields of `CompilerOptions` that are this compiler's.
+#: Fields of `CompilerOptions` that belong to this compiler.
 GCU_OPTIONS = frozenset({"build_flag", "resource_mode"})
 _logger = logging.getLogger(__name__)
-#: Options that count here, or that concern the command and the device's family, not the program.
+#: Options that have an effect here, or that concern the command or the device family instead of the program.
 _HEEDED = GCU_OPTIONS | {
     "batch_axis",
     "compilation_progress_logger",
@@ -48,7 +48,7 @@ class GcuTarget(Target):
     skip_passes = ("int64_to_int32",)
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
-        """Rejects a build flag or resource mode that there is not, and precisions that the device has not.
+        """Rejects unknown build flags and resource modes, and precisions that the device does not support.
 
         Raises:
             OptionError: naming option, value and what was expected.
@@ -64,16 +64,16 @@ class GcuTarget(Target):
                     raise OptionError(f"precision {precision}: the i20 has fp32 and fp16; give build_flag fp16 or mixed")
 
     def check_operators(self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]) -> None:
-        """Looks at a converted model whose outputs have no static shape: often it is an operator that the device has not.
+        """Checks a converted model whose outputs have no static shape: an unsupported operator is often the cause.
 
         Raises:
-            GcuUnsupportedOperators: listing all nodes that the device cannot run, with reasons.
+            GcuUnsupportedOperators: the text lists all nodes that the device cannot run, with reasons.
         """
         with with_status():
             check_supported(typed_graph(ir.to_proto(model)), I20)
 
     def explain(self, error: CompileError) -> None:
-        """Adds the vendor's status name."""
+        """Adds the vendor's status name to the text of the error."""
         add_status(error)
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
@@ -98,15 +98,15 @@ class GcuTarget(Target):
 
 
 def served_config(executable: GcuExecutable, *, is_batched: bool = True) -> Mapping[str, object]:
-    """Fields of config.pbtxt: the largest compiled batch is the most that a run takes; 0 where it is not `is_batched`."""
+    """Returns fields of config.pbtxt. max_batch_size is the largest compiled batch, or 0 if not `is_batched`."""
     return {"backend": "topsinference", "max_batch_size": executable.max_batch_size if is_batched else 0}
 
 
 def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> bool:
-    """Whether a server may join requests to a batch and fill it up; if not, that is warned of.
+    """Whether a server may join requests to a batch and pad it. Logs a warning if it may not.
 
     Raises:
-        ShapeError: it may not, and there are several batch sizes, of which a server fills up the next.
+        ShapeError: it may not, but there are several batch sizes, and a server pads a batch to the next size.
     """
     if executable.max_batch_size < 2:
         return True
@@ -123,7 +123,7 @@ def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> boo
 
 
 def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[str, object]:
-    """The summary of an executable: device, precision, memory, and the modelled times of each batch size."""
+    """Returns the summary of an executable: device, precision, memory, and the modelled times of each batch size."""
     clusters = clusters_of(options.resource_mode, I20)
     latency = {batch.batch_size: run_time_s(batch, clusters) for batch in executable.batches}
     account = memory_account(executable)
@@ -152,11 +152,12 @@ def build(
     """Converts and compiles a model.
 
     Args:
-        model: An ONNX model, or the file that it is in.
-        name: Of the executable; empty: the file's or the graph's.
-        batch_sizes: To compile for, also where the model was exported for one; empty: the one that the model, or `input_shapes`, has.
-        input_shapes: Whole shapes, batch included, of inputs with variable dimensions.
-        outputs: Those wanted; empty for all.
+        model: An ONNX model, or the path of its file.
+        name: Name of the executable; empty: that of the file or the graph.
+        batch_sizes: Batch sizes to compile for, also if the model was exported for a single one; empty: the size in the model or in
+            `input_shapes`.
+        input_shapes: Complete shapes, including the batch, of inputs with variable dimensions.
+        outputs: The outputs wanted; empty for all.
         build_flag: `fp32`, `fp16`, `mixed`, or the vendor's names of these.
         resource_mode: See `clusters_of`.
 

@@ -4,7 +4,7 @@ with process_system().acquire(card=0, clusters=-1) as device:
     engine, stream = device.load("model.exec"), device.create_stream()
     ...
 
-The package `TopsInference` of `compat/` offers the same under the names of the vendor's Python module.
+The package `TopsInference` of `compat/` offers the same functions under the names of the vendor's Python module.
 """
 
 from stoker.backends.gcu.runtime.card import Card, CardFigures, CopyFigures, Direction

@@ -1,7 +1,8 @@
 """`Card`: one simulated card: its memory account, cluster locks and host link, and its counts (`CardFigures`).
 
-Modelled time: every piece of work begins when the work before it in its stream has ended, it was there, and what it needs (the link in
-one direction, its clusters) is free. The host does it as soon as it can; only a caller that waits for its end waits until then.
+Modelled time: a work item begins when it is queued, the item before it in its stream has ended, and its resources (the link in one
+direction, or its clusters) are free. The host executes the item as early as possible. Only a caller that waits for its completion waits
+until its modelled end.
 """
 
 import enum
@@ -19,7 +20,7 @@ from stoker.backends.simulated.pacing import NS_PER_S, Pacer, Pacing, Timeline
 
 
 class Direction(enum.Enum):
-    """Of a copy over the host link."""
+    """The direction of a copy over the host link."""
 
     TO_DEVICE = "to_device"
     TO_HOST = "to_host"
@@ -30,9 +31,9 @@ class CopyFigures:
     """Copies in one direction.
 
     Attributes:
-        copies: How many.
+        copies: Number of copies.
         size_bytes: Bytes of all of them.
-        busy_s: Modelled time that they took the link.
+        busy_s: Modelled time for which they occupied the link.
     """
 
     copies: int = 0
@@ -42,16 +43,16 @@ class CopyFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFigures:
-    """A snapshot of one card, since it was made.
+    """A snapshot of the counters of one card since its creation.
 
     Attributes:
-        hbm_bytes, hbm_used_bytes, hbm_peak_bytes: Of its memory: all, in use now, most in use at a time.
-        cluster_busy_s: Modelled time that each cluster ran.
-        copies: By direction.
+        hbm_bytes, hbm_used_bytes, hbm_peak_bytes: Device memory: its size, the bytes in use now, and the peak.
+        cluster_busy_s: Modelled busy time of each cluster.
+        copies: Figures of the copies, by direction.
         runs: Runs of compiled batches.
-        samples: Samples in them, without padding.
-        padded_samples: Samples of zeros that filled batches up.
-        slow_runs: Runs that this host computed slower than the card would have.
+        samples: Samples in these runs, without padding.
+        padded_samples: Samples of zeros that padded batches.
+        slow_runs: Runs that took this host longer than the modelled time.
         stream_wait_s: Time that callers spent waiting for streams, on the card's clock.
         streams: Streams that exist now.
     """
@@ -70,11 +71,11 @@ class CardFigures:
 
 
 class MemoryAccount:
-    """Bytes taken and given back. Any thread may use it.
+    """Accounts for allocated bytes. Any thread may use it.
 
     Attributes:
-        size_bytes: All there is.
-        used_bytes, peak_bytes: Taken now, and at most.
+        size_bytes: The capacity.
+        used_bytes, peak_bytes: Bytes allocated now, and the maximum so far.
     """
 
     def __init__(self, owner: str, size_bytes: int) -> None:
@@ -86,15 +87,15 @@ class MemoryAccount:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int, purpose: str, what: str) -> None:
-        """Takes `size_bytes`.
+        """Allocates `size_bytes`.
 
         Args:
-            size_bytes: How much.
-            purpose: The heading under which it is shown when memory runs out, such as `weights`.
-            what: What exactly it is for, for the message.
+            size_bytes: Number of bytes.
+            purpose: The category of the bytes in out-of-memory texts, such as `weights`.
+            what: The item that needs the bytes, for the error text.
 
         Raises:
-            OutOfDeviceMemory: so much is not free; the text lists the uses of the rest.
+            OutOfDeviceMemory: too few bytes are free; the text lists the allocated bytes by purpose.
         """
         with self._lock:
             if size_bytes > self.size_bytes - self.used_bytes:
@@ -108,14 +109,14 @@ class MemoryAccount:
             self._purposes[purpose] += size_bytes
 
     def give_back(self, size_bytes: int, purpose: str) -> None:
-        """Gives back what was taken under `purpose`."""
+        """Frees bytes that were allocated under `purpose`."""
         with self._lock:
             self.used_bytes -= size_bytes
             self._purposes[purpose] -= size_bytes
 
 
 class ClusterLocks:
-    """First come, first served, for each set of clusters. Any thread may use it."""
+    """First-come, first-served locks for sets of clusters. Any thread may use it."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -124,15 +125,16 @@ class ClusterLocks:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """The number of waiting callers."""
         return len(self._queue)
 
     @contextmanager
     def held(self, clusters: Sequence[int], is_stopped: Callable[[], bool]) -> Iterator[bool]:
-        """Has all of `clusters` while the block runs.
+        """Holds the locks of all `clusters` while the block runs.
 
         Yields:
-            False if `is_stopped` became true before they were free: the block has nothing then. Whoever stops it notifies `condition`.
+            False if `is_stopped` became true before they were free; then the block holds no lock. Code that makes it true must notify
+            `condition`.
         """
         wanted = frozenset(clusters)
         ticket = (object(), wanted)
@@ -156,7 +158,7 @@ class ClusterLocks:
                     self.condition.notify_all()
 
     def _is_next(self, ticket: tuple[object, frozenset[int]]) -> bool:
-        """Whether its clusters are free, and no earlier caller waits for one of them."""
+        """Whether the caller's clusters are free, and no earlier caller waits for one of them."""
         wanted = ticket[1]
         if wanted & self._busy:
             return False
@@ -169,21 +171,24 @@ class ClusterLocks:
 
 
 class ProcessMark:
-    """Made with what only the process that made it can use: threads do not follow into a forked one. Any thread may use it."""
+    """Records the process that created an object.
+
+    A forked process cannot use the object, because its threads do not exist there. Any thread may use it.
+    """
 
     def __init__(self) -> None:
         self._process = os.getpid()
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that process."""
+        """Whether the caller runs in that process."""
         return os.getpid() == self._process
 
     def check(self) -> None:
-        """Rejects any other process.
+        """Rejects calls from any other process.
 
         Raises:
-            StatusError: this one was forked from it.
+            StatusError: the calling process was forked from it.
         """
         if not self.is_here:
             raise StatusError(
@@ -193,16 +198,16 @@ class ProcessMark:
             )
 
 
-#: No two cards have an address in common, however much is allocated and freed on one; all fit into 64 bits with a sign.
+#: Size of a card's address range. The ranges of two cards never overlap, and all addresses fit into a signed 64-bit integer.
 _ADDRESS_BITS = 56
 
 
 @dataclass(slots=True)
 class Lane:
-    """How far one stream has come, on the card's time. Confined to: the thread that does the stream's work.
+    """The progress of one stream in modelled time. Confined to: the thread that does the stream's work.
 
     Attributes:
-        ready_at_ns: When its last piece of work ends.
+        ready_at_ns: The time at which its last work item ends.
     """
 
     ready_at_ns: int = 0
@@ -212,14 +217,14 @@ class Card:
     """Any thread may use it.
 
     Attributes:
-        id: Its place in the system.
-        hardware: What it is.
-        hbm: Its memory.
-        turns: Who runs on which clusters.
-        faults: What goes wrong on it; runs of compiled batches are counted.
-        pacer: How time passes.
-        generation: Counts resets; what was on the card before one is gone.
-        process: Where the card was made.
+        id: Its index in the system.
+        hardware: Its published figures.
+        hbm: The account of its memory.
+        turns: The locks of its clusters.
+        faults: The injected faults, by the number of runs of compiled batches.
+        pacer: The pacing of modelled time.
+        generation: The number of resets. Buffers and engines of an earlier generation are lost.
+        process: The process that created the card.
     """
 
     def __init__(self, number: int, hardware: GcuHardware, pacer: Pacer, faults: FaultPlan, process: ProcessMark) -> None:
@@ -242,7 +247,7 @@ class Card:
 
     @property
     def figures(self) -> CardFigures:
-        """Its counters so far."""
+        """A snapshot of its counters."""
         with self._lock:
             return CardFigures(
                 hbm_bytes=self.hbm.size_bytes,
@@ -260,22 +265,25 @@ class Card:
 
     @property
     def failure(self) -> DeviceFailed | None:
-        """Why it does not work; None: it does."""
+        """The error that broke the card; None if it works."""
         return self._broken
 
     def reject_if_broken(self) -> None:
-        """Raises what broke the card, if anything did."""
+        """Raises the error that broke the card, if any."""
         if self._broken is not None:
             raise DeviceFailed(self._broken.message, is_lost=self._broken.is_lost)
 
     def break_down(self, error: DeviceFailed) -> None:
-        """From here on every use raises `error`, until `reset` cures it."""
+        """Makes every later use raise `error`, until `reset` repairs the card."""
         self._broken = error
         with self.turns.condition:
             self.turns.condition.notify_all()
 
     def hang(self, is_stopped: Callable[[], bool]) -> None:
-        """Returns when `is_stopped`, or the card was reset or broke down; whoever stops it notifies the turns' condition."""
+        """Blocks until `is_stopped`, a reset or a failure of the card.
+
+        Code that makes `is_stopped` true must notify the condition of `turns`.
+        """
         generation = self.generation
         with self.turns.condition:
             self._hanging += 1
@@ -291,10 +299,10 @@ class Card:
         return self._hanging > 0
 
     def reset(self) -> None:
-        """Makes a broken card usable again. What was on it is gone: buffers and engines must be made anew.
+        """Makes a broken card usable again. Its buffers and engines are lost and must be created again.
 
         Raises:
-            DeviceFailed: it is lost for good.
+            DeviceFailed: the card is lost; no reset repairs it.
         """
         if self._broken is not None and self._broken.is_lost:
             self.reject_if_broken()
@@ -304,14 +312,14 @@ class Card:
             self.turns.condition.notify_all()
 
     def copy(self, direction: Direction, size_bytes: int, copy_s: float, lane: Lane, queued_ns: int) -> None:
-        """A copy of `size_bytes` that was queued at `queued_ns` takes the link for `copy_s`."""
+        """Accounts for a copy of `size_bytes`, queued at `queued_ns`, that occupies the link for `copy_s`."""
         with self._lock:
             now = self._copies[direction]
             self._copies[direction] = CopyFigures(copies=now.copies + 1, size_bytes=now.size_bytes + size_bytes, busy_s=now.busy_s + copy_s)
             self._reserve([self._links[direction]], copy_s, lane, queued_ns)
 
     def run(self, clusters: Sequence[int], run_s: float, lane: Lane, queued_ns: int) -> None:
-        """A run that was queued at `queued_ns` takes `clusters` for `run_s`."""
+        """Accounts for a run, queued at `queued_ns`, that occupies `clusters` for `run_s`."""
         with self._lock:
             self._reserve([self._clusters[each] for each in clusters], run_s, lane, queued_ns)
 
@@ -324,19 +332,22 @@ class Card:
             self._slow_runs += is_slow
 
     def count_wait(self, wait_ns: int) -> None:
-        """Adds time that a caller waited for a stream."""
+        """Adds the time for which a caller waited for a stream."""
         with self._lock:
             self._stream_wait_ns += wait_ns
 
     def next_address(self, size_bytes: int, alignment: int) -> int:
-        """An address for a block of `size_bytes`, for which there is memory; none is given out twice."""
+        """Returns an unused address for a block of `size_bytes`.
+
+        No address is returned twice. REQUIRES: the memory account has the bytes.
+        """
         with self._lock:
             address = self._next_address
             self._next_address += -(-max(size_bytes, 1) // alignment) * alignment
             return address
 
     def add_stream(self, change: int) -> bool:
-        """Counts a stream in or out; False: there are as many as there can be."""
+        """Counts a created or closed stream. Returns False if the card already has its maximum number of streams."""
         with self._lock:
             if change > 0 and self._streams >= self.hardware.max_streams:
                 return False

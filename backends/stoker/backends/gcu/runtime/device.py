@@ -16,7 +16,7 @@ from stoker.backends.simulated.numerics import Numerics
 
 
 def open_executable(path: str | Path) -> GcuExecutable:
-    """Reads the file at `path`.
+    """Reads the executable file at `path`.
 
     Raises:
         StatusError: there is no such file, or it is damaged.
@@ -48,23 +48,23 @@ class Owner(Protocol):
         """Threads of this host that one run may use."""
 
     def next_number(self) -> int:
-        """A number for a stream."""
+        """Returns a number for a stream."""
 
     def forget(self, device: "Device") -> None:
-        """Called by a device that is released."""
+        """Removes a released device. The device calls it."""
 
 
 class Device:
-    """Any thread may use it; `release` gives back all that was made on it.
+    """Any thread may use it. `release` frees all its streams, buffers and engines.
 
     Attributes:
-        card: Whose clusters they are.
-        clusters: Their numbers, ascending.
-        is_exclusive: Whether no other device may have them.
+        card: The card of its clusters.
+        clusters: Numbers of its clusters, ascending.
+        is_exclusive: Whether no other device may use these clusters.
     """
 
     def __init__(self, system: Owner, card: Card, clusters: tuple[int, ...], *, is_exclusive: bool) -> None:
-        """Made by `GcuSystem.acquire`."""
+        """Only `GcuSystem.acquire` calls this."""
         self.system = system
         self.card = card
         self.clusters = clusters
@@ -102,10 +102,10 @@ class Device:
             return sum(each.size_bytes for each in self._buffers) + sum(each.hbm_bytes for each in self._engines)
 
     def create_stream(self) -> Stream:
-        """A stream of its own.
+        """Returns a new stream.
 
         Raises:
-            StatusError: the card has as many as it can have, or the device cannot be used.
+            StatusError: the card has its maximum number of streams, or the device cannot be used.
         """
         self.check()
         stream = Stream(self.system.next_number(), self.card, self.check, self._forget_stream)
@@ -114,11 +114,11 @@ class Device:
         return stream
 
     def allocate(self, size_bytes: int) -> DeviceBuffer:
-        """A buffer of zeros.
+        """Returns a new buffer of zeros.
 
         Raises:
-            OutOfDeviceMemory: the card has not so much left.
-            StatusError: no positive size, or the device cannot be used.
+            OutOfDeviceMemory: the card has too little free memory.
+            StatusError: the size is not positive, or the device cannot be used.
         """
         self.check()
         buffer = DeviceBuffer(self.card, size_bytes, self._forget_buffer)
@@ -127,14 +127,14 @@ class Device:
         return buffer
 
     def load(self, executable: GcuExecutable | str | Path, clusters: Sequence[int] | None = None) -> Engine:
-        """An engine for `executable`, or for the `model.exec` file at that path.
+        """Returns an engine for `executable`, or for the `model.exec` file at that path.
 
         Args:
-            executable: What to load.
-            clusters: Those of the device that it runs on; None: all.
+            executable: An executable, or the path of its file.
+            clusters: Clusters of the device to run on; None: all.
 
         Raises:
-            OutOfDeviceMemory: weights and workspace do not fit.
+            OutOfDeviceMemory: weights and workspace do not fit into the free memory.
             StatusError: the file cannot be read, it was compiled for other hardware, its graphs cannot be computed, or the
                 device cannot be used.
         """
@@ -154,31 +154,31 @@ class Device:
         return engine
 
     def copy_to_device(self, host: Any, buffer: DeviceBlock, offset: int = 0, size: int | None = None) -> None:
-        """As `Stream.copy_to_device`, in no stream's order; returns when it has ended on the card's time."""
+        """Copies like `Stream.copy_to_device`, but outside any stream; returns when the copy has ended in modelled time."""
         source = first_bytes(readable_bytes(host), size)
         self._copy(buffer, offset, source.nbytes, lambda lane, now_ns: copy_in(self.card, source, buffer, offset, lane, now_ns))
 
     def copy_to_host(self, buffer: DeviceBlock, host: Any, offset: int = 0, size: int | None = None) -> None:
-        """As `Stream.copy_to_host`, in no stream's order; returns when it has ended on the card's time."""
+        """Copies like `Stream.copy_to_host`, but outside any stream; returns when the copy has ended in modelled time."""
         target = first_bytes(writable_bytes(host), size)
         self._copy(buffer, offset, target.nbytes, lambda lane, now_ns: copy_out(self.card, buffer, target, offset, lane, now_ns))
 
     def check(self) -> None:
-        """Raises `StatusError` where the device cannot be used: released, its card broken, or in a process forked off."""
+        """Raises `StatusError` if the device was released, its card is broken, or the caller is a forked process."""
         self.system.process.check()
         if self._is_released:
             raise StatusError(Status.TIF_NOT_INITIALIZED, f"{self!r} cannot be used any more")
         self.card.reject_if_broken()
 
     def release(self) -> None:
-        """Ends its streams, unloads its engines, frees its buffers, and gives its clusters back; a second call does nothing."""
+        """Closes its streams, unloads its engines, frees its buffers and releases its clusters. A second call does nothing."""
         with self._lock:
             if self._is_released:
                 return
             self._is_released = True
             streams, engines, buffers = tuple(self._streams), tuple(self._engines), tuple(self._buffers)
         if not self.system.process.is_here:
-            return  # threads and locks of this device are another process's
+            return  # threads and locks of this device belong to another process
         with self.card.turns.condition:
             self.card.turns.condition.notify_all()
         for stream in streams:
@@ -201,7 +201,7 @@ class Device:
         self.card.pacer.wait_until(lane.ready_at_ns, self.card.turns.condition, lambda: self._is_released)
 
     def _keep(self, kept: set[_Made], made: _Made) -> bool:
-        """Whether `made` is kept; not on a device that was released meanwhile."""
+        """Registers `made` for `release`. Returns False if the device was released in the meantime."""
         with self._lock:
             if not self._is_released:
                 kept.add(made)

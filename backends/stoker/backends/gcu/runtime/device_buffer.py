@@ -1,4 +1,7 @@
-"""`DeviceBuffer`: a block of a card's HBM; `BufferPart`: its bytes from an offset on; `DeviceBlock`: either. Also bytes of host arrays."""
+"""`DeviceBuffer`: a block of a card's HBM; `BufferPart`: its bytes from an offset on; `DeviceBlock`: their common interface.
+
+Also gives access to bytes of host arrays.
+"""
 
 import threading
 from collections.abc import Callable
@@ -14,10 +17,10 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def readable_bytes(memory: Any) -> Bytes:
-    """The bytes of `memory`, an array or anything with the buffer protocol, without a copy.
+    """Returns the bytes of `memory`, an array or any object with the buffer protocol, without a copy.
 
     Raises:
-        StatusError: it is not contiguous, or holds objects.
+        StatusError: the memory is not contiguous, or holds Python objects.
     """
     if isinstance(memory, np.ndarray):
         if memory.dtype.hasobject:
@@ -38,10 +41,10 @@ def readable_bytes(memory: Any) -> Bytes:
 
 
 def writable_bytes(memory: Any) -> Bytes:
-    """As `readable_bytes`, of memory that can be written to.
+    """Like `readable_bytes`, for writable memory.
 
     Raises:
-        StatusError: it is not contiguous, holds objects, or is read-only.
+        StatusError: the memory is not contiguous, holds Python objects, or is read-only.
     """
     view = readable_bytes(memory)
     if not view.flags.writeable:
@@ -50,10 +53,10 @@ def writable_bytes(memory: Any) -> Bytes:
 
 
 def first_bytes(memory: Bytes, size: int | None) -> Bytes:
-    """The first `size` of them; None: all.
+    """Returns the first `size` bytes; None: all.
 
     Raises:
-        StatusError: there are not so many.
+        StatusError: there are fewer than `size` bytes.
     """
     if size is None:
         return memory
@@ -62,47 +65,47 @@ def first_bytes(memory: Bytes, size: int | None) -> Bytes:
     return memory[:size]
 
 
-#: Buffers begin at multiples of this, as an allocator of device memory would have it.
+#: Alignment of buffers in bytes, as in an allocator of device memory.
 _PAGE_BYTES = 4096
 
 
 class DeviceBlock(Protocol):
-    """The interface of a buffer for copies and runs, see `DeviceBuffer`."""
+    """The interface that copies and runs use; see `DeviceBuffer`."""
 
     def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
         """Rejects what cannot be used."""
 
     def pin(self) -> None:
-        """Queued work uses it from here on."""
+        """Adds one use by a queued work item."""
 
     def unpin(self) -> None:
-        """That work has ended."""
+        """Ends one use by a work item."""
 
     def read(self, offset: int, size_bytes: int) -> Bytes:
-        """A view of its bytes."""
+        """Returns a view of its bytes."""
 
     def write(self, offset: int, source: Bytes) -> None:
-        """Puts `source` at `offset`."""
+        """Writes `source` at `offset`."""
 
     def write_zeros(self, offset: int, size_bytes: int) -> None:
-        """Puts zeros at `offset`."""
+        """Writes zeros at `offset`."""
 
 
 class DeviceBuffer:
-    """A block of zeros at first. Any thread may use it.
+    """A block of device memory, initially zeros. Any thread may use it.
 
     Attributes:
         size_bytes: Its size.
-        address: A number of its own on its card; never 0.
+        address: Its unique address on the card; never 0.
     """
 
     PURPOSE = "buffers"
 
     def __init__(self, card: Card, size_bytes: int, on_free: Callable[["DeviceBuffer"], None]) -> None:
-        """Takes `size_bytes` of the card's HBM.
+        """Allocates `size_bytes` of the card's HBM.
 
         Raises:
-            StatusError: no positive size, or out of memory.
+            StatusError: the size is not positive, or the card is out of memory.
         """
         if size_bytes < 1:
             raise StatusError(Status.TIF_INVALID_VALUE, f"a device buffer has at least one byte, not {size_bytes}")
@@ -127,14 +130,14 @@ class DeviceBuffer:
 
     @property
     def is_freed(self) -> bool:
-        """Whether its memory was given back."""
+        """Whether its memory was freed."""
         return self._is_freed
 
     def free(self) -> None:
-        """Gives its memory back.
+        """Frees its memory.
 
         Raises:
-            StatusError: it is freed already, or work that is queued on a stream uses it.
+            StatusError: the memory is already freed, or queued work uses it.
         """
         with self._lock:
             if self._is_freed:
@@ -146,7 +149,7 @@ class DeviceBuffer:
             self._let_go()
 
     def discard(self) -> None:
-        """Frees it if it is not free yet. For its device, whose streams have ended."""
+        """Frees it unless it is freed already. Only its device calls this, after all its streams have ended."""
         with self._lock:
             if not self._is_freed:
                 self._let_go()
@@ -155,7 +158,7 @@ class DeviceBuffer:
         """Rejects what cannot be used.
 
         Raises:
-            StatusError: freed, gone in a reset, on another card, or `offset` and `size_bytes` reach beyond it.
+            StatusError: the buffer was freed, was lost in a reset, is on another card, or ends before `offset + size_bytes`.
         """
         if self._is_freed:
             raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: {self!r} cannot be used any more")
@@ -170,28 +173,28 @@ class DeviceBuffer:
             )
 
     def pin(self) -> None:
-        """Queued work uses it from here on."""
+        """Adds one use by a queued work item."""
         with self._lock:
             if self._is_freed:
                 raise StatusError(Status.TIF_INVALID_PARAM, f"{self!r} cannot be used any more")
             self._uses += 1
 
     def unpin(self) -> None:
-        """That work has ended."""
+        """Ends one use by a work item."""
         with self._lock:
             self._uses -= 1
 
     def read(self, offset: int, size_bytes: int) -> Bytes:
-        """A view of its bytes. For work on a stream, which is checked and pinned."""
+        """Returns a view of its bytes. REQUIRES: the access was checked and the buffer is pinned."""
         return self._bytes[offset : offset + size_bytes]
 
     def write(self, offset: int, source: Bytes) -> None:
-        """Puts `source` at `offset`. As `read`."""
+        """Writes `source` at `offset`. REQUIRES: as `read`."""
         self._is_zero = False
         np.copyto(self._bytes[offset : offset + source.nbytes], source)
 
     def write_zeros(self, offset: int, size_bytes: int) -> None:
-        """Puts zeros at `offset`; costs nothing where nothing else was ever written. As `read`."""
+        """Writes zeros at `offset`; does nothing if the buffer was never written. REQUIRES: as `read`."""
         if not self._is_zero:
             self._bytes[offset : offset + size_bytes] = 0
 
@@ -211,7 +214,7 @@ class BufferPart:
 
     @property
     def size_bytes(self) -> int:
-        """From there to the end of the buffer."""
+        """Bytes from `start` to the end of the buffer."""
         return self.buffer.size_bytes - self.start
 
     def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:

@@ -1,7 +1,8 @@
 """`Engine`: an executable on the clusters of a device.
 
-A call takes any number of samples. It runs the smallest compiled batch that takes what is left, or the largest as often as needed; so a
-call with one sample costs one sample's time where a batch of one was compiled.
+A call takes any number of samples. The engine runs the largest compiled batch until that batch or a smaller one holds the remaining
+samples; it then runs the smallest batch that holds them. So a call with one sample takes the time of one sample if batch size 1 was
+compiled.
 """
 
 import threading
@@ -31,14 +32,14 @@ class LoadedBatch:
     """One thread at a time.
 
     Attributes:
-        compiled: What it runs.
+        compiled: The batch that it runs.
     """
 
     def __init__(self, executable: GcuExecutable, compiled: CompiledBatch, numerics: Numerics, threads: int) -> None:
-        """Prepares the graph, where it is to be computed.
+        """Prepares the graph, if its outputs are to be computed.
 
         Raises:
-            StatusError: it cannot be, or is not what the executable says; names the batch size.
+            StatusError: the graph cannot be prepared, or does not match the executable; the text names the batch size.
         """
         self.compiled = compiled
         self._executable = executable
@@ -54,11 +55,12 @@ class LoadedBatch:
 
     @property
     def is_real(self) -> bool:
-        """Whether it computes."""
+        """Whether it computes outputs."""
         return self._runner is not None
 
     def run(self, first: int, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock]) -> None:
-        """Runs `samples` samples, from sample `first` of the buffers on; the rest of the batch is zeros, whose outputs are dropped.
+        """Runs `samples` samples, from sample `first` of the buffers on. The batch is padded with zeros, and outputs of the padding are
+        dropped.
 
         Raises:
             StatusError: an operator failed.
@@ -79,7 +81,7 @@ class LoadedBatch:
             buffer.write(first * tensor.sample_bytes, readable_bytes(rows))
 
     def write_garbage(self, first: int, samples: int, outputs: Sequence[DeviceBlock]) -> None:
-        """Sets all bits of the outputs instead: NaN in floats, -1 or the largest number in integers, true."""
+        """Sets all bits of the outputs instead of running: NaN in floats, -1 or the maximum in integers, true in booleans."""
         for tensor, buffer in zip(self._executable.outputs, outputs, strict=True):
             value = 0x01 if tensor.dtype.numpy == np.bool_ else 0xFF
             buffer.write(first * tensor.sample_bytes, np.full(samples * tensor.sample_bytes, value, np.uint8))
@@ -128,7 +130,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The samples of a call that one run of a compiled batch takes."""
+    """The samples of a call that one run of a compiled batch computes."""
 
     first: int
     samples: int
@@ -138,14 +140,14 @@ class _Part:
 
 
 class Engine:
-    """Made by `Device.load`. Any thread may use it.
+    """Created by `Device.load`. Any thread may use it.
 
     Attributes:
-        executable: What it runs.
-        device: Where.
-        clusters: Which of the device's it runs on.
-        inputs, outputs: In the order in which buffers are given.
-        hbm_bytes: What weights and the largest workspace take.
+        executable: The executable that it runs.
+        device: The device that it runs on.
+        clusters: The clusters of the device that it runs on.
+        inputs, outputs: Its tensors, in the order of the buffers of a call.
+        hbm_bytes: Bytes of the weights and the largest workspace.
     """
 
     PURPOSE = "engines"
@@ -160,7 +162,7 @@ class Engine:
         numerics: Numerics,
         host_threads: int,
     ) -> None:
-        """Loads `executable`; see `Device.load`. This host computes by `numerics`, on `host_threads` threads."""
+        """Loads `executable`; see `Device.load`. `numerics` selects whether this host computes outputs, on `host_threads` threads."""
         card = device.card
         if executable.card != card.hardware.name:
             raise StatusError(
@@ -204,12 +206,12 @@ class Engine:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those compiled, ascending."""
+        """The compiled batch sizes, ascending."""
         return tuple(self._batches)
 
     @property
     def runs(self) -> Mapping[int, int]:
-        """How often each compiled batch ran."""
+        """The number of runs of each compiled batch."""
         with self._changed:
             return {size: self._runs[size] for size in self._batches}
 
@@ -220,25 +222,25 @@ class Engine:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it was unloaded, or lost in a reset of its card."""
+        """Whether the engine was unloaded, or lost in a reset of its card."""
         return self._is_unloaded or self._generation != self._card.generation
 
     def run_with_batch(
         self, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock], stream: Stream | None = None
     ) -> "Future[None]":
-        """Runs `samples` samples that lie one behind the other in `inputs`, and puts what comes of them into `outputs`.
+        """Runs `samples` consecutive samples in `inputs`, and writes the results to `outputs`.
 
         Args:
-            samples: At least 1; any number, as far as the buffers reach.
+            samples: Number of samples, from 1 to the capacity of the buffers.
             inputs: One buffer for each of the engine's inputs.
             outputs: One for each of its outputs.
-            stream: Queues it there; None: returns when it has ended.
+            stream: The stream that queues the run; None: the call returns when the run has ended.
 
         Returns:
-            Completed when the run has ended on the card's time; with what made it fail, if anything.
+            A future that completes when the run has ended in modelled time, with its error if it failed.
 
         Raises:
-            StatusError: the call makes no sense, or the engine or stream cannot be used. Without a stream also what made the run fail.
+            StatusError: the arguments are invalid, or the engine or stream cannot be used. Without a stream, also the error of the run.
         """
         self._check(samples, inputs, outputs, stream)
 
@@ -264,7 +266,7 @@ class Engine:
         return future
 
     def plan(self, samples: int) -> Iterator[tuple[int, int, int]]:
-        """The runs that `samples` samples need: the first sample, how many, and the compiled batch that takes them."""
+        """Returns the runs for `samples` samples: the first sample, the number of samples and the compiled batch of each."""
         first = 0
         while first < samples:
             size = self.executable.batch_for(samples - first).batch_size
@@ -273,15 +275,15 @@ class Engine:
             first += count
 
     def unload(self) -> None:
-        """Takes it off the device; a second call does nothing.
+        """Unloads the engine from the device. A second call does nothing.
 
         Raises:
-            StatusError: work that is queued on a stream uses it.
+            StatusError: queued work uses the engine.
         """
         self._end(is_patient=False)
 
     def discard(self) -> None:
-        """As `unload`, once the work that uses it has ended. For its device, which begins no more."""
+        """Unloads the engine once the work that uses it has ended. Only its device calls this, after it stops accepting work."""
         self._end(is_patient=True)
 
     def _end(self, *, is_patient: bool) -> None:
@@ -336,7 +338,7 @@ class Engine:
             self._runs[part.batch_size] += 1
 
     def _apply(self, fault: Fault, is_stopped: Callable[[], bool]) -> None:
-        """Lets `fault` happen; returns where the run goes on all the same."""
+        """Injects `fault`. Returns if the run continues despite it."""
         card = self._card
         where = f"card {card.id}, run {fault.execution} (injected)"
         if fault.kind is FaultKind.OUT_OF_MEMORY:

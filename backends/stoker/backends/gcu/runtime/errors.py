@@ -1,10 +1,10 @@
-"""The error of running on a GCU: `StatusError`, with the status that the vendor's interface would report.
+"""The error of running on a GCU: `StatusError`, with the status that the vendor's library would report.
 
 StatusError
-+-- OutOfDeviceMemory    HBM does not suffice
++-- OutOfDeviceMemory    too little free HBM
 +-- DeviceFailed         the card is lost, or needs a reset
-+-- StreamTimeout        a stream had not done its work in time; it goes on
-+-- StreamClosed         what was queued will not be done
++-- StreamTimeout        the work of a stream did not end before the timeout; it continues
++-- StreamClosed         the stream was closed before the work began
 """
 
 from stoker.backends.gcu.status import Status
@@ -13,11 +13,11 @@ __all__ = ["DeviceFailed", "OutOfDeviceMemory", "Status", "StatusError", "Stream
 
 
 class StatusError(Exception):
-    """A call that failed; its text ends with the status's name.
+    """A failed call. The text ends with the status's name.
 
     Attributes:
-        status: The vendor's.
-        message: What was wrong, and where, without the status.
+        status: The vendor's status.
+        message: The text without the status.
     """
 
     def __init__(self, status: Status, message: str) -> None:
@@ -27,7 +27,7 @@ class StatusError(Exception):
 
 
 class OutOfDeviceMemory(StatusError):
-    """The card's HBM does not suffice."""
+    """The card has too little free HBM."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Status.TIF_ALLOCATE_FAILED, message)
@@ -37,7 +37,7 @@ class DeviceFailed(StatusError):
     """The card does not work.
 
     Attributes:
-        is_lost: Whether it is gone for good; otherwise a reset cures it.
+        is_lost: Whether the card is lost. Otherwise a reset repairs it.
     """
 
     def __init__(self, message: str, *, is_lost: bool) -> None:
@@ -46,14 +46,14 @@ class DeviceFailed(StatusError):
 
 
 class StreamTimeout(StatusError):
-    """Work of a stream was not done in the time given; the stream goes on."""
+    """The work of a stream did not end before the timeout. The stream continues."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Status.TIF_ENGINE_RUN_FAILED, message)
 
 
 class StreamClosed(StatusError):
-    """The stream ended before it came to this."""
+    """The stream was closed before this work began."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Status.TIF_TERMINATED, message)

@@ -1,7 +1,7 @@
-"""`Stream`: work of one card in the order in which it was queued; streams do not wait for each other.
+"""`Stream`: executes work on a card in the order of queueing. Streams do not wait for each other.
 
-What fails stops the stream: what is queued behind it is skipped, since it would work on stale data, until a caller has received the failure
-by `synchronize` or by a future. Only what is queued after that is done again: half of what belongs together is never done.
+A failed work item stops the stream: items queued behind it are skipped, because they would use stale data. The stream executes work again
+once a caller has received the failure, from `synchronize` or from a future, and then only items queued after that.
 """
 
 import threading
@@ -17,7 +17,7 @@ from stoker.backends.gcu.runtime.errors import Status, StatusError, StreamClosed
 from stoker.backends.gcu.timing import copy_time_s
 from stoker.backends.simulated.pacing import NS_PER_S, Pacing
 
-#: Does the work, on a lane, given when it was queued; the last argument says whether the stream is being closed.
+#: A work item. Arguments: the lane, the time at which it was queued, and a function that returns whether the stream is being closed.
 Action = Callable[[Lane, int, Callable[[], bool]], None]
 
 
@@ -33,18 +33,18 @@ class _Work:
 
 
 class Stream:
-    """Any thread may use it. Its thread begins with the first work, and ends with `close`.
+    """Any thread may use it. Its thread starts with the first work item and ends with `close`.
 
     Attributes:
-        number: Of its own on its card's system.
-        card: Where it works.
+        number: Its unique number in the system of its card.
+        card: The card that it works on.
     """
 
     def __init__(self, number: int, card: Card, check: Callable[[], None], on_close: Callable[["Stream"], None]) -> None:
-        """A stream of `card`; `check` raises where nothing can be queued any more.
+        """Creates a stream of `card`; `check` raises an error if no more work can be queued.
 
         Raises:
-            StatusError: the card has as many streams as it can have.
+            StatusError: the card has its maximum number of streams.
         """
         if not card.add_stream(1):
             raise StatusError(
@@ -61,7 +61,7 @@ class Stream:
         self._done = 0
         self._error: StatusError | None = None  # that no caller has received yet
         self._reported: StatusError | None = None
-        self._reported_through = 0  # the newest piece of work that was queued when a caller received the failure
+        self._reported_through = 0  # the newest work item that was queued when a caller received the failure
         self._is_closing = False
         self._lane = Lane()
         self._thread: threading.Thread | None = None
@@ -80,7 +80,7 @@ class Stream:
     def copy_to_device(self, host: Any, buffer: DeviceBlock, offset: int = 0, size: int | None = None) -> None:
         """Queues a copy of the first `size` bytes of `host` (None: all) to `offset` of `buffer`.
 
-        `host`, a contiguous array or anything with the buffer protocol, must stay as it is until the stream has come to it.
+        `host`, a contiguous array or anything with the buffer protocol, must not change until the copy has ended.
 
         Raises:
             StatusError: the memory cannot be read, the bytes do not fit, or the buffer or the stream cannot be used.
@@ -95,10 +95,11 @@ class Stream:
         self.submit(copy, [buffer])
 
     def copy_to_host(self, buffer: DeviceBlock, host: Any, offset: int = 0, size: int | None = None) -> None:
-        """Queues a copy from `offset` of `buffer` into the first `size` bytes of `host` (None: all); it is there after `synchronize`.
+        """Queues a copy from `offset` of `buffer` into the first `size` bytes of `host` (None: all). The copy is complete after
+        `synchronize`.
 
         Raises:
-            StatusError: the memory cannot be written, the buffer has not so many bytes, or the buffer or the stream cannot be used.
+            StatusError: the memory cannot be written, the buffer has fewer bytes, or the buffer or the stream cannot be used.
         """
         target = first_bytes(writable_bytes(host), size)
         purpose = f"stream {self.number}, copy to the host"
@@ -116,9 +117,9 @@ class Stream:
         future: "Future[None] | None" = None,
         on_skip: Callable[[], None] | None = None,
     ) -> None:
-        """Queues `action`, which uses `buffers`; `future` is completed when it has ended on the card's time.
+        """Queues `action`, which uses `buffers`; `future` is completed when the action has ended in modelled time.
 
-        Where the action is never begun, `on_skip` is called instead of it.
+        If the action never begins, the stream calls `on_skip` instead.
 
         Raises:
             StatusError: the stream or its card cannot be used.
@@ -143,14 +144,14 @@ class Stream:
             raise
 
     def synchronize(self, timeout_s: float | None = None) -> None:
-        """Returns when all that was queued so far has ended, on the card's time.
+        """Waits until all work queued so far has ended in modelled time.
 
         Args:
             timeout_s: How long to wait, on the card's clock; None: for ever.
 
         Raises:
-            StreamTimeout: it has not ended in that time; it goes on.
-            StatusError: the first failure since the last call; the stream can be used again after it.
+            StreamTimeout: the work has not ended in that time. It continues.
+            StatusError: the first failure since the last call. The stream can be used again.
         """
         if threading.current_thread() is self._thread:
             raise StatusError(
@@ -183,7 +184,7 @@ class Stream:
             self.card.count_wait(clock.now_ns() - begun_ns)
 
     def acknowledge(self, error: BaseException) -> None:
-        """A caller received `error` by a future: if it stopped the stream, the stream accepts work again."""
+        """Records that a caller received `error` from a future. If `error` stopped the stream, the stream accepts work again."""
         with self._changed:
             if self._error is error:
                 self._tell()
@@ -193,12 +194,12 @@ class Stream:
             self._reported, self._reported_through, self._error = self._error, self._queued, None
 
     def close(self) -> None:
-        """Ends the stream: what is under way comes to its end, or is given up if it hangs; what has not begun fails with `StreamClosed`.
+        """Ends the stream. Running work ends, or is abandoned if it hangs; work that has not begun fails with `StreamClosed`.
 
         A second call does nothing.
         """
         if not self.card.process.is_here:
-            self._is_closing = True  # its thread and locks are another process's
+            self._is_closing = True  # its thread and locks belong to another process
             return
         with self._changed:
             is_first = not self._is_closing
@@ -259,7 +260,7 @@ class Stream:
         return self.card.failure
 
     def _outcome(self, work: _Work) -> StatusError | None:
-        """Does the work, or skips it; why it failed."""
+        """Executes or skips the work item. Returns its error, or None."""
         skipped_for = self._reason_to_skip(work)
         if skipped_for is not None:
             if work.on_skip is not None:
@@ -277,12 +278,12 @@ class Stream:
 
 
 def copy_in(card: Card, source: Bytes, buffer: DeviceBlock, offset: int, lane: Lane, queued_ns: int) -> None:
-    """Copies bytes of the host into `buffer`, now."""
+    """Copies bytes of the host into `buffer` immediately."""
     card.copy(Direction.TO_DEVICE, source.nbytes, copy_time_s(card.hardware, source.nbytes), lane, queued_ns)
     buffer.write(offset, source)
 
 
 def copy_out(card: Card, buffer: DeviceBlock, target: Bytes, offset: int, lane: Lane, queued_ns: int) -> None:
-    """Copies bytes of `buffer` to the host, now."""
+    """Copies bytes of `buffer` to the host immediately."""
     card.copy(Direction.TO_HOST, target.nbytes, copy_time_s(card.hardware, target.nbytes), lane, queued_ns)
     target[:] = buffer.read(offset, target.nbytes)

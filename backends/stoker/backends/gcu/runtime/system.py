@@ -1,8 +1,8 @@
-"""`GcuSystem`: the cards that this process pretends to have.
+"""`GcuSystem`: the simulated cards of this process.
 
-Nothing configured: one i20. To pin it down, make a `GcuSystem`, or set the environment before first use:
+The default is one i20. To change it, create a `GcuSystem`, or set these environment variables before first use:
 
-    STOKER_SIM_GCU_CARDS       how many cards
+    STOKER_SIM_GCU_CARDS       number of cards
     STOKER_SIM_GCU_PACING      none, realtime or virtual
     STOKER_SIM_GCU_NUMERICS    real or off
     STOKER_SIM_GCU_FAULTS      faults of the first card, such as oom@3,hang@10 (backends/stoker/backends/simulated/faults.py)
@@ -27,14 +27,14 @@ MAX_CARDS = 64
 
 
 class GcuSystem:
-    """A set of cards, all alike. Any thread may use it; a process that was forked from this one may not.
+    """A set of identical cards. Any thread may use it, but no forked process.
 
     Attributes:
-        cards: All of them.
-        numerics: Whether they compute.
+        cards: All cards.
+        numerics: Whether they compute outputs.
         host_threads: Threads of the host that one run may use.
-        clock: What everything on it goes by.
-        process: Where it was made.
+        clock: The clock of all its times.
+        process: The process that created it.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class GcuSystem:
         clock: WaitableClock | None = None,
         host_threads: int = 1,
     ) -> None:
-        """A system of `cards`.
+        """Creates a system.
 
         Args:
-            cards: How many.
-            hardware: What they are.
-            pacing: What modelled time does.
-            numerics: Whether they compute.
-            faults: Of the first card, the second, and so on; the others have none.
-            clock: By default the machine's; a `VirtualClock` of its own where pacing is virtual.
+            cards: Number of cards.
+            hardware: The published figures of the cards.
+            pacing: The effect of modelled time on the run.
+            numerics: Whether the cards compute outputs.
+            faults: Faults of the first card, the second, and so on. Further cards have none.
+            clock: By default the machine's clock, or a new `VirtualClock` if pacing is virtual.
             host_threads: See the attribute.
 
         Raises:
-            ValueError: a number is out of range, or a fault has a variant, which no card knows.
+            ValueError: a number is out of range, or a fault has a variant, which cards do not support.
         """
         if not 1 <= cards <= MAX_CARDS:
             raise ValueError(f"a simulated system has 1 to {MAX_CARDS} cards, not {cards}")
@@ -85,10 +85,10 @@ class GcuSystem:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "GcuSystem":
-        """The system that the `STOKER_SIM_GCU_*` variables describe.
+        """Returns the system that the `STOKER_SIM_GCU_*` variables describe.
 
         Raises:
-            ValueError: a variable makes no sense; names it.
+            ValueError: a variable is invalid; the text names it.
         """
         cards = environment.get("STOKER_SIM_GCU_CARDS") or str(DEFAULT_CARDS)
         pacing = environment.get("STOKER_SIM_GCU_PACING") or Pacing.NONE.value
@@ -106,9 +106,9 @@ class GcuSystem:
             raise ValueError(f"STOKER_SIM_GCU_* variables: {error}") from error
 
     def acquire(self, card: int = 0, clusters: int | Sequence[int] | None = None, *, is_exclusive: bool = False) -> Device:
-        """A handle to clusters of a card.
+        """Returns a handle to clusters of a card.
 
-        Devices may share clusters: their runs then take turns. One that is exclusive shares none.
+        Devices may share clusters; their runs then take turns. An exclusive device shares no cluster.
 
         Args:
             card: Its number, from 0.
@@ -116,7 +116,7 @@ class GcuSystem:
             is_exclusive: Whether no other device may have them.
 
         Raises:
-            StatusError: there is no such card or cluster, one is named twice, or another device has one for itself.
+            StatusError: a card or cluster does not exist, a cluster is named twice, or another device holds one exclusively.
         """
         self.process.check()
         try:
@@ -147,18 +147,18 @@ class GcuSystem:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Those that exist."""
+        """The devices that are not released."""
         with self._lock:
             return tuple(self._devices)
 
     def forget(self, device: Device) -> None:
-        """`device` was released."""
+        """Removes a released device."""
         with self._lock:
             if device in self._devices:
                 self._devices.remove(device)
 
     def next_number(self) -> int:
-        """A number that nothing on this system has had."""
+        """Returns a number that was not used before on this system."""
         return next(self._numbers)
 
     def _chosen(self, card: int, clusters: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class GcuSystem:
 
 
 class _ProcessSystem:
-    """The one machine that this process runs on; a process forked from it has one of its own."""
+    """Holds the system of this process. A forked process creates its own."""
 
     def __init__(self) -> None:
         self.forget()
@@ -209,9 +209,9 @@ _process_system = _ProcessSystem()
 
 
 def process_system() -> GcuSystem:
-    """The system of this process, made from the environment when first asked for.
+    """Returns the system of this process, created from the environment at the first call.
 
     Raises:
-        ValueError: a `STOKER_SIM_GCU_*` variable makes no sense.
+        ValueError: a `STOKER_SIM_GCU_*` variable is invalid.
     """
     return _process_system.get()

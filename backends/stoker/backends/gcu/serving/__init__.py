@@ -1,1 +1,1 @@
-"""Serving `model.exec` files: what they offer to clients, the simulated cards that run them, and the instances in front of both."""
+"""Serving of `model.exec` files: their tensors as clients see them, the simulated cards, and the instances."""

@@ -1,4 +1,4 @@
-"""`ExecFacts`: what a `model.exec` file declares, read without a card; and what speaks against serving it in a certain way."""
+"""`ExecFacts`: what a `model.exec` file declares, read without a card, and the checks of a model's configuration against it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from stoker.backends.gcu.serving.sample_layout import samples_of_a_batch
 class ExecFacts(ModelFacts):
     """The facts that `ModelFacts` does not hold.
 
-    The first dimension of every tensor is open: an engine takes any number of samples, whatever batch sizes were compiled.
+    The first dimension of every tensor is variable: an engine takes any number of samples, independent of the compiled batch sizes.
 
     Attributes:
-        executable: Perhaps without graphs and weights.
-        weight_bytes: What its weights take.
+        executable: The executable, possibly without graphs and weights.
+        weight_bytes: Bytes of its weights.
     """
 
     executable: GcuExecutable
     weight_bytes: int
 
     def violations(self, candidate: Candidate, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Violation]:
-        """The reasons against serving the executable as `candidate` says on such cards."""
+        """Returns the reasons why such cards cannot serve the executable with the configuration of `candidate`."""
         if self.executable.card != hardware.name:
             yield Violation(
                 "default_model_filename",
@@ -45,7 +45,7 @@ class ExecFacts(ModelFacts):
             yield from self._memory_violations(candidate.signature, hardware, pipeline_depth)
 
     def buffer_bytes(self, samples: int) -> int:
-        """Device memory of the buffers for a batch of `samples`."""
+        """Returns the bytes of device memory for the buffers of a batch of `samples` samples."""
         return sum(max(1, samples * tensor.sample_bytes) for tensor in (*self.executable.inputs, *self.executable.outputs))
 
     def _memory_violations(self, signature: ModelSignature, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Violation]:
@@ -62,10 +62,10 @@ class ExecFacts(ModelFacts):
 
 
 def read_facts(files: ModelFiles, model_filename: str) -> ExecFacts:
-    """Reads what the file declares; checks every byte of it, and keeps nothing of its graphs and weights.
+    """Reads the declarations of the file. Checks every byte of it, without keeping graphs and weights in memory.
 
     Raises:
-        ModelLoadError: it is missing, damaged or contradicts itself; names section and offset.
+        ModelLoadError: the file is missing, damaged or contradicts itself; the text names section and offset.
     """
     path = files.path(model_filename)
     try:
@@ -77,7 +77,7 @@ def read_facts(files: ModelFiles, model_filename: str) -> ExecFacts:
 
 
 def facts_of(executable: GcuExecutable, weight_bytes: int) -> ExecFacts:
-    """The facts of `executable`, whose weights take `weight_bytes`."""
+    """Returns the facts of `executable`, whose weights take `weight_bytes`."""
     return ExecFacts(
         inputs=tuple(_file_tensor(tensor) for tensor in executable.inputs),
         outputs=tuple(_file_tensor(tensor) for tensor in executable.outputs),
@@ -89,7 +89,7 @@ def facts_of(executable: GcuExecutable, weight_bytes: int) -> ExecFacts:
 
 
 def load_executable(files: ModelFiles, model_filename: str) -> GcuExecutable:
-    """The whole of it.
+    """Reads the executable with graphs and weights.
 
     Raises:
         ModelLoadError: as `read_facts`.
@@ -101,7 +101,7 @@ def load_executable(files: ModelFiles, model_filename: str) -> GcuExecutable:
 
 
 def _unreadable(model_filename: str, error: ContainerError) -> ModelLoadError:
-    """The error for a client or an operator: the place in the file, and no path of this host."""
+    """Returns the error for clients and operators. It names the position in the file, but no path of this host."""
     location = ", ".join(part for part in (error.location, "" if error.offset is None else f"offset {error.offset}") if part)
     return ModelLoadError(f"'{model_filename}' is no readable executable: {location + ': ' if location else ''}{error.reason}")
 
@@ -111,7 +111,10 @@ def _file_tensor(tensor: GcuTensor) -> FileTensor:
 
 
 def _open_samples(signature: ModelSignature) -> Iterator[Violation]:
-    """Without max_batch_size, dims begin with the number of samples: it must be known, as buffers are made before requests come."""
+    """Returns violations for variable numbers of samples.
+
+    Without max_batch_size, dims begin with the number of samples. It must be fixed, because buffers are allocated before requests arrive.
+    """
     if signature.is_batched:
         return
     counts = set()

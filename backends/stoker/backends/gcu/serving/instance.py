@@ -1,16 +1,16 @@
-"""`GcuInstance`, and `GcuBatchProcessor`, which passes it the requests of a batch one by one.
+"""`GcuInstance`, and `GcuBatchProcessor`, which passes the requests of a batch to it separately.
 
-`CardExecutable`: one instance's engine on clusters of a card, the batches it runs there, and what becomes of it when the card fails.
+`CardExecutable`: one instance's engine on clusters of a card. It runs batches and handles failures of the card.
 
-    merge   each request's inputs are copied to their place in the device's buffers, asynchronously
-    run     with the number of samples there really are: the engine takes the smallest compiled batch that holds them
+    merge   each request's inputs are copied asynchronously to their offset in the device's buffers
+    run     with the actual number of samples: the engine takes the smallest compiled batch that holds them
     split   each request's part of the outputs is copied to fresh memory, asynchronously
     (small pieces are copied together, since asking for a copy takes a card longer than putting them together takes the host)
     then the stream is synchronised: no request's memory is used after that, also where something failed
 
-A card that asks for a reset gets it before the next batch, and the engine is loaded again, as is that of every other occupant of the card
-when its next batch comes. A stream that does not end in time is given up in the same way. A lost card stays lost: a model that is loaded
-again goes to another.
+A card that needs a reset is reset before the next batch. Each instance on the card loads its engine again before its own next batch. A
+stream that does not end before the timeout is abandoned in the same way. A lost card is never used again: a model that is loaded again goes
+to another card.
 """
 
 import threading
@@ -42,8 +42,9 @@ class CardRun:
     """One batch that ran.
 
     Attributes:
-        outputs: One for each item: its outputs by name.
-        merged_ns, ran_ns, done_ns: When the inputs were queued, the run had ended, and all was at the host; on the clock given.
+        outputs: For each item, its outputs by name.
+        merged_ns, ran_ns, done_ns: Times at which the copies of the inputs were queued, the run ended, and all outputs were on the host; on
+            the clock of the caller.
     """
 
     outputs: Sequence[Mapping[str, Array]]
@@ -53,11 +54,11 @@ class CardRun:
 
 
 class CardExecutable(LoadedExecutable):
-    """Any thread may run batches on it: as many at once as there are slots.
+    """Any thread may run batches on it, at most one per slot at a time.
 
     Attributes:
-        placement: Where it runs.
-        parameters: How.
+        placement: The card and clusters that it runs on.
+        parameters: The parameters of the model.
     """
 
     device_errors: ClassVar = (StatusError,)
@@ -65,7 +66,7 @@ class CardExecutable(LoadedExecutable):
     def __init__(
         self, pool: GcuPool, placement: Placement, executable: GcuExecutable, layout: SampleLayout, parameters: ModelParameters
     ) -> None:
-        """Loads `executable` to `placement`.
+        """Loads `executable` on the clusters of `placement`.
 
         Raises:
             StatusError: the card rejects it.
@@ -80,10 +81,10 @@ class CardExecutable(LoadedExecutable):
         self._mount: Mount | None = self._new_mount()
 
     def run(self, items: Sequence[Share], clock: Clock) -> CardRun:
-        """Runs `items`, which have no more samples than the layout's capacity, as one batch.
+        """Runs `items` as one batch. REQUIRES: they have at most as many samples as the layout's capacity.
 
         Raises:
-            ServingError: a request or the card is at fault; none of the requests' memory is in use any more.
+            ServingError: a request is invalid or the card failed. The memory of the requests is no longer in use.
         """
         with self.counted_batch():
             mount = self._usable_mount()
@@ -91,7 +92,7 @@ class CardExecutable(LoadedExecutable):
                 return self._run(mount, slot, items, clock)
 
     def close(self) -> None:
-        """Takes everything off the card. Called once, when no batch is under way."""
+        """Removes everything from the card. Called once, when no batch is running."""
         with self._lock:
             self._unmount()
 
@@ -111,11 +112,11 @@ class CardExecutable(LoadedExecutable):
                 self._give_up(mount)
             raise
         done_ns = clock.now_ns()
-        # Where nothing was copied back, the run's end may be recorded a moment later.
+        # If nothing was copied back, the end of the run may be recorded slightly later.
         return CardRun(outputs, merged_ns, run_ended_ns[0] if run_ended_ns else done_ns, done_ns)
 
     def _give_up(self, mount: Mount) -> None:
-        """Ends all that `mount` has on the card, hanging streams included."""
+        """Closes everything that `mount` has on the card, including hanging streams."""
         with self._lock:
             if self._mount is mount:
                 self._unmount()
@@ -153,14 +154,14 @@ class CardExecutable(LoadedExecutable):
 
 
 class GcuInstance(Instance):
-    """Runs batches of any size up to max_batch_size; several threads may, up to `pipeline_depth`.
+    """Runs batches of any size up to max_batch_size. Up to `pipeline_depth` threads may run batches at once.
 
     Attributes:
-        loaded: What it has on its card.
+        loaded: The loaded executable on its card.
     """
 
     def __init__(self, loaded: CardExecutable, signature: ModelSignature, *, on_close: Callable[[], None]) -> None:
-        """Runs what `signature` says on `loaded`; `on_close` gives back what is not the card's."""
+        """Serves `signature` with `loaded`. `on_close` releases the resources outside the card."""
         self.loaded = loaded
         self.pipeline_depth = loaded.parameters.pipeline_depth
         self.batch_processor = GcuBatchProcessor
@@ -168,7 +169,10 @@ class GcuInstance(Instance):
         self._on_close = on_close
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
-        """As `Instance.execute`. The server's batches come by `GcuBatchProcessor`, without being put together on the host first."""
+        """Implements `Instance.execute`.
+
+        The server passes batches through `GcuBatchProcessor` instead, which does not concatenate them on the host.
+        """
         lead = int(self._signature.is_batched)
         rows = next((array.shape[0] for array in inputs.values()), 0) if lead else 1
         [outputs_of_item] = self.loaded.run([BatchItem(inputs, rows, tuple(output_names))], SystemClock()).outputs
@@ -184,13 +188,16 @@ class GcuBatchProcessor(BatchProcessor):
     """Confined to: one slot of one worker."""
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
-        """Of a `GcuInstance`; its buffers are on the card, and there are none on the host."""
+        """Creates a processor for a `GcuInstance`. Its buffers are on the card, not on the host."""
         assert isinstance(instance, GcuInstance)
         self._loaded = instance.loaded
         self._clock = clock
 
     def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
-        """See `BatchProcessor`. Copies to the device are waited for together with the run, and so counted under `infer_ns`."""
+        """See `BatchProcessor`.
+
+        `infer_ns` includes the copies to the device, because the processor waits for them together with the run.
+        """
         begun_ns = self._clock.now_ns()
         ran = self._loaded.run(items, self._clock)
         result.input_ns += ran.merged_ns - begun_ns

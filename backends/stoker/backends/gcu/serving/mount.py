@@ -1,4 +1,4 @@
-"""`Mount`: all that one instance has on a card: clusters, an engine, and a `Slot` (stream and buffers) for each batch in flight."""
+"""`Mount`: the resources of one instance on a card: clusters, an engine, and a `Slot` (stream and buffers) for each batch in flight."""
 
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,29 +19,29 @@ from stoker.backends.gcu.timing import copy_time_s
 
 Array = npt.NDArray[Any]
 
-#: Pieces of a batch that have no more bytes than this, on the average, are put together on the host and copied at once: that takes a host
-#: about as long as asking for one copy more takes a card (`stoker.backends.gcu.timing.COPY_LATENCY_S`).
+#: Pieces of a batch with at most this average size in bytes are concatenated on the host and copied at once. To concatenate such a piece
+#: takes about as long as one more copy request (`stoker.backends.gcu.timing.COPY_LATENCY_S`).
 SMALL_BYTES = 1 << 17
 
 
 class Slot:
     """Confined to: the thread that borrowed it.
 
-    The three steps only queue work; host memory belongs to the stream until `finish`, or `drain` after a failure, has returned.
+    `merge`, `run` and `split` only queue work. The stream uses host memory until `finish`, or `drain` after a failure, has returned.
     """
 
     def __init__(self, device: Device, engine: Engine, layout: SampleLayout, *, moves_bytes: bool = True) -> None:
-        """Takes a stream and buffers of `device`.
+        """Creates a stream and buffers on `device`.
 
         Args:
-            device: Where.
-            engine: What runs on it.
-            layout: Of the tensors.
-            moves_bytes: False: copies take their time on the card and are counted, but nothing is moved, and all responses are the same
-                zeros. For an engine that computes nothing: a card's copies cost its host no time, so a simulated one's should not either.
+            device: The device.
+            engine: The engine that runs on it.
+            layout: The layout of the tensors.
+            moves_bytes: False: copies take modelled time and are counted, but no bytes are moved, and all responses are zeros. This suits
+                an engine that computes nothing: copies of a real card take no time of the host either.
 
         Raises:
-            StatusError: the card has not so much memory, or no more streams.
+            StatusError: the card has too little free memory, or its maximum number of streams.
         """
         self._engine = engine
         self._layout = layout
@@ -51,13 +51,13 @@ class Slot:
         self._outputs = _buffers(device, [tensor.sample_bytes for tensor in layout.outputs], layout.capacity)
 
     def merge(self, items: Sequence[Share]) -> int:
-        """Copies the inputs of all `items` to the device, one behind the other.
+        """Copies the inputs of all `items` to the device, one after the other.
 
         Returns:
-            How many samples they have together.
+            The total number of samples.
 
         Raises:
-            InvalidRequest: an item lacks an input, or bytes of it.
+            InvalidRequest: an item lacks an input, or an input has the wrong number of bytes.
             StatusError: the device cannot be used.
         """
         for tensor, buffer in zip(self._layout.inputs, self._inputs, strict=True):
@@ -71,7 +71,7 @@ class Slot:
         return sum(self._layout.samples(item) for item in items)
 
     def run(self, samples: int) -> "Future[None]":
-        """Runs the engine on the first `samples` samples; it chooses the compiled batch, and fills it up with zeros.
+        """Runs the engine on the first `samples` samples. The engine chooses the compiled batch and pads it with zeros.
 
         Raises:
             StatusError: the engine cannot be used.
@@ -79,7 +79,7 @@ class Slot:
         return self._engine.run_with_batch(samples, self._inputs, self._outputs, self._stream)
 
     def split(self, items: Sequence[Share]) -> Sequence[Mapping[str, Array]]:
-        """Copies to the host what each of `items` wants, into fresh memory.
+        """Copies the requested outputs of each item to new memory on the host.
 
         Raises:
             StatusError: the device cannot be used.
@@ -94,26 +94,29 @@ class Slot:
         return outputs
 
     def finish(self, timeout_s: float | None) -> None:
-        """Returns when all of it is done.
+        """Waits until all queued work has ended.
 
         Raises:
-            StreamTimeout: it is not in that time; host memory is still in use.
-            StatusError: what failed of it.
+            StreamTimeout: the work has not ended in that time; host memory is still in use.
+            StatusError: the first failure of the work.
         """
         self._stream.synchronize(timeout_s)
 
     def drain(self, timeout_s: float | None) -> bool:
-        """Waits after a failure for what was queued already; False: it has not ended in that time, and the stream must be closed."""
+        """After a failure, waits for work that was already queued.
+
+        Returns False if the work has not ended in that time; the caller must then close the stream.
+        """
         try:
             self._stream.synchronize(timeout_s)
         except StreamTimeout:
             return False
-        except StatusError:  # the failure that the caller knows already
+        except StatusError:  # the caller already has this failure
             return True
         return True
 
     def _parts(self, output: ServedOutput, counts: Sequence[int], wanting: Sequence[bool]) -> Iterator[Array | None]:
-        """The part of `output` of each item; None: the item does not request it."""
+        """Returns each item's part of `output`; None: the item does not request it."""
         are_small = _are_small([count * output.sample_bytes for count in counts])
         whole = self._to_host(output, 0, sum(counts)) if are_small else None
         first = 0
@@ -133,7 +136,7 @@ class Slot:
             self._model_copy(Direction.TO_DEVICE, block.nbytes, buffer)
 
     def _to_host(self, output: ServedOutput, first: int, samples: int) -> Array:
-        """`samples` samples of `output` from `first` on, once the stream has come to it."""
+        """Returns memory that the stream will fill with `samples` samples of `output`, from sample `first` on."""
         buffer = self._outputs[output.index]
         array = self._layout.fresh(output, samples) if self._moves_bytes else self._layout.zeros(output, samples)
         if array.nbytes and self._moves_bytes:
@@ -153,20 +156,20 @@ class Slot:
 
 
 class Mount:
-    """Any thread may use it; no batch may begin after `close`.
+    """Any thread may use it. No batch may begin after `close`.
 
     Attributes:
-        device: The clusters.
-        engine: The executable on them.
+        device: The acquired clusters.
+        engine: The executable loaded on them.
     """
 
     def __init__(
         self, system: GcuSystem, placement: Placement, executable: GcuExecutable, layout: SampleLayout, depth: int, *, moves_bytes: bool
     ) -> None:
-        """Loads `executable` on the clusters of `placement`, with slots for `depth` batches, which see `moves_bytes`.
+        """Loads `executable` on the clusters of `placement`, with `depth` slots. For `moves_bytes` see `Slot`.
 
         Raises:
-            StatusError: the card cannot be used, or has not so much memory; nothing is left on it then.
+            StatusError: the card cannot be used, or has too little free memory. Nothing stays on the card then.
         """
         self.device = system.acquire(placement.card, placement.clusters)
         try:
@@ -181,13 +184,13 @@ class Mount:
 
     @property
     def is_usable(self) -> bool:
-        """Whether its card works, and was not reset since."""
+        """Whether its card works, and was not reset since the mount was created."""
         card = self.device.card
         return not self.device.is_released and card.failure is None and card.generation == self._generation
 
     @contextmanager
     def slot(self) -> Iterator[Slot]:
-        """A slot of one's own; waits for one while all are taken."""
+        """Lends a slot to the block. Waits while all slots are in use."""
         slot = self._slots.get()
         try:
             yield slot
@@ -195,15 +198,15 @@ class Mount:
             self._slots.put(slot)
 
     def close(self) -> None:
-        """Ends its streams, hanging ones included, and gives everything back."""
+        """Closes its streams, including hanging ones, and frees all its resources."""
         self.device.release()
 
 
 def _are_small(sizes_bytes: Sequence[int]) -> bool:
-    """Whether these pieces of a batch are better copied as one."""
+    """Whether these pieces of a batch are small enough to be copied together."""
     return len(sizes_bytes) > 1 and sum(sizes_bytes) <= SMALL_BYTES * len(sizes_bytes)
 
 
 def _buffers(device: Device, sample_bytes: Sequence[int], samples: int) -> list[DeviceBuffer]:
-    """One for each tensor; of a tensor without elements, the smallest there is."""
+    """Allocates a buffer for each tensor, with at least one byte."""
     return [device.allocate(max(1, size * samples)) for size in sample_bytes]

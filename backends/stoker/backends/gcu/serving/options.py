@@ -2,22 +2,23 @@
 
 The operator's settings, by `--backend-config=topsinference,NAME=VALUE`:
 
-    cards           how many (1 if nothing is said); `instance_group.gpus` counts them from 0
-    clusters        clusters of each card that the server uses: 1 to 6, from cluster 0 on; all if nothing is said
-    pacing          none (as fast as this host), realtime or virtual: what modelled time does
-    numerics        real, or off: all outputs are zeros, and copies take their time without moving anything
-    faults          what goes wrong on the first card, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
-    host_threads    threads of the host that one run may use; the usable cores if nothing is said
+    cards           number of cards (default 1); `instance_group.gpus` counts them from 0
+    clusters        clusters of each card that the server uses: 1 to 6, from cluster 0 on; default: all
+    pacing          none (as fast as this host), realtime or virtual: the effect of modelled time on the run
+    numerics        real, or off: all outputs are zeros, and copies take modelled time without moving bytes
+    faults          faults to inject on the first card, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
+    host_threads    threads of the host that one run may use; default: the usable cores
 
-They hold for all models: cards have one clock.
+They apply to all models, because the cards share one clock.
 
 config.pbtxt `parameters` of a model:
 
-    clusters          clusters that each instance runs on, 1 to those of a card; by default the instances of a version share their card's
-    pipeline_depth    1 to 8 batches of an instance in flight, each with its own stream and buffers; default 2, so that one is copied
-                      while another runs. Each takes device memory for its buffers
-    timeout_ms        how long a batch may take on the device, in milliseconds of its clock; default 600000, which leaves time for large
-                      models that a slow host computes; 0: without limit
+    clusters          clusters that each instance runs on, 1 to the number of a card; by default the instances of a version divide
+                      their card's
+    pipeline_depth    1 to 8 batches of an instance in flight, each with its own stream and buffers in device memory; default 2, so
+                      that one is copied while another runs
+    timeout_ms        how long a batch may take on the device, in milliseconds of its clock; default 600000, enough for large models
+                      on a slow host; 0: no limit
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,11 +45,12 @@ PARAMETER_KEYS = frozenset({"clusters", "pipeline_depth", "timeout_ms"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSettings:
-    """Settings of the whole backend, read and checked.
+    """The checked settings of the whole backend.
 
     Attributes:
-        hardware: What the cards are.
-        cards, clusters, pacing, numerics, faults, host_threads: As above; the faults as they are written.
+        hardware: The published figures of the cards.
+        cards, clusters, pacing, numerics, host_threads: See the module's docstring.
+        faults: The text of the setting.
     """
 
     hardware: GcuHardware = I20
@@ -64,7 +66,7 @@ class CardSettings:
         """Reads the operator's settings.
 
         Raises:
-            BackendSettingError: an unknown name, or a wrong value; names all that are wrong.
+            BackendSettingError: a name is unknown or a value is invalid; the text names all of them.
         """
         reader = SettingsReader("topsinference", settings, ["cards", "clusters", "pacing", "numerics", "faults", "host_threads"])
         read = cls(
@@ -80,11 +82,11 @@ class CardSettings:
 
     @property
     def moves_bytes(self) -> bool:
-        """Whether what is copied between host and card matters: something is computed, or garbage may be put out on purpose."""
+        """Whether copies between host and card must move bytes: outputs are computed, or a fault may write garbage to them."""
         return self.numerics is Numerics.REAL or bool(self.faults)
 
     def system(self) -> GcuSystem:
-        """The cards they describe."""
+        """Creates the system that the settings describe."""
         return GcuSystem(
             self.cards,
             hardware=self.hardware,
@@ -109,12 +111,12 @@ def _faults(reader: SettingsReader) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
-    """All that config.pbtxt may say of one model, read.
+    """The parsed config.pbtxt `parameters` of one model.
 
     Attributes:
-        clusters: Of each instance; None: an even share.
+        clusters: Clusters of each instance; None: an even share.
         pipeline_depth: Batches in flight.
-        timeout_s: Of a batch; None: for ever.
+        timeout_s: Longest time of a batch, in seconds; None: no limit.
     """
 
     clusters: int | None = None
@@ -123,7 +125,7 @@ class ModelParameters:
 
 
 def parameter_violations(parameters: Mapping[str, str], settings: CardSettings) -> Iterator[Violation]:
-    """Every parameter whose value is wrong."""
+    """Returns a violation for each parameter with an invalid value."""
     reader = ParameterReader(parameters)
     _read(reader, settings.clusters)
     yield from reader.violations

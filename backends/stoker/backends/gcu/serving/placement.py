@@ -1,8 +1,8 @@
-"""`ClusterAllocator`: which instance runs on which clusters of which card.
+"""`ClusterAllocator`: assigns clusters of the cards to instances.
 
-Instances of one version never share a cluster: they are there to run side by side. By default they share out the clusters of their card,
-each the same whole number of them: one instance has all six, two have three each, four have one each (and two stay free for others).
-Versions and models do share: each instance takes the clusters that the fewest others use, and runs on the same cluster take turns.
+Instances of one version never share a cluster, because they run in parallel. By default they divide the clusters of their card evenly: one
+instance gets all six, two get three each, four get one each (two clusters stay free for others). Different versions and models may share
+clusters: each instance gets the clusters with the fewest instances, and runs on the same cluster take turns.
 """
 
 import threading
@@ -14,12 +14,12 @@ from stoker.backends.simulated.serving.pool import Lease
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Where one instance runs.
+    """The clusters of one instance.
 
     Attributes:
-        lease: Whose instance it is.
-        card: Its number.
-        clusters: Their numbers, ascending.
+        lease: The lease of the instance's version.
+        card: Number of the card.
+        clusters: Numbers of the clusters, ascending.
     """
 
     lease: Lease
@@ -31,7 +31,7 @@ class ClusterAllocator:
     """Any thread may use it."""
 
     def __init__(self, cards: int, clusters: int) -> None:
-        """Of `cards`, on each of which `clusters` may be used."""
+        """Creates an allocator for `cards` cards with `clusters` usable clusters each."""
         self.cards = cards
         self.clusters = clusters
         self._lock = threading.Lock()
@@ -39,23 +39,24 @@ class ClusterAllocator:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """All that are taken: a snapshot."""
+        """Returns a snapshot of all current placements."""
         return self._placements
 
     def take(
         self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None, unusable: frozenset[int] = frozenset()
     ) -> Placement:
-        """A place for one more instance; give it back with `release`.
+        """Allocates clusters for one more instance. The caller returns them with `release`.
 
         Args:
-            lease: Whose.
-            card: On which card; None: of those with enough free clusters, the one with the fewest instances of `lease`, then of all.
-            siblings: Instances of `lease` that are for this card, or, where it is left open, for any.
-            wanted: How many clusters; None: an even share among the siblings.
-            unusable: Cards that work no more.
+            lease: The lease of the instance's version.
+            card: Number of the card; None: among the cards with enough free clusters, the one with the fewest instances of `lease`, then of
+                all.
+            siblings: Number of instances of `lease` for this card, or for any card if `card` is None.
+            wanted: Number of clusters; None: an even share among the siblings.
+            unusable: Cards that have failed.
 
         Raises:
-            ModelLoadError: no card has so many clusters without an instance of `lease`.
+            ModelLoadError: no card has enough clusters without an instance of `lease`.
         """
         with self._lock:
             candidates = [number for number in range(self.cards) if number not in unusable and card in (None, number)]
@@ -75,12 +76,12 @@ class ClusterAllocator:
             return placement
 
     def release(self, placement: Placement) -> None:
-        """Gives back what `take` gave."""
+        """Releases a placement that `take` returned."""
         with self._lock:
             self._placements = tuple(each for each in self._placements if each is not placement)
 
     def crowd(self, card: int, cluster: int) -> int:
-        """Instances on that cluster."""
+        """Returns the number of instances on a cluster."""
         return self._users(card, cluster)
 
     def _count(self, card: int, lease: Lease | None = None) -> int:

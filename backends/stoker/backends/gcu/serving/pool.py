@@ -1,4 +1,4 @@
-"""`GcuPool`: the simulated cards of the server, what is loaded on them, and the metrics of both."""
+"""`GcuPool`: the simulated cards of the server, the executables loaded on them, and their metrics."""
 
 import logging
 import threading
@@ -83,13 +83,13 @@ class GcuPool(DevicePool):
     Attributes:
         settings: The operator's settings.
         system: The cards.
-        allocator: Which instance has which clusters.
-        counters: Batches, faults, resets, and runs of engines.
-        clock: Times batches for the counters.
+        allocator: Assigns clusters to instances.
+        counters: Counters of batches, faults, resets, and runs of engines.
+        clock: Measures the time of batches for the counters.
     """
 
     def __init__(self, settings: CardSettings) -> None:
-        """Makes the cards that `settings` describe."""
+        """Creates the cards that `settings` describe."""
         self.settings = settings
         self.system = settings.system()
         self.allocator = ClusterAllocator(settings.cards, settings.clusters)
@@ -100,12 +100,12 @@ class GcuPool(DevicePool):
 
     @property
     def failed_cards(self) -> frozenset[int]:
-        """Those that no reset brings back."""
+        """The lost cards, which no reset repairs."""
         return frozenset(each.id for each in self.system.cards if each.failure is not None and each.failure.is_lost)
 
     @property
     def open_files(self) -> frozenset[Path]:
-        """Executable files that instances share now."""
+        """The executable files that instances share now."""
         return frozenset(self._executables)
 
     def metrics(self) -> Iterator[Figure]:
@@ -137,18 +137,19 @@ class GcuPool(DevicePool):
         return self.models() if self.settings.numerics is Numerics.OFF else ()
 
     def allocate(self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None) -> Placement:
-        """Clusters for one more instance of `lease`; see `ClusterAllocator.take`.
+        """Allocates clusters for one more instance of `lease`; see `ClusterAllocator.take`.
 
         Raises:
-            ModelLoadError: there are not enough, or the card is lost.
+            ModelLoadError: too few clusters are free, or the card is lost.
         """
         return self.allocator.take(lease, card=card, siblings=siblings, wanted=wanted, unusable=self.failed_cards)
 
     def mount(self, placement: Placement, executable: GcuExecutable, layout: SampleLayout, depth: int) -> Mount:
-        """Puts `executable` on the clusters of `placement`; resets their card first if it asks for it. Give it back with `unmount`.
+        """Loads `executable` on the clusters of `placement`; first resets the card if it needs a reset. The caller ends this with
+        `unmount`.
 
         Raises:
-            StatusError: the card is lost, or has not enough memory.
+            StatusError: the card is lost, or has too little free memory.
         """
         self._revive(placement.card)
         mount = Mount(self.system, placement, executable, layout, depth, moves_bytes=self.settings.moves_bytes)
@@ -156,15 +157,16 @@ class GcuPool(DevicePool):
         return mount
 
     def unmount(self, mount: Mount) -> None:
-        """Takes everything of `mount` off its card. A second call does nothing."""
-        self.counters.retire(mount.engine)  # first: an engine that is unloaded tells nothing any more
+        """Removes everything of `mount` from its card. A second call does nothing."""
+        self.counters.retire(mount.engine)  # first, because an unloaded engine has no run counts
         mount.close()
 
     def shared_executable(self, path: Path, read: Callable[[], GcuExecutable]) -> GcuExecutable:
-        """The result of `read` for the file at `path`. All instances of a version share it; release it with `forget_executable`.
+        """Returns the result of `read` for the file at `path`. All instances of a version share it. The caller releases it with
+        `forget_executable`.
 
         Raises:
-            ModelLoadError: it cannot be read.
+            ModelLoadError: the file cannot be read.
         """
         with self._lock:
             executable, users = self._executables.get(path, (None, 0))
@@ -173,7 +175,7 @@ class GcuPool(DevicePool):
             return executable
 
     def forget_executable(self, path: Path) -> None:
-        """Gives back what `shared_executable` gave."""
+        """Releases an executable that `shared_executable` returned."""
         with self._lock:
             executable, users = self._executables[path]
             if users > 1:
@@ -182,7 +184,7 @@ class GcuPool(DevicePool):
                 del self._executables[path]
 
     def _revive(self, number: int) -> None:
-        """Resets the card if that cures it. Every engine and buffer on it is gone then; their instances load them again."""
+        """Resets the card if a reset repairs it. All engines and buffers on it are lost; their instances load them again."""
         card = self.system.cards[number]
         with self._lock:
             if card.failure is not None and not card.failure.is_lost:
@@ -196,7 +198,7 @@ def _models(placements: Iterable[Placement]) -> list[str]:
 
 
 def load_failure(error: StatusError, placement: Placement) -> ModelLoadError:
-    """The error of a load that the card rejected."""
+    """Returns the error for a load that the card rejected."""
     where = f"simulated card {placement.card}, clusters {', '.join(map(str, placement.clusters))}"
     hint = "; --backend-config=topsinference,cards=N adds cards" if not isinstance(error, DeviceFailed) else ""
     return ModelLoadError(f"the engine cannot be loaded to {where}: {error}{hint}")

@@ -1,4 +1,4 @@
-"""`SampleLayout`: how the tensors of requests lie in the memory of a card: sample behind sample, in the order of the engine's tensors."""
+"""`SampleLayout`: the layout of request tensors in the memory of a card: contiguous samples, tensors in the order of the engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 def samples_of_a_batch(signature: ModelSignature) -> int:
-    """Samples that the largest batch has. Without a batch dimension, what the fixed dims begin with."""
+    """Returns the number of samples of the largest batch: max_batch_size, or without a batch dimension the first of the fixed dims."""
     if signature.is_batched:
         return signature.max_batch_size
     return signature.inputs[0].model_dims[0] if signature.inputs else signature.outputs[0].model_dims[0]
@@ -24,13 +24,13 @@ def samples_of_a_batch(signature: ModelSignature) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServedOutput:
-    """An output as clients get it.
+    """An output as clients receive it.
 
     Attributes:
-        index: Its place among the engine's outputs.
-        sample_bytes: Of one sample.
-        dtype: Of its elements.
-        dims: Behind the number of rows; where the model is not batched, all of them.
+        index: Its index among the engine's outputs.
+        sample_bytes: Bytes of one sample.
+        dtype: Element type.
+        dims: Dimensions after the batch dimension; all dimensions if the model is not batched.
     """
 
     index: int
@@ -40,15 +40,15 @@ class ServedOutput:
 
 
 class SampleLayout:
-    """Of one instance; any thread may use it.
+    """The layout of one instance. Any thread may use it.
 
     Attributes:
         capacity: Samples of the largest batch.
-        inputs, outputs: The engine's, in its order.
+        inputs, outputs: The engine's tensors, in its order.
     """
 
     def __init__(self, signature: ModelSignature, inputs: Sequence[GcuTensor], outputs: Sequence[GcuTensor]) -> None:
-        """Of an engine of these tensors, which agree with `signature`."""
+        """Creates the layout of an engine with these tensors. REQUIRES: they agree with `signature`."""
         self.capacity = samples_of_a_batch(signature)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -61,14 +61,15 @@ class SampleLayout:
         }
 
     def samples(self, item: Share) -> int:
-        """How many `item` has."""
+        """Returns the number of samples of `item`."""
         return item.rows if self._is_batched else self.capacity
 
     def block(self, item: Share, tensor: GcuTensor) -> Array:
-        """The values of `item` for one of the engine's inputs, contiguous.
+        """Returns the contiguous values of `item` for one of the engine's inputs.
 
         Raises:
-            InvalidRequest: it has none, or not so many bytes as its samples take: what an earlier request left must not be read instead.
+            InvalidRequest: the input is missing, or its size does not match its samples. Otherwise the run would read data of an earlier
+                request.
         """
         array = item.inputs.get(tensor.name)
         if array is None:
@@ -82,15 +83,15 @@ class SampleLayout:
         return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
     def output(self, name: str) -> ServedOutput:
-        """The output that clients know by that name."""
+        """Returns the output that clients call `name`."""
         return self._served[name]
 
     def fresh(self, output: ServedOutput, samples: int) -> Array:
-        """Memory for `samples` samples of `output`, zeroed: a response never holds what the allocator left."""
+        """Returns zeroed memory for `samples` samples of `output`, so that a response never holds old data of the allocator."""
         return np.zeros(self._shape(output, samples), output.dtype)
 
     def zeros(self, output: ServedOutput, samples: int) -> Array:
-        """The value of `samples` samples of `output` when nothing is computed: shared and read-only."""
+        """Returns `samples` samples of `output` for an engine that computes nothing. The array is shared and read-only."""
         flat = self._zeros.get(output.index)
         if flat is None:
             flat = np.zeros(self.capacity * output.sample_bytes, np.uint8)

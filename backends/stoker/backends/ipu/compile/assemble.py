@@ -1,8 +1,8 @@
-"""A whole executable: the static program, its metadata, the data and notes beside it; and its file.
+"""Assembles an executable: the static program, its metadata, weights and opaque blobs; and writes its file.
 
-Several models in one program: one resident executable instead of reloads, a model selected by `index` for each call. Weights and code of
-all models are on the device all the time, as are their stream buffers; what a model needs while it runs is shared, since only one runs at a
-time.
+A fused program holds several models in one resident executable, which avoids reloads. The input `index` selects the model of each call.
+Weights, code and stream buffers of all models are always on the device. The models share the memory for activations and temporary data,
+because only one runs at a time.
 """
 
 import hashlib
@@ -58,10 +58,10 @@ _VIRTUAL_GRAPH_MODES = ("off", "manual", "auto")
 
 
 def choose_device(options: CompilerOptions) -> IpuHardware:
-    """The IPU that `system`, `ipu_version` and `tiles_per_ipu` name; that of an M2000, `ipu2`, where none is named.
+    """Returns the IPU that `system`, `ipu_version` and `tiles_per_ipu` name; by default the `ipu2` of an M2000.
 
     Raises:
-        OptionError: a name is unknown, or two contradict each other.
+        OptionError: a name is unknown, or two options contradict each other.
     """
     named = {name.lower(): hardware for name, hardware in SYSTEMS.items()}.get(options.system.lower())
     if options.system and named is None:
@@ -80,10 +80,10 @@ def choose_device(options: CompilerOptions) -> IpuHardware:
 
 
 def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
-    """Checks what can be checked before there is a plan.
+    """Checks the options that need no plan.
 
     Raises:
-        OptionError: naming the option, its value and what was expected.
+        OptionError: an option is invalid; the text names the option, its value and the expected values.
     """
     for name in ("num_ipus", "batches_per_step", "replication_factor", "stream_buffering_depth"):
         if getattr(options, name) < 1:
@@ -103,7 +103,10 @@ def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
 
 
 def warn_of_no_effect(options: CompilerOptions) -> None:
-    """Warns once of each option that was changed and changes nothing here. Command line and YAML say so themselves, by their own names."""
+    """Warns once of each changed option that has no effect here.
+
+    The command line and YAML readers warn separately, with their own option names.
+    """
     defaults = CompilerOptions()
     for each in fields(CompilerOptions):
         if each.name in NO_EFFECT and getattr(options, each.name) != getattr(defaults, each.name):
@@ -111,10 +114,10 @@ def warn_of_no_effect(options: CompilerOptions) -> None:
 
 
 def check_sharding(options: CompilerOptions, plan: GraphPlan) -> None:
-    """Checks the IPUs and pipeline stages that a model turned out to be spread over.
+    """Checks the number of IPUs and pipeline stages of a planned model.
 
     Raises:
-        OptionError: there are more of them than `num_ipus`, or `batches_per_step` cannot fill the pipeline.
+        OptionError: there are more IPUs than `num_ipus`, or `batches_per_step` cannot fill the pipeline.
     """
     used = 1 + max((account.ipu for account in plan.memory), default=0)
     if used > options.num_ipus:
@@ -133,12 +136,12 @@ def check_sharding(options: CompilerOptions, plan: GraphPlan) -> None:
 
 
 def graph_name(index: int) -> str:
-    """The name that a fused program gives its model number `index`."""
+    """Returns the name of model number `index` in a fused program."""
     return f"graph{index}"
 
 
 def fusion_map(graphs: Sequence[CompiledGraph], sources: Sequence[SourceModel]) -> FusionMap:
-    """Which streams are whose, for the opaque blob."""
+    """Returns the fusion map: the streams of each model."""
     return FusionMap(
         index_anchor=INDEX_ANCHOR,
         graphs=tuple(
@@ -155,10 +158,10 @@ def fusion_map(graphs: Sequence[CompiledGraph], sources: Sequence[SourceModel]) 
 
 
 def fused_memory(graphs: Sequence[CompiledGraph], *, io_tiles: int) -> tuple[MemoryAccount, ...]:
-    """The accounts of all IPUs with all models on them.
+    """Returns the memory accounts of all IPUs with all models on them.
 
     Raises:
-        OutOfTileMemory: together they do not fit, though each does.
+        OutOfTileMemory: the models do not fit together, although each fits alone.
     """
     parts = [FusedPart(graph.sub_graph.name, graph.plan.memory) for graph in graphs]
     accounts = []
@@ -180,10 +183,10 @@ def _fused_anchor(tensor: str, anchor: Anchor, graph: CompiledGraph) -> FusedAnc
 
 
 def with_noted_options(options: CompilerOptions, sources: Sequence[SourceModel]) -> CompilerOptions:
-    """`options` with what `overlap_io` decided, where the caller asked for nothing.
+    """Returns `options`, completed by the number of IO tiles that the pass `overlap_io` noted, if the caller set none.
 
     Raises:
-        OptionError: a model notes another number of IO tiles than the options say, or no number.
+        OptionError: a model notes a different number of IO tiles than the options, or an invalid number.
     """
     for source in sources:
         text = next((each.value for each in source.model.metadata_props if each.key == marks.NUM_IO_TILES), "")
@@ -198,10 +201,10 @@ def with_noted_options(options: CompilerOptions, sources: Sequence[SourceModel])
 
 
 def note_blobs(graphs: Sequence[CompiledGraph], *, is_fused: bool) -> Mapping[str, bytes]:
-    """The opaque blobs of what the passes noted.
+    """Returns the opaque blobs for the notes of the passes.
 
     Raises:
-        CompileError: a note does not say what its name promises.
+        CompileError: the content of a note does not match its name.
     """
     blobs: dict[str, bytes] = {}
     concatenated: list[ConcatenatedInput] = []
@@ -237,19 +240,19 @@ def _host_concat(text: str) -> tuple[ConcatenatedInput, ...]:
         raise CompileError(f"metadata '{marks.HOST_CONCAT}' of the model: {error}") from None
 
 
-#: Digits of the hash that names an executable.
+#: Number of hash digits in the name of an executable.
 _NAME_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModel:
-    """The result of compiling, which a PopEF file holds.
+    """The result of compilation, as a PopEF file holds it.
 
     Attributes:
-        program: For the executable blob.
-        metadata: For the metadata blob.
-        weights: Streamed weights: what each is, and its value.
-        opaques: Opaque blobs by name.
+        program: Content of the executable blob.
+        metadata: Content of the metadata blob.
+        weights: Streamed weights: the description and value of each.
+        opaques: Contents of opaque blobs by name.
     """
 
     program: StaticProgram
@@ -264,8 +267,8 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
     Raises:
         OptionError: an option is unknown, out of range or contradicts another.
         ShapeError: a size is not known.
-        UnsupportedOperators: naming every node that the device cannot run.
-        CompileError: anything else that the device has not, or has not enough of.
+        UnsupportedOperators: the device cannot run some nodes; the text names all of them.
+        CompileError: the model exceeds another limit of the device.
     """
     if not sources:
         raise OptionError("there is no model to compile")
@@ -296,7 +299,7 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
 
 
 def write_popef(compiled: CompiledModel, path: Path, *, compress: bool = False) -> None:
-    """Writes `compiled` as one PopEF file, which appears under its name only when it is whole.
+    """Writes `compiled` as one PopEF file, atomically: it appears under its name only when it is complete.
 
     Raises:
         CompileError: the file cannot be written.
@@ -376,7 +379,7 @@ def _metadata(graphs: Sequence[CompiledGraph], program: StaticProgram, options: 
 
 
 def executable_name(program: StaticProgram) -> str:
-    """A hash of the program: PopART names executables by the hash of what they were made from, too."""
+    """Returns a hash of the program. PopART also names executables by a hash."""
     digest = hashlib.sha256(encode_description(program))
     for graph in program.graphs:
         digest.update(graph.onnx)

@@ -1,10 +1,10 @@
-"""Compiling one converted model by API: to a program, to a file, or for its summary report.
+"""The Python API to compile one converted model: to a program, to a file, or for its summary report.
 
-`compat/poprt` gives these PopRT's spelling (`poprt.compiler.Compiler`).
+`compat/poprt` offers these functions under PopRT's names (`poprt.compiler.Compiler`).
 
-`enable_engine_caching`: an executable that was compiled before is copied instead of compiled again. Files lie in `cache_path` under a hash
-of all that compiling depends on: models, options, the format's version and the cost model. A file that cannot be read, because it was
-damaged or is of another version, is compiled again and replaced.
+`enable_engine_caching`: an executable that was compiled before is copied from `cache_path` instead of compiled again. The file name is a
+hash of everything that compilation depends on: models, options, the format's version and the cost model. A file that is damaged or of
+another version is compiled again and replaced.
 """
 
 import hashlib
@@ -32,12 +32,12 @@ from stoker.compiler.target import SourceModel, fed_inputs
 
 _logger = logging.getLogger(__name__)
 
-#: Options that say how to compile, not what.
+#: Options that do not change the compiled executable.
 _IRRELEVANT = frozenset({"cache_path", "enable_engine_caching", "compilation_progress_logger", "show_compilation_progress_bar"})
 
 
 def compile_into(sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> CompiledModel:
-    """Compiles `sources` into the file `path`, or copies what was compiled of them before, if the options allow that.
+    """Compiles `sources` into the file `path`, or copies the cached executable if the options allow it.
 
     Raises:
         CompileError: see `compile_sources`; or a file cannot be written.
@@ -55,7 +55,7 @@ def compile_into(sources: Sequence[SourceModel], options: CompilerOptions, path:
 
 
 def cache_key(sources: Sequence[SourceModel], options: CompilerOptions) -> str:
-    """A hash of everything that decides what compiling gives."""
+    """Returns a hash of everything that the compiled executable depends on."""
     digest = hashlib.sha256()
     settings = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _IRRELEVANT}
     for text in (package_hash(), repr(FITTED), repr(sorted(settings.items()))):
@@ -68,7 +68,7 @@ def cache_key(sources: Sequence[SourceModel], options: CompilerOptions) -> str:
 
 
 def _copy(cached: Path, path: Path) -> None:
-    """Copies a file so that it appears under its name whole."""
+    """Copies a file atomically."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
@@ -85,7 +85,7 @@ def _compile(sources: Sequence[SourceModel], options: CompilerOptions, path: Pat
 
 
 def _read(path: Path) -> CompiledModel | None:
-    """Reads the file, without its streamed weights, which stay in it; None if there is no sound file."""
+    """Reads the file without its streamed weights; None if it does not exist or is damaged."""
     if not path.exists():
         return None
     try:
@@ -102,7 +102,7 @@ def _read(path: Path) -> CompiledModel | None:
 
 
 def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceModel:
-    """A converted model as what targets take, under its graph's name."""
+    """Returns a converted model as a source for targets, under its graph's name."""
     return SourceModel(
         model=model,
         name=model.graph.name or "model",
@@ -112,7 +112,7 @@ def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceMode
 
 
 def compile_program(sources: Sequence[SourceModel], options: CompilerOptions | None = None) -> tuple[StaticProgram, Metadata]:
-    """The program of `sources` and its metadata.
+    """Compiles `sources` to a program with its metadata.
 
     Raises:
         CompileError: see `compile_sources`.
@@ -135,12 +135,12 @@ def compile_model(model: onnx.ModelProto, outputs: Sequence[str] = (), options: 
 def compile_and_get_summary_report(
     model: onnx.ModelProto, outputs: Sequence[str] = (), options: CompilerOptions | None = None
 ) -> SummaryReport:
-    """Where memory and time of a converted model go, without a file; also of a model that does not fit.
+    """Returns the summary report on memory and time of a converted model, also if the model does not fit. Writes no file.
 
     Args:
-        model: After conversion.
-        outputs: Those wanted; empty for all.
-        options: Of the compiler.
+        model: The converted model.
+        outputs: The outputs wanted; empty for all.
+        options: Compiler options.
 
     Raises:
         CompileError: see `summary_report`.

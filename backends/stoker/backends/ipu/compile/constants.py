@@ -1,9 +1,9 @@
 """Constants of the cost model, each with its source.
 
-Three kinds. *Published*: the hardware's own figures stand in `stoker.backends.ipu.hardware`. *Structural*: counts that follow from how the
-matrix unit and the vector units work, or from counting what an operator does to each element. *Fitted*: a handful of overheads that
-that are not published, adjusted together against the published ResNet-50 and BERT-base tables by `python -m benchmarks.ipu_model --fit`.
-No constant belongs to a model, a batch size or a row of a table.
+There are three kinds. *Published*: figures of the hardware, in `stoker.backends.ipu.hardware`. *Structural*: counts that follow from how
+the matrix unit and the vector units work, or from the operations of an operator per element. *Fitted*: a few overheads that are not
+published, adjusted together against the published ResNet-50 and BERT-base tables by `python -m benchmarks.ipu_model --fit`. No constant
+belongs to a model, a batch size or a row of a table.
 """
 
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Final
 
 OUTPUT_CHANNELS: Final = 16
-"""Output channels that the matrix unit makes at once. Structural (Poplibs' open planner: conv units of a tile)."""
+"""Output channels that the matrix unit computes at once. Structural (Poplibs' open planner: conv units of a tile)."""
 
 CYCLES_PER_POSITION: Final = 4
-"""Cycles in which the matrix unit multiplies one row by a block of weights. Structural: 16 outputs x 16 fp16 inputs / 64 MAC a cycle."""
+"""Cycles of the matrix unit to multiply one row by a block of weights. Structural: 16 outputs x 16 fp16 inputs / 64 MAC a cycle."""
 
 WEIGHT_LOAD_BYTES: Final = 8
-"""Bytes a cycle at which a block of weights enters the matrix unit. Structural (64-bit loads)."""
+"""Bytes per cycle of loading a block of weights into the matrix unit. Structural (64-bit loads)."""
 
 VECTOR_BYTES: Final = 8
 """Width of the vector units: four halves, two floats. Structural."""
 
 
 LINK_EFFICIENCY: Final = 0.85
-"""Share of an IPU-Link's peak that is reached. Published (Poplibs' open cost model)."""
+"""Share of the peak bandwidth that an IPU-Link reaches. Published (Poplibs' open cost model)."""
 
 HOST_LATENCY_S: Final = 3e-6
-"""Seconds from asking the host for a stream to its first byte. Assumed: a round trip over PCIe and the host's memory."""
+"""Seconds from the request of a stream to its first byte from the host. Assumed: a round trip over PCIe and the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,15 @@ class CostConstants:
     """The fitted constants.
 
     Attributes:
-        step_cycles: Of any compute or exchange step beyond its data: leaving and entering a superstep, starting six workers.
-        sync_cycles: A synchronisation of all tiles of an IPU.
-        block_cycles: Of the matrix unit for each block of weights, beyond loading it: pointers, pipeline fill and drain.
-        vector_cycles: Of a tile for each vector of a simple element-wise operator: loads, the operation, store, loop.
-        copy_cycles: Of a tile for each element that it rearranges in its own memory; narrow elements are moved no faster than wide ones.
-        plan_tolerance: By what share a partition may be slower than the quickest, if it needs less temporary memory.
-        erf_passes: What `Erf` costs, in simple element-wise operators on floats.
-        step_code_bytes: Control code of one distinct step on a tile.
-        fixed_code_bytes: Runtime support, stacks and vertex code that every program has on each tile.
+        step_cycles: Fixed cycles of a compute or exchange step: leaving and entering a superstep, starting six workers.
+        sync_cycles: Cycles of a synchronisation of all tiles of an IPU.
+        block_cycles: Fixed cycles of the matrix unit per block of weights, besides loading it: pointers, pipeline fill and drain.
+        vector_cycles: Cycles of a tile per vector of a simple element-wise operator: loads, the operation, store, loop.
+        copy_cycles: Cycles of a tile per element that it rearranges in its own memory, whatever the element's width.
+        plan_tolerance: Share by which a partition may be slower than the fastest one, if it needs less temporary memory.
+        erf_passes: Cost of `Erf`, in simple element-wise operators on floats.
+        step_code_bytes: Bytes of control code of one distinct step on a tile.
+        fixed_code_bytes: Bytes of runtime support, stacks and vertex code on each tile, the same for every program.
         exchange_code_share: Exchange code on a tile, in bytes for each byte received.
     """
 
@@ -69,4 +69,4 @@ PASSES: Final[Mapping[str, float]] = {
     "Sin": 6, "Cos": 6, "Tan": 8, "Elu": 4, "Celu": 4, "Selu": 4, "Mish": 8, "HardSigmoid": 2, "HardSwish": 3, "Gelu": 4, "PRelu": 2,
     "QuantizeLinear": 2, "DequantizeLinear": 2, "BatchNormalization": 2,
 }  # fmt: skip
-"""Passes of the vector units over each element. Structural: one an arithmetic instruction; a transcendental or a division takes three."""
+"""Passes of the vector units over each element. Structural: one per arithmetic instruction; a transcendental or a division takes three."""

@@ -1,8 +1,8 @@
 """The cost of a node: its steps on the busiest tile, its temporary memory and its code.
 
-Matrix work is planned by `tiling`. Everything else runs on the vector units, spread evenly over the tiles: an operator makes so many
-passes over its elements (`constants.PASSES`), reads and writes its tile's memory, and where its operands lie on other tiles they are
-exchanged first. Views (reshape, slice, split, squeeze) cost nothing: tensors of Poplar are expressions over regions of memory.
+Matrix work is planned by `tiling`. All other operators run on the vector units, spread evenly over the tiles. An operator makes a number of
+passes over its elements (`constants.PASSES`), and reads and writes its tile's memory. Operands on other tiles are exchanged first. Views
+(reshape, slice, split, squeeze) cost nothing: Poplar's tensors are expressions over regions of memory.
 """
 
 import math
@@ -17,7 +17,7 @@ from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import StepKind
 from stoker.compiler.lowering.typed_graph import TensorFacts
 
-#: Operators that only look at a tensor in another way.
+#: Operators whose output is a view of their input.
 VIEWS = frozenset(
     {
         "Reshape",
@@ -35,11 +35,11 @@ VIEWS = frozenset(
         "ConstantOfShape",
     }
 )
-#: Operators that move data and compute nothing.
+#: Operators that move data without computing.
 MOVES = frozenset({"Transpose", "Concat", "Gather", "GatherElements", "GatherND", "Pad", "Tile", "Scatter", "ScatterElements", "ScatterND",
                    "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "OneHot", "Trilu", "ReverseSequence", "Remap", "EyeLike",
                    "Range", "Compress"})  # fmt: skip
-#: Passes over the input for operators that reduce it and then use the result.
+#: Passes over the input of operators that reduce it and then use the result.
 NORMALISING: dict[str, float] = {
     "Softmax": 9, "LogSoftmax": 9, "LayerNormalization": 8, "GroupNormalization": 8, "InstanceNormalization": 8, "FastNorm": 6,
     "SimplifiedLayerNormalization": 6, "RMSNormalization": 6, "LpNormalization": 5, "Hardmax": 4, "CumSum": 4, "TopK": 24, "NonZero": 8,
@@ -62,11 +62,11 @@ class CostStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCost:
-    """The cost of running a node once.
+    """The cost of one execution of a node.
 
     Attributes:
-        steps: In order.
-        temporary_bytes: On the busiest tile, beside inputs and outputs.
+        steps: The steps in order.
+        temporary_bytes: Temporary memory on the busiest tile, besides inputs and outputs.
         code_bytes: Vertex and control code on each tile.
         exchange_code_bytes: Exchange code on the busiest tile.
     """
@@ -83,10 +83,10 @@ class Machine:
 
     Attributes:
         hardware: The system.
-        tiles: Tiles left for computing.
-        temporary_limit_bytes: For contractions, a tile: available_memory_proportion of its memory.
+        tiles: Number of tiles for computing.
+        temporary_limit_bytes: Temporary memory of contractions per tile: available_memory_proportion of its memory.
         partials_type: `half` or `float`.
-        constants: Of the cost model.
+        constants: Constants of the cost model.
     """
 
     hardware: IpuHardware
@@ -99,7 +99,7 @@ class Machine:
 def node_cost(
     node: ir.Node, inputs: Sequence[TensorFacts | None], outputs: Sequence[TensorFacts], machine: Machine, *, is_fp8: bool
 ) -> NodeCost:
-    """The cost of `node` on `machine`."""
+    """Returns the cost of `node` on `machine`."""
     if node.op_type in VIEWS or not outputs:
         return NodeCost()
     if node.op_type in CONTRACTIONS:
@@ -152,7 +152,7 @@ def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_
 
 
 def _reduction_cost(tensor: TensorFacts, passes: float, machine: Machine) -> NodeCost:
-    """Reductions add up, and normalisations compute, in floats whatever the tensor holds."""
+    """Returns the cost of a reduction or normalisation. Both compute in fp32, whatever the tensor's type."""
     per_tile, tiles = _spread(tensor, machine)
     vectors = math.ceil(per_tile * max(tensor.element_bytes, _FLOAT_BYTES) / VECTOR_BYTES)
     cycles = vectors * passes * machine.constants.vector_cycles / _REDUCTION_STEPS
@@ -162,7 +162,7 @@ def _reduction_cost(tensor: TensorFacts, passes: float, machine: Machine) -> Nod
 
 
 def move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
-    """Of bringing `tensor` to other tiles, or into another order, and nothing else."""
+    """Returns the cost of moving `tensor` to other tiles or into another order."""
     per_tile, tiles = _spread(tensor, machine)
     moved = math.ceil(per_tile * tensor.element_bytes)
     copy = CostStep(StepKind.COMPUTE, _launched(per_tile * machine.constants.copy_cycles, machine), tiles)
@@ -170,7 +170,7 @@ def move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
 
 
 def _spread(tensor: TensorFacts, machine: Machine) -> tuple[int, int]:
-    """Elements on the fullest tile, and tiles used: an even spread, in whole vectors."""
+    """Returns the elements on the fullest tile and the number of tiles used, for an even spread in whole vectors."""
     grain = max(1, round(VECTOR_BYTES / tensor.element_bytes))
     per_tile = math.ceil(math.ceil(tensor.elements / machine.tiles) / grain) * grain
     return per_tile, max(1, math.ceil(tensor.elements / max(per_tile, 1)))
@@ -181,14 +181,14 @@ def _launched(cycles: float, machine: Machine) -> int:
 
 
 def _exchange(tile_bytes: int, tiles: int, machine: Machine) -> CostStep:
-    """An exchange in which the busiest tile receives `tile_bytes`."""
+    """Returns an exchange in which the busiest tile receives `tile_bytes`."""
     return CostStep(
         StepKind.EXCHANGE, _launched(tile_bytes / machine.hardware.exchange_bytes, machine), tiles, data_bytes=tile_bytes * tiles
     )
 
 
 def _priced(steps: list[CostStep], machine: Machine, *, temporary_bytes: int, distinct: int | None = None) -> NodeCost:
-    """The steps with a sync before each, and the code they need."""
+    """Returns the cost of the steps, with a sync before each step, and of their code."""
     sync = CostStep(StepKind.SYNC, math.ceil(machine.constants.sync_cycles), machine.tiles)
     received = sum(step.data_bytes // max(step.tiles, 1) for step in steps if step.kind is StepKind.EXCHANGE)
     return NodeCost(

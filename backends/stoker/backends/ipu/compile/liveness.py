@@ -1,11 +1,11 @@
-"""Which tensors a tile holds at each point of the schedule.
+"""Memory liveness: the tensors that a tile holds at each point of the schedule.
 
-A *storage* is a region of memory. Views share the storage of what they look at; an element-wise operator writes over an input that
-no later node reads (as PopART's in-placing does). A storage lives from the point that makes it to the last that reads it.
+A *storage* is a region of memory. A view shares the storage of its input. An element-wise operator overwrites an input that no later node
+reads (like PopART's in-placing). A storage is live from the point that writes it first to the last point that reads it.
 
-How tensors lie on tiles: spread evenly in whole vectors, what is left over going to the tiles behind those that got the last leftover. So a
-tensor smaller than one vector a tile lies on a few tiles only, and small tensors do not pile up on the first ones (Poplar's
-`mapTensorLinearly` with an offset does the same).
+Tensors are spread evenly over the tiles in whole vectors. The remaining vectors go to the tiles after those that received the previous
+remainder. So a tensor with fewer vectors than tiles is on a few tiles only, and small tensors do not accumulate on the first tiles
+(Poplar's `mapTensorLinearly` with an offset does the same).
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,22 @@ from numpy.typing import NDArray
 from stoker.backends.ipu.compile.constants import VECTOR_BYTES
 
 TileBytes = NDArray[np.int64]
-"""Bytes of each tile, `[tiles]`."""
+"""Bytes on each tile, shape `[tiles]`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileSpan:
-    """Where a region lies: `even_bytes` on every tile, and one vector more on `more` tiles from `start` on, round to the first."""
+    """The tiles of a region:
+
+    `even_bytes` on every tile, and one vector more on `more` tiles from `start` on, wrapping around to the first tile.
+    """
 
     even_bytes: int
     start: int
     more: int
 
     def put(self, tiles: NDArray[Any], sign: int = 1) -> None:
-        """Adds the region to `tiles`, or with `sign` -1 takes it away."""
+        """Adds the region to `tiles`, or subtracts it if `sign` is -1."""
         if self.even_bytes:
             tiles += sign * self.even_bytes
         end = self.start + self.more
@@ -40,7 +43,7 @@ class TileSpan:
             tiles[: end - len(tiles)] += sign * VECTOR_BYTES
 
     def on_tile(self, tile: int, tiles: int) -> int:
-        """Bytes of the region on tile number `tile` of `tiles`."""
+        """Returns the bytes of the region on tile number `tile` of `tiles`."""
         has_more = (tile - self.start) % tiles < self.more
         return self.even_bytes + (VECTOR_BYTES if has_more else 0)
 
@@ -49,14 +52,14 @@ class TileSpan:
 
 
 class TileMap:
-    """Gives regions their places, one after the other."""
+    """Assigns tiles to regions, one region after the other."""
 
     def __init__(self, tiles: int) -> None:
         self._tiles = tiles
         self._next = 0
 
     def place(self, byte_count: int) -> TileSpan:
-        """A place for a region of `byte_count` bytes."""
+        """Returns the tiles for a region of `byte_count` bytes."""
         even, more = divmod(-(-byte_count // VECTOR_BYTES), self._tiles)
         span = TileSpan(even * VECTOR_BYTES, self._next, more)
         self._next = (self._next + more) % self._tiles
@@ -65,7 +68,7 @@ class TileMap:
 
 @dataclass(slots=True)
 class Storage:
-    """A region: what people call it, its place, and the first and last point at which it lives."""
+    """A region of memory: its label, its tiles, and the first and last point at which it is live."""
 
     name: str
     span: TileSpan
@@ -75,7 +78,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """The memory that one point needs beside the storages: bytes on each of the first `tiles` tiles, for `owner`."""
+    """The temporary memory of one point: bytes on each of the first `tiles` tiles, for `owner`."""
 
     owner: str
     tile_bytes: int
@@ -84,13 +87,13 @@ class Temporary:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The fullest moment of the fullest tile.
+    """The fullest tile at its point of highest use.
 
     Attributes:
-        tile: Its number.
-        live_bytes, temporary_bytes: Then, there.
-        holders: What is alive then and lies there, with the temporary data of the node that runs; most first.
-        most: Of each tile, at its own fullest moment, what lives there, temporary data and what is always there.
+        tile: Number of the tile.
+        live_bytes, temporary_bytes: Bytes of live storages and of temporary data on the tile at that point.
+        holders: Live storages on the tile at that point and temporary data of the running node, largest first.
+        most: For each tile at its own point of highest use, the bytes of live storages, temporary data and resident data.
     """
 
     tile: int
@@ -101,12 +104,12 @@ class Peak:
 
 
 def peak(storages: Sequence[Storage], temporaries: Sequence[Temporary], resident: TileBytes) -> Peak:
-    """The point and the tile at which `storages`, `temporaries` and `resident` together take most.
+    """Returns the point and the tile at which `storages`, `temporaries` and `resident` together take the most bytes.
 
     Args:
         storages: All regions of one IPU.
-        temporaries: Of each point.
-        resident: What each tile holds all the time, `[tiles]`.
+        temporaries: Temporary memory of each point.
+        resident: Bytes that each tile always holds, shape `[tiles]`.
     """
     points = max(len(temporaries), 1)
     begin: list[list[Storage]] = [[] for _ in range(points + 1)]
@@ -140,7 +143,7 @@ def peak(storages: Sequence[Storage], temporaries: Sequence[Temporary], resident
 
 
 class Aliases:
-    """Which values of a graph share memory as views, and at which node a group of them is read last."""
+    """The groups of values of a graph that share memory as views, and the last node that reads each group."""
 
     def __init__(self, graph: ir.Graph, views: Sequence[ir.Node]) -> None:
         looking = set(views)
@@ -157,9 +160,9 @@ class Aliases:
             self._last_read[self.root(value)] = len(graph)
 
     def root(self, value: ir.Value) -> ir.Value:
-        """The value that `value` is a view of; `value` itself if it is no view."""
+        """Returns the value that `value` is a view of, or `value` itself if it is not a view."""
         return self._root.get(value, value)
 
     def is_read_after(self, value: ir.Value, index: int) -> bool:
-        """Whether a node behind number `index`, or the host, reads `value` or a view of the same memory."""
+        """Whether a node after number `index`, or the host, reads `value` or a view of the same memory."""
         return self._last_read.get(self.root(value), -1) > index

@@ -1,4 +1,4 @@
-"""Memory accounts: those of several models together, and where one does not fit."""
+"""Memory accounts of IPUs: for one model along its schedule, and for several fused models; and the check that they fit."""
 
 import math
 import sys
@@ -16,18 +16,18 @@ from stoker.compiler.errors import CompileError
 from stoker.compiler.lowering.typed_graph import TensorFacts, node_label
 
 _TOP = 5
-#: What only the model that runs takes; every other category is there for all models of a fused program.
+#: Categories that only the running model uses. The other categories exist for all models of a fused program.
 _SHARED = frozenset({"activations", "temporary"})
 
 
 class OutOfTileMemory(CompileError):
-    """A program that needs more memory on a tile than the tile has.
+    """A program needs more memory on a tile than the tile has.
 
-    The text contains `Out of memory on tile <id>: <n> bytes`, as tools for the real device look for it.
+    The text contains `Out of memory on tile <id>: <n> bytes`, because tools for the real device search for it.
 
     Attributes:
         tile: Number of the fullest tile, counted over all IPUs of a replica.
-        need_bytes, capacity_bytes: What it would hold, and what it can.
+        need_bytes, capacity_bytes: Bytes that the tile would hold, and its capacity.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ def check_fit(account: MemoryAccount, *, name: str, holders: Sequence[tuple[str,
     """Rejects an account that is over capacity on any tile.
 
     Args:
-        account: Of one IPU.
-        name: Of the model, for the error.
-        holders: What takes the memory, with bytes, most first; for the error.
+        account: The account of one IPU.
+        name: Name of the model, for the error.
+        holders: The users of the memory with their bytes, largest first, for the error.
 
     Raises:
-        OutOfTileMemory: naming the fullest tile, counted over the IPUs of a replica.
+        OutOfTileMemory: a tile is over capacity; the text names the fullest one, counted over the IPUs of a replica.
     """
     need = max(account.tile_bytes, default=0)
     if need <= account.capacity_bytes:
@@ -88,10 +88,10 @@ class FusedPart:
 
 
 def fused_accounts(parts: Sequence[FusedPart], *, io_tiles: int) -> Iterator[tuple[MemoryAccount, list[tuple[str, int]]]]:
-    """The account of each IPU with all models on it, and what holds its memory, most first.
+    """Returns the account of each IPU with all models on it, and the users of its memory, largest first.
 
-    Weights, code and stream buffers of all models are there all the time; activations and temporary data only of the one that runs.
-    The models' fullest tiles are taken to be the same one; the others are estimated by what they hold in all.
+    Weights, code and stream buffers of all models are always in memory; activations and temporary data only those of the running model. The
+    fullest tiles of the models are assumed to be the same tile. The other tiles are estimated from the totals.
     """
     accounts: dict[int, list[tuple[str, MemoryAccount]]] = {}
     for part in parts:
@@ -103,13 +103,13 @@ def fused_accounts(parts: Sequence[FusedPart], *, io_tiles: int) -> Iterator[tup
 
 def _together(named: Sequence[tuple[str, MemoryAccount]], io_tiles: int) -> tuple[MemoryAccount, list[tuple[str, int]]]:
     accounts = [account for _, account in named]
-    # The moment counts at which one model's activations and temporary data take most, not the largest of each.
+    # The maximum is taken over the sum of a model's activations and temporary data, not for each separately.
     busiest = max(accounts, key=_passing)
     keys = list(dict.fromkeys(key for each in accounts for key in each.by_category))
     merged = {
         key: busiest.by_category.get(key, 0) if key in _SHARED else sum(each.by_category.get(key, 0) for each in accounts) for key in keys
     }
-    # Runtime support and vertex code are on a tile once, however many models it runs.
+    # Each tile holds runtime support and vertex code once, for any number of models.
     again = (len(accounts) - 1) * math.ceil(FITTED.fixed_code_bytes)
     merged["code"] = merged.get("code", 0) - again
     most = sum(merged.values())
@@ -128,21 +128,21 @@ def _together(named: Sequence[tuple[str, MemoryAccount]], io_tiles: int) -> tupl
 
 
 def _passing(account: MemoryAccount) -> int:
-    """Bytes on the fullest tile that are there only while the model runs."""
+    """Returns the bytes on the fullest tile that are used only while the model runs."""
     return sum(account.by_category.get(key, 0) for key in _SHARED)
 
 
 class Residency:
-    """Grows along the schedule of one IPU; `point` is the number of nodes that it has run so far."""
+    """Records the memory use along the schedule of one IPU. `point` is the number of nodes that have run so far."""
 
     def __init__(self, ipu: int, *, tiles: int, io_tiles: int, constants: CostConstants) -> None:
-        """Begins with nothing but the runtime support that every program has.
+        """Starts with only the runtime support that every program has.
 
         Args:
-            ipu: Its number.
-            tiles: That compute.
-            io_tiles: Set apart for streams, numbered behind the others.
-            constants: Of the cost model.
+            ipu: Number of the IPU.
+            tiles: Number of tiles for computing.
+            io_tiles: Number of tiles for streams, numbered after the others.
+            constants: Constants of the cost model.
         """
         self.ipu = ipu
         self._tiles = tiles
@@ -162,7 +162,7 @@ class Residency:
         return len(self._temporaries)
 
     def holds(self, value: ir.Value) -> bool:
-        """Whether `value` has a place here, as a weight or as a tensor."""
+        """Whether this IPU holds `value`, as a weight or as a tensor."""
         return value in self._held or value in self._weights
 
     def hold_weight(self, value: ir.Value, facts: TensorFacts) -> None:
@@ -170,7 +170,7 @@ class Residency:
         self._weights[value] = self._map.place(facts.byte_count)
 
     def hold(self, value: ir.Value, facts: TensorFacts, *, waiting: int = 0) -> None:
-        """Gives `value` a region of its own, from now on; and one for the whole run to each of `waiting` micro-batches behind this one."""
+        """Allocates a region for `value` from the current point on, and one for the whole run for each of `waiting` later micro-batches."""
         storage = Storage(_described(value), self._map.place(facts.byte_count), self.point, self.point)
         self._storages.append(storage)
         self._held[value] = storage
@@ -179,7 +179,7 @@ class Residency:
             self._storages.append(Storage(name, self._map.place(waiting * facts.byte_count), 0, sys.maxsize))
 
     def share(self, value: ir.Value, source: ir.Value) -> None:
-        """Lets `value` be in the region of `source`."""
+        """Places `value` in the region of `source`."""
         storage = self._held.get(source)
         if storage is not None:
             self._held[value] = storage
@@ -187,7 +187,7 @@ class Residency:
             self._weights[value] = TileSpan(0, 0, 0)
 
     def read(self, value: ir.Value) -> None:
-        """Keeps `value` alive until now."""
+        """Keeps `value` live until the current point."""
         storage = self._held.get(value)
         if storage is not None:
             storage.last = self.point
@@ -197,25 +197,26 @@ class Residency:
         self._io_bytes += byte_count
 
     def ran(self, owner: str, signature: Hashable, cost: NodeCost) -> None:
-        """Closes the point: `owner` has run; nodes of the same `signature` share their code."""
+        """Ends the current point: `owner` has run. Nodes with the same `signature` share their code."""
         tiles = max((step.tiles for step in cost.steps if step.kind is not StepKind.SYNC), default=0)
         self._temporaries.append(Temporary(owner, cost.temporary_bytes, tiles))
         self._code[signature] = (cost.code_bytes, cost.exchange_code_bytes, tiles)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights on all tiles together."""
+        """Total bytes of weights on all tiles."""
         return sum(span.total_bytes(self._tiles) for span in self._weights.values())
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of code on all tiles together, without what every program has."""
+        """Total bytes of code on all tiles, without the fixed code of every program."""
         return int((self._control_code() + self._exchange_code()).sum())
 
     def account(self, *, capacity_bytes: int) -> MemoryAccount:
-        """The account of this IPU: by category on its fullest tile at the fullest moment; in all on each tile, at that tile's own.
+        """Returns the account of this IPU: bytes by category on its fullest tile at the point of highest use, and the total of each tile at
+        that tile's own.
 
-        It may be over capacity; `memory.check_fit` rejects that.
+        The account may be over capacity; `check_fit` rejects such an account.
         """
         fullest = self._fullest()
         weights = np.zeros(self._tiles, np.int64)
@@ -243,13 +244,13 @@ class Residency:
         return sorted((each for each in found if each[1]), key=lambda item: -item[1])
 
     def _fullest(self) -> Peak:
-        """REQUIRES: the schedule is complete."""
+        """Returns the peak of memory use. REQUIRES: the schedule is complete."""
         if self._peak is None:
             self._peak = peak(self._storages, self._temporaries, self._resident())
         return self._peak
 
     def _resident(self) -> TileBytes:
-        """The bytes that each tile holds all the time."""
+        """Returns the bytes that each tile always holds."""
         tiles = self._control_code() + self._exchange_code() + self._fixed_code_bytes
         if not self._io_tiles:
             tiles += self._io_tile_bytes()
@@ -258,11 +259,11 @@ class Residency:
         return tiles
 
     def _control_code(self) -> TileBytes:
-        """Every tile runs the whole program, also the steps that it only waits in."""
+        """Returns the bytes of control code. Every tile runs the whole program, including the steps in which it only waits."""
         return np.full(self._tiles, sum(code for code, _, _ in self._code.values()), np.int64)
 
     def _exchange_code(self) -> TileBytes:
-        """Code to receive lies where something is received."""
+        """Returns the bytes of exchange code. It is on the tiles that receive data."""
         bytes_of = np.zeros(self._tiles, np.int64)
         for _, exchange, tiles in self._code.values():
             bytes_of[:tiles] += exchange
@@ -273,7 +274,7 @@ class Residency:
 
 
 def _described(value: ir.Value) -> str:
-    """A tensor by its name and the node it belongs to: its maker, or for a weight the first reader."""
+    """Returns the label of a tensor: its name, and the node that produces it or, for a weight, reads it first."""
     maker = value.producer()
     if maker is not None:
         return f"tensor '{value.name}' of node '{node_label(maker)}' ({maker.op_type})"
