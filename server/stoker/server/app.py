@@ -1,4 +1,4 @@
-"""The composition root: builds the server from its parts, runs it, and takes it down. The only file that knows every class.
+"""The composition root: builds the server from its parts, runs it, and shuts it down. The only module that imports every part.
 
 Start: check the repository, bind the ports (so that health requests get a response while models load), load, print the table, say ready.
 Stop: ready turns false, the fronts take no new work (after the shutdown delay), what is in flight finishes within the exit timeout, models
@@ -55,23 +55,23 @@ class StartError(Exception):
 
 
 def run(config: ServerConfig) -> int:
-    """Serves until a signal comes; returns the exit code.
+    """Serves until a signal requests the shutdown; returns the exit code.
 
     Raises:
         StartError: a port is taken, or a repository or folder cannot be used.
     """
-    # Before there is anything to clean up: from here on a signal ends the server by way of everything that is to be closed.
+    # Before there is anything to clean up: from here on a signal ends the server through the cleanup of everything that is open.
     shutdown = Shutdown()
     try:
         with logs.configure(config.logs) as sink, snapshot_area(config.loader.snapshot_dir) as area:
             code = uvloop.run(_serve(config, area, sink, shutdown))
     except (RepositoryUnreadable, BackendSettingError, ServingError) as error:
         raise StartError(str(error)) from error
-    except OSError as error:  # PortInUse among them, whose text says it all
+    except OSError as error:  # PortInUse among them, whose message is complete
         raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     if any_left() or shutdown.is_late:
-        # A backend hangs in a load or a batch, or the exit timeout is over. Everything of ours is closed; taking the interpreter down takes
-        # up to half a second, and around native code that runs it may crash.
+        # A backend hangs in a load or a batch, or the exit timeout is over. All parts of the server are closed. Finalizing the interpreter
+        # takes up to half a second and may crash while native code runs.
         sys.stdout.flush()
         os._exit(code)
     return code
@@ -108,7 +108,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             return 1
         is_serving = not stop_requested.done()
         if is_serving:
-            sink.flush()  # what was logged while loading stands above the table
+            sink.flush()  # write the records of the loads before the table
             _announce(engine, endpoints, backends, sink, is_json_requested=config.logs.format == "json")
             await _unless(stop_requested, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         if config.tuning.is_on:
@@ -198,7 +198,7 @@ def _build(
 
 
 async def _unless(stop_requested: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any, None]) -> None:
-    """Does `work`, but gives it up when a shutdown is asked for."""
+    """Does `work`, but cancels it when a shutdown is requested."""
     task = asyncio.create_task(work)
     await asyncio.wait([task, stop_requested], return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
@@ -211,7 +211,7 @@ async def _unless(stop_requested: "asyncio.Task[Literal[True]]", work: Coroutine
 def _announce(
     engine: ServingEngine, endpoints: Mapping[str, Endpoint], backends: BackendRegistry, sink: Logs, *, is_json_requested: bool
 ) -> None:
-    """The table is for people and goes to standard output; a log that goes elsewhere says where the server listens too."""
+    """Prints the table on standard output for people; a log that goes elsewhere gets the addresses too."""
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
     is_terminal, is_one_file = sys.stdout.isatty(), sink.shares_file_with(sys.stdout)
     if not is_one_file:
@@ -222,7 +222,7 @@ def _announce(
         addresses,
         stream=sys.stdout,
         is_terminal=is_terminal,
-        # One JSON object a line must stay true of a file that holds both.
+        # A file that holds both must keep one JSON object on each line.
         as_json=is_json_requested or (sink.is_json and is_one_file and not is_terminal),
         notices=[notice for backend in backends.in_use() for notice in backend.notices()],
         not_ready=[] if engine.is_ready() else without_ready_version(index),

@@ -30,7 +30,7 @@ from stoker.server.pb import model_config_pb2 as pb
 
 
 def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
-    """Notes every field of `config` that has no effect here."""
+    """Reports every field of `config` that the server does not support."""
     for path in _rejected(config):
         report.error(path, "not supported by this server")
     for path, why in _advisory(config):
@@ -90,7 +90,7 @@ def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def check_decoupled(config: pb.ModelConfig, backend: Backend, report: Report) -> None:
-    """Notes what contradicts a decoupled model, where `config` is one."""
+    """Reports contradictions in the configuration of a decoupled model."""
     if not config.model_transaction_policy.decoupled:
         return
     if not backend.streams:
@@ -105,7 +105,7 @@ _AT = "dynamic_batching"
 
 
 def check_batching(batching: pb.ModelDynamicBatching, max_batch_size: int | None, report: Report) -> None:
-    """Notes what is wrong with `batching`; `max_batch_size` None: not known yet."""
+    """Reports the errors of `batching`; `max_batch_size` None: not known yet."""
     for index, size in enumerate(batching.preferred_batch_size):
         if size < 1 or (max_batch_size is not None and size > max_batch_size):
             highest = "max_batch_size" if max_batch_size is None else f"max_batch_size ({max_batch_size})"
@@ -140,7 +140,7 @@ _IMAGE_FORMATS = {pb.ModelInput.FORMAT_NHWC: "FORMAT_NHWC", pb.ModelInput.FORMAT
 
 
 def check_tensors(config: pb.ModelConfig, report: Report) -> None:
-    """Notes what is wrong with `input` and `output` by themselves."""
+    """Reports the errors of `input` and `output`, without the model file."""
     sides: tuple[tuple[str, Sequence[Tensor]], ...] = (("input", config.input), ("output", config.output))
     for side, tensors in sides:
         if len(tensors) > MAX_TENSORS:
@@ -160,7 +160,7 @@ def check_tensors(config: pb.ModelConfig, report: Report) -> None:
 
 
 def check_row(dims: Sequence[int], path: str, report: Report, *, allows_variable: bool = True) -> bool:
-    """Whether `dims` (found at `path`) is a shape that a row of a tensor can have; notes it if not."""
+    """Whether `dims` (found at `path`) is a valid shape of a row of a tensor; reports it if not."""
     if len(dims) > MAX_RANK:
         report.error(path, f"{len(dims)} dimensions; at most {MAX_RANK}")
         return False
@@ -202,7 +202,7 @@ _OWN_LABELS = frozenset({"model", "version", "reason", "le", "quantile"})
 
 
 def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> None:
-    """Notes everything wrong with `config` by itself."""
+    """Reports the errors of `config`, without the model file."""
     if config.name != model_name:
         report.error("name", f"'{config.name}' differs from the model's folder '{model_name}'; leave it out or write the folder's name")
     if not 0 <= config.max_batch_size <= MAX_BATCH_SIZE:
@@ -227,7 +227,7 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
 
 
 def _check_path(written: str, path: str, folder: str, report: Report) -> None:
-    """Notes a file name that could lead out of its folder."""
+    """Reports a file name that could lead out of its folder."""
     parts = PurePosixPath(written).parts
     if written and (written.startswith("/") or ".." in parts or not parts or "\\" in written or not written.isprintable()):
         report.error(path, f"'{written[:80]}' is not a path inside {folder}")
@@ -311,7 +311,7 @@ def _check_nice(config: pb.ModelConfig, report: Report) -> None:
 
 
 def check_is_whole(parsed: ParsedConfig) -> None:
-    """Rejects a configuration that leaves open what the model file would tell.
+    """Rejects a configuration that omits what only the model file could give.
 
     Raises:
         ConfigError: no backend, inputs or outputs are written; names each.

@@ -49,7 +49,7 @@ from stoker.server.pb import model_config_pb2 as pb
 
 
 def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> tuple[Backend, str]:
-    """The backend for a version, and the file it shall load.
+    """The backend that serves a version, and the file that it loads.
 
     Args:
         parsed: The configuration.
@@ -57,7 +57,8 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
         registry: The installed backends.
 
     Returns:
-        The backend, and `default_model_filename` or that of the backend's own which is there; empty where it needs no file.
+        The backend and the file name: `default_model_filename`, or the first of the backend's own file names that exists; empty if the
+            backend needs no file.
 
     Raises:
         ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, or the file named is not there.
@@ -84,7 +85,9 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
 
 
 def _own_filename(backend: Backend, file_names: Collection[str]) -> str:
-    """The first of the backend's own file names that the version has; where it has none of them: the default, or none if it needs none."""
+    """The first of the backend's own file names that the version has; if it has none, the default name, or an empty one if no file is
+    needed.
+    """
     own = (backend.default_model_filename, *backend.further_model_filenames)
     otherwise = backend.default_model_filename if backend.needs_model_file else ""
     return next((name for name in own if name in file_names), otherwise)
@@ -132,7 +135,7 @@ def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: Backe
 
 
 def warmups(message: pb.ModelConfig, signature: ModelSignature, report: Report) -> tuple[Warmup, ...]:
-    """The samples to run before READY; notes those that `signature` would reject."""
+    """The warm-up samples; reports those that `signature` would reject."""
     return tuple(_sample(sample, index, signature, report) for index, sample in enumerate(message.model_warmup))
 
 
@@ -173,9 +176,9 @@ def _input(tensor: pb.ModelWarmup.Input, spec: TensorSpec, at: str, report: Repo
 
 
 def normalised(message: pb.ModelConfig, backend: str, platform: str, model_filename: str, max_enqueued_requests: int) -> pb.ModelConfig:
-    """A copy of a completed message with everything written out that Triton writes out, so that clients find it.
+    """A copy of a completed message with every field written out that Triton writes out for its clients.
 
-    `max_enqueued_requests` (0: none) is Adlik's bound of the queue, said in Triton's words.
+    `max_enqueued_requests` (0: none) is Adlik's bound of the queue, written as Triton's `max_queue_size`.
     """
     full = pb.ModelConfig()
     full.CopyFrom(message)
@@ -195,9 +198,9 @@ def normalised(message: pb.ModelConfig, backend: str, platform: str, model_filen
 
 
 def to_pbtxt(config: ModelConfig) -> str:
-    """The completed configuration as the text of a config.pbtxt that says all of it."""
+    """The completed configuration as the text of an equivalent config.pbtxt."""
     message = pb.ModelConfig.FromString(config.wire)
-    # Written out for clients, but without effect in a file.
+    # Shown to clients, but without effect in a file.
     for name in ("input_pinned_memory", "output_pinned_memory"):
         if not getattr(message.optimization, name).enable:
             message.optimization.ClearField(name)
@@ -208,15 +211,15 @@ def to_pbtxt(config: ModelConfig) -> str:
 
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
-#: Parameters that the server reads, whatever the backend.
+#: Parameters that the server itself reads for any backend.
 _SERVER_PARAMETERS = frozenset({"execution", "nice"})
-#: Parameters that the server keeps for readers of the configuration.
+#: Parameters without effect on the server, kept for those who read the configuration.
 _KEPT_PARAMETERS = frozenset({"platform_version", "algorithm"})
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completed configuration, and where each of its values came from."""
+    """A completed configuration and the origin of each of its values."""
 
     config: ModelConfig
     findings: tuple[Finding, ...]

@@ -1,6 +1,6 @@
-"""Model files that are recognised by their names: those that are served, and those that have to be exported to ONNX first, and how.
+"""Recognises model files by their names: those that a backend serves, and those to export to ONNX first, with the command.
 
-Names alone decide: nothing here opens a file. Commands are complete but for what only the model's author knows: an example of its input, or
+Only names decide: no file is opened. Commands are complete except for facts that only the model's author has: an example of its input, or
 the number of its features.
 """
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-#: Served as they are, by suffix; the value is the name that the suffix's backend looks for.
+#: Files that are served as they are: by suffix, the name that the suffix's backend expects.
 SERVED_NAMES: Final = {".onnx": "model.onnx", ".popef": "executable.popef", ".exec": "model.exec"}
-#: OpenVINO IR is two files; an `.xml` alone may be anything.
+#: OpenVINO IR consists of two files; an `.xml` file alone may have any content.
 _IR, _IR_WEIGHTS, _IR_NAME = ".xml", ".bin", "model.xml"
-#: A file's name that may stand in a command without quotes.
+#: File names that need no quotes in a shell command.
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 _SKLEARN: Final = (
     "open('model.onnx', 'wb').write(skl2onnx.to_onnx(model, numpy.asarray(X[:1], 'float32')).SerializeToString()), where X is what it was "
@@ -22,20 +22,20 @@ _SKLEARN: Final = (
 )
 _FEATURES: Final = '[("input", onnxmltools.convert.common.data_types.FloatTensorType([None, FEATURES]))]'
 _TORCH: Final = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},))'
-#: The exporter that reads TorchScript: the one of `dynamo=True` fails for it.
+#: The exporter that reads TorchScript; the exporter of `dynamo=True` fails for it.
 _TORCH_SCRIPT: Final = '(example,), "model.onnx", dynamo=False, input_names=["input"], dynamic_axes={"input": {0: "batch"}})'
 
 
 @dataclass(frozen=True, slots=True)
 class RawFormat:
-    """A kind of model file that no backend serves.
+    """A format of model files that no backend serves.
 
     Attributes:
-        what: What is wrong with it, as a clause.
+        what: The reason why it is not served, as a clause.
         suffixes: In lower case, with the dot.
         names: Whole file names of the format, where the suffix alone is ambiguous.
-        step: From the file's name to what makes it ONNX.
-        is_certain: Whether a file of that suffix is a model wherever it lies; if not, only where a model file is looked for.
+        step: Returns, for a file name, the step that converts the file to ONNX.
+        is_certain: Whether a file with the suffix is a model in any folder; if not, only in a folder that should hold a model file.
     """
 
     what: str
@@ -45,7 +45,7 @@ class RawFormat:
     is_certain: bool = True
 
 
-#: In the order in which they are looked for: the first one decides about a folder that holds several.
+#: In order of precedence: the first format decides for a folder with files of several formats.
 RAW_FORMATS: Final = (
     RawFormat(
         "a SavedModel has to be converted to ONNX",
@@ -154,7 +154,7 @@ RAW_FORMATS: Final = (
     ),
 )
 
-#: By the beginning of a `backend` or `platform` of other servers: the format of its models.
+#: By the first characters of other servers' `backend` or `platform`: the format of their models.
 _OF_OTHERS: Final = {
     "tensorflow": "saved_model.pb",
     "pytorch": "model.pt",
@@ -171,7 +171,7 @@ _OF_OTHERS: Final = {
 
 
 def is_model_file(name: str) -> bool:
-    """Whether a file of that name is a model wherever it lies, to be served or to be exported first."""
+    """Whether a file of that name is a model in any folder, to be served or to be exported first."""
     return is_served(name) or any(format_.is_certain and _is(format_, name) for format_ in RAW_FORMATS)
 
 
@@ -181,18 +181,18 @@ def is_served(name: str) -> bool:
 
 
 def served_name(name: str) -> str:
-    """The name by which a backend finds the file `name`; `name` itself where no backend serves it."""
+    """The name under which a backend finds the file `name`; `name` itself if no backend serves it."""
     return SERVED_NAMES.get(PurePosixPath(name.lower()).suffix, name)
 
 
 def ir_files(names: Collection[str]) -> list[str]:
-    """The files among `names` that are OpenVINO IR: each `.xml` that has a `.bin` of its name, and that."""
+    """The OpenVINO IR files among `names`: each `.xml` with a `.bin` of the same name, and that `.bin`."""
     pairs = [(name, name.removesuffix(_IR) + _IR_WEIGHTS) for name in names if name.endswith(_IR)]
     return sorted(file for pair in pairs if pair[1] in names for file in pair)
 
 
 def next_step(names: Collection[str]) -> str | None:
-    """How the model among the files `names` becomes one that is found and served; None where nothing is recognised.
+    """The next step for the model among the files `names` so that a backend can serve it; None: no model is recognised.
 
     Args:
         names: Paths with `/`, relative to the folder they lie in.
@@ -204,7 +204,7 @@ def next_step(names: Collection[str]) -> str | None:
 
 
 def conversion(names: Collection[str]) -> str | None:
-    """How the model among the files `names` becomes ONNX; None where none that has to is recognised."""
+    """The conversion to ONNX of the model among the files `names`; None: no file needs one."""
     ordered = _nearest(names)
     if (transformer := _transformer(ordered)) is not None:
         return transformer
@@ -216,13 +216,13 @@ def conversion(names: Collection[str]) -> str | None:
 
 
 def next_step_of(platform: str) -> str | None:
-    """How models of another server's backend or platform of that name become ones that are served here; None where that is unknown."""
+    """The conversion for models of another server's backend or platform of that name; None: it is unknown."""
     file = next((file for beginning, file in _OF_OTHERS.items() if platform.lower().startswith(beginning)), None)
     return None if file is None else conversion([file])
 
 
 def _nearest(names: Iterable[str]) -> list[str]:
-    """Sorted, those first that lie least deep."""
+    """The paths sorted, the least deep first."""
     return sorted(names, key=lambda name: (name.count("/"), name))
 
 
@@ -258,5 +258,5 @@ def _folder(file: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """`name`, or a stand-in with its suffix where it cannot stand in a command as it is."""
+    """`name`, or a placeholder with its suffix if `name` cannot stand unquoted in a command."""
     return name if not name or _PLAIN.fullmatch(name) else f"FILE{PurePosixPath(name).suffix if name.isprintable() else ''}"

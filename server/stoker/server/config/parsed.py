@@ -20,21 +20,21 @@ from stoker.server.pb import model_config_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedConfig:
-    """A configuration whose own contradictions are ruled out; what it leaves open, `complete` fills in.
+    """A configuration without contradictions in itself; `complete` fills in the fields that it omits.
 
     Attributes:
         name: The model's name.
         version_policy: Which versions to serve.
-        backend: As written; empty if not.
-        platform: As written; empty if not.
-        remarks: What is accepted without the effect expected, each with its place.
-        is_adlik: Whether Adlik's meaning holds: the model is batched without a `dynamic_batching` block.
+        backend: As written; empty if omitted.
+        platform: As written; empty if omitted.
+        remarks: Fields that are accepted but do not have the expected effect, each with its position.
+        is_adlik: Whether Adlik's rule applies: the model is batched without a `dynamic_batching` block.
         max_enqueued_batches: Adlik's bound of the queue; 0: not written.
         message: The configuration as a message, Adlik's spellings translated. Treat as immutable.
         source: Short name of where it was written, such as `digits/config.pbtxt`.
         lines: Line of every field that was written, by path such as `input[1].dims`; None in a source without lines.
-        first_line: The line for what has none of its own; None in a source without lines.
-        batching_defaults: What the operator set for models that leave their batching open.
+        first_line: The line of values without a line of their own; None in a source without lines.
+        batching_defaults: The operator's settings for models that do not configure batching.
     """
 
     name: str
@@ -56,11 +56,11 @@ class ParsedConfig:
         return tuple(str(remark) for remark in self.remarks)
 
     def is_written(self, path: str) -> bool:
-        """Whether the field was written at all, be it with its default value."""
+        """Whether the field was written, even if with its default value."""
         return path in self.lines
 
     def __reduce__(self) -> tuple[Callable[[dict[str, Any]], "ParsedConfig"], tuple[dict[str, Any]]]:
-        """For other processes: generated message classes cannot be pickled themselves."""
+        """Pickles the message as bytes, for other processes: generated message classes cannot be pickled."""
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return _restored, ({**values, "message": self.message.SerializeToString()},)
 
@@ -70,7 +70,7 @@ def _restored(values: dict[str, Any]) -> ParsedConfig:
 
 
 def as_listed(parsed: ParsedConfig, model: ListedModel) -> ParsedConfig:
-    """The configuration with what the list says of it."""
+    """The configuration with the settings of the model list applied."""
     message = pb.ModelConfig()
     message.CopyFrom(parsed.message)
     platform = parsed.platform
@@ -93,4 +93,4 @@ def _write_policy(policy: VersionPolicy, target: pb.ModelVersionPolicy) -> None:
         case SpecificVersions(versions):
             target.specific.versions.extend(versions)
         case NoVersions():
-            pass  # a list cannot say it
+            pass  # the list has no such policy

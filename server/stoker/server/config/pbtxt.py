@@ -1,9 +1,10 @@
 """Reads config.pbtxt, or a ModelConfig in JSON, of Triton's or Adlik's schema into `ParsedConfig`.
 
-Adlik's configuration shares most names with Triton's. What it has beyond them is added to a private copy of the schema: a few fields, and
-TensorFlow's names of the element types. So either form, and an unambiguous mixture, is read by the same code with the same error messages.
+Adlik's configuration shares most names with Triton's. Its own names are added to a private copy of the schema: a few fields, and
+TensorFlow's names of the element types. The same code therefore reads both forms, and unambiguous mixtures of them, with the same error
+messages.
 
-The forms differ in one meaning: Adlik batches every model, Triton only those with a scheduler. `AdlikForm.is_adlik` says which one holds.
+The forms differ in one rule: Adlik batches every model, Triton only those with a scheduler. `AdlikForm.is_adlik` states which rule applies.
 
 JSON follows proto3's mapping: proto field names or their camelCase, maps as objects, 64-bit integers as numbers or strings, null for "not
 written".
@@ -25,7 +26,7 @@ from stoker.server.config.text_format import Binder, Block, Entry, Scalar, Scala
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.pb import model_config_pb2 as pb
 
-#: Numbers of what is Adlik's alone start here; `1000 + n` is TensorFlow's name for Triton's element type `n`.
+#: Field numbers and enum values of Adlik's own names start here; `1000 + n` is TensorFlow's name for Triton's element type `n`.
 ADLIK_NUMBERS = 1000
 
 _TENSORFLOW_TYPES = {
@@ -44,7 +45,7 @@ _TENSORFLOW_TYPES = {
     "DT_STRING": pb.TYPE_STRING,
     "DT_BFLOAT16": pb.TYPE_BF16,
 }
-#: Platforms that only Adlik's configurations name so (`tensorrt_plan` is both's).
+#: Platform names of Adlik that Triton does not have (`tensorrt_plan` belongs to both).
 ADLIK_PLATFORMS = frozenset({
     "tensorflow", "tensorflow-tensorrt", "tensorflow_lite", "openvino", "paddle", "tvm", "libtorch", "topsinference", "ml", "onnx",
 })  # fmt: skip
@@ -60,7 +61,7 @@ class AdlikForm:
     """The fields of a configuration that Triton does not have.
 
     Attributes:
-        is_adlik: Whether Adlik's meaning holds: every model with a max_batch_size is batched.
+        is_adlik: Whether Adlik's rule applies: every model with a max_batch_size is batched.
         max_enqueued_batches: Bound of the queue in batches; 0: not written.
         serves_nothing: Whether the version policy is `none`.
     """
@@ -76,7 +77,7 @@ def new_message() -> Message:
 
 
 def to_triton(message: Message, numeric_enums: list[str], report: Report) -> tuple[pb.ModelConfig, AdlikForm]:
-    """Takes a message of the extended schema apart into Triton's form and the rest; notes contradictions between the two forms."""
+    """Splits a message of the extended schema into Triton's form and Adlik's fields; reports contradictions between the two forms."""
     batching = message.dynamic_batching  # type: ignore[attr-defined] # the class is made at run time
     policy = message.version_policy  # type: ignore[attr-defined]
     none_is_written = policy.WhichOneof("policy_choice") == "none"
@@ -92,7 +93,7 @@ def to_triton(message: Message, numeric_enums: list[str], report: Report) -> tup
     )
     _check(message, form, numeric_enums, report)
     for name in own_fields:
-        # Kept where a backend, and a client of the model's configuration, can read it.
+        # Kept for backends and for clients that read the model's configuration.
         message.parameters[name].string_value = getattr(message, name)  # type: ignore[attr-defined]
         message.ClearField(name)
     if none_is_written:
@@ -124,13 +125,13 @@ def _check(message: Message, form: AdlikForm, numeric_enums: list[str], report: 
 
 
 def _is_tritons(message: Message) -> bool:
-    """Whether something in the (already renamed) message is Triton's alone."""
+    """Whether a field of the (already renamed) message belongs to Triton's form only."""
     tensors = [*message.input, *message.output]  # type: ignore[attr-defined]
     return any(field.name not in _SHARED_FIELDS for field, _ in message.ListFields()) or any(tensor.data_type for tensor in tensors)
 
 
 def _rename_types(message: Message) -> bool:
-    """Replaces TensorFlow's element types by Triton's everywhere below `message`; whether there were any."""
+    """Replaces TensorFlow's element types by Triton's everywhere below `message`; returns whether there were any."""
     found = False
     for field, value in message.ListFields():
         if field.enum_type is not None and field.enum_type.name == "DataType" and value >= ADLIK_NUMBERS:
@@ -179,18 +180,18 @@ def parse_pbtxt(text: str, *, source: str, model_name: str, is_named_elsewhere: 
     Args:
         text: The file's content.
         source: Short name of the file for messages, such as `digits/config.pbtxt`.
-        model_name: The model folder's name, which `name` must repeat if it is written.
-        is_named_elsewhere: `model_name` is the operator's choice, and what the file calls the model does not count.
+        model_name: The model folder's name, which `name` must equal if it is written.
+        is_named_elsewhere: Whether `model_name` is the operator's choice, so that the file's `name` is ignored.
 
     Raises:
-        ConfigError: anything unknown, contradictory, out of range or not supported by this server; names all that was found.
+        ConfigError: anything unknown, contradictory, out of range or not supported by this server; lists all problems.
     """
     tree = parse_tree(text, source=source)
     return read_tree(tree, source=source, model_name=model_name, first_line=1, is_named_elsewhere=is_named_elsewhere)
 
 
 def empty_config(model_name: str) -> ParsedConfig:
-    """The configuration of a model that comes without config.pbtxt: everything is left to the model file."""
+    """The configuration of a model without config.pbtxt: every value comes from the model file."""
     return ParsedConfig(
         name=model_name,
         version_policy=LatestVersions(),
@@ -202,7 +203,7 @@ def empty_config(model_name: str) -> ParsedConfig:
 
 
 def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | None, is_named_elsewhere: bool = False) -> ParsedConfig:
-    """The configuration that `tree` holds; `first_line` None: it comes from JSON, and nothing has a line.
+    """The configuration in `tree`; `first_line` None: the source is JSON, which has no lines.
 
     Raises:
         ConfigError: as `parse_pbtxt`.
@@ -250,18 +251,18 @@ def _version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
     return LatestVersions(policy.latest.num_versions if choice == "latest" else 1)
 
 
-#: A string that is not closed is one to the end: looking for its end from every quote within it would take quadratic time.
+#: An unterminated string extends to the end: a search for its end from each of its quotes would take quadratic time.
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 class _Number(str):
-    """Digits as written: never converted by the JSON parser, so that no hostile number costs anything."""
+    """A number as its digits: the JSON parser never converts it, so that a hostile number costs nothing."""
 
     __slots__ = ()
 
 
 class _Object(list[tuple[str, Any]]):
-    """An object's members, kept apart from arrays; a dict would hide duplicates."""
+    """The members of a JSON object, as a type distinct from arrays; a dict would hide duplicates."""
 
     __slots__ = ()
 
@@ -270,7 +271,7 @@ def parse_config_json(text: str, *, model_name: str) -> ParsedConfig:
     """Reads the `config` parameter of a load.
 
     Raises:
-        ConfigError: not JSON, too large, too deep, or wrong as `parse_pbtxt` says; its problems have no line.
+        ConfigError: not JSON, too large, too deep, or wrong as in `parse_pbtxt`; the problems have no line.
     """
     source = f"{model_name} (config of the load request)"
 
@@ -320,5 +321,5 @@ def _value(value: Any) -> Value:
         return Scalar(ScalarKind.NUMBER, str(value), None)
     if isinstance(value, str):
         return Scalar(ScalarKind.STRING, value, None)
-    # null or a list within a list: no field takes either, and the binder says so.
+    # null or a nested list: no field accepts either, and the binder reports it
     return Scalar(ScalarKind.WORD, "null" if value is None else "a list within a list", None)

@@ -18,7 +18,7 @@ MAX_TEXT_BYTES = 1 << 20
 MAX_DEPTH = 32
 #: Problems collected before reading stops.
 MAX_PROBLEMS = 50
-#: Characters of a problem's field, and of its message: both may repeat what the configuration says.
+#: Characters of a problem's field, and of its message: both may repeat text of the configuration.
 MAX_FIELD_LENGTH, MAX_MESSAGE_LENGTH = 256, 2048
 
 MAX_BATCH_SIZE = 65_536
@@ -26,20 +26,20 @@ MAX_BATCH_SIZE = 65_536
 MAX_TENSORS = 1024
 #: Dimensions of one tensor, batch dimension left out (numpy allows 64 with it).
 MAX_RANK = 32
-#: Elements of one row of a tensor: no gRPC message carries more.
+#: Elements of one row of a tensor: no gRPC message holds more.
 MAX_ROW_ELEMENTS = (1 << 31) - 1
 #: Instances of one model version, over all its groups.
 MAX_INSTANCES = 64
-#: Priority levels of one queue: each has a queue of its own.
+#: Priority levels of one model: each has its own queue.
 MAX_PRIORITY_LEVELS = 1000
 MAX_WARMUPS = 100
-#: All inputs of one warm-up sample together, in bytes: few characters of a configuration make a sample of any size.
+#: All inputs of one warm-up sample together, in bytes: a short configuration can describe a sample of any size.
 MAX_WARMUP_BYTES = 1 << 30
 #: Runs of one warm-up sample.
 MAX_WARMUP_COUNT = 1000
-#: Sequences in progress of one instance. Each keeps its states in memory, even while its client says nothing.
+#: Sequences in progress of one instance. Each keeps its states in memory, even while its client sends nothing.
 MAX_CANDIDATES = 65_536
-#: One state of one sequence, in bytes, where it begins.
+#: Initial size of one state of one sequence, in bytes.
 MAX_STATE_BYTES = 1 << 30
 
 #: Batching inferred from a model file that allows it uses this max_batch_size. Triton's ONNX backend takes 4, which rejects most first
@@ -49,13 +49,13 @@ DEFAULT_MAX_BATCH_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a configuration.
 
     Attributes:
         source: Short file name, such as `digits/config.pbtxt`.
         line: 1-based; None where the source has no lines.
         field: Path of the field, such as `input[1].dims`.
-        message: What is wrong and what is allowed.
+        message: The problem and the allowed values.
     """
 
     source: str
@@ -65,7 +65,7 @@ class Problem:
 
     @classmethod
     def of(cls, source: str, line: int | None, field: str, message: str) -> "Problem":
-        """A problem whose texts are bounded and can be sent: field and message may repeat whatever a configuration holds."""
+        """A problem with bounded, encodable texts: field and message may repeat any text of the configuration."""
         return cls(source, line, _cut(field, MAX_FIELD_LENGTH), _cut(message, MAX_MESSAGE_LENGTH))
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Problem:
 
 
 def _cut(text: str, length: int) -> str:
-    """`text` in at most `length` characters, all of which have a UTF-8 form (JSON can write a lone surrogate)."""
+    """`text` cut to `length` characters, all of which can be encoded in UTF-8 (JSON can contain a lone surrogate)."""
     shown = text[: length + 1].encode("utf-8", "backslashreplace").decode()
     return shown if len(shown) <= length else f"{shown[: length - 3]}..."
 
@@ -83,8 +83,8 @@ class ConfigError(ModelLoadError):
     """A configuration that cannot be used. `str()` is one line: `file:line: field: message` of each problem, joined by `; `.
 
     Attributes:
-        problems: Everything wrong, in the order of their lines.
-        warnings: What would be accepted without the effect expected, were it not for the problems.
+        problems: All problems, in the order of their lines.
+        warnings: Fields that would be accepted without their expected effect if there were no problems.
     """
 
     def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
@@ -94,12 +94,12 @@ class ConfigError(ModelLoadError):
 
 
 def problem_lines(error: ServingError) -> tuple[str, ...]:
-    """The message of `error`; one for each problem if it has several."""
+    """The message of `error`, with one line for each problem if there are several."""
     return tuple(str(problem) for problem in error.problems) if isinstance(error, ConfigError) else (error.message,)
 
 
 class FindingKind(enum.Enum):
-    """Where a value came from."""
+    """The origin of a value."""
 
     WRITTEN = "written"
     INFERRED = "inferred"
@@ -113,8 +113,8 @@ class Finding:
 
     Attributes:
         field: Path of the field.
-        kind: Where the value came from.
-        text: The value, and why where it was not written.
+        kind: The origin of the value.
+        text: The value, and its reason if it was not written.
     """
 
     field: str
@@ -129,34 +129,34 @@ class Findings:
         self._all: list[Finding] = []
 
     def written(self, field: str, text: str) -> None:
-        """A value that the configuration says."""
+        """Adds a value that the configuration gives."""
         self._all.append(Finding(field, FindingKind.WRITTEN, text))
 
     def inferred(self, field: str, text: str) -> None:
-        """A value that the model file says."""
+        """Adds a value that the model file gives."""
         self._all.append(Finding(field, FindingKind.INFERRED, text))
 
     def default(self, field: str, text: str) -> None:
-        """A default value."""
+        """Adds a default value."""
         self._all.append(Finding(field, FindingKind.DEFAULT, text))
 
     def warning(self, field: str, text: str) -> None:
-        """Something without the effect expected."""
+        """Adds a field that does not have its expected effect."""
         self._all.append(Finding(field, FindingKind.WARNING, text))
 
     def all(self) -> tuple[Finding, ...]:
-        """Everything found so far."""
+        """All findings so far."""
         return tuple(self._all)
 
 
-#: One step of a path: a field, an index, a map's key.
+#: One step of a path: a field, an index or a map key.
 _STEP = re.compile(r"""\.?\w+|\[-?\d+\]|\["(?:[^"\\]|\\.)*+"\]""")
-#: A field that was written lies at most so many steps deep: each block is a field with an index or a key.
+#: Bound on the steps of a written field's path: each block is a field with an index or a key.
 _MAX_STEPS = 2 * (MAX_DEPTH + 1)
 
 
 class Report:
-    """Problems and warnings of one source, in the order found. Confined to: one reading of one configuration."""
+    """Problems and warnings of one source, in the order in which they were found. Confined to: one reading of one configuration."""
 
     def __init__(self, source: str, lines: Mapping[str, int | None], *, first_line: int | None, warnings: Iterable[Problem] = ()) -> None:
         """Starts empty.
@@ -164,8 +164,8 @@ class Report:
         Args:
             source: Short file name.
             lines: Field path to line; may still be filled while the report is in use.
-            first_line: The line of what has no line of its own; None where the source has no lines.
-            warnings: What an earlier reading of the same source remarked already.
+            first_line: The line of values without a line of their own; None where the source has no lines.
+            warnings: The warnings of an earlier reading of the same source.
         """
         self._source = source
         self._lines = lines
@@ -176,7 +176,7 @@ class Report:
     def line_of(self, path: str) -> int | None:
         """The line of the field, or of the nearest one around it that was written.
 
-        `path` may end in any text: the last name of a configuration may be whatever a client wrote. Its cost is linear in the length.
+        `path` may end in any text, because a client chooses the last name in it. The cost is linear in the length.
         """
         for end in (len(path), *reversed(_ends(path))):
             line = self._lines.get(path[:end])
@@ -185,31 +185,31 @@ class Report:
         return self._first_line
 
     def error(self, path: str, message: str, *, line: int | None = None) -> None:
-        """Notes a problem; each only once.
+        """Adds a problem, each only once.
 
         Raises:
-            ConfigError: so many were found that reading on makes no sense.
+            ConfigError: the bound on problems is reached.
         """
         self._problems[self._problem(path, message, line)] = None
         if len(self._problems) >= MAX_PROBLEMS:
             self.raise_if_any()
 
     def warn(self, path: str, message: str) -> None:
-        """Notes something that is accepted but has no effect, or not the one expected."""
+        """Adds a warning: a field is accepted but has no effect, or not the expected one."""
         warning = self._problem(path, message, None)
         if warning not in self.warnings:
             self.warnings.append(warning)
 
     @property
     def has_problems(self) -> bool:
-        """Whether anything wrong was found so far."""
+        """Whether there are problems so far."""
         return bool(self._problems)
 
     def raise_if_any(self) -> None:
         """Ends the reading if there were problems.
 
         Raises:
-            ConfigError: with all of them, in the order of their lines, and with the warnings.
+            ConfigError: with all problems in the order of their lines, and with the warnings.
         """
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda problem: problem.line or 0), self.warnings)
@@ -219,7 +219,7 @@ class Report:
 
 
 def _ends(path: str) -> list[int]:
-    """Where the leading steps of `path` end, at most `_MAX_STEPS` of them; the first thing that is no step ends the list."""
+    """The ends of the leading steps of `path`, at most `_MAX_STEPS`; the list stops at the first text that is no step."""
     ends = [0]
     while len(ends) <= _MAX_STEPS and (step := _STEP.match(path, ends[-1])) is not None:
         ends.append(step.end())
@@ -231,9 +231,9 @@ def map_path(path: str, key: object) -> str:
     return f"{path}[{key}]" if isinstance(key, int) else f"{path}[{json.dumps(key, ensure_ascii=False)}]"
 
 
-#: More names than this are not all listed: the nearest of them say more.
+#: Above this number of names only the nearest ones are listed.
 _FEW = 8
-#: Share of letters in common from which a name counts as a misspelling of another.
+#: Least similarity (share of common letters) at which a name counts as a misspelling of another.
 _CLOSE = 0.7
 #: Spellings of element types that other formats use, without prefix: to Triton's name and to TensorFlow's.
 _TYPE_SPELLINGS = {
@@ -263,9 +263,9 @@ def allowed_names(wrong: str, allowed: Iterable[str], *, also: Iterable[str] = (
 
     Args:
         wrong: The name.
-        allowed: In the order in which they are listed.
-        also: Further names that may have been meant, and are not listed.
-        most: So many names are all listed.
+        allowed: The allowed names, in the order in which they are listed.
+        also: Further names that may have been meant; they are not listed.
+        most: Up to this number of names, all are listed.
     """
     names = list(allowed)
     meant = _meant(wrong, list(dict.fromkeys([*names, *also])))
@@ -278,7 +278,7 @@ def allowed_names(wrong: str, allowed: Iterable[str], *, also: Iterable[str] = (
 
 @functools.cache
 def field_parents(root: Descriptor) -> Mapping[str, tuple[str, ...]]:
-    """For every field name below `root`: the blocks nearest to the top that have such a field, by path; empty for the top level."""
+    """For every field name below `root`: the paths of the topmost blocks that have such a field; empty for the top level."""
     parents: dict[str, list[str]] = {}
     for name, parent in sorted(_fields(root, ""), key=lambda found: _depth(found[1])):
         found = parents.setdefault(name, [])
@@ -288,7 +288,7 @@ def field_parents(root: Descriptor) -> Mapping[str, tuple[str, ...]]:
 
 
 def belonging(parents: Iterable[str]) -> str:
-    """The end of a message about a field that stands in the wrong block: `; it belongs inside 'dynamic_batching'`."""
+    """The end of a message about a field in the wrong block: `; it belongs inside 'dynamic_batching'`."""
     first, *others = [f"inside '{parent}'" if parent else "at the top level" for parent in parents]
     alternatives = f"{', '.join([first, *others[:-1]])} or {others[-1]}" if others else first
     return f"; it belongs {alternatives}"
@@ -306,7 +306,7 @@ def _meant(wrong: str, names: list[str]) -> str | None:
 
 
 def _type_names(wrong: str) -> tuple[str, ...]:
-    """The name here of an element type of that spelling, in lower case."""
+    """The names of the element type with that spelling (in lower case) in the two forms."""
     bare = wrong.upper().removeprefix("TYPE_").removeprefix("DT_")
     triton, tensorflow = _TYPE_SPELLINGS.get(bare, ("", ""))
     return (f"type_{triton}".lower(), f"dt_{tensorflow}".lower()) if triton else ()
@@ -317,7 +317,7 @@ def _depth(parent: str) -> int:
 
 
 def _fields(message: Descriptor, path: str) -> Iterator[tuple[str, str]]:
-    """Name and home of every field; the schema has no message within itself."""
+    """The name and the containing block of every field; no message of the schema contains itself."""
     for field in message.fields:
         yield field.name, path
         inner = field.message_type

@@ -1,7 +1,7 @@
 """Scheduler, instances and sequence batching of a completed configuration, in the form that the server reads.
 
 Both strategies of `sequence_batching` become one: a sequence's requests run one after the other, and requests of different sequences share
-batches. What the model remembers must be in `state`, so that no row of the batch and no instance belongs to a sequence.
+batches. All memory of the model must be in `state`, so that no batch row and no instance is bound to a sequence.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
     """Adds `dynamic_batching` where the rules say so, and checks it against the final max_batch_size.
 
     Args:
-        parsed: As written.
-        message: Its copy, tensors completed.
+        parsed: The configuration as written.
+        message: A copy of it with completed tensors.
         is_inferred: Whether the tensors come, at least in part, from the model file: then Triton adds a scheduler.
-        findings: Takes what was decided.
-        report: Takes problems.
+        findings: Receives the decisions.
+        report: Receives the problems.
     """
     at = "dynamic_batching"
     if message.HasField(at):
@@ -51,7 +51,7 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
 
 
 def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Findings, report: Report) -> None:
-    """Names the instance groups, and resolves their kinds to what `backend` honours."""
+    """Names the instance groups, and resolves their kinds to those that `backend` supports."""
     default = backend.instance_kinds[0]
     if not message.instance_group:
         message.instance_group.add(name=message.name, count=1, kind=_KINDS.Kind.Value(default))
@@ -61,7 +61,8 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
         if devices:
             devices_text = f" on {'each of the devices' if ',' in devices else 'device'} {devices}"
         else:
-            # A backend that knows no other kind runs on the host's cores; of others the kind says only that no device is named.
+            # A backend that supports no other kind runs on the host's cores. For other backends the kind only states that no device is
+            # named.
             devices_text = (
                 " with every usable core" if backend.instance_kinds == ("KIND_CPU",) else f": backend '{backend.name}' chooses its device"
             )
@@ -87,7 +88,7 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
 
 
 def _complete_devices(group: pb.ModelInstanceGroup, at: str, backend: Backend, report: Report) -> None:
-    """Triton's rule: a group of KIND_GPU that names no devices is for all of them."""
+    """Triton's rule: a group of KIND_GPU without devices uses all of them."""
     known = backend.device_ids()
     for index, device in enumerate(group.gpus):
         if device not in known:
@@ -133,7 +134,7 @@ def _queue_policy(policy: pb.ModelQueuePolicy) -> QueuePolicy:
 
 
 def _apply(defaults: BatchingDefaults, message: pb.ModelConfig) -> None:
-    """Batching as the operator set it for models that leave it open."""
+    """Applies the operator's batching defaults to a model that does not configure batching."""
     batching = message.dynamic_batching
     batching.SetInParent()
     batching.max_queue_delay_microseconds = defaults.max_queue_delay_us
@@ -167,7 +168,7 @@ def own_outputs(config: pb.ModelConfig) -> frozenset[str]:
 
 
 def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatching | None:
-    """The sequences of a completed `config`; None where it has none, or notes what is wrong."""
+    """The sequence batching of a completed `config`; None: it has none, or reports its errors."""
     if not config.HasField(_AT):
         return None
     batching = config.sequence_batching
@@ -196,7 +197,7 @@ def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatchin
 
 
 def joined_requests(config: pb.ModelConfig) -> DynamicBatching | None:
-    """How requests of different sequences are joined."""
+    """The rule by which requests of different sequences share batches."""
     if config.max_batch_size <= 1:
         return None
     oldest, direct = config.sequence_batching.oldest, config.sequence_batching.direct

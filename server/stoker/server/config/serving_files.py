@@ -1,6 +1,7 @@
-"""The files in protobuf text format that TensorFlow Serving is started with: models, batching, monitoring.
+"""TensorFlow Serving's configuration files in protobuf text format: models, batching, monitoring.
 
-Read like config.pbtxt: everything wrong is named with its line. What cannot be had here is rejected, what has another meaning is remarked.
+They are read like config.pbtxt: every problem is reported with its line. An unsupported field is rejected; a field with another meaning
+gets a warning.
 """
 
 from pathlib import Path
@@ -22,19 +23,19 @@ DEFAULT_MAX_BATCH_SIZE: Final = 1000
 _TENSORFLOW: Final = "tensorflow"
 _NO_BOUND: Final = 1 << 31
 _MAX_MODELS: Final = 4096
-#: Fields of TensorFlow Serving that are not in our copy of its messages, and why not.
+#: Fields of TensorFlow Serving that our copy of its messages does not have, and why.
 _LOGGING: Final = (
     "not supported: the content of requests is not logged; leave it out (--access-log writes a line for each request, without content)"
 )
 _REJECTED: Final = {"logging_config": _LOGGING}
-#: Its number in a message, where the RPC that changes the list brings it.
+#: The field's number in a message of the RPC that changes the list.
 _LOGGING_NUMBER: Final = 6
 _SPLITTING: Final = "enable_large_batch_splitting"
 _FALSE: Final = frozenset(("value", word) for word in ("false", "False", "f", "0"))
 
 
 class Batching(NamedTuple):
-    """A batching parameters file: what models get from it, and what it says without effect."""
+    """The contents of a batching parameters file: the settings for models, and the fields without effect."""
 
     defaults: BatchingDefaults
     remarks: tuple[str, ...]
@@ -60,7 +61,7 @@ def read_model_list(text: str, *, source: str, folder: Path) -> tuple[ListedMode
 
 
 def list_of(message: model_server_config_pb2.ModelServerConfig, report: Report, folder: Path | None) -> tuple[ListedModel, ...]:
-    """The models of `message`; notes in `report` whatever is wrong. `folder` None: every base_path must be absolute."""
+    """The models of `message`; adds every problem to `report`. `folder` None: every base_path must be absolute."""
     if not message.HasField("model_config_list"):
         report.error("model_config_list", "must be written: the list of models")
     configs = message.model_config_list.config
@@ -98,7 +99,7 @@ def list_of(message: model_server_config_pb2.ModelServerConfig, report: Report, 
 
 
 def read_batching(text: str, *, source: str) -> Batching:
-    """The settings of a BatchingParameters file, in Stoker's terms.
+    """The settings of a BatchingParameters file as Stoker's settings.
 
     Raises:
         ConfigError: anything wrong with it.
@@ -137,7 +138,7 @@ def read_batching(text: str, *, source: str) -> Batching:
 
 
 def read_monitoring(text: str, *, source: str, path: str) -> str | None:
-    """Where a MonitoringConfig file wants the metrics; None: nowhere. `path` is where they are if it does not say.
+    """The metrics path of a MonitoringConfig file; None: no metrics. `path` is the default.
 
     Raises:
         ConfigError: anything wrong with it.
@@ -179,7 +180,7 @@ def read_ssl(text: str, source: str) -> SslTexts:
 
 
 def _check_splitting(entry: Entry, report: Report) -> None:
-    """Takes `enable_large_batch_splitting { value: false }`, which asks for nothing."""
+    """Accepts `enable_large_batch_splitting { value: false }`, which has no effect."""
     value = entry.values[0] if len(entry.values) == 1 else None
     if isinstance(value, Block) and all(
         isinstance(each.values[0], Scalar) and (each.name, each.values[0].text) in _FALSE for each in value.entries if each.values
@@ -194,7 +195,7 @@ def _check_splitting(entry: Entry, report: Report) -> None:
 
 
 def _bound(tree: Block, source: str, message: Message, lines: dict[str, int | None]) -> Report:
-    """Fills `message` from `tree`; raises at once where its fields are not those of the message."""
+    """Fills `message` from `tree`; raises at once if a field is not one of the message's."""
     report = Report(source, lines, first_line=1)
     parents = field_parents(message.DESCRIPTOR)
     Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, parents=parents, rejections=_REJECTED).fill(tree, message)

@@ -2,7 +2,7 @@
 
 The rules are Triton's. If the config writes both `input` and `output`, nothing is completed. Otherwise, if every tensor of the file has an
 open first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 32 (Triton: 4), or the largest batch that the
-file itself says it was made for, and the dimension is left out of `dims`.
+file declares, and `dims` omit the dimension.
 """
 
 from collections.abc import Sequence, Set
@@ -22,17 +22,17 @@ _TYPES = (pb.TYPE_INT32, pb.TYPE_FP32)
 
 
 def made_inputs(config: pb.ModelConfig) -> frozenset[str]:
-    """The model's inputs that no request brings."""
+    """The model's inputs that the server makes; no request has them."""
     return frozenset(name for made in config.batch_input for name in made.target_name)
 
 
 def scattered_outputs(config: pb.ModelConfig) -> frozenset[str]:
-    """The outputs that are cut by the shapes of an input."""
+    """The model's outputs that the server splits by the shapes of an input."""
     return frozenset(name for output in config.batch_output for name in output.target_name)
 
 
 def check_ragged(config: pb.ModelConfig, backend: Backend, report: Report) -> None:
-    """Notes what is wrong with `allow_ragged_batch`, `batch_input` and `batch_output` of a completed `config`."""
+    """Reports the errors of `allow_ragged_batch`, `batch_input` and `batch_output` of a completed `config`."""
     fields = [f"input[{index}].allow_ragged_batch" for index, tensor in enumerate(config.input) if tensor.allow_ragged_batch]
     fields += [name for name in ("batch_input", "batch_output") if len(getattr(config, name))]
     if not fields:
@@ -77,7 +77,7 @@ def _check_source(written: list[str], inputs: list[str], at: str, report: Report
 
 
 def batch_inputs(config: pb.ModelConfig) -> tuple[BatchInput, ...]:
-    """`batch_input` as the rest of the server knows it. REQUIRES: `check_ragged` found nothing."""
+    """`batch_input` as the server's own type. REQUIRES: `check_ragged` found nothing."""
     return tuple(
         BatchInput(
             BatchInputKind(pb.BatchInput.Kind.Name(made.kind)), name, BY_CONFIG_NAME[pb.DataType.Name(made.data_type)], made.source_input[0]
@@ -88,7 +88,7 @@ def batch_inputs(config: pb.ModelConfig) -> tuple[BatchInput, ...]:
 
 
 def batch_outputs(config: pb.ModelConfig) -> tuple[BatchOutput, ...]:
-    """`batch_output` likewise."""
+    """`batch_output` as the server's own type. REQUIRES: `check_ragged` found nothing."""
     return tuple(BatchOutput(name, output.source_input[0]) for output in config.batch_output for name in output.target_name)
 
 
@@ -97,7 +97,7 @@ class TensorCompleter:
     """Completes the tensors of `message`, which starts as a copy of what was parsed. Confined to: one completion.
 
     Attributes:
-        default_max_batch_size: The backend's; 0: it has none of its own.
+        default_max_batch_size: The backend's default; 0: it has none.
     """
 
     parsed: ParsedConfig
@@ -109,13 +109,13 @@ class TensorCompleter:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether the config says so much that Triton's completion does not apply."""
+        """Whether the config is complete enough that Triton would not complete it."""
         return bool(self.parsed.message.input) and bool(self.parsed.message.output)
 
     def complete(self) -> None:
-        """Fills `max_batch_size`, `input` and `output`; notes whatever is missing or contradicts the file."""
+        """Fills `max_batch_size`, `input` and `output`; reports missing values and contradictions to the file."""
         self._choose_batching()
-        # What the server itself feeds to the model, and takes from it, is no business of clients.
+        # Clients do not see the tensors that the server itself feeds to the model or takes from it.
         hidden = made_inputs(self.message) | own_inputs(self.message)
         self._complete_side("input", self.message.input, _without(self.facts.inputs, hidden))
         written = {tensor.name for tensor in self.message.output}
@@ -180,7 +180,7 @@ class TensorCompleter:
             self.findings.written(at, _described(tensor))
 
     def _reconcile(self, tensor: Tensor, at: str, known: FileTensor) -> None:
-        """Fills what `tensor` leaves open from the file, and compares the rest with it."""
+        """Fills the open fields of `tensor` from the file, and compares the others with it."""
         was_open = tensor.data_type == pb.TYPE_INVALID or not tensor.dims
         if self.is_skipped and was_open:
             self._require(tensor, at, "a config with both 'input' and 'output' is not completed from the model file")
@@ -189,7 +189,7 @@ class TensorCompleter:
             return
         row = known.shape if known.shape is None or self.message.max_batch_size == 0 else known.shape[1:]
         if self._is_cut_by_batch(tensor):
-            # One vector for the whole batch: its shape in the file says nothing of a row.
+            # One vector for the whole batch: its shape in the file is not that of a row.
             row = None
             if isinstance(tensor, pb.ModelInput) and known.shape not in (None, (-1,)):
                 self.report.error(
@@ -215,11 +215,11 @@ class TensorCompleter:
             note(at, _described(tensor) + (", from the model file" if was_open else ""))
 
     def _is_cut_by_batch(self, tensor: Tensor) -> bool:
-        """Whether the model has `tensor` as one vector of all requests."""
+        """Whether `tensor` is one vector for all requests of the batch."""
         return tensor.allow_ragged_batch if isinstance(tensor, pb.ModelInput) else tensor.name in scattered_outputs(self.message)
 
     def _forbids_batching(self, known: FileTensor, side: str) -> bool:
-        """Whether the config batches but this tensor cannot be; notes it."""
+        """Whether the config batches although this tensor cannot be batched; reports it."""
         if self.message.max_batch_size == 0 or known.shape is None or known.shape[:1] in ((-1,), (self.message.max_batch_size,)):
             return False
         self.report.error(
@@ -257,7 +257,7 @@ class TensorCompleter:
 
 
 def specs(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
-    """Completed tensors as the rest of the server knows them."""
+    """Completed tensors as the server's own type."""
     return tuple(
         TensorSpec(
             name=tensor.name,
@@ -276,7 +276,7 @@ def _without(tensors: tuple[FileTensor, ...] | None, hidden: Set[str]) -> tuple[
 
 
 def _fits(wanted: Sequence[int], row: Sequence[int]) -> bool:
-    """Whether a shape of the config is one that the file takes: open where the file is fixed promises too much."""
+    """Whether the file accepts a shape of the config; a shape that is open where the file is fixed is too permissive."""
     return len(wanted) == len(row) and all(size in (-1, dim) for dim, size in zip(wanted, row, strict=True))
 
 

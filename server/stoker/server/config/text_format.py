@@ -2,7 +2,7 @@
 
 The grammar is that of the reference parser: `name: value`, `name { ... }` and `name < ... >` with an optional colon, lists in `[ ]`,
 optional `,` or `;` after a field, `#` comments, adjacent strings joined. Extensions and `Any` are left out: no configuration has them.
-A tree of our own, instead of the parsed message alone, is what lets semantic errors name a line, and more than the first error be reported.
+The tree, unlike a parsed message, keeps the lines for semantic errors and allows more than one error to be reported.
 """
 
 import enum
@@ -19,7 +19,7 @@ from stoker.server.config.report import MAX_DEPTH, MAX_TEXT_BYTES, ConfigError, 
 
 
 class ScalarKind(enum.Enum):
-    """How a value was written."""
+    """The notation of a value."""
 
     WORD = "word"
     NUMBER = "number"
@@ -28,7 +28,7 @@ class ScalarKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value that is not a block: `text` as written, for strings what the quotes hold after unescaping."""
+    """A value that is not a block: `text` as written; for strings, the unescaped content."""
 
     kind: ScalarKind
     text: str
@@ -83,7 +83,7 @@ def parse_tree(text: str, *, source: str) -> Block:
     """The tree of `text`.
 
     Raises:
-        ConfigError: not text format, too long, or nested too deeply; names the line and the field being read.
+        ConfigError: not text format, too long, or nested too deeply; gives the line and the field being read.
     """
     if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
         raise ConfigError([Problem.of(source, 1, "(file)", f"longer than {MAX_TEXT_BYTES} bytes")])
@@ -231,14 +231,14 @@ _RANGES = {
     FieldDescriptor.CPPTYPE_UINT32: (0, (1 << 32) - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, (1 << 64) - 1),
 }
-#: No integer of any field is longer; keeps hostile digits away from `int()`.
+#: The largest number of digits of an integer field; bounds the cost of `int()`.
 _MAX_DIGITS = 24
-#: Characters of a floating-point number: more than any double needs.
+#: The largest number of characters of a floating-point number: more than any double needs.
 _MAX_FLOAT_LENGTH = 400
 
 
 class _Unreadable(Exception):
-    """A value of the wrong type; the text says what was expected."""
+    """A value has the wrong type; the text states what was expected."""
 
 
 class Binder:
@@ -257,13 +257,13 @@ class Binder:
         """Starts empty.
 
         Args:
-            report: Takes the problems.
-            lines: Takes the line of every field that was written, by path.
+            report: Receives the problems.
+            lines: Receives the line of every written field, by path.
             is_json: JSON's rules instead of text format's: maps are objects, repeated fields are lists, names may be camelCase,
                 numbers may be strings.
-            enum_bound: Enum values from here on have no number that a configuration may use.
-            parents: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
-            rejections: By name, why a field that others know is not part of the schema.
+            enum_bound: Enum values from this number on may not be written as numbers.
+            parents: For each field name of the schema the blocks that have it, for the hint about a misplaced field.
+            rejections: By name, why a field of other servers is not part of the schema.
         """
         self._report = report
         self._lines = lines
@@ -290,7 +290,7 @@ class Binder:
 
     def _field(self, entry: Entry, message: Message, path: str) -> FieldDescriptor | None:
         descriptor: Descriptor = message.DESCRIPTOR  # type: ignore[assignment] # typed as either implementation's class
-        # Names of the schema are ASCII, and protobuf cannot look up what has no UTF-8 form.
+        # Names of the schema are ASCII, and protobuf cannot look up a name without a UTF-8 form.
         field = descriptor.fields_by_name.get(entry.name) if entry.name.isascii() else None
         if field is None and self._is_json and entry.name.isascii():
             field = descriptor.fields_by_camelcase_name.get(entry.name)
@@ -334,7 +334,7 @@ class Binder:
             self._report.error(at, "takes a list", line=entry.line)
             return
         if entry.is_list and field.message_type is None and at in self._lines:
-            # The format would join the two lists, which is hardly what the author meant.
+            # The format would join the two lists, which the author hardly meant.
             self._report.error(at, f"written twice{_first(self._lines[at])}", line=entry.line)
             return
         self._lines.setdefault(at, entry.line)
@@ -366,7 +366,7 @@ class Binder:
                     self._add_to_map(*parts, kind, container, at)
 
     def _map_parts(self, block: Block, at: str) -> tuple[Value, Entry | None] | None:
-        """The key and the value entry of `{ key: ... value: ... }`; None after noting what is wrong."""
+        """The key and the value entry of `{ key: ... value: ... }`; None, after reporting the error, if it has another form."""
         parts: dict[str, Entry] = {}
         for entry in block.entries:
             if entry.name not in ("key", "value"):
@@ -427,7 +427,7 @@ class Binder:
         if value.kind is ScalarKind.STRING and not self._is_json:
             raise _Unreadable(f"takes a name without quotes, not {_quoted(value)}")
         if not value.text.isascii() or value.text not in kinds.values_by_name:
-            # Two dialects may share an enum and differ by prefix: suggest within the dialect of the prefix.
+            # Two forms may share an enum and differ by prefix: suggest names with the same prefix.
             prefix = value.text.partition("_")[0]
             others = [name for name, kind in kinds.values_by_name.items() if kind.number >= self._enum_bound and name.startswith(prefix)]
             raise _Unreadable(f"unknown value {_quoted(value)}{allowed_names(value.text[:40], others or names)}")

@@ -1,1 +1,1 @@
-"""Execution: the workers that own instances and run batches."""
+"""Execution: workers that own model instances and run batches on them."""

@@ -1,8 +1,8 @@
 """Validates a model repository without serving it: what `stoker check` prints.
 
-Goes the way of a load (scan, private copy, backend, inspection, completion, the backend's own check, labels, warm-up data) and keeps what
-each step found out, so that every value of the served configuration can be explained before anything is served. Then it loads versions for
-a trial, in another process, because some faults of a model show only there.
+The check runs the steps of a load (scan, private copy, backend, inspection, completion, the backend's own check, labels, warm-up data) and
+keeps the findings of each step, so that every value of the served configuration is explained. Then it loads versions in a separate process,
+because some faults of a model appear only in a load.
 """
 
 import enum
@@ -30,18 +30,18 @@ from stoker.server.lifecycle.trial_load import TrialLoads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReport:
-    """The findings about one version that would be served.
+    """The findings about one version to be served.
 
     Attributes:
         version: Its number.
-        errors: Everything that speaks against loading it.
-        backend: The backend that would serve it; empty if that is not even clear.
+        errors: All reasons why the version cannot be loaded.
+        backend: The backend that would serve it; empty if it is not determined.
         model_filename: The file it would load.
-        notes: What the backend read from the file, such as its opset.
-        findings: Each value of the configuration and where it came from, warnings among them.
-        suggestion: A config.pbtxt that says all of it; empty if there is an error found before the trial load.
+        notes: Facts that the backend read from the file, such as its opset.
+        findings: Each value of the configuration and its origin, including warnings.
+        suggestion: An equivalent, complete config.pbtxt; empty if there is an error before the trial load.
         is_loaded: Whether the trial load succeeded; None: none was made.
-        untried: Why there was no trial load, where one would have been made otherwise.
+        untried: Why a trial load was skipped.
     """
 
     version: int
@@ -56,7 +56,7 @@ class VersionReport:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Texts of what is accepted without the effect expected."""
+        """The warnings among the findings."""
         return tuple(finding.text for finding in self.findings if finding.kind is FindingKind.WARNING)
 
 
@@ -67,10 +67,10 @@ class ModelReport:
     Attributes:
         name: Its name.
         has_config_file: Whether it comes with a config.pbtxt.
-        version_policy: Which versions it wants served, in words.
-        errors: Why none would be; empty: see the versions.
+        version_policy: The version policy as text.
+        errors: Why no version would be served; empty: see the versions.
         present_versions: The versions in the repository.
-        versions: Those that would be served.
+        versions: The versions to be served.
     """
 
     name: str
@@ -82,7 +82,7 @@ class ModelReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything that would keep a version from being served, each with the version it is about."""
+        """Every error that would keep a version from being served, each with its version."""
         return (*self.errors, *(f"version {report.version}: {error}" for report in self.versions for error in report.errors))
 
 
@@ -92,7 +92,7 @@ class RepositoryReport:
 
     Attributes:
         models: By name.
-        notes: Folders that were passed over, and why.
+        notes: Folders that were skipped, and why.
     """
 
     models: tuple[ModelReport, ...]
@@ -100,16 +100,16 @@ class RepositoryReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether every model would be served as its configuration says; nothing but folders that are no models is not good."""
+        """Whether every model would be served as configured; False if the repository holds nothing but folders that are no models."""
         return not any(model.problems for model in self.models) and bool(self.models or not self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON knows data."""
+        """The report as JSON data."""
         return {"ok": self.is_good, "notes": list(self.notes), "models": [_model_dict(model) for model in self.models]}
 
 
 class Loading(enum.Enum):
-    """Which versions are loaded for a trial."""
+    """The versions that get a trial load."""
 
     NONE = "none"
     SMALL = "small"
@@ -126,16 +126,16 @@ def check_repository(
     trial_registry: Callable[[], BackendRegistry] = BackendRegistry,
     progress: Callable[[str], None] = lambda text: None,
 ) -> RepositoryReport:
-    """Reads everything below `roots` and reports on it; nothing is written there, and nothing is loaded in this process.
+    """Checks the repository below `roots`; writes nothing there and loads nothing in this process.
 
     Args:
         roots: The repository's folders.
         registry: The backends.
-        follows_links: Whether links are followed to what is below their root.
-        loading: Which versions without an error are loaded for a trial: SMALL are those up to `TRIAL_LOAD_BYTES`.
-        timeout_s: Seconds that one such load may take.
-        trial_registry: Makes the same backends in the process that loads.
-        progress: Called with the next step.
+        follows_links: Whether links are followed to targets below their root.
+        loading: Which versions without an error get a trial load: SMALL are those up to `TRIAL_LOAD_BYTES`.
+        timeout_s: Bound of one trial load, seconds.
+        trial_registry: Makes the same backends in the process of the trial loads.
+        progress: Called with the name of the next step.
 
     Raises:
         RepositoryUnreadable: a root cannot be read, or is not a repository.
@@ -151,7 +151,7 @@ def check_repository(
 
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """Checks models one after the other; `check_repository` says what its parts are."""
+    """Checks models one after the other; the attributes are the arguments of `check_repository`."""
 
     registry: BackendRegistry
     area: Path
@@ -199,7 +199,7 @@ class _Checker:
     def _tried(
         self, report: VersionReport, listing: ModelListing, config: ParsedConfig, part: VersionListing, size_bytes: int
     ) -> VersionReport:
-        """`report` with what a trial load adds, where one is to be made."""
+        """`report` with the result of its trial load, if one is to be made."""
         if self.loading is Loading.NONE:
             return report
         if self.loading is Loading.SMALL and size_bytes > TRIAL_LOAD_BYTES:
@@ -233,7 +233,7 @@ def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry
         findings = completion.findings
         read_labels(listing.directory, completion.config, listing.links_root)
         for _ in read_samples(completion.config, listing.directory, listing.links_root):
-            pass  # reading a sample is what finds its faults
+            pass  # a sample must be read to find its faults
     except ServingError as error:
         errors = problem_lines(error)
         if isinstance(error, ConfigError):

@@ -1,9 +1,9 @@
 """Opens folders of a repository by descriptor and lists the files below them.
 
-Everything goes by descriptors (`openat`), one path component at a time and none of them through a link, so that a folder swapped for a link
-between two looks is noticed instead of followed. Where the operator allows links, a link is first resolved to the path below the root that
-it leads to, component by component, and that path is then opened in the same way, from the root: whatever happens meanwhile, nothing
-outside the root can be reached.
+Every path is opened by descriptors (`openat`), one component at a time and none of them through a link, so that a folder replaced by a link
+between two steps is an error and is not followed. If the operator allows links, a link is first resolved, component by component, to the
+path below the root that it leads to. That path is then opened in the same way from the root, so that nothing outside the root can be
+reached.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from stoker.backends.api.errors import ModelLoadError
 from stoker.server.lifecycle.settings import MAX_DEPTH, MAX_FILES_PER_VERSION, MAX_LINKS, MAX_ROOT_ENTRIES, shown
 
-#: The end of a message about a link that is rejected because none is allowed.
+#: The end of a message about a link that is rejected because links are not allowed.
 LINKS_HINT = "; --allow-links=within-root allows links that stay within the repository"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
@@ -28,7 +28,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class LinkRejected(ModelLoadError):
-    """A link that is not followed. The text names it by its path below the root, and not where it leads."""
+    """A link that is not followed. The text gives the link's path below the root, not its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Root:
     """An opened root below which links are followed.
 
     Attributes:
-        descriptor: Of the root.
-        paths: The root's absolute paths, with links resolved and as it was given: targets below one of them are below the root.
+        descriptor: Descriptor of the root folder.
+        paths: The root's absolute paths, with links resolved and as given: a target below either is below the root.
     """
 
     descriptor: int
@@ -48,11 +48,11 @@ class Root:
 
         Args:
             at: Where `path` begins: a path below the root, free of links.
-            path: With `/`.
-            what: What an error calls it.
+            path: The path, with `/`.
+            what: The name of the path in errors.
 
         Raises:
-            LinkRefused: it leads out of the root, to nothing, or through too many links.
+            LinkRejected: it leads out of the root, to nothing, or through too many links.
             OSError: something on the way cannot be read.
         """
         found = at.split("/") if at else []
@@ -74,7 +74,7 @@ class Root:
                     raise LinkRejected(f"{shown(what)} is a link that leads to nothing") from error
                 raise
             except OSError:
-                # EINVAL: no link. Whatever else it is, opening it will say.
+                # EINVAL: no link. Opening it will report any other error.
                 found.append(part)
                 continue
             links += 1
@@ -86,7 +86,7 @@ class Root:
         return "/".join(found)
 
     def status(self, path: str) -> os.stat_result:
-        """Of what lies at `path`, which is free of links: should one be there by now, of the link.
+        """The status of the entry at `path`, which is free of links; of the link itself if one has appeared there.
 
         Raises:
             OSError: nothing is there, or a folder around it has become a link.
@@ -98,10 +98,10 @@ class Root:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     def names_of(self, files: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """How many names each of `files`, by device and inode, has below the root, in folders that can be read.
+        """By device and inode, the number of names that each of `files` has below the root, in readable folders.
 
         Raises:
-            LinkRefused: the root holds more files than are looked through.
+            LinkRejected: the root holds more files than the bound of this search.
         """
         counts = dict.fromkeys(files, 0)
         inodes = {inode for _, inode in files}
@@ -123,7 +123,7 @@ class Root:
         return counts
 
     def _below(self, target: str, what: str) -> str:
-        """The absolute `target` of the link `what`, from the root on."""
+        """The absolute `target` of the link `what`, as a path from the root."""
         for path in self.paths:
             if target == path or target.startswith(f"{path.rstrip('/')}/"):
                 return target[len(path) :]
@@ -135,9 +135,9 @@ class Folder:
     """An opened folder.
 
     Attributes:
-        descriptor: Of the folder.
-        root: The root below which links in it are followed; None: none is.
-        at: Its path below `root`, free of links.
+        descriptor: Descriptor of the folder.
+        root: The root below which links in the folder are followed; None: links are not followed.
+        at: The folder's path below `root`, free of links.
     """
 
     descriptor: int
@@ -145,7 +145,7 @@ class Folder:
     at: str = ""
 
     def resolve(self, name: str, what: str = "") -> str:
-        """The path below the root, free of links, of the entry `name`, which an error calls `what`. Raises as `Root.resolve`.
+        """The path below the root, free of links, of the entry `name`, which errors call `what`. Raises as `Root.resolve`.
 
         REQUIRES: links are followed.
         """
@@ -153,10 +153,10 @@ class Folder:
         return self.root.resolve(self.at, name, what or name)
 
     def status(self, name: str) -> os.stat_result:
-        """Of the entry `name`: of the link if it is one, unless links are followed.
+        """The status of the entry `name`: of the link itself if it is one, unless links are followed.
 
         Raises:
-            OSError: it is not there, or cannot be read. LinkRefused: a link may not be followed.
+            OSError: it is not there, or cannot be read. LinkRejected: a link may not be followed.
         """
         found = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         if self.root is None or not stat.S_ISLNK(found.st_mode):
@@ -165,10 +165,10 @@ class Folder:
 
     @contextmanager
     def folder(self, name: str) -> Iterator["Folder"]:
-        """The folder `name` in it.
+        """The subfolder `name`.
 
         Raises:
-            OSError: it cannot be opened; ELOOP or ENOTDIR where it is a link or no folder. LinkRefused: a link may not be followed.
+            OSError: it cannot be opened; ELOOP or ENOTDIR where it is a link or no folder. LinkRejected: a link may not be followed.
         """
         if self.root is None:
             with open_folder(name, inside=self.descriptor) as descriptor:
@@ -183,7 +183,7 @@ class Folder:
         """A descriptor, for reading, of the file `path`. Never blocks on a FIFO.
 
         Raises:
-            OSError: it cannot be opened; ELOOP where it is a link. LinkRefused: a link may not be followed.
+            OSError: it cannot be opened; ELOOP where it is a link. LinkRejected: a link may not be followed.
         """
         if self.root is None:
             with open_beneath(self.descriptor, path) as descriptor:
@@ -195,7 +195,7 @@ class Folder:
 
 @contextmanager
 def open_root(path: Path, *, follows_links: bool = False) -> Iterator[Folder]:
-    """The folder `path`, which may be a link; with `follows_links`, links below it are followed to what is below it.
+    """Opens the folder `path`, which may be a link; with `follows_links`, links below it are followed to targets below it.
 
     Raises:
         OSError: it cannot be opened.
@@ -210,10 +210,10 @@ def open_root(path: Path, *, follows_links: bool = False) -> Iterator[Folder]:
 
 @contextmanager
 def open_within(root: Path, folder: Path, *, follows_links: bool) -> Iterator[Folder]:
-    """The folder `folder`, which is `root` or below it, opened through each folder between.
+    """Opens `folder`, which is `root` or below it, through each folder between.
 
     Raises:
-        OSError: one cannot be opened. LinkRefused: a link may not be followed.
+        OSError: one cannot be opened. LinkRejected: a link may not be followed.
     """
     with ExitStack() as opened:
         found = opened.enter_context(open_root(root, follows_links=follows_links))
@@ -224,7 +224,7 @@ def open_within(root: Path, folder: Path, *, follows_links: bool) -> Iterator[Fo
 
 @contextmanager
 def open_folder(path: Path | str, *, inside: int | None = None, follow: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `path`, relative to the descriptor `inside`; unless `follow`, its last part must not be a link.
+    """A descriptor of the folder `path`, relative to the descriptor `inside`; unless `follow`, its last component must not be a link.
 
     Raises:
         OSError: it cannot be opened; ELOOP or ENOTDIR where it is a link or no folder.
@@ -271,7 +271,7 @@ def open_beneath(folder: int, path: str) -> Iterator[int]:
 
 
 class EntryKind(enum.Enum):
-    """The kind of an entry; links are not followed."""
+    """The type of a directory entry; links are not followed."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -284,14 +284,14 @@ class TreeEntry:
     """One file or folder.
 
     Attributes:
-        path: Relative to the folder listed, with `/`.
-        kind: Links are not followed.
+        path: Path relative to the listed folder, with `/`.
+        kind: The type of the entry; links are not followed.
         size_bytes: 0 for folders.
-        mtime_ns: 0 for folders, whose time says nothing that their entries do not.
-        inode: Number of the inode; 0 for folders.
-        links: Names that the inode has.
-        device: Of the inode; 0 for folders.
-        source: Where links are followed: the path below the root, free of links, at which it really lies; else empty.
+        mtime_ns: Modification time; 0 for folders, whose time adds nothing to that of their entries.
+        inode: Inode number; 0 for folders.
+        links: Number of names of the inode.
+        device: Device number; 0 for folders.
+        source: If links are followed: the entry's real path below the root, free of links; else empty.
     """
 
     path: str
@@ -305,7 +305,7 @@ class TreeEntry:
 
 
 def kind_of(mode: int) -> EntryKind:
-    """The kind that `st_mode` tells."""
+    """The kind of entry that `st_mode` gives."""
     if stat.S_ISREG(mode):
         return EntryKind.FILE
     if stat.S_ISDIR(mode):
@@ -314,7 +314,7 @@ def kind_of(mode: int) -> EntryKind:
 
 
 def entry_of(path: str, status: os.stat_result, source: str = "") -> TreeEntry:
-    """The entry that `lstat` or `fstat` tells."""
+    """The entry for a result of `lstat` or `fstat`."""
     kind = kind_of(status.st_mode)
     if kind is EntryKind.FOLDER:
         return TreeEntry(path, kind, source=source)
@@ -389,10 +389,10 @@ def open_sibling(model_dir: Path, path: str, links_root: Path | None, *, what: s
 
     Args:
         model_dir: The model folder.
-        path: Relative to it, with `/`.
-        links_root: The folder below which links may lead; None: none is followed.
-        what: What an error calls the file.
-        where: What an error calls the place where it is expected.
+        path: Path relative to the model folder, with `/`.
+        links_root: The folder below which link targets may lie; None: links are not followed.
+        what: The name of the file in errors.
+        where: The name of the expected place in errors.
 
     Raises:
         ModelLoadError: it is missing, no plain file, or reached through a link that is not followed.

@@ -1,4 +1,4 @@
-"""`ModelListing`: what one scan of a model source found, and what the parameters of an explicit load change in it."""
+"""`ModelListing`: the result of scanning one model, and the changes that the parameters of an explicit load make to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ class VersionListing:
     """One version folder.
 
     Attributes:
-        version: Its number.
+        version: The version number.
         directory: The folder.
-        fingerprint: Equal as long as the file list, sizes, modification times and inodes are.
-        error: Why it cannot be loaded, where the look at it tells so already.
+        fingerprint: Unchanged as long as the file list, sizes, modification times and inodes are unchanged.
+        error: Why the version cannot be loaded, if the scan has found a reason.
     """
 
     version: int
@@ -36,15 +36,15 @@ class ModelListing:
     Attributes:
         name: The folder's name.
         directory: The folder.
-        root_index: Which root holds it.
+        root_index: Index of the root that holds it.
         config: Its configuration as written; None if there is an `error`.
         error: Why the model as a whole cannot be served, in one line.
-        policy: Which versions are wanted where something else than config.pbtxt says so; a change of it alone loads nothing anew.
-        problems: What `error` is made of, each with its place; empty if there is none.
-        fingerprint: Equal as long as config.pbtxt and the files beside it (labels, warm-up data) are.
+        policy: The version policy, if another source than config.pbtxt sets it; a change of the policy reloads nothing.
+        problems: The single problems of `error`, each with its position; empty if there is none.
+        fingerprint: Unchanged as long as config.pbtxt and the files beside it (labels, warm-up data) are unchanged.
         versions: By number.
         has_config_file: Whether there is a config.pbtxt.
-        links_root: The folder below which links in the model may lead; None: they are rejected.
+        links_root: The folder below which link targets in the model may lie; None: links are rejected.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ModelListing:
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """Equal as long as nothing that a load would read has changed."""
+        """A value that is unchanged as long as nothing that a load reads has changed."""
         parts = tuple((v, part.fingerprint, part.error) for v, part in self.versions.items())
         return self.root_index, self.fingerprint, self.error, self.policy, parts
 
@@ -72,7 +72,7 @@ class RepositorySnapshot:
 
     Attributes:
         models: By name, sorted.
-        notes: What was passed over, and why.
+        notes: Skipped folders and files, and why.
     """
 
     models: Mapping[str, ModelListing] = field(default_factory=dict)
@@ -87,21 +87,21 @@ class ModelSource(Protocol):
         """The folders to watch for changes."""
 
     def check_roots(self) -> None:
-        """Looks whether there is anything to read.
+        """Checks that the roots can be read.
 
         Raises:
-            RepositoryUnreadable: there is not.
+            RepositoryUnreadable: they cannot.
         """
 
     def scan(self) -> RepositorySnapshot:
-        """Everything that is there now.
+        """Scans all models.
 
         Raises:
-            RepositoryUnreadable: nothing could ever be read.
+            RepositoryUnreadable: a root was never readable.
         """
 
     def find(self, name: str) -> ModelListing | None:
-        """The model `name` as it is now; None if there is none."""
+        """Scans the model `name`; None if there is none."""
 
 
 VersionFiles = Mapping[int, Mapping[str, bytes]]
@@ -111,7 +111,7 @@ def split_files(files: Mapping[str, bytes]) -> VersionFiles:
     """The files by version, each path relative to its version folder.
 
     Args:
-        files: By `<version>/<path>`, with or without a leading `file:`.
+        files: Contents by `<version>/<path>`, with or without a leading `file:`.
 
     Raises:
         InvalidRequest: a path has no version in front, or is not a clean relative path.
@@ -130,7 +130,7 @@ def split_files(files: Mapping[str, bytes]) -> VersionFiles:
 
 
 def check_overrides(name: str, overrides: LoadOverrides) -> None:
-    """Rejects what no repository content can make right.
+    """Rejects overrides that are invalid for any content of the repository.
 
     Raises:
         InvalidRequest: files without a config.
@@ -140,7 +140,8 @@ def check_overrides(name: str, overrides: LoadOverrides) -> None:
 
 
 def apply_overrides(name: str, found: ModelListing | None, overrides: LoadOverrides, roots: tuple[Path, ...]) -> ModelListing | None:
-    """The listing to load: the repository's listing with the override's config, or, where files come along, those files and nothing else.
+    """The listing to load: the repository's listing with the override's config or, if the override has files, a listing of those files
+    only.
 
     Raises:
         ModelLoadError: the config is wrong.
@@ -166,5 +167,5 @@ def apply_overrides(name: str, found: ModelListing | None, overrides: LoadOverri
     if found is None:
         return None
     config = parse_config_json(overrides.config_json, model_name=name)
-    # The override replaces config.pbtxt, so an error of that file does not matter; a listing without versions keeps its error.
+    # The override replaces config.pbtxt, so an error of that file no longer matters; a listing without versions keeps its error.
     return replace(found, config=config, error=found.error if not found.versions else None, fingerprint="sent")

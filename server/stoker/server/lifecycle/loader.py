@@ -1,7 +1,7 @@
 """`VersionLoader`: from a version folder to a `Servable`: snapshot, configure, inspect, load every instance, warm up.
 
-Whatever blocks runs in threads; whatever fails leaves nothing behind (instances closed, snapshot removed) and raises a ServingError that
-says what and where.
+Blocking steps run in threads. A step that fails closes the instances, removes the snapshot, and raises a ServingError with the reason and
+the position.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ MAX_LABEL_FILE_BYTES = 16 << 20
 
 
 def read_labels(model_dir: Path, config: ModelConfig, links_root: Path | None = None) -> dict[str, tuple[str, ...]]:
-    """Labels by output name, for the outputs that have a label file; `links_root` as `open_sibling`.
+    """The labels by output name, for the outputs with a label file; `links_root` as in `open_sibling`.
 
     Raises:
         ModelLoadError: a file is missing, outside the model folder, too large, or not UTF-8.
@@ -70,19 +70,19 @@ def _read(model_dir: Path, output: str, name: str, links_root: Path | None) -> t
     return tuple(line.strip() for line in lines)
 
 
-#: Where `input_data_file` names are looked up, below the model folder (as in Triton).
+#: The folder of `input_data_file` names, below the model folder (as in Triton).
 WARMUP_FOLDER = "warmup"
 
 
 class _Unread:
-    """Takes the responses of a decoupled model, and drops them."""
+    """Discards the responses of a decoupled model."""
 
     def put(self, outputs: Arrays) -> bool:
         return True
 
 
 def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, clock: Clock, links_root: Path | None = None) -> None:
-    """Runs every sample on every instance; `links_root` as `open_sibling`.
+    """Runs every sample on every instance; `links_root` as in `open_sibling`.
 
     Raises:
         ModelLoadError: a sample does not fit the signature, its file does not fit its shape, or running it failed.
@@ -97,7 +97,7 @@ def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, cl
 
 
 def read_samples(config: ModelConfig, model_dir: Path, links_root: Path | None = None) -> Iterator[BatchItem]:
-    """The samples as they are run, one after the other, in the order of `config.warmups`; touches no device.
+    """The samples in the order of `config.warmups`; no device is used.
 
     Raises:
         ModelLoadError: a sample does not fit the signature, or its file does not fit its shape.
@@ -161,12 +161,12 @@ class VersionSource:
     """The source of a version to load.
 
     Attributes:
-        name: Model name.
-        version: Version number.
+        name: The model's name.
+        version: The version number.
         model_dir: The model's folder in the repository.
         version_dir: The version's folder.
         parsed: The model's configuration as written (or overridden by the load).
-        links_root: The folder below which links in the model may lead; None: they are rejected.
+        links_root: The folder below which link targets in the model may lie; None: links are rejected.
         files: Files that replace those of the version folder, by path relative to it.
     """
 
@@ -180,11 +180,11 @@ class VersionSource:
 
 
 class BackendRaised(ModelLoadError):
-    """A backend raised what no backend should; its cause is that."""
+    """A backend raised an exception that the plug-in API does not allow; it is the `__cause__`."""
 
 
 class Loader(Protocol):
-    """Loads versions; the manager knows no more of it than this."""
+    """Loads versions; the manager uses no other interface of it."""
 
     async def load(self, source: VersionSource) -> Servable:
         """A servable ready for requests.
@@ -195,7 +195,7 @@ class Loader(Protocol):
 
 
 class VersionLoader:
-    """The loader of a real server. Confined to: the event loop; blocking parts run in the loop's default executor."""
+    """The loader of the server. Confined to: the event loop; blocking steps run in the loop's default executor."""
 
     def __init__(
         self,
@@ -208,14 +208,14 @@ class VersionLoader:
         settings: LoaderSettings,
         is_tuned: bool = True,
     ) -> None:
-        """Loads by the backends of `registry`.
+        """Makes a loader for the backends of `registry`.
 
         Args:
             registry: The backends.
-            clock: Times loads and batches.
-            timers: Of the schedulers.
+            clock: Measures loads and batches.
+            timers: The timers of the schedulers.
             recorder: Counts requests and batches.
-            area: The folder of the private copies of version folders.
+            area: The folder for private copies of version folders.
             settings: How versions are loaded.
             is_tuned: Whether `execution: auto` may run quick batches on the event loop.
         """
@@ -233,7 +233,7 @@ class VersionLoader:
         try:
             loaded = await asyncio.shield(loading)
         except asyncio.CancelledError:
-            # A thread cannot be interrupted: wait for it, and leave nothing of it behind.
+            # A thread cannot be interrupted: wait for it, then release what it loaded.
             await asyncio.wait([loading])
             if loading.exception() is None:
                 await in_daemon_thread("discard", loading.result().discard)
@@ -241,7 +241,7 @@ class VersionLoader:
         return self._assemble(source.version, loaded)
 
     def _load(self, source: VersionSource) -> "_Loaded":
-        """Everything that blocks, in one thread."""
+        """All blocking steps, in one thread."""
         loaded = _Loaded(take_snapshot(source.version_dir, self._area, overrides=source.files, links_root=source.links_root))
         try:
             loaded.config, facts = self._configure(source, loaded.files)
@@ -249,7 +249,7 @@ class VersionLoader:
             loaded.labels = in_file | read_labels(source.model_dir, loaded.config, source.links_root)
             backend = self._registry.get(loaded.config.backend)
             inner = loaded.config.inner
-            # The threads that a backend starts while it loads have their nice value from this one.
+            # Threads that a backend starts while it loads inherit the nice value of this thread.
             raise_niceness(inner.nice)
             for request in self._requests(inner, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
@@ -297,7 +297,7 @@ class VersionLoader:
         ]
 
     def _may_adapt(self, config: ModelConfig) -> bool:
-        """Whether the inline-execution policy decides where the batches of a model of `config` run."""
+        """Whether the inline-execution policy decides where batches of a model with `config` run."""
         return self._is_tuned and config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice)
 
     def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
@@ -343,7 +343,7 @@ class VersionLoader:
 
 @dataclass(slots=True)
 class _Loaded:
-    """The parts that a load has made so far."""
+    """The results of the steps done so far."""
 
     files: ModelFiles
     config: ModelConfig | None = None
@@ -362,7 +362,7 @@ class _Loaded:
 
 
 def _log_warnings(source: VersionSource, warnings: Iterable[str]) -> None:
-    """Each warning says its place itself: `digits/config.pbtxt:3: parameters["x"]: ...`."""
+    """Logs the warnings. Each text begins with its position: `digits/config.pbtxt:3: parameters["x"]: ...`."""
     for warning in warnings:
         log.warning("%s", warning, extra={"model": source.name, "version": source.version})
 
@@ -372,5 +372,5 @@ def _load_instance(backend: Backend, request: LoadRequest) -> Instance:
         return backend.load(request)
     except ServingError:
         raise
-    except Exception as error:  # a plug-in may raise anything; one bad model must not harm the server
+    except Exception as error:  # a plug-in may raise anything; one faulty model must not affect the server
         raise BackendRaised(f"backend '{backend.name}' failed to load {request.instance_name}: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""`ModelManager`: brings the served versions in line with the desired state. The state of a version is written below it only.
+"""`ModelManager`: reconciles the served versions with the desired state. Only the reconciler changes the state of a version.
 
 Each event (a scan, an explicit load, an unload) changes only the `DesiredState` of a model; the `Reconciler` does the rest. Explicit loads
 and unloads of one model run one after the other. Different models never wait for each other, except for a load slot.
@@ -31,7 +31,7 @@ _log = logging.getLogger("stoker.lifecycle")
 
 
 class ModelLocks:
-    """Confined to: the event loop."""
+    """Runs the operations on each model one after the other. Confined to: the event loop."""
 
     def __init__(self) -> None:
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -39,11 +39,11 @@ class ModelLocks:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work on any model is being done, also that of a caller who went away."""
+        """Whether any operation runs, including those whose caller was cancelled."""
         return bool(self._busy)
 
     async def run_locked(self, name: str, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Does `operation` on the model `name` once what was asked for of it before is done.
+        """Runs `operation` on the model `name` after all earlier operations on that model.
 
         Raises:
             As `run_shielded`.
@@ -56,20 +56,20 @@ class ModelLocks:
         await self.run_shielded(run())
 
     async def run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does `work`; it goes on if the caller is cancelled.
+        """Runs `work`, which continues if the caller is cancelled.
 
         Raises:
-            Unavailable: all work was given up meanwhile. And what `work` raises.
+            Unavailable: all work was cancelled meanwhile. And whatever `work` raises.
         """
         task = self.begin(work)
-        # Not awaited directly: a caller who goes away must not leave half a load behind.
+        # Not awaited directly: a cancelled caller must not leave a partial load.
         await asyncio.wait({task})
         if task.cancelled():
             raise Unavailable(SHUTTING_DOWN)
         task.result()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begins `work` in the background; a defect in it is logged."""
+        """Starts `work` in the background; a defect in it is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -95,22 +95,22 @@ NO_VERSIONS = "at least one version must be available under the version policy o
 
 
 class DesiredState:
-    """Confined to: the event loop.
+    """The desired state of all models. Confined to: the event loop.
 
     Attributes:
-        records: The table, by model name: every model that was asked for at least once. Written here and by the reconciler only.
-        on_disk: What the repository held when it was last looked at.
-        reconciler: Does what follows; tells when it is done.
+        records: By name, every model that was desired at least once. Only this class and the reconciler write it.
+        on_disk: The repository as last scanned.
+        reconciler: Carries out the changes.
     """
 
     def __init__(self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings) -> None:
-        """Begins with no model at all."""
+        """Starts without models."""
         self.records: dict[str, ModelRecord] = {}
         self.on_disk = RepositorySnapshot()
         self.reconciler = Reconciler(loader, recorder, clock, settings, self.collect_garbage)
 
     def begin(self, snapshot: RepositorySnapshot, names: Iterable[str]) -> None:
-        """Makes the models `names` of the first `snapshot` required, there or not."""
+        """Marks the models `names` of the first `snapshot` as required, whether they exist or not."""
         _log_notes(snapshot.notes)
         self.on_disk = snapshot
         for name in names:
@@ -160,17 +160,17 @@ class DesiredState:
         self.on_disk = RepositorySnapshot(models if found is None else {**models, name: found}, self.on_disk.notes)
 
     def record(self, name: str) -> ModelRecord:
-        """The record of a model, made if need be."""
+        """The record of a model; made if there is none."""
         return self.records.setdefault(name, ModelRecord(name))
 
     def set_desired(
         self, record: ModelRecord, listing: ModelListing, serial: int = 0, files: Mapping[int, Mapping[str, bytes]] | None = None
     ) -> None:
-        """Makes `listing` the desired state of the model and reconciles; `serial` above 0 reloads versions that did not change, too."""
+        """Makes `listing` the desired state of the model and reconciles; a `serial` above 0 also reloads versions that did not change."""
         record.listing = listing
         config = listing.config
         if config is None:
-            # The desired state is unknown, so the last one stays.
+            # The desired state is unknown, so the previous one remains.
             self.reconciler.fail_model(record, listing.error or NOT_POLLED)
             return
         desired = desired_versions(config.version_policy, listing.versions)
@@ -191,7 +191,7 @@ class DesiredState:
         self.reconciler.reconcile(record)
 
     def collect_garbage(self, record: ModelRecord) -> None:
-        """Drops records of what neither serves nor is in the repository."""
+        """Drops the records of models that neither serve nor are in the repository."""
         on_disk = self.on_disk.models.get(record.name)
         held = () if on_disk is None else on_disk.versions
         for version, known in list(record.versions.items()):
@@ -226,7 +226,7 @@ class ModelManager:
         *,
         watch: bool = True,
     ) -> None:
-        """`watch` False: the repository is scanned again only by `rescan`."""
+        """`watch` False: only `rescan` scans the repository again."""
         self._repository = repository
         self._recorder = recorder
         self._clock = clock
@@ -254,7 +254,7 @@ class ModelManager:
     # ---- start and stop ------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Scans the repository and begins the initial loads; `wait_initial` waits for them. Watching begins here too.
+        """Scans the repository, begins the initial loads (`wait_initial` waits for them) and begins to watch the repository.
 
         Raises:
             RepositoryUnreadable: a root cannot be read, or is not a repository.
@@ -269,38 +269,38 @@ class ModelManager:
             self._locks.begin(self._watcher.run())
 
     async def wait_initial(self) -> None:
-        """Returns when every load that `start` began has ended, well or not.
+        """Returns when every load that `start` began has succeeded or failed.
 
-        It does not wait for loads that have become slow, unless the operator wants the process to end where one fails.
+        It does not wait for slow loads, unless the process is to exit when a load fails (`exit_on_error`).
         """
         records = list(self._table.values())
         await (self._reconciler.loads_end(records) if self._settings.exit_on_error else self._reconciler.quick_loads_end(records))
         self._is_initial_over = True
 
     def failed_models(self) -> list[str]:
-        """Models that should serve, and of which something failed to load, by name."""
+        """By name, the desired models of which a version failed to load."""
         return [name for name, record in sorted(self._table.items()) if record.is_required and record.failures()]
 
     @property
     def is_busy(self) -> bool:
-        """Whether an explicit load or unload is being done, also one whose caller went away."""
+        """Whether an explicit load or unload runs, including those whose caller was cancelled."""
         return self._locks.is_busy
 
     @property
     def must_exit(self) -> bool:
-        """Whether a model failed to load at start and the operator asked to end the process then."""
+        """Whether a model failed to load at start and `exit_on_error` is set."""
         return self._settings.exit_on_error and self._is_initial_over and bool(self.failed_models())
 
     def abandon(self, why: str) -> None:
-        """Fails every request in flight with UNAVAILABLE and `why`: the time to respond is over."""
+        """Fails every request in flight with UNAVAILABLE and the text `why`, at the end of the exit timeout."""
         for servable in [known.servable for record in self._table.values() for known in record.versions.values() if known.servable]:
             servable.abandon(why)
         self._reconciler.abandon(why)
 
     async def stop(self, timeout_s: float) -> None:
-        """Gives up loads, takes every version out of service, and waits up to `timeout_s` for requests that still hold one.
+        """Cancels loads, takes every version out of service, and waits up to `timeout_s` for the requests that hold one.
 
-        What is still held then is closed under them. Nothing of a load or a version is left afterwards.
+        Versions that are still held after that are closed; their requests fail. All files of loads and versions are removed.
         """
         self._is_stopping = True
         for record in list(self._table.values()):
@@ -313,7 +313,7 @@ class ModelManager:
     # ---- questions -----------------------------------------------------------------------------------------------------------------
 
     def resolve(self, name: str, version: int | None) -> Servable:
-        """The servable that a request for (`name`, `version`) reaches; `version` None: the highest READY one.
+        """The servable for a request to (`name`, `version`); `version` None: the highest READY one.
 
         Raises:
             UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
@@ -343,11 +343,11 @@ class ModelManager:
         return () if record is None else record.ready_versions()
 
     def labelled_version(self, name: str, label: str) -> int | None:
-        """The version of a model that the operator calls `label`; None: there is no such label."""
+        """The version of a model with the operator's label `label`; None: there is no such label."""
         return None if self._list is None else self._list.labelled_version(name, label)
 
     def is_ready(self) -> bool:
-        """Whether every required model serves (strict), or the initial loads but for slow ones are over (not strict).
+        """Whether every required model serves (strict), or the initial loads except slow ones have ended (not strict).
 
         False while stopping.
         """
@@ -373,10 +373,10 @@ class ModelManager:
     # ---- what is wanted ------------------------------------------------------------------------------------------------------------
 
     async def rescan(self) -> bool:
-        """Looks at the repository again; under polling, begins what follows from it.
+        """Scans the repository; under polling, begins the resulting loads and unloads.
 
         Returns:
-            Whether nothing is left to settle; else look again after the settling time.
+            Whether all changes have settled; if not, scan again after the settling time.
         """
         async with self._scanning:
             seen = await in_daemon_thread("scan", self._repository.scan)
@@ -390,17 +390,18 @@ class ModelManager:
             return is_settled
 
     async def replace_models(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
-        """Takes `models` in place of the list of models; returns when what is new of them serves. It goes on if the caller is cancelled.
+        """Replaces the list of models by `models`; returns when the new models serve. The work continues if the caller is cancelled.
 
-        What serves and is in the new list too goes on serving. A label moves once its version serves.
+        Models in both lists continue to serve. A label moves once its version serves.
 
         Args:
             models: The new list.
             is_trusted: Whether it comes from the operator; see `ListedModels.admit`.
 
         Raises:
-            Unavailable: the server follows no list of models, or its control mode forbids changes. InvalidRequest, Forbidden: the list.
-            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+            Unavailable: the server uses no list of models, or its control mode forbids changes. InvalidRequest, Forbidden: the list is
+                rejected.
+            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list takes effect.
         """
         if self._list is None:
             raise Unavailable(NO_LIST)
@@ -413,7 +414,7 @@ class ModelManager:
     async def _begin_list(self) -> None:
         async with self._scanning:
             seen = await in_daemon_thread("scan", self._repository.scan)
-            # An explicit load states that the files are complete: nothing has to settle, and the response can hold the result.
+            # An explicit load states that the files are complete: no settling time, and the response can report the result.
             self._settle_filter.restart(seen)
             self._desired.take(seen)
 
@@ -423,14 +424,14 @@ class ModelManager:
         return [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
 
     async def load(self, name: str, overrides: LoadOverrides) -> None:
-        """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
+        """Loads or reloads a model; returns when its desired versions are READY and no new request reaches an old one.
 
-        It goes on if the caller is cancelled. Loads and unloads of one model are done in the order they came.
+        The load continues if the caller is cancelled. Loads and unloads of one model are done in the order they came.
 
         Raises:
             Unavailable: the control mode does not allow it, or the server is shutting down.
             InvalidRequest: the name or an override's file name is not allowed.
-            ModelLoadError: why it failed; what served goes on serving.
+            ModelLoadError: the load failed; versions that serve continue to serve.
         """
         self._check_control(name)
         check_overrides(name, overrides)
@@ -439,11 +440,11 @@ class ModelManager:
     async def refresh(self, name: str) -> None:
         """Scans one model at once; returns when the versions in the repository serve. For a caller that has finished changing the files.
 
-        Nothing has to settle, and what has failed before is tried again. It goes on if the caller is cancelled.
+        There is no settling time, and failed versions are loaded again. The work continues if the caller is cancelled.
 
         Raises:
             Unavailable: the repository is not polled, or the server is shutting down. InvalidRequest: the name is not allowed.
-            ModelLoadError: why a wanted version does not serve; what served goes on serving.
+            ModelLoadError: a desired version does not serve; versions that serve continue to serve.
         """
         if self._settings.control_mode is not ControlMode.POLL:
             raise Unavailable(REFRESH_REJECTED)
@@ -451,7 +452,7 @@ class ModelManager:
         await self._locks.run_locked(name, lambda: self._refresh_now(name))
 
     async def unload(self, name: str) -> None:
-        """Takes a model out of service; returns once no new request reaches it. Unloading what is not loaded changes nothing.
+        """Unloads a model; returns once no new request reaches it. No effect on a model that is not loaded.
 
         Raises:
             Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
@@ -471,7 +472,7 @@ class ModelManager:
             raise InvalidRequest(f"{shown(name)} is not a model name: expected {MODEL_NAME_RULE}")
 
     async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
-        # In threads: a configuration may be long, and the folder may lie on a slow file system.
+        # In threads: a configuration may be long, and the folder may be on a slow file system.
         found = await in_daemon_thread("find", lambda: self._repository.find(name))
         self._desired.observe_model(name, found)
         try:
@@ -499,7 +500,7 @@ class ModelManager:
             self._settle_filter.accept(name, found)
             record = self._desired.set_model(name, found)
         if found is None or (found.config is not None and not found.versions):
-            return  # nothing is wanted of it
+            return  # no version is desired
         await self._reconciler.loads_end([record])
         if failures := record.failures():
             raise ModelLoadError(f"model '{name}' failed to load: {'; '.join(failures)}")
