@@ -1,4 +1,4 @@
-"""The fronts of one server as one: opened together, stopped together."""
+"""All frontends of one server: opened together, stopped together."""
 
 import asyncio
 import dataclasses
@@ -21,10 +21,10 @@ from stoker.server.web.settings import GrpcAddress
 
 
 class Frontends:
-    """All fronts the configuration asks for."""
+    """The frontends that the configuration enables."""
 
     def __init__(self, engine: Engine, config: ServerConfig, logs: Logs | None = None, tracer: Tracer | None = None) -> None:
-        """Fronts of `engine`; `logs` and `tracer` are those whose settings clients may change."""
+        """Makes the frontends of `engine`; `logs` and `tracer` are those whose settings clients may change."""
         self._engine = engine
         self._logs = logs
         self._tracer = tracer
@@ -33,10 +33,10 @@ class Frontends:
         self._followers: dict[KeyRing, asyncio.Task[None]] = {}
 
     async def start(self) -> dict[str, Endpoint]:
-        """Opens every front; returns where each listens, by `grpc`, `http`, `metrics`.
+        """Opens every frontend; returns the endpoints by `grpc`, `http`, `metrics`.
 
         Raises:
-            PortInUse: a port is taken; the text names the flag that sets it. TlsError: a certificate cannot be used. OSError: an address
+            PortInUse: a port is taken; the text gives the flag that sets it. TlsError: a certificate cannot be used. OSError: an address
                 cannot be bound.
         """
         config, engine, limits = self._config, self._engine, self._config.limits
@@ -54,7 +54,7 @@ class Frontends:
         services = Services(engine, limits, adlik=adlik, tfs=tfs, extensions=extensions)
         tls, sockets = config.tls, config.sockets
         endpoints: dict[str, Endpoint] = {}
-        # Imported as needed: a server without gRPC, say, does not load it.
+        # Imported when needed: a server without gRPC, for example, does not load it.
         if config.grpc_port is not None:
             from stoker.server.grpc_server import grpc_server
 
@@ -104,7 +104,7 @@ class Frontends:
         return endpoints
 
     async def stop(self, grace_s: float) -> None:
-        """Stops them side by side, so that the grace time is one for all."""
+        """Stops all frontends concurrently, so that they share one grace time."""
         await asyncio.gather(*(frontend.stop(grace_s) for frontend in self._open))
         self._open.clear()
         for follower in self._followers.values():
@@ -126,7 +126,7 @@ class Frontends:
 
 
 def is_local_only(config: ServerConfig) -> bool:
-    """Whether clients of this machine alone reach the server."""
+    """Whether only clients of this machine can reach the server."""
     ports = ((config.grpc_port, config.grpc_address), (config.http_port, config.http_address))
     return not config.sockets.allow_tcp or all(port is None or is_loopback(address) for port, address in ports)
 

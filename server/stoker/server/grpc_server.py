@@ -1,4 +1,4 @@
-"""The gRPC frontend: the table of its methods, and the server of the selected transport."""
+"""The gRPC frontend: its table of methods, and the server of the selected transport."""
 
 from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions
 from stoker.server.protocols.adlik.service import adlik_methods
@@ -13,7 +13,7 @@ from stoker.server.rpc.settings import GrpcSettings, Transport
 
 
 def grpc_methods(services: Services, *, reflection: bool = False) -> MethodTable:
-    """KServe v2 with Triton's extensions, Adlik's and TensorFlow Serving's services, health, and the descriptors if `reflection`."""
+    """KServe v2 with Triton's extensions, Adlik's and TensorFlow Serving's services, health, and (`reflection`) server reflection."""
     engine, limits = services.engine, services.limits
     served = [
         *kserve_methods(engine, limits, services.extensions),
@@ -23,7 +23,7 @@ def grpc_methods(services: Services, *, reflection: bool = False) -> MethodTable
     names = {method.service for method in served}
     served.extend(Health(engine, limits, frozenset(names)).methods())
     if reflection:
-        # Its messages are loaded only where it is on.
+        # Its messages are imported only if reflection is on.
         from stoker.server.rpc.reflection import Reflection
 
         served.extend(Reflection({*names, HEALTH_SERVICE}, limits).methods())
@@ -39,13 +39,13 @@ def grpc_server(
     settings: GrpcSettings | None = None,
     listeners: ListenOptions = PLAIN_LISTENER,
 ) -> Frontend:
-    """A server of `grpc_methods` that listens on `address:port` (port 0: any free one) once started, and wherever `listeners` says.
+    """A server of `grpc_methods` on `address:port` (port 0: any free one) and on the `listeners`; it begins to listen when started.
 
-    `settings` name the transport; None: the defaults.
+    `settings` select the transport; None: the defaults.
     """
     methods, engine, limits = grpc_methods(services, reflection=reflection), services.engine, services.limits
     settings = settings or GrpcSettings()
-    # Imported as needed: the other transport's library is not loaded.
+    # Imported when needed: the library of the other transport is not loaded.
     if settings.transport is Transport.H2:
         from stoker.server.rpc.http2.server import H2Server
 

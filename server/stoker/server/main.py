@@ -1,7 +1,7 @@
 """`serve`: the command that starts a server.
 
 Exit codes: 0 after a drained shutdown; 1 if a second signal cut it short, or a model failed under --exit-on-error; 2 for a bad flag, an
-occupied port or an unreadable repository, always with one line that says which.
+occupied port or an unreadable repository, always with one line that gives the reason.
 """
 
 import os
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
     exit_at_once_on_signal()
     open_standard_streams()
-    # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
+    # Imported late: a signal that arrives while the server is still being imported ends the process with code 0 too.
     from stoker.server.core.flag import FlagError
     from stoker.server.flags.command import Page, read_command
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(config: "ServerConfig") -> int:
-    # Imported late: --help, --version and a bad flag need none of the server.
+    # Imported late: --help, --version and errors in flags need none of the server.
     from stoker.server.app import StartError, run
 
     try:

@@ -1,4 +1,4 @@
-"""The process before there is a server: signals and standard streams. Imports next to nothing: until then Python itself handles both."""
+"""The process before the server exists: signals and standard streams. Imports almost nothing: Python's defaults apply until then."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ SHUTDOWN_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_at_once_on_signal() -> None:
-    """For the time before a server exists: a signal ends the process with code 0, there is nothing to drain, to close or to flush.
+    """Ends the process with code 0 at a signal, for the time before a server exists: there is nothing to drain, close or flush.
 
-    No exception carries it: one that is raised while an extension module is being imported may be swallowed there, or crash the process.
+    The handler raises no exception: one that is raised during the import of an extension module may be lost there, or crash the process.
     """
 
     def leave(_number: int, _frame: FrameType | None) -> None:
@@ -26,10 +26,10 @@ def exit_at_once_on_signal() -> None:
 def open_standard_streams() -> None:
     """Opens the null device for each standard stream that is closed (`serve 2>&-`).
 
-    Otherwise the stream is None, and the next socket or file gets its number: what a library or a crash prints would go there.
+    Otherwise the stream is None, and the next socket or file gets its descriptor number: the output of a library or a crash would go there.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            number = os.open(os.devnull, os.O_RDWR)  # the lowest free number: the stream's own
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the stream's own
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode))

@@ -1,4 +1,4 @@
-"""`ServerConfig`: everything a server is started with, as `stoker.server.flags` reads it from the command line and the environment.
+"""`ServerConfig`: all settings of a server, as `stoker.server.flags` reads them from the command line and the environment.
 
 A setting is declared once: a field with its flag, here or in the settings of the package that uses it.
 """
@@ -21,16 +21,16 @@ from stoker.server.web.settings import CorsSettings, HttpFront
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStart:
-    """The sources of TensorFlow Serving's flags.
+    """Settings from TensorFlow Serving's flags.
 
     Attributes:
-        model_name: The only model, whose folder is the first repository; None: repositories hold many.
-        model_config_file: The list of models; None: there is none.
-        config_poll_s: Seconds between checks of the list; None: it is read once.
-        enable_batching: Whether models without `dynamic_batching` are batched as `batching_file` says.
+        model_name: The only model, whose folder is the first repository; None: repositories hold model folders.
+        model_config_file: The file with the list of models; None: there is none.
+        config_poll_s: Seconds between checks of the list; None: the list is read once.
+        enable_batching: Whether models without `dynamic_batching` are batched as in `batching_file`.
         batching_file: None: TensorFlow Serving's defaults.
-        monitoring_file: None: metrics are at their usual path.
-        reload_root: Further folders that clients name must be below it.
+        monitoring_file: None: metrics have their default path.
+        reload_root: The folder below which a client's list may name further folders.
     """
 
     model_name: str | None = None
@@ -58,14 +58,14 @@ class ServerConfig:
 
     Attributes:
         repositories: Model repository roots.
-        follows_links: Whether links in a repository are followed to what is below its root.
+        follows_links: Whether links in a repository are followed to targets below its root.
         grpc_address, http_address, metrics_address: Addresses to bind.
-        grpc_port, http_port: Ports; 0 = any free one; None = that front is off.
-        metrics_port: A port of its own for /metrics; None = only on the HTTP port.
+        grpc_port, http_port: Ports; 0: any free one; None: the frontend is off.
+        metrics_port: A separate port for /metrics; None: only the HTTP port serves /metrics.
         metrics_on_http: Whether the HTTP port serves /metrics.
-        api_key: The bearer token that every call but those of health must bring, on every port; None: none.
-        backend_settings: By backend, its settings.
-        notices: Lines to log at the start: flags without effect, and warnings.
+        api_key: The bearer token that every call except health checks must have, on every port; None: no key is required.
+        backend_settings: The settings of each backend, by its name.
+        notices: Lines to log at start: flags without effect, and warnings.
     """
 
     repositories: tuple[Path, ...]

@@ -17,11 +17,11 @@ log = logging.getLogger("stoker.server")
 
 @dataclass(frozen=True, slots=True)
 class ModelLocations:
-    """Where the models of a start come from.
+    """The source of a server's models.
 
     Attributes:
         source: The models.
-        file: The file that lists them; None: none does.
+        file: The file that lists the models; None: there is none.
     """
 
     source: ModelRepository | ListedModels
@@ -31,10 +31,10 @@ class ModelLocations:
 def model_locations(
     start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None, *, follows_links: bool = False
 ) -> ModelLocations:
-    """Reads what `start` names; `config_name` says which of its configurations a model is served by, `follows_links` as its readers.
+    """The source of the models that `start` selects; `config_name` and `follows_links` are passed to its readers.
 
     Raises:
-        ConfigError: a file is wrong. OSError: it cannot be read. InvalidRequest: a model's name is none.
+        ConfigError: a file has errors. OSError: it cannot be read. InvalidRequest: a model's name is invalid.
     """
     defaults = _batching(start)
     listed = partial(
@@ -51,10 +51,10 @@ def model_locations(
 
 
 def metrics_path(start: ServingStart) -> str | None:
-    """Where the metrics are under TensorFlow Serving's names; None: nowhere.
+    """The path of the metrics under TensorFlow Serving's names; None: they are not served.
 
     Raises:
-        ConfigError: the monitoring file is wrong. OSError: it cannot be read.
+        ConfigError: the monitoring file has errors. OSError: it cannot be read.
     """
     if start.monitoring_file is None:
         return METRICS_PATH
@@ -62,7 +62,7 @@ def metrics_path(start: ServingStart) -> str | None:
 
 
 def _batching(start: ServingStart) -> BatchingDefaults:
-    """Models of TensorFlow Serving take batches of any size: that holds without --enable_batching too."""
+    """Batching of models without their own. TensorFlow's models accept batches of any size, even without --enable_batching."""
     if not start.enable_batching or start.batching_file is None:
         return BatchingDefaults(max_batch_size=DEFAULT_MAX_BATCH_SIZE)
     batching = read_batching(read_text_file(start.batching_file), source=start.batching_file.name)

@@ -1,12 +1,13 @@
-"""Signals, and the order in which a server is taken out of service within a bound of time.
+"""Signals, and the steps of the shutdown within a bounded time.
 
-While the shutdown delay runs (`--shutdown-delay-secs`), the second one ends the delay instead, and the third one the process.
+A second signal ends the process. While the shutdown delay runs (`--shutdown-delay-secs`), the second signal ends the delay instead, and the
+third one the process.
 
-The handlers are Python's own (`signal.signal`), not the loop's: a loop gives back the default handlers when it closes, and a second signal
-that comes just then would end the process by the signal instead of with an exit code.
+The handlers are set by `signal.signal`, not by the loop: a loop restores the default handlers when it closes, and a second signal at that
+moment would kill the process instead of ending it with an exit code.
 
-Delay: not ready, but every request is served, so that load balancers can stop sending. Drain: new requests are rejected, what is in flight
-finishes within the exit timeout. End: the last responses leave, models unload; all of this takes at most `END_S` more.
+Delay: the server is not ready, but serves every request, so that load balancers can stop sending. Drain: new requests are rejected, and
+requests in flight complete within the exit timeout. End: the last responses are sent and the models are unloaded, in at most `END_S` more.
 """
 
 import asyncio
@@ -29,16 +30,16 @@ CUT_SHORT = 1
 
 
 class Shutdown:
-    """Tells a loop when a shutdown is asked for. Confined to: the main thread.
+    """Notifies a loop of a requested shutdown. Confined to: the main thread.
 
     Attributes:
-        signal_name: The signal that asked for it; empty until one has.
-        requested: Set on the loop once one has.
+        signal_name: The signal that requested it; empty until then.
+        requested: Set on the loop after the signal.
         is_late: Whether the time for the shutdown is used up.
     """
 
     def __init__(self) -> None:
-        """From now on signals come here, until the process ends."""
+        """Installs the signal handlers, until the end of the process."""
         self.signal_name = ""
         self.requested = asyncio.Event()
         self.is_late = False
@@ -50,13 +51,13 @@ class Shutdown:
             signal.signal(number, self._receive)
 
     def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sets `requested` on this loop, at once if a signal has come already. Called on the loop, once."""
+        """Sets `requested` on this loop, at once if a signal has already arrived. Called once, on the loop."""
         self._loop = loop
         if self.signal_name:
             self.requested.set()
 
     async def delay(self, delay_s: float) -> None:
-        """Returns after `delay_s`, or when a second signal comes. REQUIRES: `requested`."""
+        """Returns after `delay_s` seconds, or at a second signal. REQUIRES: `requested`."""
         self._is_delaying = True
         forced = asyncio.ensure_future(self._forced.wait())
         try:
@@ -66,7 +67,7 @@ class Shutdown:
             forced.cancel()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        # Runs between any two instructions of the main thread: it takes no lock and logs nothing.
+        # Runs between any two instructions of the main thread: it takes no lock and does not log.
         if not self.signal_name:
             self.signal_name = signal.Signals(number).name
             self._set(self.requested)
@@ -82,27 +83,29 @@ class Shutdown:
 
 
 def _ignore_signals() -> None:
-    """When all threads have ended. The interpreter gives back the default handlers as it goes, but leaves ignored signals ignored."""
+    """Ignores signals once all threads have ended. The interpreter restores default handlers at its end, but leaves ignored signals
+    ignored.
+    """
     for number in SHUTDOWN_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 log = logging.getLogger("stoker.server")
 
-#: From the end of the exit timeout to the end of the server.
+#: Time from the end of the exit timeout to the end of the server, seconds.
 END_S: Final = 0.8
-#: What each writer has at least, even then.
+#: Least time of each writer, seconds.
 WRITE_S: Final = 0.05
-#: What of this the last responses have, where the exit timeout is used up.
+#: Time for the last responses, if the exit timeout is used up, seconds.
 RESPONSE_TIMEOUT_S: Final = 0.3
-#: What of this the models have to unload, at least.
+#: Least time to unload the models, seconds.
 UNLOAD_S: Final = 0.2
-#: Models have this much where there is time.
+#: Time to unload the models, if the exit timeout is not used up, seconds.
 LONGEST_UNLOAD_S: Final = 1.0
 
 
 async def delay(engine: ServingEngine, shutdown: Shutdown, delay_s: float) -> None:
-    """Serves on for `delay_s` seconds while the server says that it is not ready; a second signal ends the delay."""
+    """Serves for `delay_s` seconds while the server is not ready; a second signal ends the delay."""
     engine.begin_delay()
     log.info(
         "not ready any more, serving on before the shutdown (a second signal ends the delay)",
@@ -118,19 +121,19 @@ async def take_down(
     (but for `WRITE_S` of each writer).
 
     Args:
-        engine: Runs the requests.
-        frontends: What listens.
-        manager: What holds the models.
-        exit_timeout_s: For what is in flight.
-        writers: By name, how what has still to be written or sent (traces, say) is ended; may block.
+        engine: The engine.
+        frontends: The open frontends.
+        manager: The manager of the models.
+        exit_timeout_s: Time for the requests in flight, seconds.
+        writers: By name, functions that write or send pending data (such as traces) and end the writer; they may block.
 
     Returns:
-        Whether the exit timeout is over, so that the process should end without delay.
+        Whether the exit timeout is used up, so that the process should end without delay.
     """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + exit_timeout_s + END_S
     engine.begin_shutdown()
-    # The ports stay open while requests are completed, so that a probe hears "not ready" and a late client why it is rejected.
+    # The ports stay open while requests complete, so that a probe gets "not ready" and a late client the reason of its rejection.
     left_s = await engine.drained(exit_timeout_s)
     await _within("closing the connections", frontends.stop(max(left_s, RESPONSE_TIMEOUT_S)), end_s - UNLOAD_S - loop.time())
     unload_s = min(LONGEST_UNLOAD_S, end_s - loop.time())
@@ -145,7 +148,7 @@ async def _beside(close: Callable[[], None]) -> None:
 
 
 async def _within(what: str, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
-    """Does `work`; breaks it off after `timeout_s`, with a line in the log."""
+    """Runs `work`; cancels it after `timeout_s` and logs a line."""
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait({task}, timeout=max(0.0, timeout_s))
     if done:

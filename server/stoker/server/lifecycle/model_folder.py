@@ -1,6 +1,6 @@
 """Reads one model folder: its configuration, its versions, and model files that lie in the wrong folder.
 
-Texts name paths relative to the repository only, so that clients may read them.
+Error texts contain only paths relative to the repository, because clients receive them.
 
 Nothing here blocks on a FIFO, reads without a bound, or follows a link unless links are allowed.
 """
@@ -45,25 +45,25 @@ from stoker.server.lifecycle.settings import (
     shown,
 )
 
-#: Files named in one text at most.
+#: Bound on the files named in one text.
 _MOST_FILES = 10
 
 
 def model_files(names: Collection[str]) -> list[str]:
-    """The model files among `names`, with the weights that lie beside them, sorted."""
+    """The model files among `names`, and the weight files beside them, sorted."""
     models = {name for name in names if is_model_file(name)}
     beside = {name for name in names if any(name.startswith((f"{model}.", f"{model}_", f"{_stem(model)}.data")) for model in models)}
     return sorted(models | beside | set(ir_files(names)))
 
 
 def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
-    """Describes model files that lie beside the model folders, with the command that moves them.
+    """Describes model files beside the model folders, with the command that moves them.
 
     Args:
-        names: Of the files, by whether they are links.
+        names: File names; the value states whether the file is a link.
 
     Returns:
-        By the name that the model gets.
+        The descriptions, by the name that the model gets.
     """
     by_model: dict[str, list[str]] = {}
     for file in model_files(names):
@@ -75,9 +75,9 @@ def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
 
 
 def misplaced_model_files(model: str, names: Mapping[str, bool]) -> str | None:
-    """Describes the error of the folder `model`, which has no version folder and holds `names`; None: no model file is among them.
+    """Describes the error of the folder `model`, which has no version folder and holds `names`; None: none of them is a model file.
 
-    `names` say whether they are links.
+    The values of `names` state whether the files are links.
     """
     files = model_files(names)
     if not files:
@@ -86,13 +86,13 @@ def misplaced_model_files(model: str, names: Mapping[str, bool]) -> str | None:
 
 
 def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, folder: str = "") -> str:
-    """The commands that make of `files`, which lie in `folder`, version 1 of `model`."""
+    """The shell commands that make `files`, which are in `folder`, version 1 of `model`."""
     version = f"{model}/1"
     served = any(is_served(file) for file in files) or ir_files(files)
-    # A config.json makes Hugging Face models of weights.
+    # With a config.json, weights are a Hugging Face model.
     if not served and (step := conversion({*files, *(folder + name for name in links if name == "config.json")})) is not None:
         return f"{step[:1].upper()}{step[1:]}; the result belongs in {version}/"
-    # A link that is relative leads to nothing from elsewhere.
+    # A relative link would be broken in another folder.
     moves = [
         f"{'cp -L' if links[file] else 'mv'} {_argument(folder + file)} {_argument(f'{version}/{_target(file, files)}')}"
         for file in sorted(files)
@@ -101,12 +101,12 @@ def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, fold
 
 
 def _argument(path: str) -> str:
-    """The path as a shell command has it, which does not read it as an option."""
+    """The path as a shell argument that no command reads as an option."""
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
 def _target(file: str, files: Collection[str]) -> str:
-    """The name of `file` in its version folder: models as their backend looks for them, other files as they are."""
+    """The name of `file` in its version folder: the name that the backend expects for a model, else the same name."""
     if file in ir_files(files):
         return f"model{PurePosixPath(file).suffix}"
     models = [each for each in files if is_served(each)]
@@ -119,7 +119,7 @@ def _model_name(file: str) -> str:
 
 
 def _stem(file: str) -> str:
-    """The name without its suffixes, and without the number that a part of one model's weights has (`-00001-of-00002`)."""
+    """The name without its suffixes, and without the number of a part of one model's weights (`-00001-of-00002`)."""
     return re.sub(r"-[0-9]{5}-of-[0-9]{5}\Z", "", file.partition(".")[0])
 
 
@@ -132,7 +132,7 @@ def _files(files: Collection[str]) -> str:
 CONFIG_NAME = "config.pbtxt"
 #: Folder of warm-up data next to the version folders.
 WARMUP_DIR = "warmup"
-#: Folder of configurations to choose from by name, as Triton's.
+#: Folder of configurations that are selected by name, as in Triton.
 CONFIGS_DIR = "configs"
 
 
@@ -152,18 +152,18 @@ def entries(folder: int) -> set[str]:
 
 
 def plain_files(folder: Folder, names: Iterable[str]) -> dict[str, bool]:
-    """Those of `names` that are files in the folder, or links to some, by whether they are links."""
+    """The plain files among `names`, and the links to plain files; the values state whether they are links."""
     found: dict[str, bool] = {}
     for name in names:
         with contextlib.suppress(OSError):
-            # `stat` follows the link, but nothing behind it is opened.
+            # `stat` follows the link but opens no target.
             if stat.S_ISREG(os.stat(name, dir_fd=folder.descriptor).st_mode):
                 found[name] = stat.S_ISLNK(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode)
     return found
 
 
 def read_version(model: Folder, directory: Path, version: int) -> VersionListing | None:
-    """The version's folder as it is; None where the name is not a folder's."""
+    """The version's folder as it is now; None if `name` is not a folder."""
     name = str(version)
     listing = VersionListing(version=version, directory=directory / name, fingerprint="")
     try:
@@ -184,12 +184,12 @@ def read_version(model: Folder, directory: Path, version: int) -> VersionListing
 
 
 def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
-    """Notes on folders, and links to some, that stand where versions do and are none."""
+    """Notes on folders, and links to folders, that are not version folders."""
     for name in sorted(names):
         if name.startswith(".") or name in (WARMUP_DIR, CONFIGS_DIR) or parse_version(name) is not None:
             continue
         try:
-            # `stat` follows the link, but nothing behind it is opened.
+            # `stat` follows the link but opens no target.
             is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode)
         except OSError:
             continue
@@ -198,7 +198,7 @@ def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
 
 
 def companions(folder: Folder, names: set[str]) -> Iterator[TreeEntry]:
-    """Files next to the version folders that a load may read: labels and warm-up data."""
+    """Files beside the version folders that a load may read: labels and warm-up data."""
     count = 0
     for name in sorted(names):
         if name == CONFIG_NAME or name.startswith(".") or name.endswith("~") or parse_version(name) is not None:
@@ -218,7 +218,9 @@ def companions(folder: Folder, names: set[str]) -> Iterator[TreeEntry]:
 
 
 def _status_of_companion(folder: Folder, name: str) -> os.stat_result:
-    """Of what it is, or leads to; of the link itself where that may not be followed: a load that needs it will say so."""
+    """The status of a file or of its link target; of the link itself if it may not be followed, so that a load that needs it reports the
+    error.
+    """
     try:
         return folder.status(name)
     except LinkRejected:
@@ -247,7 +249,7 @@ def read_config(folder: Folder, path: str = CONFIG_NAME) -> bytes:
 
 
 def has_file(folder: int, path: str) -> bool:
-    """Whether anything at all is at `path`, links not followed."""
+    """Whether any entry exists at `path`; links are not followed."""
     try:
         os.stat(path, dir_fd=folder, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
@@ -256,11 +258,11 @@ def has_file(folder: int, path: str) -> bool:
 
 
 def content_digest(content: bytes | None) -> str:
-    """A short text that is equal for equal content; None stands for no file."""
+    """A short text that is equal for equal content; None stands for a missing file."""
     return "none" if content is None else blake2b(content, digest_size=16).hexdigest()
 
 
-#: Files named in one text at most.
+#: Bound on the files named in one text.
 _MOST_NAMED = 10
 
 
@@ -270,12 +272,12 @@ class ModelReader:
     def __init__(
         self, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None, *, follows_links: bool = False
     ) -> None:
-        """Reads nothing yet.
+        """Makes a reader; no folder is read yet.
 
         Args:
-            batching_defaults: For models that leave their batching open.
-            config_name: Instead of config.pbtxt, configs/<config_name>.pbtxt is read where a model has it.
-            follows_links: Whether links are followed, in a folder without `parent` to what is below it.
+            batching_defaults: Batching of models that do not configure it.
+            config_name: configs/<config_name>.pbtxt is read instead of config.pbtxt if the model has that file.
+            follows_links: Whether links are followed; in a folder without `parent`, to targets below that folder.
         """
         self._follows_links = follows_links
         self._defaults = batching_defaults or BatchingDefaults()
@@ -285,15 +287,15 @@ class ModelReader:
     def read(
         self, index: int, directory: Path, name: str, notes: list[str], *, parent: Folder | None = None, is_named_elsewhere: bool = False
     ) -> ModelListing | None:
-        """The model `name` as it is now; None where the folder has neither a configuration nor versions, or is gone.
+        """Reads the model `name`; None if the folder has neither a configuration nor versions, or does not exist.
 
         Args:
-            index: Which root holds it.
-            directory: Its folder.
+            index: Index of the root that holds the folder.
+            directory: The model folder.
             name: The model's name.
-            notes: Takes what is passed over.
-            parent: The folder around it, through which it is then reached; else by its path.
-            is_named_elsewhere: The folder, and so config.pbtxt, may call the model otherwise.
+            notes: Receives the notes on skipped folders.
+            parent: The opened parent folder, through which the model folder is opened; None: it is opened by its path.
+            is_named_elsewhere: Whether the folder's name, and therefore the name in config.pbtxt, may differ from the model's.
         """
         names: set[str] = set()
         versions: dict[int, VersionListing] = {}
@@ -338,7 +340,7 @@ class ModelReader:
         )
 
     def forget_all_but(self, directories: Iterable[Path]) -> None:
-        """Drops what is kept of other folders."""
+        """Drops the cached configurations of all other folders."""
         kept = set(directories)
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
 
@@ -373,7 +375,7 @@ class ModelReader:
 
 
 def broken_listing(index: int, directory: Path, name: str, error: str) -> ModelListing:
-    """A model of which only the error is known."""
+    """The listing of a model with nothing but an error."""
     return ModelListing(
         name=name,
         directory=directory,

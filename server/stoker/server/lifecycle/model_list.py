@@ -25,8 +25,8 @@ from stoker.server.lifecycle.settings import MAX_MODELS, MODEL_NAME_RULE, is_mod
 class VersionLabels:
     """The operator's labels of all models. Confined to: the event loop.
 
-    A label that is given to another version moves there once that version is READY; until then it means what it meant before, so that a
-    request by label never meets a version that is still being loaded.
+    A label moves to another version once that version is READY. Until then it keeps its old version, so that a request by label never
+    reaches a version that still loads.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class VersionLabels:
         self._settled: dict[str, dict[str, int | None]] = {}
 
     def replace(self, labels: Mapping[str, Mapping[str, int]], ready: Callable[[str], Collection[int]]) -> None:
-        """Takes `labels`, by model, in place of all labels there were; `ready` tells the versions of a model that serve now."""
+        """Replaces all labels by `labels`, which are by model; `ready` returns the READY versions of a model."""
         meant = {name: {label: self.version(name, label, ready(name)) for label in desired} for name, desired in self._desired.items()}
         self._settled = {
             name: {label: version for label, version in meant.get(name, {}).items() if label in desired and version in ready(name)}
@@ -43,16 +43,16 @@ class VersionLabels:
         self._desired = {name: dict(desired) for name, desired in labels.items()}
 
     def labels(self, name: str) -> Mapping[str, int]:
-        """The labels of model `name`, and the versions that they belong to."""
+        """The labels of model `name` with their versions."""
         return self._desired.get(name, {})
 
     def put_back(self, name: str, labels: Mapping[str, int]) -> None:
-        """Takes `labels`, which were those of model `name` before the last `replace`, in place of its own."""
+        """Restores `labels` as the labels of model `name`: those from before the last `replace`."""
         self._desired[name] = dict(labels)
         self._settled[name] = {label: version for label, version in self._settled.get(name, {}).items() if labels.get(label) == version}
 
     def version(self, name: str, label: str, ready: Collection[int]) -> int | None:
-        """The version of model `name` that `label` means while `ready` ones serve; None: there is no such label."""
+        """The version of model `name` with the label `label` while the versions `ready` serve; None: there is no such label."""
         desired = self._desired.get(name, {}).get(label)
         if desired is None:
             return None
@@ -62,11 +62,11 @@ class VersionLabels:
         return settled.get(label, desired)
 
     def pending(self, name: str, ready: Collection[int]) -> dict[str, int]:
-        """Labels of model `name` that belong to versions which are not READY, by label."""
+        """The labels of model `name` whose versions are not READY, with these versions."""
         return {label: version for label, version in self._desired.get(name, {}).items() if version not in ready}
 
     def is_new(self, name: str, label: str) -> bool:
-        """Whether `label` never meant a READY version."""
+        """Whether `label` never belonged to a READY version."""
         return label not in self._settled.get(name, {})
 
 
@@ -85,19 +85,19 @@ class ModelListFile:
         self._trouble = ""
 
     def read(self) -> tuple[ListedModel, ...]:
-        """The models of the file as it is now. Blocks.
+        """Reads the models from the file. Blocks.
 
         Raises:
-            ConfigError: something is wrong with it. OSError: it cannot be read.
+            ConfigError: the file has errors. OSError: it cannot be read.
         """
         content = read_text_file(self._path)
         self._content = content.encode()
         return read_model_list(content, source=self._path.name, folder=self._path.parent.absolute())
 
     async def follow(self, replace: Replace, period_s: float, *, wait: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Reads the file every `period_s` until cancelled, and passes it to `replace` whenever its content has changed.
+        """Reads the file every `period_s` seconds until cancelled, and calls `replace` when its content has changed.
 
-        A file that cannot be used is logged, once for each trouble, and what is served goes on.
+        An unusable file is logged, once for each error, and the served models stay as they are.
         """
         while True:
             await wait(period_s)
@@ -119,7 +119,7 @@ class ModelListFile:
 
 
 def read_text_file(path: Path) -> str:
-    """The text of a file that the operator names. Blocks.
+    """The text of a file that the operator has named. Blocks.
 
     Raises:
         ConfigError: it is too large, or not UTF-8. OSError: it cannot be read.
@@ -146,17 +146,17 @@ class ListedModels:
         config_name: str | None = None,
         follows_links: bool = False,
     ) -> None:
-        """Starts with `models`, whose folders are the operator's word.
+        """Starts with `models`, whose folders the operator has chosen.
 
         Args:
             models: The list.
-            reload_root: Below which further folders may lie that a client's list names.
-            batching_defaults: For models that leave their batching open.
-            config_name: Which of its configurations each model is served by, as for `ModelReader`.
-            follows_links: Whether links in a model's folder are followed, as far as they lead to what is below it.
+            reload_root: The folder below which a client's list may name further folders.
+            batching_defaults: Batching of models that do not configure it.
+            config_name: The name of the configuration that each model is served by, as for `ModelReader`.
+            follows_links: Whether links in a model's folder are followed to targets below that folder.
 
         Raises:
-            InvalidRequest: a name cannot be a model's, or is there twice.
+            InvalidRequest: a name is no valid model name, or occurs twice.
         """
         self._lock = threading.Lock()
         self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links)
@@ -172,19 +172,19 @@ class ListedModels:
 
     @property
     def models(self) -> tuple[ListedModel, ...]:
-        """The list as it is now."""
+        """The current list."""
         return tuple(self._models.values())
 
     def admit(self, models: Sequence[ListedModel], *, is_trusted: bool = True) -> None:
-        """Judges a list that is to be served.
+        """Checks a new list.
 
         Args:
             models: The new list.
-            is_trusted: Whether it comes from the operator; a client's may name no folders but those of the operator's lists and what lies
-                below the reload root.
+            is_trusted: Whether the list comes from the operator. A client's list may only name the folders of the operator's lists and
+                folders below the reload root.
 
         Raises:
-            InvalidRequest: a name cannot be a model's, or is there twice. Forbidden: a folder is not allowed.
+            InvalidRequest: a name is no valid model name, or occurs twice. Forbidden: a folder is not allowed.
         """
         if len(models) > MAX_MODELS:
             raise InvalidRequest(f"the list has {len(models)} models, more than the {MAX_MODELS} allowed")
@@ -201,7 +201,7 @@ class ListedModels:
             self._check(models)
 
     def desired(self, models: Sequence[ListedModel]) -> dict[str, frozenset[int] | None]:
-        """The versions that would serve if `models` were the list, by model; None: its configuration is wrong, so they are unknown."""
+        """By model, the versions that would serve if `models` were the list; None: its configuration is wrong, so they are unknown."""
         with self._lock:
             listings = {model.name: self._listing(model, []) for model in models}
         return {
@@ -210,7 +210,7 @@ class ListedModels:
         }
 
     def replace(self, models: Sequence[ListedModel]) -> None:
-        """Takes `models`, which have been admitted, in place of the list there was."""
+        """Replaces the list by `models`, which `admit` has accepted."""
         with self._lock:
             self._models = {model.name: model for model in models}
 
@@ -259,11 +259,11 @@ class ListedModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFollower:
-    """The part of the manager that the list uses.
+    """The interface of the manager that the list uses.
 
     Attributes:
-        begin: Looks at the listed folders, and begins what follows for every model.
-        failures: Waits until nothing of the models named is being loaded any more, and says what failed of them, one text each.
+        begin: Scans the listed folders, and begins the resulting loads and unloads of every model.
+        failures: Waits until no load of the named models runs any more, and returns one text for each failure.
         ready: The READY versions of a model.
     """
 
@@ -276,7 +276,7 @@ class ModelList:
     """The list of models that a manager follows. Confined to: the event loop."""
 
     def __init__(self, source: ListedModels, follower: ListFollower, *, labels_for_unavailable: bool) -> None:
-        """`labels_for_unavailable`: whether a label that never meant anything may be given to a version that does not serve."""
+        """`labels_for_unavailable`: whether a new label may belong to a version that does not serve."""
         self._source = source
         self._follower = follower
         self._labels_for_unavailable = labels_for_unavailable
@@ -285,26 +285,26 @@ class ModelList:
         self._changing = asyncio.Lock()
 
     def labelled_version(self, name: str, label: str) -> int | None:
-        """The version of a model that `label` means now; None: there is no such label."""
+        """The version of a model with the label `label`; None: there is no such label."""
         return self._labels.version(name, label, self._follower.ready(name))
 
     async def replace(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
-        """Takes `models` in place of the list; returns when what is new of them serves.
+        """Replaces the list by `models`; returns when the new models serve.
 
-        The operator's list (`is_trusted`) says what is to be, so that all of it counts that can. A client's is a request: where a label
-        cannot be effective nothing changes, and a model that does not load keeps its labels.
+        The operator's list (`is_trusted`) is the desired state: each valid part of it takes effect. A client's list is a request: if a
+        label cannot take effect, nothing changes, and a model that does not load keeps its labels.
 
         Raises:
-            InvalidRequest, Forbidden: see `ListedModels.admit`; nothing has changed then.
-            ModelLoadError: a label of a client's list belongs to a version that would not serve; nothing has changed then. Or a model does
-                not load, or a label belongs to a version that does not serve; the rest of the list counts.
+            InvalidRequest, Forbidden: see `ListedModels.admit`; nothing has changed.
+            ModelLoadError: a label of a client's list belongs to a version that would not serve; nothing has changed. Or a model does not
+                load, or a label belongs to a version that does not serve; the rest of the list takes effect.
         """
         async with self._changing:
             await in_daemon_thread("admit", lambda: self._source.admit(models, is_trusted=is_trusted))
             if not is_trusted:
                 self._reject_misplaced(models, await in_daemon_thread("list", lambda: self._source.desired(models)))
             before = {model.name: self._labels.labels(model.name) for model in models}
-            # Labels first: from the list on, an old version may go at any moment, and no label may mean it then.
+            # Labels first: with the new list, an old version may be unloaded at any moment, and no label may point to it then.
             self._label(models)
             await in_daemon_thread("list", lambda: self._source.replace(models))
             await self._follower.begin()
@@ -321,14 +321,14 @@ class ModelList:
         self._labels.replace({model.name: model.version_labels for model in models}, self._follower.ready)
 
     def _reject_misplaced(self, models: Sequence[ListedModel], desired: Mapping[str, frozenset[int] | None]) -> None:
-        """Rejects labels of `models` on versions that would not serve by that list."""
+        """Rejects labels of `models` on versions that the list would not serve."""
         wrong: list[str] = []
         for model in models:
             ready, serving = self._follower.ready(model.name), desired[model.name]
             for label, version in model.version_labels.items():
                 if serving is None or version in serving:
                     continue
-                self._labels.version(model.name, label, ready)  # a label that has meant something is not new
+                self._labels.version(model.name, label, ready)  # a label that has belonged to a READY version is not new
                 if not self._may_wait(model.name, label):
                     wrong.append(_not_available(model.name, version))
         if wrong:
@@ -344,5 +344,5 @@ class ModelList:
 
 
 def _not_available(name: str, version: int) -> str:
-    """TensorFlow Serving's words."""
+    """TensorFlow Serving's text."""
     return f"Request to assign label to version {version} of model {name}, which is not currently available for inference"

@@ -1,12 +1,12 @@
 """Computes which versions a policy desires, and the next safe actions for one model. Pure: no clock, no I/O, no state.
 
-The plan depends only on its arguments, so it may be made again at any time (after a scan, a load, a failure, a restart) and repeating it is
-harmless. It promises, and the tests prove:
+The plan depends only on its arguments, so it may be computed again at any time (after a scan, a load, a failure, a restart). The tests
+verify these guarantees:
 
-1. Availability: as long as a model is wanted, its last READY version stays until a wanted one is READY.
+1. Availability: as long as a model is desired, its last READY version stays until a desired one is READY.
 2. A version whose content changed is loaded beside the one that serves; nothing is unloaded for it.
-3. A load that failed is not tried again until what failed has changed.
-4. Convergence: when every action has been done, the next plan is empty.
+3. A failed load is not repeated until the content has changed.
+4. Convergence: after all actions are done, the next plan is empty.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,10 +16,9 @@ from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersi
 
 
 def desired_versions(policy: VersionPolicy, available: Collection[int]) -> frozenset[int]:
-    """The versions that `policy` wants.
+    """The versions that `policy` selects.
 
-    Only a policy that names versions can want one that is not `available`: such a version is missing, and whoever reports readiness must
-    say so instead of leaving it out.
+    Only a policy that names versions can select one that is not `available`. Such a version is missing, and readiness must account for it.
     """
     match policy:
         case LatestVersions(count):
@@ -37,9 +36,9 @@ class Generation:
     """The content that a load reads: two equal generations load the same thing.
 
     Attributes:
-        config: Fingerprint of the configuration and what lies beside it.
+        config: Fingerprint of the configuration and of the files beside it.
         files: Fingerprint of the version's files.
-        serial: Number of the explicit load that asked for it, so that an explicit load is always a new generation; 0: none did.
+        serial: Number of the explicit load that requested it, so that each explicit load is a new generation; 0: no explicit load.
     """
 
     config: str
@@ -52,10 +51,10 @@ class VersionStatus:
     """The observed state of one version.
 
     Attributes:
-        version: Its number.
-        serving: What serves (state READY); None: nothing.
-        loading: What is being loaded; None: nothing.
-        failed: What failed to load last; None: nothing, or something else was loaded since.
+        version: The version number.
+        serving: The generation that serves (state READY); None: none.
+        loading: The generation that is being loaded; None: none.
+        failed: The generation whose load failed last; None: none, or another one was loaded since.
     """
 
     version: int
@@ -66,7 +65,7 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load `generation`; a load of another one that is under way for this version is given up."""
+    """Load `generation`; a running load of another generation of this version is cancelled."""
 
     version: int
     generation: Generation
@@ -74,21 +73,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class CancelLoad:
-    """Give up the load in progress: its result is no longer desired."""
+    """Cancel the running load: its result is no longer desired."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Take the version out of service; requests that hold it finish."""
+    """Take the version out of service; requests that hold it complete."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop the record of a failure whose version is no longer desired."""
+    """Drop the record of a failed version that is no longer desired."""
 
     version: int
 
@@ -97,15 +96,15 @@ Action = Load | CancelLoad | Unload | Forget
 
 
 def plan(statuses: Iterable[VersionStatus], desired: Mapping[int, Generation | None]) -> tuple[Action, ...]:
-    """The actions that may be done now, all of them at once.
+    """The actions to do now, all at once.
 
     Args:
-        statuses: One for each version that serves, loads or failed.
-        desired: By version, the content that should serve; None where the version is wanted but not in the repository: it cannot be loaded,
-            and if it serves (from its private copy) it goes on.
+        statuses: One for each version that serves, loads or has failed.
+        desired: By version, the generation that should serve. None: the version is desired but not in the repository. It cannot be loaded;
+            if it serves (from its private copy), it continues to serve.
 
     Returns:
-        Loads first. Empty when nothing can or need be done.
+        The actions, loads first; empty if there is nothing to do.
     """
     known = {status.version: status for status in statuses}
     loads: list[Action] = []
@@ -131,7 +130,7 @@ def plan(statuses: Iterable[VersionStatus], desired: Mapping[int, Generation | N
 def _may_unload(known: Mapping[int, VersionStatus], desired: Mapping[int, Generation | None]) -> bool:
     """Whether versions that are not desired may be unloaded: no version is desired, or every desired one that exists serves.
 
-    A wanted version that is not in the repository holds nothing back for ever, as long as another wanted one serves.
+    A desired version that is not in the repository does not block the unloads if another desired one serves.
     """
     if not desired:
         return True

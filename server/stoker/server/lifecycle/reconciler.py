@@ -1,7 +1,7 @@
 """`Reconciler`: runs the actions of the plan for one model at a time, and publishes their results.
 
-Loads run as tasks; everything else happens at once, on the event loop, so that no lock guards a record. When a load ends, the plan is made
-anew: that is how an old version goes once the new one serves.
+Loads run as tasks. All other actions run at once on the event loop, so that no record needs a lock. The plan is computed again when a load
+ends: an old version is then unloaded because the new one serves.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from stoker.server.observability.recorder import ServerRecorder
 log = logging.getLogger("stoker.lifecycle")
 
 NOT_POLLED = "failed to poll from model repository"
-#: How often loads are looked at for whether they have become slow, seconds.
+#: Interval of the check for loads that have become slow, seconds.
 _LOOK_S = 0.5
 
 
 class _LoadTimeout(ModelLoadError):
-    """A load that was given up; another attempt would only add to it."""
+    """A load was cancelled after its timeout; another attempt would run beside its thread."""
 
 
 class Reconciler:
-    """Makes records become what their targets say. Confined to: the event loop."""
+    """Brings records to their targets. Confined to: the event loop."""
 
     def __init__(
         self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings, changed: Callable[[ModelRecord], None]
     ) -> None:
-        """`changed` is called after every change of a record, also those that come when a load or an unload ends."""
+        """`changed` is called after every change of a record, including those at the end of a load or an unload."""
         self._loader = loader
         self._recorder = recorder
         self._clock = clock
@@ -48,7 +48,7 @@ class Reconciler:
         self._loads: set[asyncio.Task[None]] = set()
 
     def reconcile(self, record: ModelRecord) -> None:
-        """Makes the plan and does it. To be called whenever what is wanted or what is known has changed; safe to repeat."""
+        """Computes and carries out the plan. Called whenever the desired or the observed state has changed; idempotent."""
         for version in {*record.targets, *record.versions}:
             self._compare(record.name, record.version(version), record.targets.get(version))
         for action in plan([known.status for known in record.versions.values()], record.desired):
@@ -66,19 +66,19 @@ class Reconciler:
         self._changed(record)
 
     async def loads_end(self, records: Iterable[ModelRecord]) -> None:
-        """Returns when nothing of `records` is being loaded any more."""
+        """Returns when no load of `records` runs any more."""
         records = list(records)
         while tasks := [task for record in records for task in record.loads()]:
             await asyncio.wait(tasks)
 
     async def quick_loads_end(self, records: Iterable[ModelRecord]) -> None:
-        """As `loads_end`, but does not wait for loads that have become slow."""
+        """Waits as `loads_end` does, but not for loads that have become slow."""
         records = list(records)
         while tasks := [task for record in records for task in record.loads(with_slow=False)]:
             await asyncio.wait(tasks, timeout=_LOOK_S)
 
     async def unloads_end(self, name: str, timeout_s: float) -> None:
-        """Returns when what was unloaded of model `name` is closed, or after `timeout_s`."""
+        """Returns when all unloaded versions of model `name` are closed, or after `timeout_s`."""
         await self._retirement.wait_for(name, timeout_s)
 
     def abandon(self, why: str) -> None:
@@ -86,17 +86,17 @@ class Reconciler:
         self._retirement.abandon(why)
 
     async def finish(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` for the end of loads that were given up and of unloads; then closes what is still held.
+        """Waits up to `timeout_s` for cancelled loads and for unloads; then closes the versions that are still held.
 
-        REQUIRES: nothing is wanted of any model.
+        REQUIRES: no version is desired.
         """
         if self._loads:
             await asyncio.gather(self._retirement.finish(timeout_s), asyncio.wait(list(self._loads), timeout=timeout_s))
-        # The result of a load that was given up has been retired since the first round.
+        # The result of a cancelled load may have been retired since the first round.
         await self._retirement.finish(timeout_s)
 
     def fail_model(self, record: ModelRecord, error: str) -> None:
-        """Notes why the model as a whole cannot be loaded; what serves goes on."""
+        """Records why the model as a whole cannot be loaded; its versions that serve continue to serve."""
         if record.error != error:
             log.error(
                 "model '%s' cannot be loaded%s: %s",
@@ -110,12 +110,12 @@ class Reconciler:
         self._report(record)
 
     def forget(self, record: ModelRecord, version: int) -> None:
-        """Drops a version of which nothing is left to say."""
+        """Drops the record of a version without any state left."""
         del record.versions[version]
         self._recorder.forget(record.name, version)
 
     def _compare(self, name: str, known: VersionRecord, target: Target | None) -> None:
-        """Drops what was known of a failure that is no more, and notes that a wanted version is missing."""
+        """Drops failures that no longer apply, and records that a desired version is missing."""
         if target is not None and known.failed is not None and known.failed != target.generation:
             known.failed, known.reason = None, ""
         was_missing = known.is_missing
@@ -132,7 +132,7 @@ class Reconciler:
         loading.task = self._start(self._load(record, known, loading, target))
 
     async def _load(self, record: ModelRecord, known: VersionRecord, loading: Loading, target: Target) -> None:
-        """Loads one version and publishes what came of it. INVARIANT: no suspension between the loader's return and publishing."""
+        """Loads one version and publishes the result. INVARIANT: no suspension between the loader's return and publishing."""
         try:
             async with self._slots.one() as slot:
                 loading.slot = slot
@@ -146,7 +146,7 @@ class Reconciler:
         except ServingError as error:
             self._fail(record, known, loading, error.message, error.__cause__ if isinstance(error, BackendRaised) else None)
         except asyncio.CancelledError:
-            # Whoever cancels a load has taken it out of the record before; if not, the loader broke its contract.
+            # The caller that cancels a load has removed it from the record before; if not, the loader broke its contract.
             self._fail(record, known, loading, "the load was broken off")
             raise
         except Exception as error:  # noqa: BLE001 - a defect in a loader must be a failed version, not a load that never ends
@@ -167,9 +167,9 @@ class Reconciler:
         raise AssertionError("the last attempt returns or raises")
 
     async def _within_time(self, source: VersionSource) -> Servable:
-        """Loads `source`, for as long as a load may take.
+        """Loads `source` within the load timeout.
 
-        The thread of a load cannot be interrupted: one that is given up runs on until it ends by itself; what it has made is then released.
+        The thread of a load cannot be interrupted: after the timeout it runs until it ends, and its result is then released.
         """
         if len(self._late) >= MAX_LATE_LOADS:
             raise ModelLoadError(f"{len(self._late)} loads that were given up have still not ended: the server must be started anew")
@@ -178,7 +178,7 @@ class Reconciler:
             done, _ = await asyncio.wait({loading}, timeout=self._timeout_s)
         except asyncio.CancelledError:
             self._give_up(loading, source)
-            # It goes on counting as a load at work, as long as one may take.
+            # It counts as a running load for up to another load timeout.
             done, _ = await asyncio.wait({loading}, timeout=self._timeout_s)
             self._late.update({loading} - done)
             raise
@@ -192,7 +192,7 @@ class Reconciler:
         return loading.result()
 
     def _give_up(self, loading: "asyncio.Future[Servable]", source: VersionSource) -> None:
-        """Releases what comes of a load, whenever that is."""
+        """Releases the result of a cancelled load when the load ends."""
 
         def end(ended: "asyncio.Future[Servable]") -> None:
             self._late.discard(ended)
@@ -242,7 +242,7 @@ class Reconciler:
         self._retire(record, known, servable)
 
     def _retire(self, record: ModelRecord, known: VersionRecord, servable: Servable) -> None:
-        """Takes out of service what is out of the table already."""
+        """Retires a servable that is no longer in the table."""
 
         def gone() -> None:
             known.draining -= 1
@@ -270,7 +270,7 @@ class Reconciler:
                 self._recorder.reload_failed(record.name, known.version, is_stale)
 
     def _record_failure(self, name: str, known: VersionRecord, cause: BaseException | None = None) -> None:
-        """Logs why a load failed; `cause` is what a backend raised where it should have said what is wrong."""
+        """Logs why a load failed; `cause` is an exception of a backend that the plug-in API does not allow."""
         self._recorder.load_failed(name, known.version)
         log.error(
             "model '%s' version %d failed to load%s: %s",

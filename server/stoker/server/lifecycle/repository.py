@@ -31,9 +31,9 @@ from stoker.server.lifecycle.model_folder import (
 )
 from stoker.server.lifecycle.settings import MAX_FOLDER_ENTRIES, MAX_MODELS, MODEL_NAME_RULE, is_model_name, parse_version, shown
 
-#: A place that is no folder of this host, such as `s3://bucket/models`; `Path` has joined its slashes.
+#: A location that is no folder of this host, such as `s3://bucket/models`; `Path` has merged its slashes.
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/")
-#: What divided several repositories in one value before each had its own flag or line: PATH's separator on POSIX.
+#: The former separator of several repositories in one value (each has its own flag or line now): PATH's separator on POSIX.
 _OLD_SEPARATOR = ":"
 
 
@@ -68,7 +68,7 @@ def _if_file(file: Path) -> str:
 
 
 def not_a_repository(root: Path) -> str | None:
-    """Why the folder `root` is no repository but a model or a version; None where nothing tells so, or models are in it too."""
+    """Why the folder `root` is no repository but a model or a version; None: it may be a repository."""
     there = Path(os.path.abspath(root))  # noqa: PTH100 - as the operator wrote it, links not resolved: that is what is to be changed
     files, folders = _listed(there)
     if holds_models(there):
@@ -87,7 +87,7 @@ def not_a_repository(root: Path) -> str | None:
 
 
 def holds_models(folder: Path, most: int | None = None) -> bool:
-    """Whether one of its folders, or of the first `most`, is a model, so that it is a repository."""
+    """Whether one of its first `most` folders (None: of all) is a model, so that it is a repository."""
     return any(_is_model(folder / name) for name in _listed(folder)[1][:most])
 
 
@@ -100,7 +100,7 @@ def _is_version(folder: Path) -> bool:
 
 
 def _listed(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the files and of the folders in `folder`, links left out; none where it cannot be read."""
+    """The names of the files and of the folders in `folder`, without links; empty if it cannot be read."""
     files: list[str] = []
     folders: list[str] = []
     with contextlib.suppress(OSError), os.scandir(folder) as found:
@@ -116,12 +116,12 @@ log = logging.getLogger("stoker.lifecycle")
 
 #: Entries of a root that are never models.
 _IGNORED = frozenset({"lost+found"})
-#: Subfolders that each scan opens of a folder without a model, to find out whether it is a repository.
+#: Bound on the subfolders of a folder without a model that each scan opens to find out whether the folder is a repository.
 _MOST_LOOKED_INTO = 16
 
 
 class RepositoryUnreadable(Exception):
-    """A root cannot be used. The message is for the operator and names the path."""
+    """A root cannot be used. The message is for the operator and contains the path."""
 
 
 class ModelRepository:
@@ -138,15 +138,15 @@ class ModelRepository:
         config_name: str | None = None,
         follows_links: bool = False,
     ) -> None:
-        """Reads nothing yet.
+        """Makes a repository; no root is read yet.
 
         Args:
-            roots: The folders of the model folders.
+            roots: The folders that hold the model folders.
             batching_defaults: As `ModelReader`.
             config_name: As `ModelReader`.
-            follows_links: Whether links below a root are followed, as far as they lead to what is below it.
+            follows_links: Whether links below a root are followed to targets below it.
         """
-        # The same folder given twice is one root, not a conflict of every model with itself.
+        # A folder given twice is one root; its models do not conflict with themselves.
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
@@ -156,10 +156,10 @@ class ModelRepository:
         self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links)
 
     def check_roots(self) -> None:
-        """Looks whether the roots can be read, without looking at their models.
+        """Checks that the roots can be read, without a scan of their models.
 
         Raises:
-            RepositoryUnreadable: one cannot.
+            RepositoryUnreadable: a root cannot be read.
         """
         for root in self.roots:
             try:
@@ -168,10 +168,10 @@ class ModelRepository:
                 raise RepositoryUnreadable(unreadable_root(root, error)) from error
 
     def scan(self) -> RepositorySnapshot:
-        """Everything that is there now. A root that has become unreadable counts as it was last seen.
+        """Scans all models. A root that has become unreadable counts as last scanned.
 
         Raises:
-            RepositoryUnreadable: a root that was never read cannot be.
+            RepositoryUnreadable: a root that was never read cannot be read.
         """
         with self._lock:
             notes: list[str] = []
@@ -190,7 +190,7 @@ class ModelRepository:
             return RepositorySnapshot(models, tuple(notes))
 
     def find(self, name: str) -> ModelListing | None:
-        """The model `name` as it is now; None if no root has it."""
+        """Scans the model `name`; None if no root has it."""
         if not is_model_name(name) or name.startswith(".") or name in _IGNORED:
             return None
         with self._lock:
@@ -235,7 +235,7 @@ class ModelRepository:
         return self._kept[index]
 
     def _candidate(self, index: int, folder: Folder, name: str, notes: list[str]) -> ModelListing | None:
-        """The entry `name` of a root as a model; None for what is none."""
+        """The entry `name` of a root as a model; None if it is none."""
         if name.startswith(".") or name in _IGNORED:
             return None
         try:
@@ -269,7 +269,7 @@ class ModelRepository:
             return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
 
     def _passed_over_hint(self, index: int, name: str) -> str:
-        """A hint at the flag for a folder that is no model."""
+        """A hint at the flag to use for a folder that is no model."""
         if parse_version(name) is not None:
             return "; if it is a version, serve the folder around it with --model_name"
         if holds_models(self.roots[index] / name, _MOST_LOOKED_INTO):
@@ -284,7 +284,7 @@ class ModelRepository:
             return None
 
     def _find_misplaced(self, index: int, folder: Folder, names: set[str]) -> Mapping[str, ModelListing]:
-        """Models of which a file lies beside the model folders. They are listed with their error where no folder has the name."""
+        """The models with a file beside the model folders. They are listed with an error unless a folder has the name."""
         files = plain_files(folder, model_files({name for name in names if not name.startswith(".")}))
         return {model: self._broken(index, model, error) for model, error in misplaced_root_files(files).items()}
 

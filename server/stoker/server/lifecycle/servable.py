@@ -12,16 +12,17 @@ from stoker.server.scheduling.sequences import SequenceScheduler
 
 
 class Servable:
-    """A version that was loaded and warmed. Confined to: the event loop.
+    """A loaded and warmed-up version. Confined to: the event loop.
 
-    INVARIANT: instances close, and the snapshot goes, only after `retire` was called and the last borrower has given it back.
+    INVARIANT: the instances are closed, and the snapshot is removed, only after `retire` was called and the last borrower has released the
+        version.
 
     Attributes:
-        name: Model name.
-        version: Version number.
+        name: The model's name.
+        version: The version number.
         config: Completed configuration.
-        signature: That of `config`.
-        scheduler: Queue and workers. A request that it has accepted keeps the version loaded until it has its response.
+        signature: The signature of `config`.
+        scheduler: Queue and workers. An accepted request keeps the version loaded until its completion.
         labels: Class labels by output name.
     """
 
@@ -49,7 +50,7 @@ class Servable:
 
     @property
     def borrowers(self) -> int:
-        """Requests that hold this version now: accepted and without a response yet, or being decoded in a thread."""
+        """Requests that hold this version: accepted and not complete, or being decoded in a thread."""
         return self.scheduler.in_flight + self._borrowed
 
     @contextmanager
@@ -63,26 +64,26 @@ class Servable:
             self._notice_idle()
 
     def retire(self) -> None:
-        """The manager has removed it from its table: no request will borrow it from now on."""
+        """Admits no further borrower. The manager has already removed the version from its table."""
         self._is_retired = True
         self.scheduler.on_idle = self._notice_idle
         self._notice_idle()
 
     def abandon(self, why: str) -> None:
-        """Fails every request it holds with UNAVAILABLE and `why`, at once."""
+        """Fails every request in progress with UNAVAILABLE and the text `why`."""
         self.scheduler.abandon(why)
 
     async def drained(self) -> None:
         """Waits for the last borrower, then closes the instances and removes the snapshot. REQUIRES: `retire` was called."""
         await self._idle.wait()
         while self.borrowers:
-            # A request that was decoded in a thread has been submitted in the very turn in which it gave its loan back.
+            # A request that was decoded in a thread has been submitted in the same turn in which it released the version.
             self._idle.clear()
             await self._idle.wait()
         await self.close()
 
     async def close(self) -> None:
-        """Closes at once; requests that still wait fail with UNAVAILABLE. For a shutdown whose time has run out."""
+        """Closes at once; waiting requests fail with UNAVAILABLE. For a shutdown whose time is used up."""
         await self.scheduler.close()
         await asyncio.get_running_loop().run_in_executor(None, self._discard, self._files)
 
@@ -93,15 +94,15 @@ class Servable:
 
 log = logging.getLogger("stoker.lifecycle")
 
-#: How long closing may take once requests are no longer waited for, seconds: only at the end of the process.
+#: Bound on the time to close once requests are no longer waited for, seconds: only at the end of the process.
 CLOSE_TIMEOUT_S = 0.5
 
 
 class Retirement:
-    """Waits for the last borrower of each servable handed over. Confined to: the event loop."""
+    """Waits for the last borrower of each retired servable. Confined to: the event loop."""
 
     def __init__(self, patience_s: float) -> None:
-        """After `patience_s` a servable that is still held is named in the log."""
+        """A servable that is still held after `patience_s` is logged."""
         self._patience_s = patience_s
         self._leaving: dict[asyncio.Task[None], Servable] = {}
 
@@ -122,12 +123,12 @@ class Retirement:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     def abandon(self, why: str) -> None:
-        """Fails the requests that these still hold with UNAVAILABLE and `why`."""
+        """Fails the requests that still hold a retired servable with UNAVAILABLE and the text `why`."""
         for servable in self._leaving.values():
             servable.abandon(why)
 
     async def finish(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` for all to be closed, then closes the others under the requests that hold them."""
+        """Waits up to `timeout_s` until all are closed, then closes the others, whose requests fail."""
         if not self._leaving:
             return
         _, held = await asyncio.wait(list(self._leaving), timeout=timeout_s)
@@ -153,7 +154,7 @@ class Retirement:
         except asyncio.CancelledError:
             drained.cancel()
             raise
-        except Exception:  # a backend may raise anything while it closes; the version is out of service in any case
+        except Exception:  # a backend may raise anything in `close`; the version is out of service in any case
             log.exception("closing model '%s' version %d raised", servable.name, servable.version)
         finally:
             gone()

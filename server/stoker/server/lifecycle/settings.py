@@ -1,6 +1,6 @@
-"""The settings of loading and unloading, with its flags, and the fixed bounds of a repository.
+"""The settings of loading and unloading with their flags, and the fixed bounds of a repository.
 
-A name is checked against an allow-list. Reaching a bound is an error of the model (or version) that reached it and never of the others.
+Names are checked against an allow-list. A bound that is reached is an error of the model or version that reaches it, never of others.
 """
 
 import enum
@@ -14,14 +14,14 @@ from stoker.server.core.flag import BadValue, Panel, duration, number, off_switc
 
 
 class ControlMode(enum.Enum):
-    """Who decides what is loaded, as Triton's `--model-control-mode`."""
+    """Selects the models to load, as Triton's `--model-control-mode`."""
 
     NONE = "none"
-    """Everything in the repository at start, and nothing after."""
+    """All models of the repository at start, and none after."""
     POLL = "poll"
-    """What the repository holds, as it changes."""
+    """The models of the repository, followed by polling."""
     EXPLICIT = "explicit"
-    """What clients ask for by load and unload."""
+    """The models that clients load and unload by the API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,18 @@ class LifecycleSettings:
     """Settings of the model manager.
 
     Attributes:
-        control_mode: Who decides what is loaded.
+        control_mode: Selects the models to load.
         load_models: Models to load at start under explicit control; `*` stands for all. Ignored otherwise.
         poll_interval_s: Seconds between scans of the repository, whether or not file events come.
-        settle_s: Anything that appears, changes or vanishes must stay unchanged for so long before it counts; nothing waits at start.
+        settle_s: A file that appears, changes or vanishes must stay unchanged for so many seconds before the change takes effect; no wait
+            at start.
         exit_on_error: See `ModelManager.must_exit`.
-        strict_readiness: False: the end of the initial loads that are not slow is enough.
-        load_concurrency: Versions loading at once, without those that have become slow; see `LoadSlots`.
-        load_timeout_s: The bound of one attempt.
-        labels_for_unavailable: Whether a label that never meant anything may be given to a version that does not serve.
-        unload_grace_s: How long an explicit unload waits for the requests in flight before it responds; they finish in any case.
-        drain_timeout_s: After how long a version that still has requests in flight is named in the log. They are not cut off.
+        strict_readiness: False: the server is ready once the initial loads have ended, except slow ones.
+        load_concurrency: Concurrent loads, without those that have become slow; see `LoadSlots`.
+        load_timeout_s: Bound of one attempt to load a version, seconds.
+        labels_for_unavailable: Whether a new label may belong to a version that does not serve.
+        unload_grace_s: How long an explicit unload waits for the requests in flight before it responds, seconds; they complete in any case.
+        drain_timeout_s: After this time, in seconds, a version that still has requests in flight is logged. The requests are not cancelled.
     """
 
     control_mode: ControlMode = ControlMode.POLL
@@ -95,9 +96,9 @@ class LoaderSettings:
 
     Attributes:
         snapshot_dir: None: the system's temporary folder.
-        complete_configs: Whether fields that a configuration omits are completed from the model file; if not, they are an error.
-        max_queue_size: The bound where the model's configuration has no lower one.
-        cpu_threads: None: what this process may use.
+        complete_configs: Whether fields that a configuration omits are completed from the model file; False: they are errors.
+        max_queue_size: Bound of a model's queue, unless its configuration has a lower one.
+        cpu_threads: None: the cores that this process may use.
     """
 
     snapshot_dir: Annotated[
@@ -126,48 +127,48 @@ def read_config_name(given: str) -> str:
     """Reads the name of a configuration, which names a file.
 
     Raises:
-        BadValue: it may not name a file.
+        BadValue: it is no valid file name.
     """
     if not is_model_name(given):
         raise BadValue(given, MODEL_NAME_RULE)
     return given
 
 
-#: Model folders below all roots together; further ones are left out, in order of their names.
+#: Model folders below all roots together; further ones are ignored, in order of their names.
 MAX_MODELS = 4096
 #: Version folders of one model.
 MAX_VERSIONS = 1024
-#: The highest version number: the wire carries int64.
+#: The highest version number: the protocols carry int64.
 MAX_VERSION_NUMBER = 2**63 - 1
 #: Files and folders of one version, at any depth.
 MAX_FILES_PER_VERSION = 16_384
-#: Folders below a version folder, one in the other.
+#: Nesting depth of folders below a version folder.
 MAX_DEPTH = 8
-#: One file.
+#: Bytes of one file.
 MAX_FILE_BYTES = 64 << 30
-#: All files of one version.
+#: Bytes of all files of one version.
 MAX_VERSION_BYTES = 128 << 30
-#: config.pbtxt.
+#: Bytes of config.pbtxt.
 MAX_CONFIG_BYTES = 1 << 20
-#: Entries of a root or model folder that are looked at.
+#: Entries of a root or model folder that a scan reads.
 MAX_FOLDER_ENTRIES = 65_536
-#: Files next to the version folders (labels, warm-up data) whose change makes a model load anew.
+#: Files beside the version folders (labels, warm-up data) whose change reloads the model.
 MAX_COMPANIONS = 1024
-#: Why a version failed, in characters, as the index keeps it.
+#: Length of the reason of a failed version in the index, characters.
 MAX_REASON_LENGTH = 4096
-#: Versions up to this size, all files together, are loaded by `stoker check` without being asked to.
+#: Versions up to this size, in bytes of all files together, get a trial load by `stoker check` by default.
 TRIAL_LOAD_BYTES = 64 << 20
-#: Memory (address space) that the load of one version may take there, beside eight times the size of its files.
+#: Bytes of address space for the trial load of one version, in addition to eight times the size of its files.
 TRIAL_MEMORY_BYTES = 4 << 30
-#: Address space that each usable core's threads take besides: a stack (8 MiB) and an arena of the C library (64 MiB), with some to spare.
+#: Additional address space for the threads of each usable core: a stack (8 MiB), an arena of the C library (64 MiB) and a margin.
 TRIAL_CORE_BYTES = 256 << 20
-#: Seconds that such a load may take where the operator does not say.
+#: Default bound of one trial load, seconds.
 TRIAL_TIMEOUT_S = 120.0
-#: Loads that were given up and have not ended; with more, no load begins. Each may hold a processor and a model's memory.
+#: Bound on loads that have timed out but still run; above it no load begins. Each may use a core and a model's memory.
 MAX_LATE_LOADS = 16
-#: Links, one leading to the next, on the way to one file (the kernel's own bound).
+#: Links followed in a chain to one file (the kernel's own bound).
 MAX_LINKS = 40
-#: Files and folders of a repository that are looked through for further names of a hard-linked file.
+#: Files and folders of a repository that are searched for further names of a hard-linked file.
 MAX_ROOT_ENTRIES = 1 << 20
 
 
@@ -177,12 +178,12 @@ MODEL_NAME_RULE = "1 to 128 characters of A-Z a-z 0-9 _ . -, not only dots"
 
 
 def is_model_name(name: str) -> bool:
-    """Whether `name` may name a model, and so a folder."""
+    """Whether `name` is a valid name of a model, and so of a folder."""
     return _MODEL_NAME.fullmatch(name) is not None and name.strip(".") != ""
 
 
 def parse_version(name: str) -> int | None:
-    """The version a folder named `name` holds: a positive decimal number without sign or leading zeros; None: not a version."""
+    """The version number of a folder named `name`: a positive decimal number without sign or leading zeros; None: no version."""
     if _VERSION.fullmatch(name) is None:
         return None
     version = int(name)
@@ -210,5 +211,5 @@ def relative_file(path: str) -> PurePosixPath:
 
 
 def shown(name: str) -> str:
-    """`name` in quotes, fit for a message: whatever does not print is escaped."""
+    """`name` in quotes for a message: unprintable characters are escaped."""
     return f"'{name}'" if name.isprintable() and len(name) <= 255 else ascii(name[:255])

@@ -1,14 +1,14 @@
 """Private copies of version folders, and the area on disk that holds them. A backend reads only these copies.
 
-A process that was killed could not remove its folder; the next one that starts in the same place does it. A living process holds a lock on
-its folder (flock), which the kernel releases however the process ends. Process ids do not serve: a server in another container may share
-the place.
+A killed process leaves its folder behind; the next process that starts in the same parent folder removes it. A running process holds a lock
+on its folder (flock), which the kernel releases at the end of the process. Process ids would not work: a server in another container may
+share the parent folder.
 
-Native model readers follow links and open companion files by name, so what they are given must hold nothing but plain files that were
-copied here: no symbolic link, no hard link (its inode may belong to a file outside), no special file, no way out. Where the operator
-allows links, what they lead to below the repository's root is copied in their place. A copy is also stable:
-what happens to the repository afterwards cannot reach a loaded model. Every file is opened through its folder's descriptor and checked on
-the opened descriptor, and the listing is compared before and after, so that swapping things meanwhile is noticed.
+Native model readers follow links and open companion files by name. A copy therefore holds only plain files that were copied here: no
+symbolic link, no hard link (its inode may belong to a file outside) and no special file. If the operator allows links, their targets below
+the repository's root are copied in their place. A copy is also stable: later changes of the repository do not affect a loaded model. Every
+file is opened through its folder's descriptor and checked on the opened descriptor, and the listings before and after the copy are
+compared, so that changes during the copy are detected.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from stoker.server.lifecycle.folder import LINKS_HINT, EntryKind, Folder, Root, 
 from stoker.server.lifecycle.settings import MAX_FILE_BYTES, MAX_FILES_PER_VERSION, MAX_VERSION_BYTES, relative_file, shown
 
 _NAME = re.compile(r"stoker-(\d+)-[a-z0-9_]+")
-#: Another process may take a new folder for abandoned between its making and its lock.
+#: Another process may remove a new folder as abandoned before it is locked.
 _ATTEMPTS: Final = 10
 
 
 @contextlib.contextmanager
 def snapshot_area(parent: Path | None) -> Iterator[Path]:
-    """A fresh folder, readable by this user only, below `parent` (None: the system's temporary folder).
+    """Makes a new folder, readable by this user only, below `parent` (None: the system's temporary folder).
 
     Raises:
         OSError: `parent` cannot be written.
@@ -52,9 +52,9 @@ def snapshot_area(parent: Path | None) -> Iterator[Path]:
 
 
 def _locked_area(root: Path) -> tuple[Path, int]:
-    """A new folder and the descriptor that holds its lock.
+    """Makes a new folder, and opens the descriptor that holds its lock.
 
-    A file system without locks has none: there no process takes a folder for abandoned.
+    On a file system without locks there is none; no process removes folders as abandoned there.
     """
     for _ in range(_ATTEMPTS):
         area = Path(tempfile.mkdtemp(prefix=f"stoker-{os.getpid()}-", dir=root))
@@ -88,7 +88,7 @@ def _remove_abandoned(root: Path) -> None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(entry.path, ignore_errors=True)
             except OSError:
-                continue  # a living process holds it, or the file system has no locks
+                continue  # a running process holds the lock, or the file system has no locks
             finally:
                 os.close(descriptor)
 
@@ -122,14 +122,14 @@ def take_snapshot(
 
     Args:
         version_dir: `<root>/<model>/<version>`; neither of the last two parts may be a link, unless links are followed.
-        into: A folder of this process; the copy gets a fresh name in it, readable by this user only.
-        overrides: If not empty, the copy holds exactly these files (by relative path) and the version folder is not looked at.
-        links_root: A folder around `version_dir`, or of it: links are followed to what is below it, and copied as what they lead to. A
-            file with several names is copied if all of them are below it. None: no link is followed.
-        after_each: Called with each file's path once it was copied; tests interfere here.
+        into: A folder of this process; the copy gets a new name in it, readable by this user only.
+        overrides: If not empty, the copy holds only these files (by relative path), and the version folder is not read.
+        links_root: `version_dir` or a folder above it: links are followed to targets below it, and the targets are copied. A file with
+            several names is copied if all of them are below it. None: links are not followed.
+        after_each: Called with each file's path after its copy; a hook for tests.
 
     Returns:
-        The copy; hand it to `discard` when nothing uses it any more.
+        The copy; `discard` removes it when it is no longer used.
 
     Raises:
         ModelLoadError: the folder is gone, holds something other than plain files, exceeds a bound, changed meanwhile, or the copy does
@@ -153,7 +153,7 @@ def copy_tree(
 ) -> dict[str, int]:
     """Copies the files below the folder `source` to the folder `root`; returns their sizes by relative path.
 
-    `what` names the source in errors, `hint` ends those about links.
+    `what` is the name of the source in errors; `hint` is the end of errors about links.
 
     Raises:
         ModelLoadError: as `take_snapshot`. OSError: a folder cannot be read.
@@ -167,12 +167,12 @@ def copy_tree(
 
 
 def discard(files: ModelFiles) -> None:
-    """Removes a copy. May block for as long as removing the files takes."""
+    """Removes a copy. Blocks while the files are removed."""
     _remove(files.root)
 
 
 def _nothing(path: str) -> None:
-    """The hook of ordinary runs."""
+    """The default of `after_each`."""
 
 
 def _remove(root: Path) -> None:
@@ -183,7 +183,7 @@ def _remove(root: Path) -> None:
 
 
 def _copy_version(version_dir: Path, root: Path, links_root: Path | None, after_each: CopyHook) -> dict[str, int]:
-    # The repository's root may be reached through links (the operator named it); below it nothing may be one that is not followed.
+    # The repository's root may be reached through links (the operator named it); below it no link may be followed unless links are allowed.
     top = version_dir.parent.parent if links_root is None else links_root
     try:
         with open_within(top, version_dir, follows_links=links_root is not None) as source:
@@ -193,7 +193,7 @@ def _copy_version(version_dir: Path, root: Path, links_root: Path | None, after_
 
 
 def _reject_invalid(entries: Sequence[TreeEntry], root: Root | None, hint: str) -> None:
-    """Raises for the first entry that a private copy must not hold, and where all together are too large."""
+    """Raises for the first entry that a private copy must not hold, and if the entries together are too large."""
     for entry in entries:
         if entry.kind in (EntryKind.LINK, EntryKind.SPECIAL):
             allowed = hint if entry.kind is EntryKind.LINK else ""
@@ -212,7 +212,7 @@ def _reject_invalid(entries: Sequence[TreeEntry], root: Root | None, hint: str) 
 
 
 def _reject_names_elsewhere(entries: Sequence[TreeEntry], root: Root) -> None:
-    """Raises for the first file that has a name outside the root too: it may belong to whoever wrote that."""
+    """Raises for the first file that also has a name outside the root: it may belong to another user."""
     if not entries:
         return
     counts = root.names_of({(entry.device, entry.inode) for entry in entries})
@@ -243,7 +243,7 @@ def _copy(folder: Folder, entry: TreeEntry, root: Path, after_each: CopyHook) ->
 
 
 def _transfer(source: int, target: int, size_bytes: int) -> int:
-    """Moves at most one byte more than `size_bytes`, inside the kernel where it can; returns how many came."""
+    """Copies at most `size_bytes` + 1 bytes, in the kernel if possible; returns the number of bytes copied."""
     copied = 0
     while copied <= size_bytes:
         moved = _move(source, target, min(_CHUNK_BYTES, size_bytes + 1 - copied))
@@ -263,7 +263,7 @@ def _move(source: int, target: int, count: int) -> int:
         else:
             if moved:
                 return moved
-    # Some file systems copy no ranges, and some return 0 for a file that has more: plain reading decides.
+    # Some file systems cannot copy ranges, and some return 0 although the file has more: plain reads decide.
     data = os.read(source, min(count, 1 << 20))
     left = memoryview(data)
     while left:
@@ -272,7 +272,7 @@ def _move(source: int, target: int, count: int) -> int:
 
 
 def _write(root: Path, path: str, fill: Callable[[int], int]) -> int:
-    """Makes the file `path` of the copy and its folders; `fill` writes to the descriptor it gets and returns the size."""
+    """Makes the file `path` of the copy with its folders; `fill` writes to the descriptor that it receives and returns the size."""
     target_path = root / path
     try:
         target_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -310,7 +310,7 @@ def _writer(content: bytes) -> Callable[[int], int]:
 
 
 def _reason(error: OSError) -> str:
-    """The reason of an error without the path of this host, which clients must not see."""
+    """The reason of an error without paths of this host, which clients must not see."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         return "it is, or leads through, a symbolic link"
     return error.strerror or type(error).__name__

@@ -13,16 +13,16 @@ from stoker.server.lifecycle.loader import VersionSource
 from stoker.server.lifecycle.reconcile import Generation, VersionStatus
 from stoker.server.lifecycle.servable import Servable
 
-#: From here on a load counts as slow, seconds.
+#: A load counts as slow after this time, seconds.
 SLOW_S: Final = 10.0
 
 
 class LoadSlot:
-    """The slot that one load holds.
+    """The slot of one load.
 
     Attributes:
-        is_slow: Whether it has run for `SLOW_S`.
-        is_lent: Whether it has given its place to another load.
+        is_slow: Whether the load has run for `SLOW_S`.
+        is_lent: Whether the load has passed its first slot to another load.
     """
 
     __slots__ = ("is_lent", "is_slow")
@@ -33,21 +33,21 @@ class LoadSlot:
 
 
 class LoadSlots:
-    """`count` places for loads, and as many again for loads that are slow. Confined to: the event loop.
+    """`count` slots for loads, and as many for loads that have become slow. Confined to: the event loop.
 
-    A load begins in one of the first; once it is slow it moves to one of the second, if one is free. So at most twice `count` loads run,
-    and quick ones wait only while all places of both kinds are held by slow ones.
+    A load begins in a slot of the first kind; once it is slow it moves to one of the second kind, if one is free. So at most twice `count`
+    loads run, and quick loads wait only while slow ones hold all slots of both kinds.
     """
 
     def __init__(self, count: int) -> None:
-        """All places are free."""
+        """Makes the slots, all free."""
         self._quick = asyncio.Semaphore(count)
         self._slow_free = count
         self._slow: list[LoadSlot] = []
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[LoadSlot]:
-        """Waits for a place and holds it."""
+        """Waits for a slot and holds it."""
         slot = LoadSlot()
         await self._quick.acquire()
         timer = asyncio.get_running_loop().call_later(SLOW_S, self._became_slow, slot)
@@ -82,12 +82,12 @@ MISSING_REASON = "named by the version policy, but not in the repository"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version that should serve.
+    """A desired version.
 
     Attributes:
-        generation: Its content; None where it is not in the repository.
-        source: What the loader is given; None as above.
-        error: Why loading need not even be tried.
+        generation: The content; None if it is not in the repository.
+        source: The loader's argument; None if it is not in the repository.
+        error: Why a load would fail, if that is already known.
     """
 
     generation: Generation | None = None
@@ -96,7 +96,7 @@ class Target:
 
     @classmethod
     def of(cls, listing: ModelListing, version: int, serial: int, files: Mapping[str, bytes]) -> "Target":
-        """`version` of the model as it was found; `serial` tells explicit loads apart, `files` lie over those of its folder."""
+        """`version` of the scanned model; `serial` distinguishes explicit loads, and `files` replace those of its folder."""
         part = listing.versions.get(version)
         if part is None or listing.config is None:
             return cls()
@@ -114,12 +114,12 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class Loading:
-    """A load under way.
+    """A running load.
 
     Attributes:
-        generation: What it loads.
-        task: Does it.
-        slot: Its place among the loads that run; None: it waits for one.
+        generation: The content being loaded.
+        task: The task that loads it.
+        slot: The load's slot; None: the load waits for one.
     """
 
     generation: Generation
@@ -132,16 +132,16 @@ class VersionRecord:
     """The record of one version.
 
     Attributes:
-        version: Its number.
-        servable: What serves; None: nothing.
-        generation: The content that serves.
-        loading: The load under way.
-        failed: The content that failed to load last.
-        is_missing: Wanted, not serving, and not in the repository.
-        reason: Why it failed or is missing.
-        draining: Servables out of the table that requests still hold, or that are being closed.
-        has_served: Whether it was ever READY.
-        reported: The state that was last reported to the metrics.
+        version: The version number.
+        servable: The servable in service; None: none.
+        generation: The content in service.
+        loading: The running load.
+        failed: The content whose load failed last.
+        is_missing: Whether the version is desired, does not serve, and is not in the repository.
+        reason: Why the version failed or is missing.
+        draining: Servables that are no longer in the table but that requests still hold, or that are being closed.
+        has_served: Whether the version was ever READY.
+        reported: The state last reported to the metrics.
         reported_stale: The value of `ModelRecord.is_stale` that was last reported to the metrics.
     """
 
@@ -159,7 +159,7 @@ class VersionRecord:
 
     @property
     def state(self) -> VersionState:
-        """The state that clients and metrics see. A version that serves is READY whatever else happens to it."""
+        """The state for clients and metrics. A version that serves is READY, even while a reload runs or after one has failed."""
         if self.servable is not None:
             return VersionState.READY
         if self.loading is not None:
@@ -177,15 +177,15 @@ class VersionRecord:
 
 @dataclass(slots=True, eq=False)
 class ModelRecord:
-    """A model that was asked for at least once.
+    """A model that was desired at least once.
 
     Attributes:
-        name: Its name.
-        listing: What the repository (or the last load's overrides) held when it was last looked at; None: nothing.
-        targets: The versions that should serve.
-        versions: All versions that something is known of.
-        error: Why the model as a whole cannot be loaded; what serves goes on serving.
-        is_required: Whether the server is ready only with it.
+        name: The model's name.
+        listing: The listing of the last scan (or of the last load's overrides); None: the model does not exist.
+        targets: The desired versions.
+        versions: The records of all known versions.
+        error: Why the model as a whole cannot be loaded; versions that serve continue to serve.
+        is_required: Whether the server is ready only if the model is.
     """
 
     name: str
@@ -201,15 +201,15 @@ class ModelRecord:
         return {version: target.generation for version, target in self.targets.items()}
 
     def version(self, version: int) -> VersionRecord:
-        """The record of `version`, made if need be."""
+        """The record of `version`; made if there is none."""
         return self.versions.setdefault(version, VersionRecord(version))
 
     def ready_versions(self) -> tuple[int, ...]:
-        """Versions that serve, ascending."""
+        """The versions that serve, ascending."""
         return tuple(sorted(version for version, record in self.versions.items() if record.servable is not None))
 
     def loads(self, *, with_slow: bool = True) -> list[asyncio.Task[None]]:
-        """The loads under way, those that have become slow among them or not."""
+        """The running loads, with or without those that have become slow."""
         loadings = [record.loading for record in self.versions.values() if record.loading is not None]
         return [
             loading.task
@@ -218,7 +218,7 @@ class ModelRecord:
         ]
 
     def is_satisfied(self) -> bool:
-        """Whether readiness need not wait for this model: some version serves, or none is wanted."""
+        """Whether readiness need not wait for this model: a version serves, or none is desired."""
         if any(record.servable is not None for record in self.versions.values()):
             return True
         is_unload_desired = (
@@ -227,18 +227,18 @@ class ModelRecord:
         return is_unload_desired and not self.error
 
     def is_stale(self, record: VersionRecord) -> bool:
-        """Whether `record` serves although something newer should: its last reload failed."""
+        """Whether the version of `record` serves although a newer content should: its last reload failed."""
         return record.servable is not None and bool(self.error or record.reason)
 
     def failures(self) -> list[str]:
-        """The reasons why desired versions do not serve, one text each."""
+        """Why desired versions do not serve, one text for each."""
         if self.error:
             return [self.error]
         broken = [record for version, record in sorted(self.versions.items()) if version in self.targets and record.reason]
         return [f"version {record.version}: {record.reason}" for record in broken]
 
     def vanished(self) -> list[str]:
-        """Wanted versions that serve, but are not in the repository any more, so that they cannot be loaded again; one text each."""
+        """Desired versions that serve but are no longer in the repository, so that they cannot be loaded again; one text for each."""
         return [
             f"version {version}: {MISSING_REASON}; what is loaded of it goes on serving"
             for version, target in sorted(self.targets.items())
@@ -262,7 +262,7 @@ class ModelRecord:
             case VersionState.FAILED:
                 return record.reason
             case VersionState.UNLOADED:
-                # The error of the model stands with what serves, if anything does.
+                # The model's error is listed with the versions that serve, if there are any.
                 return UNLOADED_REASON if self.ready_versions() else self.error or UNLOADED_REASON
             case _:
                 return ""

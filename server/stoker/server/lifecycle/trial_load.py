@@ -1,4 +1,4 @@
-"""Loads versions for a trial in a separate process, which a crash, a hang or a lack of memory ends alone."""
+"""Trial loads of versions in a separate process, so that a crash, a hang or a lack of memory ends only that process."""
 
 import asyncio
 import contextlib
@@ -25,19 +25,19 @@ from stoker.server.lifecycle.loader import VersionLoader, VersionSource
 from stoker.server.lifecycle.settings import MAX_REASON_LENGTH, TRIAL_CORE_BYTES, TRIAL_MEMORY_BYTES, TRIAL_TIMEOUT_S, LoaderSettings
 from stoker.server.observability.metrics import Metrics
 
-#: Requests that may wait for a version; none comes.
+#: Bound on the requests that may wait for a version; none is sent.
 _QUEUE_SIZE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One load to try.
+    """One trial load.
 
     Attributes:
-        source: What to load.
-        area: Where its private copy is made.
-        size_bytes: Of its files together.
-        ends_after_s: When the kernel ends the process if its parent has ended before, seconds.
+        source: The version to load.
+        area: The folder of its private copy.
+        size_bytes: Size of its files together.
+        ends_after_s: After this time, in seconds, the kernel ends the process even if its parent has ended.
     """
 
     source: VersionSource
@@ -49,12 +49,12 @@ class Trial:
 def serve_trials(
     connection: Connection, output: Path, registry: Callable[[], BackendRegistry]
 ) -> None:  # pragma: no cover - runs in the process of the trial
-    """Sends None when it is ready. Then sends for each `Trial` why it failed, or None, until the other side closes."""
-    # Output of libraries belongs neither to the result of the command nor to its terminal.
+    """Sends None once ready. Then sends the reason of the failure, or None, for each `Trial`, until the other side closes."""
+    # Output of libraries must not mix with the result of the command or appear on its terminal.
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
-    # Of the thread that failed alone: the stacks of the others change while they are read.
+    # Only the stack of the failed thread: the stacks of the others change while they are read.
     faulthandler.enable(all_threads=False)
     backends = registry()
     connection.send(None)
@@ -101,7 +101,7 @@ def _memory_bytes(size_bytes: int) -> int:  # pragma: no cover - runs in the pro
 
 
 def _bound_memory(size_bytes: int) -> None:  # pragma: no cover - runs in the process of the trial
-    """Bounds the address space of this process: what it has now, and what the load of `size_bytes` may take."""
+    """Bounds the address space of this process to its current size plus the bound of a load of `size_bytes`."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError):
@@ -111,28 +111,28 @@ def _bound_memory(size_bytes: int) -> None:  # pragma: no cover - runs in the pr
     resource.setrlimit(resource.RLIMIT_AS, (desired if most == resource.RLIM_INFINITY else min(desired, most), most))
 
 
-#: Seconds in which the process has to start and import what it needs.
+#: Bound on the time to start the process and import its modules, seconds.
 _START_TIMEOUT_S = 120.0
-#: Seconds in which a process that was killed, or has crashed, has to be gone.
+#: Bound on the time until a killed or crashed process has ended, seconds.
 _END_TIMEOUT_S = 10.0
-#: After its time is over, how long a load may last that is not ended, because this process was killed, seconds.
+#: Additional time before the kernel ends a load that this process could not end because it was killed, seconds.
 _SOLO_GRACE_S = 5.0
-#: Bytes that are read of what a process wrote before it crashed; its first line says why.
+#: Bytes that are read of a crashed process's output; its first line gives the reason.
 _OUTPUT_BYTES = 4096
 
 
 class TrialLoads:
-    """Runs trial loads one after the other. One process serves until it crashes or is ended; then the next load starts another."""
+    """Runs trial loads one after the other, in one process until it crashes or is ended; the next load then starts another process."""
 
     def __init__(
         self, area: Path, *, timeout_s: float = TRIAL_TIMEOUT_S, registry: Callable[[], BackendRegistry] = BackendRegistry
     ) -> None:
-        """Starts nothing yet.
+        """Makes the runner; no process is started yet.
 
         Args:
-            area: Folder for private copies and what the process writes; whoever made it removes it with all that is left there.
-            timeout_s: Seconds that one load may take.
-            registry: Makes the backends in the other process, which imports it by its name.
+            area: Folder for private copies and the output of the process; its owner removes it with all its contents.
+            timeout_s: Bound of one load, seconds.
+            registry: Makes the backends in the other process, which imports this function by its name.
         """
         self._area = area
         self._timeout_s = timeout_s
@@ -148,11 +148,11 @@ class TrialLoads:
         self._end()
 
     def load(self, source: VersionSource, size_bytes: int) -> str | None:
-        """Loads `source`, warms it up and closes it again; returns why that failed, None if it did not.
+        """Loads `source`, warms it up and closes it; returns the reason of a failure, or None.
 
         Args:
-            source: What to load.
-            size_bytes: Of the version's files together; the bound of memory follows from it.
+            source: The version to load.
+            size_bytes: Size of the version's files together; the bound on memory depends on it.
         """
         try:
             connection = self._connection or self._start()
@@ -167,7 +167,7 @@ class TrialLoads:
         return None if failure is None else failure[:MAX_REASON_LENGTH]
 
     def _start(self) -> Connection:
-        """Starts the process and waits until it takes trials.
+        """Starts the process and waits until it accepts trials.
 
         Raises:
             EOFError, OSError: it has crashed, or does not respond in time.

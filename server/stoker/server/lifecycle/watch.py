@@ -1,10 +1,10 @@
 """Decides when to scan the repository again, and hides a change until its files have settled.
 
-A folder that is being copied looks complete at any moment; it counts as complete when it stops changing. The same delay for what
-vanishes makes `rm -r model && cp -r new model` a change of a model instead of its end. Pure: the time is a parameter.
+A folder that is being copied looks complete at any moment; it counts as complete when it stops changing. Deletions are delayed in the same
+way, so that `rm -r model && cp -r new model` is a change of the model instead of a removal. Pure: the time is a parameter.
 
-File events only trigger a scan, and what a scan sees decides; so events that come twice, late or not at all (network file systems,
-exhausted inotify limits) cost nothing but time.
+File events only trigger a scan, and the scan decides. Events that come twice, late or never (network file systems, exhausted inotify
+limits) therefore only cause delays.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Part = TypeVar("Part", ModelListing, VersionListing)
 
 @dataclass(slots=True)
 class _Watched(Generic[Part]):
-    """One part of the repository: as it counts now, and what it may become."""
+    """One part of the repository: its accepted state, and a newer one that has not settled."""
 
     accepted: Part | None = None
     seen: Part | None = None
@@ -35,7 +35,7 @@ class _Watched(Generic[Part]):
         return _mark(self.seen) == _mark(self.accepted)
 
     def observe(self, part: Part | None, now_ns: int, settle_ns: int) -> None:
-        """Takes note of what is there; accepts what is there (not that something is gone) once it has been so for long enough."""
+        """Records the state of a scan; accepts it (unless the part has vanished) once it has been unchanged for the settling time."""
         if _mark(part) != _mark(self.seen):
             self.since_ns = now_ns
         self.seen = part
@@ -58,31 +58,31 @@ class _WatchedModel:
 
 
 class SettleFilter:
-    """Turns scans into what counts. Confined to: the event loop."""
+    """Delays the changes between scans until they have settled. Confined to: the event loop."""
 
     def __init__(self, settle_ns: int) -> None:
         self._settle_ns = settle_ns
         self._models: dict[str, _WatchedModel] = {}
 
     def start(self, snapshot: RepositorySnapshot) -> None:
-        """Accepts all of `snapshot` at once: at start nothing is worth waiting for."""
+        """Accepts all of `snapshot` at once: there is no settling time at start."""
         for name, listing in snapshot.models.items():
             self.accept(name, listing)
 
     def accept(self, name: str, listing: ModelListing | None) -> None:
-        """Accepts one model as it was found (None: it is gone), because whoever changed it says that it is complete."""
+        """Accepts one model as scanned (None: it was removed), because the client that changed it has declared it complete."""
         self._models.pop(name, None)
         if listing is not None:
             versions = {version: _Watched(accepted=part, seen=part) for version, part in listing.versions.items()}
             self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, last=listing)
 
     def restart(self, snapshot: RepositorySnapshot) -> None:
-        """Accepts `snapshot` as settled, because an explicit request names it complete."""
+        """Accepts `snapshot` as settled, because an explicit request declares it complete."""
         self._models.clear()
         self.start(snapshot)
 
     def settle(self, snapshot: RepositorySnapshot, now_ns: int) -> tuple[RepositorySnapshot, bool]:
-        """The listing that counts after this scan, and whether nothing is left to wait for (else scan again after the settling time)."""
+        """The accepted listing after this scan, and whether everything has settled (if not, scan again after the settling time)."""
         models: dict[str, ModelListing] = {}
         is_settled = True
         for name in sorted({*self._models, *snapshot.models}):
@@ -108,12 +108,12 @@ class SettleFilter:
             watched.last = None
         elif counting or not versions:
             watched.last = replace(accepted, versions=counting)
-        # Else its first whole version is still arriving: a new model does not count yet (it would be called broken while it is being
-        # copied), a known one counts as before (it would be unloaded although something comes).
+        # Otherwise its first complete version is still being copied. A new model is not listed yet (it would be reported as broken), and a
+        # known one stays as it was (it would be unloaded although a version is being copied).
         return watched.last
 
     def _drop_vanished(self, watched: _WatchedModel, now_ns: int) -> None:
-        """Accepts that parts are gone, but not while something of the same model is still arriving: that may be what replaces them."""
+        """Accepts that parts have vanished, but not while another part of the same model is still changing: that part may replace them."""
         parts = watched.parts()
         if any(part.seen is not None and not part.is_settled for part in parts):
             return
@@ -124,7 +124,9 @@ class SettleFilter:
 
 
 def _mark(part: ModelListing | VersionListing | None) -> tuple[str, str | None, int] | None:
-    """The facts that must stay the same for a part to count as settled. A model's root counts: folders may move between roots."""
+    """The facts that must stay the same for a part to count as settled. They include the model's root, because folders may move between
+    roots.
+    """
     if part is None:
         return None
     return part.fingerprint, part.error, part.root_index if isinstance(part, ModelListing) else 0
@@ -132,9 +134,9 @@ def _mark(part: ModelListing | VersionListing | None) -> tuple[str, str | None, 
 
 log = logging.getLogger("stoker.lifecycle")
 
-#: Events that come within this time of each other trigger one scan, milliseconds.
+#: File events within this time of each other trigger one scan, milliseconds.
 DEBOUNCE_MS = 200
-#: A scan is never repeated sooner than this, seconds, so that a file that is written all the time does not keep the server scanning.
+#: Least time between two scans, seconds, so that a file that is written all the time does not cause permanent scanning.
 MIN_INTERVAL_S = 0.05
 
 Events = Callable[[], AsyncIterator[object]]
@@ -142,7 +144,7 @@ Wait = Callable[[asyncio.Event, float], Awaitable[None]]
 
 
 class RepositoryWatcher:
-    """Calls `rescan` at the right moments. Confined to: the event loop."""
+    """Calls `rescan` when it is due. Confined to: the event loop."""
 
     def __init__(
         self,
@@ -154,15 +156,15 @@ class RepositoryWatcher:
         events: Events | None = None,
         wait: Wait | None = None,
     ) -> None:
-        """Watches nothing yet.
+        """Makes a watcher; nothing is watched yet.
 
         Args:
-            roots: Folders to watch, with all below them.
-            rescan: Looks at the repository; returns whether nothing is left to settle.
-            poll_interval_s: The longest time between two scans.
-            settle_s: The time between scans while something is settling.
-            events: Source of file events in place of the operating system's.
-            wait: Waits for an event or a time in seconds, in place of the event loop's clock.
+            roots: Folders to watch, recursively.
+            rescan: Scans the repository; returns whether all changes have settled.
+            poll_interval_s: The longest time between two scans, seconds.
+            settle_s: The time between scans while a change is settling, seconds.
+            events: Source of file events; replaces that of the operating system.
+            wait: Waits for an event or a time in seconds; replaces the event loop's clock.
         """
         self._roots = tuple(roots)
         self._rescan = rescan
@@ -189,7 +191,7 @@ class RepositoryWatcher:
     async def _scan(self) -> bool:
         try:
             return await self._rescan()
-        except Exception:  # whatever a scan meets, watching must go on, or the server would never notice a repair
+        except Exception:  # watching must continue after any error of a scan, or the server would never see a repair
             log.exception("scanning the model repository raised; it is tried again")
             return True
 

@@ -1,10 +1,10 @@
-"""The access log: one line for one of every so many inference requests, and for each that fails.
+"""The access log: one line for every N-th inference request, and for each that fails.
 
-It stands at the engine's door, where the requests of all protocols come by. A request that is not taken pays for one count and one test of
-its response. Lines go through the ordinary log or to a file of their own, by the same formatter, so that what clients send is escaped and
-cut there (`log_text.py`) and no request waits for a disk.
+The engine calls it for the requests of all protocols. A request that is not sampled costs one count and one test of its response. Lines go
+to the ordinary log or to a separate file, with the same formatter, so that values from clients are escaped and cut, and through a writer
+thread, so that no request waits for a disk.
 
-Peers' addresses are personal data, and are not logged.
+Addresses of peers are personal data and are not logged.
 """
 
 import logging
@@ -16,7 +16,7 @@ from stoker.server.core.request import AccessNote, Done, EngineResult, InferRequ
 from stoker.server.observability.logs import JsonFormatter, LineBudget, LogSink, RawWriter
 from stoker.server.observability.settings import AccessLogSettings
 
-#: Failures that are logged in a second; of further ones the next line says how many there were. What clients do wrong must not fill a disk.
+#: Failures logged in one second; the next line gives the number of those left out. Errors of clients must not fill a disk.
 FAILURES_PER_S: Final = 100
 _CANCELLED: Final = "CANCELLED"
 _OK: Final = "OK"
@@ -26,11 +26,11 @@ class AccessLog:
     """Confined to: the event loop.
 
     Attributes:
-        is_on: Whether anything is logged: all that is asked for every request.
+        is_on: Whether any request is logged: the only test for every request.
     """
 
     def __init__(self, settings: AccessLogSettings, now_ns: Callable[[], int]) -> None:
-        """Logs as `settings` say.
+        """Makes the log that `settings` describe.
 
         Raises:
             OSError: the file cannot be opened for appending.
@@ -46,7 +46,7 @@ class AccessLog:
         if self.is_on and settings.file is not None:
             self._raw = settings.file.open("ab", buffering=0)
             self._sink = LogSink(self._raw, JsonFormatter())
-            # A logger that is not registered by name: its lines go to the file only.
+            # A logger that is not registered by name: its lines go only to the file.
             self._logger = logging.Logger("stoker.access", logging.INFO)
             self._logger.addHandler(self._sink)
 
@@ -55,7 +55,7 @@ class AccessLog:
         return 0 if self._sink is None else self._sink.dropped
 
     def watched(self, request: InferRequest, done: Done) -> Done:
-        """Looks after an accepted request; returns what is to be called instead of `done`."""
+        """Observes an accepted request; returns the callback to use in place of `done`."""
         self._left -= 1
         if not self._left:
             self._left = self._every
@@ -71,28 +71,28 @@ class AccessLog:
         return completed
 
     def rejected(self, request: InferRequest, error: ServingError) -> None:
-        """Notes a request that the engine did not take."""
+        """Records a request that the engine rejected."""
         if self.is_on:
             if request.access is not None:
                 request.access.is_logged = True
             self.failed(_facts(request), error)
 
     def unread(self, via: Via, model: str, version: int | None, error: ServingError) -> None:
-        """Notes a request that contradicts its protocol or its model: there is no more of it than this."""
+        """Records a request that violates its protocol or its model's signature; no `InferRequest` of it exists."""
         if self.is_on:
             self.failed({"protocol": via, "model": model, "version": version}, error)
 
     def log_response(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
-        """Logs the error that a client received, unless `error`, or the error that it was translated from, is logged already.
+        """Logs the error that a client received, unless `error`, or the error it was translated from, is already logged.
 
-        `model` may be empty: the request was rejected before anybody knew for which it was.
+        `model` may be empty: the request was rejected before its model was known.
         """
         if not self.is_on or error.is_noted or (isinstance(error.__context__, ServingError) and error.__context__.is_noted):
             return
         self.failed({"protocol": via, "model": model, "version": version} if model else {"protocol": via}, error)
 
     def failed(self, facts: dict[str, object], error: ServingError) -> None:
-        """Writes the line of a request that failed, unless there are too many of them."""
+        """Writes the line of a failed request, unless too many have failed in this second."""
         error.is_noted = True
         suppressed = self._failures.take(self._now_ns())
         if suppressed is None:
@@ -103,7 +103,7 @@ class AccessLog:
         self._write("an inference request failed", facts)
 
     def close(self) -> None:
-        """Writes what waits, and ends."""
+        """Writes pending lines and closes the file."""
         self.is_on = False
         if self._sink is not None and self._raw is not None:
             self._sink.close()
@@ -117,7 +117,7 @@ class AccessLog:
 
 
 class _Sampled:
-    """A sampled request, logged when it succeeds, fails, or is cancelled (this object is then collected without a response)."""
+    """A sampled request: logged when it succeeds, fails, or is cancelled (then this object is collected without a response)."""
 
     __slots__ = ("_done", "_facts", "_log", "note")
 

@@ -33,12 +33,12 @@ def print_startup(
     Args:
         index: One row for each entry, in this order.
         addresses: Protocol to address with the real port, such as `{"grpc": "127.0.0.1:8500"}`, in the order to print.
-        stream: Where to.
+        stream: Where the text is printed.
         is_terminal: Draw the table with rich.
-        as_json: Instead of all that, one line in the form of the JSON log with `"event": "models"`, for a stream that carries the log too.
-        notices: What backends have to say of the loaded models, a line each.
-        not_ready: Models for want of which the server is not ready; said in a line of its own.
-        clock: Gives the JSON line its time; None: the machine's.
+        as_json: Instead, print one line in the form of the JSON log with `"event": "models"`, for a stream that also carries the log.
+        notices: The backends' notices about the loaded models, one line each.
+        not_ready: Models that keep the server from being ready; printed on a separate line.
+        clock: The time of the JSON line; None: that of the machine.
     """
     if as_json:
         _print_json(index, addresses, notices, not_ready, stream, (clock or SystemClock()).wall_ms())
@@ -62,7 +62,7 @@ def address_line(addresses: Mapping[str, str]) -> str:
 
 
 def without_ready_version(index: Sequence[IndexEntry]) -> list[str]:
-    """Models without a READY version. A model that was never to be loaded (explicit control) is left out, unless all are such."""
+    """Models without a READY version; without those never selected for loading (explicit control), unless all are."""
     ready = {entry.name for entry in index if entry.state is VersionState.READY}
     missing = [entry for entry in index if entry.name not in ready]
     tried = [entry for entry in missing if entry.state is not None or entry.reason]
@@ -96,7 +96,7 @@ def _draw(index: Sequence[IndexEntry], stream: TextIO) -> None:
         table.add_column(heading, justify="right" if heading == "version" else "left", no_wrap=heading != "reason", overflow="fold")
     for entry in index:
         name, version, backend, state, reason = _cells(entry)
-        # Text, not str: a name or a reason with brackets is not markup.
+        # Text instead of str: brackets in a name or a reason are not markup.
         style = _STYLES.get(entry.state, "yellow") if entry.state else "dim"
         table.add_row(Text(name), version, Text(backend), Text(state, style=style), Text(reason))
     Console(file=stream, force_terminal=True, highlight=False).print(table)

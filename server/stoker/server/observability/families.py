@@ -1,7 +1,7 @@
 """The metric families: Triton's `nv_*`, TensorFlow Serving's, `stoker_*`, and those of backends.
 
-TensorFlow Serving's families are counted by model, not by version. A label that Stoker does not distinguish has one value: `API` is
-Predict, `entrypoint` any, `runtime` backend. Sources of names and buckets: TensorFlow Serving's `servables/tensorflow/util.cc` and
+TensorFlow Serving's families are counted by model, not by version. Labels without a meaning in Stoker have one value: `API` is Predict,
+`entrypoint` any, `runtime` backend. Sources of names and buckets: TensorFlow Serving's `servables/tensorflow/util.cc` and
 `batching/batching_session.cc`.
 """
 
@@ -39,7 +39,7 @@ _SUMMARIES: tuple[tuple[str, str, Callable[[LatencySummaries], RollingQuantiles]
 
 
 def latency_families(versions: Sequence[VersionSeries], settings: MetricsSettings, now_ns: int) -> Iterator[Metric]:
-    """The families that `settings` ask for, each complete."""
+    """The latency families that `settings` enable, with all samples."""
     if settings.summary_latencies:
         yield from _summaries(versions, settings.summary_quantiles, now_ns)
     if settings.histogram_latencies:
@@ -63,7 +63,7 @@ def _summaries(versions: Sequence[VersionSeries], ranks: Sequence[float], now_ns
 
 
 def _first_responses(versions: Sequence[VersionSeries]) -> Metric:
-    """Of decoupled models alone, as in Triton: any other model has one response per request."""
+    """Only for decoupled models, as in Triton: any other model has one response for each request."""
     name = "nv_inference_first_response_histogram_ms"
     family = Metric(name, "Time from a request to its first response, in milliseconds", "histogram")
     for version in versions:
@@ -78,7 +78,7 @@ def _first_responses(versions: Sequence[VersionSeries]) -> Metric:
     return family
 
 
-# Name, help, value of one version. Durations are whole microseconds, as Triton counts them.
+# Name, help and value of one version. Durations are whole microseconds, as in Triton.
 _COUNTERS: tuple[tuple[str, str, Callable[[VersionStatistics], int]], ...] = (
     ("nv_inference_request_success", "Inference requests that were completed, whatever their batch size", lambda s: s.success_count),
     ("nv_inference_count", "Inferences made: a request of batch size n counts n", lambda s: s.rows),
@@ -93,7 +93,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[VersionStatistics], int]], ...] = (
     ("nv_inference_compute_infer_duration_us", "Time spent on executing the model, in microseconds", lambda s: s.infer_ns // 1000),
     ("nv_inference_compute_output_duration_us", "Time spent on extracting model outputs, in microseconds", lambda s: s.output_ns // 1000),
 )
-#: How the names of the times among them end.
+#: The suffix of the duration families' names.
 _TIMES = "_duration_us"
 
 
@@ -107,7 +107,7 @@ class TritonFamilies:
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each complete."""
+        """The families, each with all samples."""
         versions = self._series.in_order()
         for name, text, value in _COUNTERS:
             if name.endswith(_TIMES) and not self._settings.counter_latencies:
@@ -157,7 +157,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 _PREFIX = ":tensorflow:serving:"
-#: The gRPC status that stands for each reason of failure.
+#: The gRPC status of each reason of failure.
 _STATUS = {
     FailureReason.REJECTED: "UNAVAILABLE",
     FailureReason.CANCELED: "CANCELLED",
@@ -174,7 +174,7 @@ class ServingFamilies:
         self._series = series
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each complete."""
+        """The families, each with all samples."""
         models: dict[str, list[VersionSeries]] = {}
         for (name, _), version in sorted(self._series.versions.items()):
             models.setdefault(name, []).append(version)
@@ -234,7 +234,7 @@ def _request_count(statistics: Mapping[str, Sequence[VersionStatistics]]) -> Met
 def _histograms(
     name: str, text: str, bounds: Sequence[int], models: Mapping[str, Sequence[Histogram]], labels: Callable[[str], Labels]
 ) -> Metric:
-    """One histogram a model, over all its versions; `bounds` in nanoseconds."""
+    """One histogram for each model, over all its versions; `bounds` in nanoseconds."""
     family = Metric(name, text, "histogram")
     for model, histograms in models.items():
         own = labels(model)
@@ -248,7 +248,7 @@ def _histograms(
 
 
 def _loads(models: Mapping[str, Sequence[VersionSeries]]) -> Iterator[Metric]:
-    """Times of the last loads."""
+    """Durations of the last loads."""
     latency = Metric(":tensorflow:cc:saved_model:load_latency", "Time (in microseconds) of the last load", "counter")
     for versions in models.values():
         for version in versions:
@@ -258,11 +258,11 @@ def _loads(models: Mapping[str, Sequence[VersionSeries]]) -> Iterator[Metric]:
 
 
 def _path(version: VersionSeries) -> str:
-    """The value of `model_path`: model and version, because where they lie is the operator's business."""
+    """The value of `model_path`: model and version, because the paths of files are not disclosed."""
     return f"{version.labels['model']}/{version.labels['version']}"
 
 
-# Name, help, histogram of one version, how many of its units make one of the metric's unit.
+# Name, help, histogram of one version, number of its units in one of the metric's unit.
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[VersionStatistics], Histogram], int], ...] = (
     ("stoker_request_duration_seconds", "Time of completed requests from end to end.", lambda s: s.request_histogram, 1_000_000_000),
     ("stoker_queue_duration_seconds", "Time completed requests waited in the queue.", lambda s: s.queue_histogram, 1_000_000_000),
@@ -283,7 +283,7 @@ class StokerFamilies:
         self._series = series
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each complete."""
+        """The families, each with all samples."""
         versions = self._series.in_order()
         for name, text, histogram, divisor in _HISTOGRAMS:
             yield _histogram_family(name, text, [(version, histogram(version.statistics)) for version in versions], divisor)
@@ -353,19 +353,19 @@ def _histogram_family(name: str, text: str, rows: Sequence[tuple[VersionSeries, 
 
 
 def _bound_text(bound: int | None, divisor: int) -> str:
-    """A bucket's `le`, written as a float (`1.0`), as Prometheus 3 normalises it: another spelling would be another series."""
+    """A bucket's `le` as a float (`1.0`), as Prometheus 3 normalises it: another spelling would be another series."""
     return "+Inf" if bound is None else repr(bound / divisor)
 
 
 class BackendFamilies:
-    """Collects the figures of every backend in use at a scrape. Confined to: the event loop."""
+    """Collects the metrics of every backend in use at a scrape. Confined to: the event loop."""
 
     def __init__(self, backends: Callable[[], Iterable[Backend]]) -> None:
-        """`backends`: gives those in use now."""
+        """`backends` returns the backends in use."""
         self._backends = backends
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each complete, in the order their names first come."""
+        """The families, each with all samples, in the order in which their names first occur."""
         families: dict[str, Metric] = {}
         for backend in self._backends():
             for figure in backend.figures():

@@ -1,12 +1,12 @@
-"""Logging: one sink in a thread of its own. A request never waits for a log line.
+"""Logging: one sink with its own writer thread. A request never waits for a log line.
 
-Whatever a client sent (a model name, a request id, a header) may end up in a record. Control characters, line and paragraph
-separators and bidirectional overrides are therefore shown as escapes, and every field is cut. Two forms: `JsonFormatter` for machines,
+A record may contain values from a client (a model name, a request id, a header). Control characters, line and paragraph separators and
+bidirectional overrides are therefore escaped, and every field is cut. Two forms: `JsonFormatter` for machines,
 one object a line; `TextFormatter` for people at a terminal.
 
-Rooms log through `logging.getLogger("stoker.<room>")` and name facts as `extra={"model": ..., "version": ...}`. A record is formatted
-where it was made and handed to a thread that writes; if the reader of our output stalls, or the disk is full, lines are dropped and
-counted (`stoker_log_lines_dropped_total`).
+Packages log through `logging.getLogger("stoker.<package>")` and pass values as `extra={"model": ..., "version": ...}`. A record is
+formatted in the thread that logs it and passed to the writer thread. If the reader of the output stalls, or the disk is full, lines are
+dropped and counted (`stoker_log_lines_dropped_total`).
 """
 
 import contextlib
@@ -31,19 +31,19 @@ _NS_PER_S = 1_000_000_000
 
 
 class LineBudget:
-    """So many lines a second, filled up as time goes by. Confined to: one caller at a time."""
+    """A token bucket of log lines for each second. Confined to: one caller at a time."""
 
     __slots__ = ("_left", "_per_s", "_suppressed", "_updated_ns")
 
     def __init__(self, per_s: int) -> None:
-        """Full: so many lines may come at once."""
+        """Makes a full bucket: that many lines may be logged at once."""
         self._per_s = per_s
         self._left = float(per_s)
         self._updated_ns: int | None = None
         self._suppressed = 0
 
     def take(self, now_ns: int) -> int | None:
-        """Whether one more is logged: how many were not since the last that was; None: this one is not."""
+        """Takes one line: returns the number of lines rejected since the last accepted one; None: this line is rejected."""
         if self._updated_ns is not None:
             self._left = min(self._per_s, self._left + (now_ns - self._updated_ns) * self._per_s / _NS_PER_S)
         self._updated_ns = now_ns
@@ -56,7 +56,7 @@ class LineBudget:
 
 
 FIELD_LIMIT = 256
-#: The message is our own template with values put in; it may be longer than a single value, but not endless.
+#: Bound on a message, characters: our own template with values filled in, longer than a single value.
 MESSAGE_LIMIT = 2048
 EXCEPTION_LIMIT = 16_384
 
@@ -65,15 +65,15 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 _NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
-# What the logging module itself puts on a record; everything else came by `extra`.
+# The attributes that the logging module sets on a record; all others come from `extra`.
 _OWN_ATTRIBUTES = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"})
-# Names of our own fields: an extra of that name must not replace them.
+# The names of our own fields: an `extra` of such a name must not replace them.
 _RESERVED = frozenset({"ts", "level", "logger", "message", "exception"})
 
 
 def escaped(text: str, limit: int = FIELD_LIMIT) -> str:
-    """`text` on one line: unsafe characters shown as backslash escapes, at most `limit` characters (what was cut ends in `...`)."""
-    # Cut first: a megabyte from a client is not worth escaping. Escapes may lengthen what is left, hence the second cut.
+    """`text` on one line: unsafe characters shown as backslash escapes, at most `limit` characters (a cut text ends in `...`)."""
+    # Cut first: a megabyte from a client is not worth escaping. Escapes may lengthen the text, so it is cut again.
     clean = _UNSAFE.sub(_escape, text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 
@@ -104,7 +104,7 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """`I 2026-01-31T12:00:00.123Z stoker.lifecycle: message  key=value ...`; an exception follows, each line marked with a bar.
 
-    For people: a value that the message already says is not repeated, numbers have three decimals, and what is not known is a dash.
+    For people: a value that the message contains is not repeated, numbers have three decimals, and an unknown value is a dash.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -129,7 +129,7 @@ def _extras(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 
 def _is_said(value: object, message: str) -> bool:
-    """Whether `value` stands in `message` as a word of its own: version 1 is not said by "took 10 s"."""
+    """Whether `value` is a separate word of `message`: "took 10 s" does not contain version 1."""
     text = str(value)
     if isinstance(value, bool) or value is None or not text:
         return False
@@ -140,7 +140,7 @@ def _exception_lines(record: logging.LogRecord) -> list[str]:
     if not record.exc_info or record.exc_info[1] is None:
         return []
     text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
-    # Of an overlong one the end is kept: it names the error.
+    # Of a long text the end is kept: it contains the error.
     return [escaped(line, MESSAGE_LIMIT) for line in text[-EXCEPTION_LIMIT:].split("\n")]
 
 
@@ -149,34 +149,34 @@ def _quoted(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if _NEEDS_QUOTES.search(text) else text
 
 
-#: Lines that may wait for the writer before further ones are dropped: enough for a start-up burst, a few MB at most.
+#: Lines that may wait for the writer before further ones are dropped: enough for the start of a server, a few MB at most.
 QUEUE_LINES = 10_000
 _CLOSE_TIMEOUT_S = 2.0
 
-# Libraries that bring handlers of their own or chat at INFO; they get WARNING and above until `verbose` asks for more.
+# Libraries with their own handlers or with many INFO lines; they get WARNING and above unless `verbose` is higher.
 _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "grpc", "grpc._cython", "asyncio", "watchfiles", "fastapi")
 
 
 class RawWriter(Protocol):
-    """An unbuffered binary file: `write` may take a part only and says how much."""
+    """An unbuffered binary file: `write` may write only a part, and returns its length."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Bytes taken; None or 0 where nothing can be taken now."""
+        """Returns the number of bytes written; None or 0 if none can be written now."""
 
     def close(self) -> None:
-        """Ends writing."""
+        """Closes the file."""
 
 
 class LogSink(logging.Handler):
-    """Formats records and writes them from a thread of its own. Confined to: any thread may log; one writer thread writes."""
+    """Formats records and writes them in its own thread. Confined to: any thread may log; one writer thread writes."""
 
     def __init__(self, raw: RawWriter, formatter: logging.Formatter, queue_lines: int = QUEUE_LINES) -> None:
         super().__init__()
         self.setFormatter(formatter)
         self._raw = raw
-        # Lines; an event is set once everything before it has been written; None ends the writer.
+        # Lines. An event is set once everything before it is written; None ends the writer.
         self._lines: queue.Queue[bytes | threading.Event | None] = queue.Queue(queue_lines)
-        # Two counters, each with one kind of writer: the first under the handler's lock, the second by the writer thread alone.
+        # Two counters with one kind of writer each: the first under the handler's lock, the second in the writer thread only.
         self._not_queued = 0
         self._not_written = 0
         self._is_closed = False
@@ -185,7 +185,7 @@ class LogSink(logging.Handler):
 
     @property
     def dropped(self) -> int:
-        """Lines that were never written."""
+        """The number of lines that were never written."""
         return self._not_queued + self._not_written
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -195,7 +195,7 @@ class LogSink(logging.Handler):
             self._not_queued += 1
 
     def flush(self) -> None:
-        """Waits until what was logged before has been written, for two seconds at most."""
+        """Waits until all earlier lines are written, for two seconds at most."""
         if not self._is_closed:
             written = threading.Event()
             with contextlib.suppress(queue.Full):
@@ -203,7 +203,7 @@ class LogSink(logging.Handler):
                 written.wait(_CLOSE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Writes what waits, for two seconds at most, and ends the writer."""
+        """Writes pending lines, for two seconds at most, and ends the writer."""
         if not self._is_closed:
             self._is_closed = True
             with contextlib.suppress(queue.Full):
@@ -226,13 +226,13 @@ def _write_whole(raw: RawWriter, line: bytes) -> None:
     rest = memoryview(line)
     while rest:
         written = raw.write(rest)
-        if not written:  # a non-blocking descriptor that takes nothing more
+        if not written:  # a non-blocking descriptor that accepts no bytes now
             raise BlockingIOError("the log's reader is not reading")
         rest = rest[written:]
 
 
 class Logs:
-    """The configured logging of the process; `close` puts everything back as it was.
+    """The configured logging of the process; `close` restores the previous configuration.
 
     Attributes:
         is_json: Whether lines are JSON objects.
@@ -270,7 +270,7 @@ class Logs:
         return self._filter.settings
 
     def change(self, settings: LogSettings) -> None:
-        """Switches levels and form to those of `settings`; where lines go stays as it was."""
+        """Applies the levels and the format of `settings`; the destination stays."""
         self.is_json = settings.format == "json" or (settings.format == "auto" and not self._is_terminal)
         self._sink.setFormatter(JsonFormatter() if self.is_json else TextFormatter())
         self._filter.settings = settings
@@ -281,7 +281,7 @@ class Logs:
         return self._sink.dropped
 
     def shares_file_with(self, stream: TextIO) -> bool:
-        """Whether lines go to the very file, pipe or terminal that `stream` writes to: what is printed there stands among them."""
+        """Whether lines go to the same file, pipe or terminal as `stream`, so that text printed there appears among them."""
         if not isinstance(self._raw, io.FileIO):
             return False
         try:
@@ -292,15 +292,15 @@ class Logs:
 
     @property
     def descriptor(self) -> int | None:
-        """Of the file that lines go to; None: they go to a stream without one."""
+        """The descriptor that lines are written to; None: a stream without a descriptor."""
         return self._raw.fileno() if isinstance(self._raw, io.FileIO) else None
 
     def flush(self) -> None:
-        """Waits, two seconds at most, for what was logged to be written: before printing past the log, or before an abrupt exit."""
+        """Waits, two seconds at most, until pending lines are written: before other output to the same place, or before an abrupt exit."""
         self._sink.flush()
 
     def close(self) -> None:
-        """Writes what waits, ends the writer, restores the loggers. Safe to repeat."""
+        """Writes pending lines, ends the writer, and restores the loggers. Idempotent."""
         logging.captureWarnings(False)
         logging.raiseExceptions = self._raise_before
         for logger, level, propagate, handlers in self._before:
@@ -322,10 +322,10 @@ class Logs:
 
 
 def configure(settings: LogSettings, *, stream: TextIO | None = None) -> Logs:
-    """Routes every logger of the process, uvicorn's and grpc's too, into one sink.
+    """Routes every logger of the process, including those of uvicorn and grpc, into one sink.
 
     Args:
-        settings: What, how and where.
+        settings: Levels, format and destination.
         stream: Used where `settings.file` is None; None: standard error.
 
     Raises:
@@ -335,7 +335,7 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None) -> Logs:
 
 
 class _LevelFilter(logging.Filter):
-    """Each level is switched by itself: one may want warnings without errors' noise, or the other way round."""
+    """Each level is switched separately: an operator may enable warnings without errors, or the reverse."""
 
     def __init__(self, settings: LogSettings) -> None:
         super().__init__()
@@ -360,18 +360,18 @@ def _set_levels(settings: LogSettings) -> None:
 def _open(file: Path | None, stream: TextIO) -> tuple[RawWriter, bool]:
     """An unbuffered binary file to write to, and whether it is a terminal.
 
-    Unbuffered, because a thread that is stuck inside a buffered object at exit makes the interpreter abort.
+    Unbuffered, because the interpreter aborts if a thread is stuck inside a buffered object at exit.
     """
     if file is not None:
         return file.open("ab", buffering=0), False
     try:
         return io.FileIO(stream.fileno(), "wb", closefd=False), stream.isatty()
-    except (OSError, AttributeError, io.UnsupportedOperation):  # an in-memory stream, as tests and notebooks have
+    except (OSError, AttributeError, io.UnsupportedOperation):  # an in-memory stream, as in tests and notebooks
         return _TextWriter(stream), stream.isatty()
 
 
 class _TextWriter:
-    """A stream without a descriptor, behind the interface of a raw file."""
+    """A stream without a descriptor, with the interface of a raw file."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -381,4 +381,4 @@ class _TextWriter:
         return data.nbytes
 
     def close(self) -> None:
-        """Leaves the stream open: it is the caller's."""
+        """Leaves the stream open: the caller owns it."""

@@ -1,15 +1,15 @@
-"""The monitor: a small process beside the server that ends it when its event loop no longer runs.
+"""The monitor: a small process that ends the server when the server's event loop no longer runs.
 
 A thread of the server cannot do this: while C code holds the interpreter lock, no Python code of the process runs. This file is run as a
 script (`python -I -S`), imports nothing of the server and little of the standard library, and ends when the server does.
 
-It is given four descriptors, and reads what the server writes:
+It inherits four descriptors:
 
-* beats: a byte for every beat of the loop, another for every beat of a thread beside it, `STOPPING` once when a shutdown has begun; the end
-  of the file means that the server has ended.
-* stacks: what that thread or faulthandler writes while the loop is blocked. It is passed on to the log as one record.
-* signals: the socket that the interpreter writes a signal's number to, from C and without the lock. The loop empties it; the monitor only
-  looks at what is in it.
+* beats: a byte for every beat of the loop, another for every beat of a thread beside it, `STOPPING` once when a shutdown has begun; end of
+file means that the server has ended.
+* stacks: the stacks that the thread or faulthandler writes while the loop is blocked. The monitor logs them as one record.
+* signals: the socket that the interpreter writes a signal's number to, from C and without the lock. The loop reads from it; the monitor
+only peeks at its contents.
 * standard error: the log.
 """
 
@@ -21,30 +21,31 @@ import sys
 import time
 
 BEAT, THREAD_BEAT, STOPPING = b".", b"t", b"s"
-#: Has the server write the stacks of all threads by faulthandler. Sent only where no Python code of it runs: its stacks change else.
+#: The signal at which faulthandler writes the stacks of all threads of the server. Sent only if no Python code of the server runs, because
+#: stacks would change otherwise.
 DUMP = signal.SIGRTMIN + 3
-#: What asks the server for a shutdown; as `stoker.server.process_start.SHUTDOWN_SIGNALS`.
+#: The signals that request a shutdown of the server; as `stoker.server.process_start.SHUTDOWN_SIGNALS`.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: A look at everything, seconds. More than twice as much between two looks means that the monitor itself did not run (a suspended host).
+#: Time between two checks, seconds. More than twice as much means that the monitor itself did not run (a suspended host).
 TICK_S = 0.2
-#: A loop that runs takes two signals from the socket sooner than this, seconds.
+#: Time in which a running loop reads a signal from the socket, seconds.
 SECOND_SIGNAL_S = 0.5
-#: After so long without more of it a stack dump is complete, seconds.
+#: After this time without more bytes, a stack dump is complete, seconds.
 _DUMP_END_S = 0.1
-#: Bytes of a stack dump that are passed on.
+#: Bytes of a stack dump that are logged.
 MAX_DUMP_BYTES = 256 << 10
-#: How long a core dump may take before the server is killed, seconds.
+#: Time for a core dump before the server is killed, seconds.
 _ABORT_S = 5.0
-#: How long a line may wait for the reader of the log, seconds.
+#: Time that a line may wait for the reader of the log, seconds.
 _WRITE_S = 1.0
-#: What may be written at once to a pipe that takes anything at all (PIPE_BUF).
+#: Bytes that a writable pipe accepts in one write (PIPE_BUF).
 _PIECE_BYTES = 4096
 
 
 class Monitor:
     """Watches one server.
 
-    The times are such in which the monitor itself ran: if the whole host is suspended, no time passes here.
+    Only the time in which the monitor itself runs counts: while the whole host is suspended, no time passes.
     """
 
     def __init__(
@@ -59,17 +60,17 @@ class Monitor:
         take_up_s: float,
         is_json: bool,
     ) -> None:
-        """A monitor of the process `server`.
+        """Makes a monitor of the process `server`.
 
         Args:
             server: Its process id.
             beats: Descriptor of the beats.
             stacks: Descriptor of the stacks.
-            signals: Where signals are written.
-            block_s: Silence of loop and thread after which stacks are asked for, seconds; 0: none is.
-            abort_s: Silence of the loop that ends the server, seconds; 0: none does.
-            take_up_s: The same once a shutdown was asked for.
-            is_json: The form of records.
+            signals: Descriptor of the socket that signal numbers are written to.
+            block_s: Time without beats of the loop and the thread after which a stack dump is requested, seconds; 0: never.
+            abort_s: Time without beats of the loop after which the server is ended, seconds; 0: never.
+            take_up_s: The same after a shutdown was requested.
+            is_json: Whether records are JSON.
         """
         self._server = server
         self._beats = beats
@@ -144,7 +145,7 @@ class Monitor:
             self._end(f"the event loop has not run for {self._silent_s:.1f} s", signal.SIGABRT)
 
     def _request_dump(self) -> None:
-        """Has faulthandler write the stacks. A server that is stopped would write them when it goes on, while its threads run."""
+        """Makes faulthandler write the stacks. Not for a stopped server: it would write them after it continues, while its threads run."""
         if self._is_server_stopped():
             self._locked_s = 0.0
         elif os.getppid() == self._server:
@@ -152,7 +153,7 @@ class Monitor:
             os.kill(self._server, DUMP)
 
     def _waiting_signals(self) -> bytes:
-        """The numbers of signals that ask for a shutdown and that the loop has not taken from the socket."""
+        """The numbers of shutdown signals that the loop has not read from the socket."""
         try:
             waiting = self._signals.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -160,7 +161,7 @@ class Monitor:
         return bytes(number for number in waiting if number in STOP_SIGNALS)
 
     def _is_server_stopped(self) -> bool:
-        """Whether the server is stopped by a signal or a debugger: then its silence is no fault."""
+        """Whether a signal or a debugger has stopped the server: then missing beats are no fault."""
         try:
             with open(f"/proc/{self._server}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not worth its memory here
                 return file.read(4096).rpartition(b") ")[2][:1] in b"Tt"
@@ -172,11 +173,11 @@ class Monitor:
             self._silent_s = self._signalled_s = 0.0
             return
         if self._server == 1:
-            number = signal.SIGABRT  # The only signal that ends process 1 from within: `abort_ends_process_1`.
+            number = signal.SIGABRT  # The only signal that ends process 1 from its own namespace: `abort_ends_process_1`.
         self._log("CRITICAL", f"{why}: ending the process by {signal.Signals(number).name}", "")
         for each, wait_s in ((number, _ABORT_S), (signal.SIGKILL, _ABORT_S)):
             if os.getppid() != self._server:
-                break  # it has ended, and its number may be another's by now
+                break  # it has ended, and another process may have its number
             os.kill(self._server, each)
             end = time.monotonic() + wait_s
             while os.getppid() == self._server and time.monotonic() < end:
@@ -184,7 +185,7 @@ class Monitor:
         os._exit(0)
 
     def _log(self, level: str, message: str, stacks: str) -> None:
-        """One record in the form of the server's log."""
+        """Writes one record in the form of the server's log."""
         now = time.time()
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03d}Z"
         if self._is_json:
@@ -202,7 +203,7 @@ def _names(numbers: bytes) -> str:
 
 
 def _write(data: bytes) -> None:
-    """Writes to standard error, but never waits long for its reader: the server must be ended in any case."""
+    """Writes to standard error without waiting long for its reader: the server must be ended in any case."""
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     while data and poll.poll(_WRITE_S * 1000):
@@ -213,7 +214,7 @@ def _write(data: bytes) -> None:
 
 
 def main(arguments: "list[str]") -> None:
-    """`arguments`: the server's process id, the three descriptors, the three times in seconds, and `json` or `text`."""
+    """`arguments`: the server's process id, three descriptors, three times in seconds, and `json` or `text`."""
     for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     server, beats, stacks, signals = (int(each) for each in arguments[:4])

@@ -1,17 +1,17 @@
-"""`LoopWatch`: notices when the event loop does not run, says where it is blocked, and sees to it that a blocked server can be ended.
+"""`LoopWatch`: detects a blocked event loop, logs where it is blocked, and makes sure that a blocked server can be ended.
 
-The loop beats: every quarter of the threshold a timer runs. Each beat writes a byte to the monitor (`loop_monitor.py`), a process that ends
-the server after too long a silence, and compares the time since the last beat with the threshold: it counts a block once it is over,
-whatever held the loop.
+A timer of the loop runs every quarter of the threshold. Each beat writes a byte to the monitor (`loop_monitor.py`), a process that ends the
+server after too long without beats. Each beat also compares the time since the last one with the threshold, and so counts every block once
+it is over.
 
-Two parts write the stacks of all threads, because each sees blocks that the other cannot
+Two parts write the stacks of all threads, because each detects blocks that the other cannot
 (docs/adr/0070-event-loop-watchdog.md):
 
 * A thread reads them while it holds the interpreter lock, so that no stack changes meanwhile. It also beats, to the monitor.
-* While C code holds the lock, that thread does not run, and no stack changes either. The monitor hears no beats of it and sends a signal,
-  for which faulthandler has a handler in C.
+* While C code holds the lock, that thread does not run, and no stack changes either. The monitor receives none of its beats and sends a
+signal, for which faulthandler has a handler in C.
 
-Signals that ask for a shutdown are written by the interpreter, from C, to a socket that the loop empties and the monitor looks at.
+The interpreter writes shutdown signals, from C, to a socket that the loop reads and the monitor peeks at.
 """
 
 import asyncio
@@ -38,24 +38,24 @@ from stoker.server.observability.settings import LoopWatchSettings
 
 log = logging.getLogger("stoker.loop")
 
-#: How long the loop may take to begin a shutdown that a signal has asked for, seconds; then the monitor ends the process.
+#: Time for the loop to begin a shutdown after a signal, seconds; then the monitor ends the process.
 TAKE_UP_S: Final = 5.0
-#: How long the monitor may take to end, seconds.
+#: Time for the monitor to end, seconds.
 _CLOSE_S: Final = 0.2
-#: How long the stacks may wait for the monitor to read them, seconds.
+#: Time that stacks may wait for the monitor to read them, seconds.
 _WRITE_S: Final = 1.0
-#: Frames of one thread that are written.
+#: Bound on the frames of one thread in a stack dump.
 _MOST_FRAMES: Final = 200
 
 
 class LoopWatch:
-    """The watch over one loop, and the metrics of it. Confined to: the event loop, in the main thread.
+    """The watch over one loop, and its metrics. Confined to: the event loop, in the main thread.
 
     Only one may be open in a process: the interpreter has one descriptor for signals.
     """
 
     def __init__(self, settings: LoopWatchSettings, now_ns: Callable[[], int]) -> None:
-        """`now_ns`: monotonic time."""
+        """`now_ns` returns monotonic time in nanoseconds."""
         self._settings = settings
         self._now_ns = now_ns
         self._blocks = 0
@@ -70,11 +70,11 @@ class LoopWatch:
 
     @contextlib.contextmanager
     def watching(self, log_descriptor: int | None, *, is_json: bool) -> Iterator[None]:
-        """Watches the running loop. REQUIRES: called in the main thread, while the loop runs.
+        """Watches the running loop within the context. REQUIRES: called in the main thread, while the loop runs.
 
         Args:
-            log_descriptor: Where the monitor writes; None: standard error.
-            is_json: The form of its lines.
+            log_descriptor: The descriptor that the monitor writes to; None: standard error.
+            is_json: Whether its lines are JSON.
         """
         loop = asyncio.get_running_loop()
         ours, monitors = socket.socketpair()
@@ -102,7 +102,7 @@ class LoopWatch:
                 self._end_monitor()
 
     def begin_shutdown(self) -> None:
-        """From now on a block as long as `TAKE_UP_S` ends the process, whatever the settings say."""
+        """From now on a block of `TAKE_UP_S` seconds ends the process, independent of the settings."""
         self._tell(loop_monitor.STOPPING)
 
     def collect(self) -> Iterator[Metric]:
@@ -126,7 +126,7 @@ class LoopWatch:
         self._timer = loop.call_later(self._settings.beat_s, self._beat, loop)
 
     def _watch(self) -> None:
-        """Runs in a thread of its own: beats, and writes the stacks of all threads once in each block."""
+        """The thread: beats, and writes the stacks of all threads once in each block."""
         shown_ns = 0
         while not self._ended.wait(self._settings.beat_s):
             self._tell(loop_monitor.THREAD_BEAT)
@@ -146,7 +146,7 @@ class LoopWatch:
                 return  # the monitor has ended
 
     def _tell(self, what: bytes) -> None:
-        """Writes to the monitor, from the loop or from the thread: so the descriptor stays open until both have ended."""
+        """Writes to the monitor, from the loop or from the thread; the descriptor stays open until both have ended."""
         if self._beats is None or self._is_monitor_gone:
             return
         try:
@@ -160,17 +160,17 @@ class LoopWatch:
     def _start_monitor(self, signals: socket.socket, log_descriptor: int | None, *, is_json: bool) -> None:
         (beats, self._beats), (stacks, self._stacks) = os.pipe(), os.pipe()
         for end in (self._beats, self._stacks):
-            # Nothing waits long for the monitor: neither the loop nor faulthandler's handler.
+            # Neither the loop nor faulthandler's handler may wait long for the monitor.
             os.set_blocking(end, False)
         if self._settings.block_s:
-            # Ignored before and after: the monitor may send it at any time.
+            # Ignored before and after the watch: the monitor may send it at any time.
             signal.signal(loop_monitor.DUMP, signal.SIG_IGN)
             faulthandler.register(loop_monitor.DUMP, file=self._stacks)
         inherited = (beats, stacks, signals.fileno())
         command = [sys.executable, "-I", "-S", str(Path(loop_monitor.__file__)), str(os.getpid()), *map(str, inherited)]
         times = [str(self._settings.block_s), str(self._settings.abort_s), str(TAKE_UP_S), "json" if is_json else "text"]
         try:
-            # In a session of its own: Ctrl-C at the terminal is for the server.
+            # In its own session: Ctrl-C at the terminal is for the server.
             self._monitor = subprocess.Popen(  # noqa: S603 - our own interpreter and file
                 [*command, *times],
                 pass_fds=inherited,
@@ -208,10 +208,10 @@ class LoopWatch:
 
 @contextlib.contextmanager
 def abort_ends_process_1() -> Iterator[None]:
-    """Within it SIGABRT ends this process with exit code 6, if it is process 1, as the entry point of a container is.
+    """Within the context, SIGABRT ends this process with exit code 6 if it is process 1, as a container's entry point is.
 
-    The kernel drops each signal to process 1 that comes from its own namespace and has no handler, SIGKILL among them. The handler is
-    the C library's own `_exit`, which is given the signal's number: it needs no interpreter lock.
+    The kernel drops signals to process 1 from its own namespace that have no handler, including SIGKILL. The handler is the C library's
+    `_exit`, which receives the signal's number and needs no interpreter lock.
     """
     if os.getpid() != 1:
         yield
@@ -226,7 +226,7 @@ def abort_ends_process_1() -> Iterator[None]:
 
 
 def _empty(signals: socket.socket) -> None:
-    """Takes the numbers of signals out of the socket; their handlers have run, or run now that Python code runs."""
+    """Reads the signal numbers from the socket; their handlers have run, or run now that Python code runs."""
     with contextlib.suppress(BlockingIOError):
         while signals.recv(4096):
             pass

@@ -1,7 +1,7 @@
-"""`Metrics` records what the whole server reports and serves statistics calls and scrapes.
+"""`Metrics` records all events of the server, and serves statistics calls and scrapes.
 
-prometheus-client's `CollectorRegistry` is the registry, so that anyone may register further collectors (`Metrics.registry`); its
-per-observation objects, which lock, are not used: our collectors read plain integers when a scrape comes.
+prometheus-client's `CollectorRegistry` is the registry, so that further collectors may be registered (`Metrics.registry`). Its
+per-observation objects, which take locks, are not used: the collectors here read plain integers at a scrape.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,28 +21,29 @@ from stoker.server.observability.series import HostFigures, ServerSeries, Versio
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.statistics import LatencySummaries, VersionStatistics
 
-#: A load names its model as a client likes, and each name is a series: beyond so many, failures are counted together.
+#: Bound on the model names among failed loads, because a client chooses the name in a load and each is a series; further ones are counted
+#: together.
 MAX_FAILING_MODELS = 1000
 FURTHER_MODELS = "(further models)"
 
 
 class Metrics:
-    """The `ServerRecorder`: everything that is counted, and its two ways out. Confined to: the event loop.
+    """The `ServerRecorder` of the server: counts events, and returns them as statistics and metrics. Confined to: the event loop.
 
     Attributes:
-        registry: Where further collectors may be registered; `render` shows them after our own.
+        registry: The registry for further collectors; `render` shows them after the server's own.
     """
 
     def __init__(
         self, clock: Clock, *, settings: MetricsSettings | None = None, release: str | None = None, proc: Path = Path("/proc")
     ) -> None:
-        """Starts with nothing counted.
+        """Starts with all counts at zero.
 
         Args:
-            clock: Gives the wall time of the last inference.
-            settings: Which of Triton's optional metrics are shown; None: what Triton shows by default.
+            clock: Gives the wall-clock time of the last inference.
+            settings: The enabled optional metrics of Triton; None: Triton's defaults.
             release: The server's version for `stoker_build_info`; None: that of the installed distribution.
-            proc: Where the host's figures are read.
+            proc: The folder for the host's figures (`/proc`).
         """
         self._clock = clock
         self._settings = settings or MetricsSettings()
@@ -63,7 +64,7 @@ class Metrics:
         log_lines_dropped: Callable[[], int] | None = None,
         is_ready: Callable[[], bool] | None = None,
     ) -> None:
-        """Names where figures are read that others keep; called once those others exist. What is not named stays as it was."""
+        """Sets the functions that return values of other parts; called once these exist. Values that are not passed stay unchanged."""
         series = self._series
         series.requests_in_flight = requests_in_flight or series.requests_in_flight
         series.bytes_in_flight = bytes_in_flight or series.bytes_in_flight
@@ -109,11 +110,11 @@ class Metrics:
         return entry.statistics.snapshot(name, version) if entry else ModelStatistics(name=name, version=version)
 
     def render(self) -> bytes:
-        """Every metric in the Prometheus text format 0.0.4."""
+        """All metrics in the Prometheus text format 0.0.4."""
         return write_exposition(self.registry.collect())
 
     def render_serving(self) -> bytes:
-        """The figures under TensorFlow Serving's names, in the same format."""
+        """The metrics under TensorFlow Serving's names, in the same format."""
         return write_exposition(self._serving.collect())
 
     def _entry(self, name: str, version: int) -> VersionSeries:
@@ -126,7 +127,7 @@ class Metrics:
 
 
 class _ProcessFamilies:
-    """prometheus-client's `process_*` figures, without its habit of raising where a limit of the process reads `unlimited`."""
+    """prometheus-client's `process_*` metrics, without its error where a limit of the process is `unlimited`."""
 
     def __init__(self, proc: Path) -> None:
         self._collector = ProcessCollector(proc=str(proc), registry=None)

@@ -1,6 +1,6 @@
-"""Events that the server reports while it serves: one `VersionRecorder` for each loaded version, one `ServerRecorder` for all.
+"""The events that a running server reports: a `VersionRecorder` for each loaded version, and one `ServerRecorder` for the server.
 
-Protocols only, so that scheduling and lifecycle depend on the words and tests can listen in; `metrics.py` implements them.
+Only protocols, so that scheduling and lifecycle do not depend on `metrics.py`, which implements them, and tests can replace it.
 """
 
 import enum
@@ -11,31 +11,31 @@ from stoker.server.core.state import VersionState
 
 
 class GoawayReason(enum.Enum):
-    """The value is the label of `stoker_grpc_goaways_total`."""
+    """The reason of a GOAWAY; the value is the label of `stoker_grpc_goaways_total`."""
 
     #: The server is shutting down.
     SHUTDOWN = "shutdown"
-    #: The connection is older than `--grpc-max-connection-age`.
+    #: The connection has reached `--grpc-max-connection-age`.
     AGE = "connection_age"
-    #: It had no call for `--grpc-max-connection-idle`.
+    #: The connection had no call for `--grpc-max-connection-idle`.
     IDLE = "connection_idle"
-    #: It was the one without a call for the longest time when the port was full.
+    #: The port was full, and the connection had been without a call for the longest time.
     FULL = "connections_full"
-    #: Its client sent more of something than its traffic accounts for; see `stoker.server.net.http2.events.Flood`.
+    #: The client sent more of something than its traffic accounts for; see `stoker.server.net.http2.events.Flood`.
     CONTROL_FLOOD = "control_flood"
     RESET_FLOOD = "reset_flood"
     FAULT_FLOOD = "fault_flood"
     HEADERS = "oversized_metadata"
-    #: Its client pinged too often; gRPC's `too_many_pings`.
+    #: The client sent too many pings; gRPC's `too_many_pings`.
     PINGS = "too_many_pings"
-    #: A flood went on, or its client exceeded a bound that no client needs to reach (ENHANCE_YOUR_CALM).
+    #: A flood continued, or the client exceeded a bound that no ordinary client reaches (ENHANCE_YOUR_CALM).
     EXCESS = "excess"
-    #: Its client broke a rule of HTTP/2.
+    #: The client violated HTTP/2.
     PROTOCOL = "protocol_error"
 
 
 class FailureReason(enum.Enum):
-    """Why a request failed, as `nv_inference_request_failure` labels it."""
+    """The reason of a failed request; the value is the label of `nv_inference_request_failure`."""
 
     REJECTED = "REJECTED"
     CANCELED = "CANCELED"
@@ -44,16 +44,16 @@ class FailureReason(enum.Enum):
 
 
 class VersionRecorder(Protocol):
-    """Counts for one model version. Durations in nanoseconds.
+    """Receives the events of one model version. Durations in nanoseconds.
 
     Attributes:
-        queue_depth: Requests that wait now; each scheduler of the version adds its own and takes them off.
+        queue_depth: Number of waiting requests; each scheduler of the version adds and subtracts its own.
     """
 
     queue_depth: int
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """A batch ran; `rows` has an element for each execution of the instance (several if requests were retried apart)."""
+        """A batch ran; `rows` has an element for each execution of the instance (several if requests were run again separately)."""
 
     def succeeded(
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
@@ -64,29 +64,29 @@ class VersionRecorder(Protocol):
         """A request got an error."""
 
     def ejected(self, count: int) -> None:
-        """`count` instances are ejected now, because their last batches failed. Called on every change."""
+        """The number of ejected instances is now `count`. Called on every change."""
 
 
 class ServerRecorder(Protocol):
-    """Counts and states for the whole server."""
+    """Receives the events and states of the whole server."""
 
     def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionRecorder:
-        """The recorder of a version; the same one again after a reload, so that counters never fall."""
+        """The recorder of a version; the same one after a reload, so that counters never decrease."""
 
     def state(self, name: str, version: int, state: VersionState) -> None:
-        """A version changed state."""
+        """A version changed its state."""
 
     def loaded(self, name: str, version: int, *, seconds: float) -> None:
-        """A load ended well."""
+        """A load succeeded."""
 
     def warmed(self, name: str, version: int, *, duration_ns: int) -> None:
-        """The warm-up of a load ended well."""
+        """The warm-up of a load succeeded."""
 
     def load_failed(self, name: str, version: int | None) -> None:
         """A load or reload failed."""
 
     def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
-        """Whether the last reload of a version that serves failed. Called on every change."""
+        """Reports whether the last reload of a serving version failed. Called on every change."""
 
     def forget(self, name: str, version: int) -> None:
-        """A version is gone from the repository: its series end."""
+        """A version is no longer in the repository: its series end."""

@@ -1,10 +1,10 @@
 """The table behind the metrics, the host's figures, and the Prometheus text format.
 
-The collectors read it on a scrape; `Metrics` is its only writer.
+The collectors read the table at a scrape; only `Metrics` writes it.
 
 prometheus-client's writer would append `_total` to every counter and print `3.0` for three. Programs that read Triton's metrics match
-whole lines such as `nv_inference_count{model="m",version="1"} 3`, so names stay as the collector chose them, labels are sorted by
-name, and whole numbers are printed as such.
+whole lines such as `nv_inference_count{model="m",version="1"} 3`, so the collectors' names are kept, labels are sorted by name, and whole
+numbers are printed without a fraction.
 """
 
 import math
@@ -22,7 +22,7 @@ from stoker.server.observability.statistics import SERVING_LATENCY_BOUNDS_NS, Hi
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of the host's memory; what the kernel could reclaim at once does not count as used."""
+    """Bytes of the host's memory; memory that the kernel can reclaim at once does not count as used."""
 
     total_bytes: int
     used_bytes: int
@@ -38,19 +38,19 @@ class HostFigures:
         self._utilization = 0.0
 
     def cpu_utilization(self) -> float | None:
-        """Share of all processors that was busy since the last call (at first: since construction), 0 to 1; None where unreadable."""
+        """Busy share of all cores since the last call (at first: since construction), 0 to 1; None if unreadable."""
         now = self._read_ticks()
         if now is None or self._ticks is None:
             return None
         busy, total = now[0] - self._ticks[0], now[1] - self._ticks[1]
         if total > 0:
-            # The kernel may correct iowait downwards, which would show as more busy than total time.
+            # The kernel may correct iowait downwards, which would yield more busy than total time.
             self._utilization = min(max(busy / total, 0.0), 1.0)
             self._ticks = now
         return self._utilization
 
     def memory(self) -> HostMemory | None:
-        """Memory of the host; None where unreadable."""
+        """Memory of the host; None if unreadable."""
         try:
             lines = self._meminfo.read_text().splitlines()
             kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("MemTotal:", "MemAvailable:"))}
@@ -60,11 +60,11 @@ class HostFigures:
         return HostMemory(total_bytes=total * 1024, used_bytes=(total - available) * 1024)
 
     def _read_ticks(self) -> tuple[int, int] | None:
-        """Busy and total ticks of all processors since boot."""
+        """Busy and total ticks of all cores since boot."""
         try:
             with self._stat.open() as stat:
                 fields = stat.readline().split()
-            # user nice system idle iowait irq softirq steal; the guest columns after them are already part of user and nice.
+            # user nice system idle iowait irq softirq steal; user and nice already include the guest columns after them.
             ticks = [int(field) for field in fields[1:9]]
             total = sum(ticks)
             return total - ticks[3] - ticks[4], total
@@ -78,9 +78,9 @@ _NOT_A_LABEL_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def version_labels(name: str, version: int, tags: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a version's series: model, version, and each metric tag with an underscore in front.
+    """The labels of a version's series: model, version, and each metric tag with a leading underscore.
 
-    Characters that a label name cannot have become underscores, so that no tag breaks the scrape.
+    Characters that are invalid in label names become underscores, so that no tag breaks the scrape.
     """
     labels = {"_" + _NOT_A_LABEL_CHARACTER.sub("_", key): value for key, value in tags.items()}
     return {**labels, "model": name, "version": str(version)}
@@ -88,15 +88,15 @@ def version_labels(name: str, version: int, tags: Mapping[str, str]) -> dict[str
 
 @dataclass(slots=True)
 class VersionSeries:
-    """The figures of one version.
+    """The metrics of one version.
 
     Attributes:
-        labels: Of all its series.
+        labels: The labels of all its series.
         statistics: Its counts.
-        state: None until a state was reported.
-        load_s: Seconds of its last good load; None until there was one.
-        is_reload_failed: Whether it serves although its last reload failed.
-        warmups: Times of its warm-ups, in nanoseconds.
+        state: Its state; None until one was reported.
+        load_s: Duration of its last successful load, seconds; None until there was one.
+        is_reload_failed: Whether the version serves although its last reload failed.
+        warmups: Durations of its warm-ups, nanoseconds.
     """
 
     labels: Labels
@@ -117,14 +117,14 @@ def _not_ready() -> bool:
 
 @dataclass(slots=True)
 class ServerSeries:
-    """Everything that a scrape shows. Confined to: the event loop.
+    """All values of a scrape. Confined to: the event loop.
 
     Attributes:
         release: The server's own version.
         versions: By model name and version.
         load_failures: Failed loads and reloads, by model name.
         goaways: gRPC connections that were sent GOAWAY, by reason.
-        requests_in_flight, bytes_in_flight, evictions, log_lines_dropped, is_ready: Read at every scrape.
+        requests_in_flight, bytes_in_flight, evictions, log_lines_dropped, is_ready: Functions that are called at every scrape.
     """
 
     release: str
@@ -142,7 +142,7 @@ class ServerSeries:
         return [series for _, series in sorted(self.versions.items())]
 
 
-# Above this, neighbouring whole numbers share one float: digits would claim what the float does not know.
+# Above this value, floats do not represent every whole number: printed digits would suggest a false precision.
 _EXACT_WHOLE = 2.0**53
 
 
@@ -152,16 +152,16 @@ def write_exposition(families: Iterable[Metric]) -> bytes:
     for family in families:
         if not family.samples:
             continue
-        # A counter is called what its samples are called, with or without `_total`; prometheus-client's own families leave it out.
+        # A counter has the name of its samples, with or without `_total`; prometheus-client's own families leave the suffix out.
         name = family.samples[0].name if family.type == "counter" else family.name
         lines.append(f"# HELP {name} {_escaped_help(family.documentation)}")
         lines.append(f"# TYPE {name} {_TEXT_TYPES.get(family.type, family.type)}")
         lines.extend(f"{sample.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in family.samples)
-    # A lone surrogate (a name that was not UTF-8 on disk) must not cost the whole scrape.
+    # A lone surrogate (a name that was not UTF-8 on disk) must not make the whole scrape fail.
     return "\n".join([*lines, ""]).encode("utf-8", "replace")
 
 
-# Types of OpenMetrics that the text format does not know.
+# Types of OpenMetrics that the text format does not have.
 _TEXT_TYPES = {"info": "gauge", "stateset": "gauge", "unknown": "untyped", "gaugehistogram": "histogram"}
 
 
@@ -181,7 +181,7 @@ def _escaped_help(text: str) -> str:
 
 def _number(value: float) -> str:
     if isinstance(value, int):
-        return str(int(value))  # a bool too
+        return str(int(value))  # also converts a bool
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

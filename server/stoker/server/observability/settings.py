@@ -1,4 +1,6 @@
-"""Settings of logs, metrics and the event loop's monitor, with their flags. Plain data: a command line is read without the rest."""
+"""Settings of logs, metrics and the event loop's monitor, with their flags. Plain data, so that reading a command line imports nothing
+else.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from typing import Annotated, Final, Literal
 from stoker.server.core.flag import BadValue, Panel, number, one_of_values, option, path, seconds, switch
 
 LogFormat = Literal["auto", "text", "json"]
-#: By the flag's values; `default` and `ISO8601` are Triton's names for the human-readable one.
+#: Formats by the flag's values; `default` and `ISO8601` are Triton's names for the human-readable one.
 _LOG_FORMATS: Final[dict[str, LogFormat]] = {"auto": "auto", "text": "text", "json": "json", "default": "text", "ISO8601": "text"}
 
 
@@ -26,7 +28,7 @@ class LogSettings:
         format: `auto` is text on a terminal and JSON otherwise.
         file: Appended to; None: standard error.
         verbose: 0: no DEBUG lines; 1: DEBUG of the server; 2 and more: of the libraries too.
-        info, warning, error: Whether lines of that level are written; `error` covers CRITICAL.
+        info, warning, error: Whether lines of that level are written; `error` includes CRITICAL.
     """
 
     format: Annotated[
@@ -51,8 +53,8 @@ class AccessLogSettings:
     """Settings of the access log.
 
     Attributes:
-        every: 0: no request is logged, not even those that fail.
-        file: Appended to, one JSON object a line; None: the log has the lines.
+        every: One of so many requests is logged, and each that fails; 0: none, including those that fail.
+        file: A file to append to, one JSON object for each line; None: lines go to the log.
     """
 
     every: Annotated[
@@ -63,7 +65,7 @@ class AccessLogSettings:
     ] = None
 
 
-#: Triton's; its allowed error of each, 0.05 to 0.001, is replaced by the width of `latency_summaries`' buckets.
+#: Triton's quantiles; the width of `latency_summaries`' buckets replaces their allowed errors of 0.05 to 0.001.
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
@@ -74,8 +76,8 @@ class MetricsSettings:
     Attributes:
         counter_latencies: Show times as sums (`nv_inference_..._duration_us`).
         histogram_latencies: Show the time to the first response of decoupled models as a histogram.
-        summary_latencies: Count times by quantile, too (`nv_inference_..._summary_us`); costs some microseconds a batch.
-        summary_quantiles: Which quantiles those are, each from 0 to 1.
+        summary_latencies: Record times by quantile as well (`nv_inference_..._summary_us`); costs some microseconds for each batch.
+        summary_quantiles: The quantiles, each from 0 to 1.
     """
 
     counter_latencies: bool = True
@@ -84,14 +86,14 @@ class MetricsSettings:
     summary_quantiles: tuple[float, ...] = DEFAULT_QUANTILES
 
 
-#: Between two beats, at most, seconds.
+#: Longest time between two beats, seconds.
 LONGEST_BEAT_S: Final = 0.25
-#: The shortest silence that differs from an ordinary turn of the loop, seconds.
+#: The shortest time without beats that differs from an ordinary turn of the loop, seconds.
 LEAST_S: Final = 0.1
 
 
 def _silence(high_s: float) -> Callable[[str], float]:
-    """A reader of 0, or of a time from `LEAST_S` to `high_s` seconds."""
+    """Returns a reader of 0, or of a time from `LEAST_S` to `high_s` seconds."""
     read_s = seconds(0, high_s)
 
     def read(given: str) -> float:
@@ -135,5 +137,5 @@ class LoopWatchSettings:
 
     @property
     def beat_s(self) -> float:
-        """Between two beats."""
+        """Time between two beats, seconds."""
         return min([LONGEST_BEAT_S, *(each / 4 for each in (self.block_s, self.abort_s) if each)])

@@ -1,7 +1,8 @@
 """Traces as OpenTelemetry spans, sent to a collector over OTLP/HTTP by the SDK's own batching thread.
 
-A request is a span `InferRequest` from its first stamp to its last; in it lies one named like the model, from the engine's view, and in
-that one `compute`. The stamps between are events. The SDK is no dependency of the server: `missing_packages` names what is not installed.
+A request is a span `InferRequest` from its first time stamp to its last. Its child, named like the model, covers the time in the engine;
+the child of that is `compute`. The stamps between are events. The SDK is no dependency of the server: `missing_packages` lists the packages
+that are not installed.
 """
 
 import importlib.util
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from stoker.server.core.trace import CallerTrace, TraceRecord
 
-#: What mode opentelemetry needs, by distribution and module.
+#: The packages that mode opentelemetry needs, by distribution and module.
 NEEDED: Final = {
     "opentelemetry-sdk": "opentelemetry.sdk.trace",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -24,14 +25,14 @@ _log = logging.getLogger("stoker.tracing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Where spans go.
+    """The destination of spans.
 
     Attributes:
         url: The collector's traces endpoint.
-        resource: What spans say of this server, `service.name` among it.
-        max_queue_size: Spans that may wait to be sent; more are dropped.
-        schedule_delay_ms: How long a span waits for others at most.
-        max_export_batch_size: Spans sent at once.
+        resource: The attributes of the resource, including `service.name`.
+        max_queue_size: Spans that may wait to be sent; further ones are dropped.
+        schedule_delay_ms: Longest time that a span waits for others, milliseconds.
+        max_export_batch_size: Spans in one batch.
     """
 
     url: str = "http://localhost:4318/v1/traces"
@@ -42,29 +43,29 @@ class Collector:
 
 
 def missing_packages() -> list[str]:
-    """The distributions that sending spans needs and that are not installed."""
+    """The distributions needed to send spans that are not installed."""
     return [name for name, module in NEEDED.items() if not _is_there(module)]
 
 
 class SpanExport:
-    """Takes traces, makes spans of them, and leaves sending to the SDK. `put` may be called anywhere."""
+    """Converts traces to spans, which the SDK sends. `put` may be called in any thread."""
 
     def __init__(self, collector: Collector, wall_offset_ns: int, exporter: Any = None) -> None:
-        """Sends to `collector`.
+        """Makes an exporter to `collector`.
 
         Args:
-            collector: Where spans go.
-            wall_offset_ns: What makes a stamp on the monotonic scale one since the epoch, in nanoseconds.
-            exporter: Instead of the SDK's over OTLP/HTTP, for tests.
+            collector: The destination.
+            wall_offset_ns: The difference between the time since the epoch and the monotonic time, nanoseconds.
+            exporter: For tests: replaces the SDK's exporter over OTLP/HTTP.
         """
-        # Imported here, and by name: a server without the SDK has this file, too.
+        # Imported here, by name: a server without the SDK imports this module, too.
         sdk, export = import_module("opentelemetry.sdk.trace"), import_module("opentelemetry.sdk.trace.export")
         resources = import_module("opentelemetry.sdk.resources")
         self._api = import_module("opentelemetry.trace")
         self._in_context = self._api.set_span_in_context
         if exporter is None:
             exporter = import_module(NEEDED["opentelemetry-exporter-otlp-proto-http"]).OTLPSpanExporter(endpoint=collector.url)
-        # Which requests are traced is decided before: every span that is made is sent, whatever the environment says of sampling.
+        # Requests are sampled before this point: every span is sent, independent of the environment's sampling settings.
         self._provider = sdk.TracerProvider(
             resource=resources.Resource.create(dict(collector.resource)),
             sampler=import_module("opentelemetry.sdk.trace.sampling").ALWAYS_ON,
@@ -83,7 +84,7 @@ class SpanExport:
 
     @property
     def dropped(self) -> int:
-        """Traces of which no span could be made."""
+        """Traces for which no span could be made."""
         return self._not_made
 
     def put(self, record: TraceRecord) -> None:
@@ -96,7 +97,7 @@ class SpanExport:
             self._not_made += 1
 
     def close(self) -> None:
-        """Sends what waits, for two seconds at most."""
+        """Sends pending spans, for two seconds at most."""
         self._provider.force_flush(_FLUSH_MS)
         self._provider.shutdown()
 
@@ -129,7 +130,7 @@ class SpanExport:
             made.end(end_time=end_ns)
 
     def _context_of(self, caller: CallerTrace) -> Any:
-        """A context in which spans are children of the caller's."""
+        """A context that makes spans children of the caller's span."""
         api = self._api
         state = api.TraceState.from_header([caller.state]) if caller.state else None
         flags = api.TraceFlags(api.TraceFlags.SAMPLED if caller.is_sampled else api.TraceFlags.DEFAULT)
@@ -144,5 +145,5 @@ class SpanExport:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent of it is not there
+    except ModuleNotFoundError:  # one of its parents is missing
         return False

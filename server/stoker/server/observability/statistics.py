@@ -3,12 +3,12 @@
 Bounds are inclusive upper ends, as in Prometheus (`le`). Counts are kept per bucket and added up only by a scrape, because
 requests are many and scrapes are few.
 
-Values are counted in fine buckets, each 5 % wider than the one before, so that a quantile is exact within 5 % at any rank. The
-minute is a ring of slots of 12 s, as in Triton (prometheus-cpp: `max_age` 60 s, 5 `age_buckets`); a slot is emptied when its turn comes
-again, and what is older than the minute is left out. Nothing else is kept, so that memory does not grow with the number of requests.
+Quantiles are computed from fine buckets, each 5 % wider than the one before, so that a quantile is exact within 5 % at any rank. The last
+minute is a ring of slots of 12 s, as in Triton (prometheus-cpp: `max_age` 60 s, 5 `age_buckets`). A slot is cleared when it is used again,
+and older slots are left out. Memory therefore does not grow with the number of requests.
 
-A response's time runs from the one before it, that of the first from the acceptance of its request. The server cannot see how
-much of it went into making the output ready, so all of it counts as computing.
+The time of a response of a decoupled model starts at the previous response, or at the acceptance of the request. The server cannot measure
+how much of it prepared the output, so all of it counts as computing.
 
 A batch costs a dozen integer additions here, and each of its requests two bisects. There are no locks: scheduling reports from the
 event loop, and scrapes and statistics calls read on the same loop, so that a snapshot is always consistent.
@@ -37,9 +37,9 @@ DURATION_BOUNDS_NS: tuple[int, ...] = tuple(
     )
 )  # fmt: skip
 
-#: Upper ends of TensorFlow Serving's latencies, in nanoseconds: from 10 us, each 1.8 times the one before, 33 of them.
+#: Upper ends of TensorFlow Serving's latencies, in nanoseconds: 33, from 10 us, each 1.8 times the one before.
 SERVING_LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(round(10_000 * 1.8**power) for power in range(33))
-#: Upper ends of the time in its queues, in nanoseconds: from 100 us, each 1.2 times the one before, 52 of them.
+#: Upper ends of the time in its queues, in nanoseconds: 52, from 100 us, each 1.2 times the one before.
 SERVING_QUEUE_BOUNDS_NS: tuple[int, ...] = tuple(round(100_000 * 1.2**power) for power in range(52))
 
 #: Upper ends of Triton's time to the first response, in nanoseconds.
@@ -53,13 +53,13 @@ class Histogram:
     """Counts of integers by bucket, with their sum. Confined to: the event loop.
 
     Attributes:
-        total: Sum of everything observed, in the unit of the bounds.
+        total: Sum of all observed values, in the unit of the bounds.
     """
 
     __slots__ = ("_bounds", "_counts", "_shown", "total")
 
     def __init__(self, bounds: Sequence[int], also: Sequence[int] = ()) -> None:
-        """`bounds` ascend strictly; what exceeds the last one is counted in a bucket without end.
+        """`bounds` ascend strictly; larger values are counted in a bucket without an upper end.
 
         Values are also counted at the bounds `also`, so that one histogram can be shown in another family's buckets.
         """
@@ -84,7 +84,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """The number of observed values."""
         return sum(self._counts)
 
     def cumulative(self, bounds: Sequence[int] | None = None) -> Iterator[tuple[int | None, int]]:
@@ -101,7 +101,7 @@ class Histogram:
 SLOTS: Final = 5
 SLOT_NS: Final = 12_000_000_000
 _STEP: Final = 1.05
-#: From 1 us to more than a quarter of an hour.
+#: Bounds from 1 us to more than a quarter of an hour, nanoseconds.
 _BOUNDS_NS: Final = tuple(round(1_000 * _STEP**power) for power in range(424))
 
 
@@ -111,7 +111,7 @@ class _Slot(NamedTuple):
 
 
 class RollingQuantiles:
-    """Quantiles of one kind of time over the last minute. Confined to: the event loop."""
+    """Quantiles of one duration over the last minute. Confined to: the event loop."""
 
     __slots__ = ("_slots",)
 
@@ -127,7 +127,7 @@ class RollingQuantiles:
         return slot.counts
 
     def quantiles_ns(self, ranks: Sequence[float], now_ns: int) -> list[int | None]:
-        """For each of `ranks` (0 to 1) the time in nanoseconds that so large a part did not exceed; None where nothing was observed."""
+        """For each of `ranks` (0 to 1), the time in nanoseconds that this share of values did not exceed; None: no values."""
         oldest = now_ns // SLOT_NS - SLOTS + 1
         cumulative = [list(slot.counts.cumulative()) for slot in self._slots if slot is not None and slot.turn >= oldest]
         counts = [sum(column[1] for column in row) for row in zip(*cumulative, strict=True)]
@@ -135,7 +135,7 @@ class RollingQuantiles:
 
 
 class LatencySummaries:
-    """The five times of a model version that Triton summarises. Confined to: the event loop."""
+    """The five durations of a model version that Triton summarises. Confined to: the event loop."""
 
     __slots__ = ("_clock", "compute_infer", "compute_input", "compute_output", "queue", "request")
 
@@ -165,7 +165,7 @@ def _at_rank(counts: Sequence[int], rank: float) -> int | None:
     return next((bound for bound, count in zip(_BOUNDS_NS, counts, strict=False) if count >= wanted), _BOUNDS_NS[-1])
 
 
-#: Positions with counts of their own. Later responses are not listed; their requests are counted all the same.
+#: Positions with their own counts. Later responses are not listed; their requests are still counted.
 MOST_POSITIONS: Final = 1024
 
 
@@ -192,7 +192,7 @@ class _Position:
 
 
 class ResponseCounts:
-    """Counts of one version. Confined to: the event loop.
+    """Counts of a decoupled version's responses. Confined to: the event loop.
 
     Attributes:
         first_response: Times from a request to its first response, in nanoseconds.
@@ -205,33 +205,33 @@ class ResponseCounts:
         self.first_response = Histogram(FIRST_RESPONSE_BOUNDS_NS)
 
     def completed(self, position: int, ns: int) -> None:
-        """A response with outputs came."""
+        """A response with outputs was returned."""
         if position == 0:
             self.first_response.observe(ns)
         if (found := self._at(position)) is not None:
             found.success.add(ns)
 
     def ended(self, position: int, ns: int) -> None:
-        """The request ended well, after the response before `position`: the end is an empty response."""
+        """The request succeeded; its end, at `position`, is an empty response."""
         if (found := self._at(position)) is not None:
             found.empty.add(ns)
 
     def failed(self, position: int, ns: int) -> None:
-        """An error came instead of a response."""
+        """An error was returned instead of a response."""
         if (found := self._at(position)) is not None:
             found.fail.add(ns)
 
     def cancelled(self, position: int, ns: int) -> None:
-        """The client had cancelled it."""
+        """The client had cancelled the request."""
         if (found := self._at(position)) is not None:
             found.cancel.add(ns)
 
     def snapshot(self) -> tuple[ResponseStatistics, ...]:
-        """By position, from 0."""
+        """The counts by position, from 0."""
         return tuple(
             ResponseStatistics(
                 compute_infer=Duration(each.success.count + each.fail.count, each.success.ns + each.fail.ns),
-                # Its share is in `compute_infer`.
+                # The time is included in `compute_infer`.
                 compute_output=Duration(each.success.count, 0),
                 success=each.success.frozen(),
                 fail=each.fail.frozen(),
@@ -244,7 +244,7 @@ class ResponseCounts:
     def _at(self, position: int) -> _Position | None:
         if position >= MOST_POSITIONS:
             return None
-        # Positions come one after another, so that the list grows by one at a time.
+        # Positions come in order, so that the list grows by one at a time.
         while len(self._positions) <= position:
             self._positions.append(_Position())
         return self._positions[position]
@@ -265,18 +265,18 @@ class _Executions:
 class VersionStatistics:
     """The `VersionRecorder` of one version. Confined to: the event loop.
 
-    Attributes (all since the version was first seen; durations in nanoseconds):
-        success_count, success_ns: Requests completed, and their time from end to end.
-        failure_counts, failure_ns: Requests failed by reason, and their time together.
+    Attributes (all since the version was first loaded; durations in nanoseconds):
+        success_count, success_ns: Completed requests, and the sum of their end-to-end times.
+        failure_counts, failure_ns: Failed requests by reason, and the sum of their times.
         rows: Rows completed.
         queue_ns, input_ns, infer_ns, output_ns: Sums over the completed requests.
         execution_count: Executions of the model.
-        queue_depth: Requests that wait now.
-        responses: Single responses, where the model is decoupled.
-        instances_ejected: Instances that are passed over now, because their last batches failed.
-        request_histogram, queue_histogram, compute_histogram: Over completed requests; compute is input, infer and output together.
+        queue_depth: Waiting requests.
+        responses: Counts by response, if the model is decoupled.
+        instances_ejected: Instances that are ejected now.
+        request_histogram, queue_histogram, compute_histogram: Times of completed requests; compute is the sum of input, infer and output.
         rows_histogram: Rows of each execution.
-        summaries: Times of completed requests by quantile; None: they are not asked for.
+        summaries: Times of completed requests by quantile; None: they are off.
     """
 
     __slots__ = (
@@ -329,7 +329,8 @@ class VersionStatistics:
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self._last_inference_ms = self._clock.wall_ms()
         self.execution_count += len(rows)
-        # Retried apart: the times are known only in sum, so each execution gets a share by its rows, and the last one what is left.
+        # Executed separately: only the sums of the times are known. Each execution gets a share by its rows, and the last one the
+        # remainder.
         rows_left, left = sum(rows), len(rows)
         for size in rows:
             left -= 1
@@ -374,7 +375,7 @@ class VersionStatistics:
         self.instances_ejected = count
 
     def snapshot(self, name: str, version: int) -> ModelStatistics:
-        """The counts so far, in Triton's terms, of the version that is called `name`, `version`."""
+        """The counts so far as Triton's statistics of the version `name`, `version`."""
         successes = self.success_count
         return ModelStatistics(
             name=name,

@@ -1,6 +1,6 @@
-"""Chooses which requests are traced, and writes traces in Triton's JSON form from a thread.
+"""Selects the requests to trace, and writes traces in Triton's JSON form in a thread.
 
-A file is a JSON array at any moment: each trace takes the place of the closing bracket and brings a new one.
+A file is a complete JSON array at any moment: each trace overwrites the closing bracket and appends a new one.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ class TraceWriter:
     """The files `path`, `path.0`, `path.1` and so on. `put` may be called anywhere; one thread writes."""
 
     def __init__(self, path: Path, queue_traces: int = QUEUE_TRACES) -> None:
-        """A writer whose thread starts with the first trace. What files of these names hold is replaced."""
+        """Makes a writer whose thread starts with the first trace. Existing files of these names are overwritten."""
         self._path = path
         self._waiting: queue.Queue[TraceRecord | None] = queue.Queue(queue_traces)
         self._thread: threading.Thread | None = None
-        # By number, how long each file is.
+        # Length of each file, by its number.
         self._sizes: dict[int | None, int] = {}
         self._not_queued = 0
         self._not_written = 0
@@ -43,11 +43,11 @@ class TraceWriter:
 
     @property
     def dropped(self) -> int:
-        """Traces that were never written."""
+        """The number of traces that were never written."""
         return self._not_queued + self._not_written
 
     def put(self, record: TraceRecord) -> None:
-        """Writes `record` some time later."""
+        """Queues `record` for the writer thread."""
         if self._is_closed:
             return
         if self._thread is None:
@@ -59,7 +59,7 @@ class TraceWriter:
             self._not_queued += 1
 
     def close(self) -> None:
-        """Writes the waiting traces for at most two seconds, and ends the thread."""
+        """Writes the waiting traces, for two seconds at most, and ends the thread."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -74,7 +74,7 @@ class TraceWriter:
         while (record := self._waiting.get()) is not None:
             try:
                 self._append(record.file_index, b",\n".join(orjson.dumps(part) for part in trace_objects(record)))
-            except (OSError, ValueError, TypeError):  # no space, no folder any more; or a value that JSON cannot carry
+            except (OSError, ValueError, TypeError):  # no space, the folder is gone, or a value without a JSON form
                 if not self._not_written:
                     _log.exception("a trace cannot be written")
                 self._not_written += 1
@@ -94,7 +94,7 @@ class TraceWriter:
 
 
 def trace_objects(record: TraceRecord) -> Iterator[dict[str, Any]]:
-    """The objects that Triton writes for a trace: one object that names the request, one for each time stamp, one for each tensor."""
+    """The JSON objects of a trace in Triton's form: one that names the request, one for each time stamp, one for each tensor."""
     named: dict[str, Any] = {"id": record.number, "model_name": record.model_name, "model_version": record.model_version}
     if record.request_id:
         named["request_id"] = record.request_id[:_ID_CHARACTERS].encode(errors="backslashreplace").decode()
@@ -117,14 +117,14 @@ def _values(tensor: TracedTensor) -> str:
         texts = (value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value) for value in values)
         return ",".join(f'"{text}"' for text in texts)
     if tensor.datatype is DataType.BF16:
-        # Its raw bits: the upper half of the same number as FP32.
+        # The raw bits: the upper half of the same number as FP32.
         values = (values.astype(np.uint32) << 16).view(np.float32)
     if tensor.datatype is DataType.BOOL:
         values = values.astype(np.uint8)
     return ",".join(map(str, values.tolist()))
 
 
-#: How traces are written, by Triton's names: as JSON into files, or as OpenTelemetry spans.
+#: The trace modes, by Triton's names: JSON files, or OpenTelemetry spans.
 FILE: Final = "triton"
 SPANS: Final = "opentelemetry"
 
@@ -138,12 +138,12 @@ class TraceLevel(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
-    """How one model's requests, or those of all models, are traced.
+    """Trace settings of one model, or of all models.
 
     Attributes:
-        levels: What a trace holds, in Triton's order; nothing: no request is traced.
+        levels: The contents of a trace, in Triton's order; empty: no request is traced.
         rate: One request of so many is traced; at least 1.
-        count: How many are traced in all; -1: no end.
+        count: Bound on the traced requests; -1: no bound.
         log_frequency: So many traces go to one numbered file; 0: all go to the file without a number.
     """
 
@@ -154,21 +154,21 @@ class TraceSettings:
 
 
 class TraceSink(Protocol):
-    """Where traces go."""
+    """The destination of traces."""
 
     @property
     def dropped(self) -> int:
-        """Traces that never arrived."""
+        """The number of traces that were lost."""
 
     def put(self, record: TraceRecord) -> None:
         """Takes a trace. Called on any thread; never waits."""
 
     def close(self) -> None:
-        """Hands on what waits."""
+        """Writes or sends pending traces."""
 
 
 class _Sampler:
-    """Settings at work. Counting starts when they are set."""
+    """Applies trace settings; counts from the time they are set."""
 
     __slots__ = ("_filled", "_index", "_seen", "left", "settings")
 
@@ -184,7 +184,7 @@ class _Sampler:
         return bool(self.settings.levels) and self.left != 0
 
     def takes(self) -> bool:
-        """Whether the request that comes now is traced."""
+        """Whether to trace the next request; counts it."""
         self._seen += 1
         if self._seen % self.settings.rate:
             return False
@@ -193,7 +193,7 @@ class _Sampler:
         return True
 
     def file_index(self, next_index: Callable[[], int]) -> int | None:
-        """The numbered file of the trace that was taken."""
+        """The number of the file for the last selected trace."""
         if not self.settings.log_frequency:
             return None
         if self._index is None or self._filled >= self.settings.log_frequency:
@@ -203,18 +203,18 @@ class _Sampler:
 
 
 class Tracer:
-    """Begins traces. Confined to: the event loop.
+    """Starts the traces of selected requests. Confined to: the event loop.
 
     Attributes:
-        is_on: Whether any request may be traced now: all that is asked for every request.
-        path: The file that traces go to; None: there is none.
-        mode: How they are written, by Triton's names.
+        is_on: Whether any request may be traced now: the only test for every request.
+        path: The file for traces; None: there is none.
+        mode: The trace mode, by Triton's name.
     """
 
     def __init__(
         self, path: Path | None, now_ns: Callable[[], int], settings: TraceSettings | None = None, spans: TraceSink | None = None
     ) -> None:
-        """Traces into `path`, or to `spans` where given, as `settings` say."""
+        """Writes traces to `path`, or to `spans` if given, as `settings` say."""
         self.path = path
         self.mode = FILE if spans is None else SPANS
         self._now_ns = now_ns
@@ -228,16 +228,16 @@ class Tracer:
 
     @property
     def has_sink(self) -> bool:
-        """Whether traces go anywhere; if not, no request is ever traced."""
+        """Whether there is a destination; if not, no request is traced."""
         return self._writer is not None
 
     @property
     def dropped(self) -> int:
-        """Traces that were begun and never written."""
+        """The number of traces that were begun and never written."""
         return 0 if self._writer is None else self._writer.dropped
 
     def set(self, settings: TraceSettings, of_models: Mapping[str, TraceSettings]) -> None:
-        """Replaces all settings; where they do not change, counting goes on."""
+        """Replaces all settings; settings that do not change keep their counts."""
         if settings != self._of_all.settings:
             self._of_all = _Sampler(settings)
         kept = self._of_models
@@ -248,15 +248,17 @@ class Tracer:
 
     @property
     def takes_callers(self) -> bool:
-        """Whether traces go on those of clients. Then a request whose client keeps its trace is always traced, at any rate and count."""
+        """Whether the server continues the traces of clients. Then a request with a sampled client trace is always traced, at any rate and
+        count.
+        """
         return self.mode == SPANS
 
     def left(self, model: str) -> int:
-        """How many more requests for `model` (empty: for those without settings of their own) are traced; -1: no end."""
+        """The number of requests that may still be traced for `model` (empty: for all models without their own settings); -1: no bound."""
         return self._of_models.get(model, self._of_all).left
 
     def traced(self, request: InferRequest, version: int, done: Done) -> Done:
-        """Begins the trace of `request` if it is one to be traced; returns what is to be called instead of `done`."""
+        """Starts the trace of `request` if it is selected; returns the callback to use in place of `done`."""
         sampler = self._of_models.get(request.model_name, self._of_all)
         if self._writer is None or not (self._goes_on(request, sampler) or (sampler.is_on and sampler.takes())):
             return done
@@ -286,7 +288,7 @@ class Tracer:
         return ended
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes pending traces."""
         self.is_on = False
         if self._writer is not None:
             self._writer.close()

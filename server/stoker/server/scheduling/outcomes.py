@@ -1,4 +1,4 @@
-"""The outcome of a batch: counted for all of its requests at once, and failures of the backend in the log, each once."""
+"""The outcome of a batch: counts it for all requests of the batch, and logs each failure of the backend once."""
 
 import logging
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from stoker.server.scheduling.pending import Pending
 
 
 def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: BatchResult, now_ns: int) -> None:
-    """Counts a batch that has ended, and those of its requests that are not over."""
+    """Counts a finished batch, and its requests that are not over."""
     input_ns, infer_ns, output_ns = result.input_ns, result.infer_ns, result.output_ns
     recorder.executed(result.executions, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
     rows: list[int] = []
@@ -21,7 +21,7 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
     queue_ns: list[int] = []
     for entry, outcome in zip(entries, result.outcomes, strict=True):
         if entry.is_over or entry.is_counted:
-            continue  # withdrawn or abandoned, and counted then
+            continue  # cancelled or abandoned, and counted at that time
         entry.is_counted = True
         if (trace := entry.request.trace) is not None:
             trace.computed(enqueued_ns=entry.enqueued_ns, ended_ns=now_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
@@ -44,26 +44,26 @@ def _reason(error: ServingError) -> FailureReason:
 
 log = logging.getLogger("stoker.scheduling")
 
-#: Lines for one version; further ones are counted.
+#: Bound on the log lines of one version; further failures are only counted.
 FAILURES_PER_S: Final = 5
-#: Errors of a backend that no client has caused.
+#: Errors of a backend for which no client is responsible.
 _CODES: Final = frozenset({ErrorCode.BACKEND_FAILED, ErrorCode.UNAVAILABLE, ErrorCode.INTERNAL})
 
 
 class FailureLog:
-    """Of one version. Confined to: the event loop."""
+    """The log of one version's failures. Confined to: the event loop."""
 
     def __init__(self, model: str, version: int) -> None:
-        """Has logged nothing yet."""
+        """Makes an empty log."""
         self._model = model
         self._version = version
         self._budget = LineBudget(FAILURES_PER_S)
 
     def note(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
-        """Logs the error of a backend for `request`, unless the client has caused it, or there are too many lines.
+        """Logs a backend's error for `request`, unless the client caused it or the bound on lines is reached.
 
-        Then the error has no traceback any more: its frames hold the inputs of the batch, and the error itself, so that only the garbage
-        collector would end them.
+        Removes the error's traceback: its frames hold the inputs of the batch and the error itself, a cycle that only the garbage collector
+        frees.
         """
         try:
             self._log(error, request, now_ns)
@@ -85,13 +85,13 @@ class FailureLog:
             self._version,
             error.message,
             extra=facts,
-            # What the backend raised; where it is a ServingError, that is the error itself.
+            # The exception of the backend; if it is a ServingError, the error itself.
             exc_info=error.__cause__ or error,
         )
 
 
 def _drop_tracebacks(error: BaseException) -> None:
-    """Takes the traceback from `error` and from every error that led to it."""
+    """Removes the tracebacks of `error` and of every error that led to it."""
     seen: set[int] = set()
     found: list[BaseException | None] = [error]
     while found:

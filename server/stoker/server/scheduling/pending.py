@@ -1,5 +1,5 @@
-"""`Pending`: one accepted request on its way, which is also what its caller holds of it; the awaitable made of a callback; and
-`ReleaseOrder`, which holds responses back until every earlier request has its own (config.pbtxt `preserve_ordering`).
+"""`Pending`: one accepted request, which is also its caller's handle; the awaitable form of a callback; and `ReleaseOrder`, which delays
+responses until every earlier request has its response (config.pbtxt `preserve_ordering`).
 """
 
 import asyncio
@@ -13,15 +13,17 @@ from stoker.server.core.tasks import Waiter
 
 
 class Pending(Completion[InferResponse]):
-    """The completion of one accepted request, with what the queue and the batcher need. Confined to: the event loop.
+    """The completion of one accepted request, with the attributes that the queue and the batcher need. Confined to: the event loop.
 
-    One object for the queue, the batch and the caller, made for every request: it has slots, and is filled by hand.
+    The queue, the batch and the caller share one object for each request. It has slots, and `__init__` sets them without calling those of
+    its bases.
 
     Attributes:
-        request: What was asked; it is its own share of the batch.
-        ended: Called once, when it is over.
-        dispatched_ns: When it went into a batch.
-        is_counted: Whether its outcome was recorded: that happens before it is released, where `preserve_ordering` holds it back.
+        request: The request; also its entry in the batch.
+        ended: Called once when the request is over.
+        dispatched_ns: When the request was put into a batch, nanoseconds.
+        is_counted: Whether the outcome is counted; if `preserve_ordering` delays the response, it is counted before the response is
+            released.
     """
 
     # fmt: off
@@ -42,7 +44,7 @@ class Pending(Completion[InferResponse]):
         ended: Callable[[], None],
         withdraw: "Callable[[Pending], None]",
     ) -> None:
-        """Accepted at `now_ns`; `done` gets the result, `withdraw` takes the request back."""
+        """The request was accepted at `now_ns`; `done` receives the result, `withdraw` cancels the request."""
         self._callback = done
         self._result = None
         self.is_over = False
@@ -65,10 +67,10 @@ class Pending(Completion[InferResponse]):
 
 
 async def outcome_of(submit: Callable[[InferRequest, Done], InFlight], request: InferRequest) -> InferResponse:
-    """The result of `submit` for `request`; cancelling the caller cancels the request.
+    """Awaits the result of `submit` for `request`; cancelling the caller cancels the request.
 
     Raises:
-        ServingError: as `submit` raises or reports.
+        ServingError: from `submit`, or the request's result.
     """
     waiter = Waiter[InferResponse]()
     flight = submit(request, waiter)
@@ -84,25 +86,25 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class ReleaseOrder(Generic[EntryT, OutcomeT]):
-    """Releases outcomes in the order their entries were expected."""
+    """Releases outcomes in the order in which `expect` was called."""
 
     def __init__(self, release: Callable[[EntryT, OutcomeT], None]) -> None:
         self._release = release
         self._expected: OrderedDict[int, tuple[EntryT, list[OutcomeT]]] = OrderedDict()
 
     def expect(self, entry: EntryT) -> None:
-        """`entry` will have an outcome."""
+        """Adds `entry`, which will have an outcome."""
         self._expected[id(entry)] = (entry, [])
 
     def complete(self, entry: EntryT, outcome: OutcomeT) -> None:
-        """Gives `entry` its outcome, and releases all that are due."""
+        """Sets the outcome of `entry`, and releases all outcomes that are due."""
         held = self._expected.get(id(entry))
         if held is not None:
             held[1].append(outcome)
             self._drain()
 
     def forget(self, entry: EntryT) -> None:
-        """`entry` was withdrawn: it delays no other."""
+        """Removes the cancelled `entry`, so that it delays no other."""
         if self._expected.pop(id(entry), None) is not None:
             self._drain()
 

@@ -1,10 +1,10 @@
 """The request queue (priority levels, bounds, timeouts) and the batcher that forms batches from it. Pure: `now_ns` is a parameter.
 
-Order is by level (1 first), within a level by arrival; a request whose timeout action is DELAY falls behind its level's others when its
-time has run out. Removing an entry, wherever it stands, frees its place at once. Expiry is O(log n).
+Order is by level (1 first), within a level by arrival; a request whose timeout action is DELAY moves behind the other requests of its level
+when its queue timeout expires. Removing any entry frees its place at once. Expiry is O(log n).
 
-The batcher has Triton's semantics. The entry at the head always goes into the next batch, so nothing starves; behind it, entries of another
-shape or with too many rows for the room left are stepped over, not waited for. A request is never split.
+The batcher has Triton's semantics. The entry at the head is always in the next batch, so no request starves. Entries behind it are skipped
+if they have another shape or more rows than the batch has left. A request is never split.
 """
 
 import heapq
@@ -16,21 +16,21 @@ from typing import Final, Generic, Protocol, TypeVar
 from stoker.backends.api.errors import Overloaded
 from stoker.server.core.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 
-#: Times of entries that have left are dropped from the heap when it holds more than so many.
+#: Above this size, the heap of times drops those of entries that have left the queue.
 _KEPT_TIMES: Final = 64
 
 
 class Waiting(Protocol):
-    """A waiting request, as a queue and a batcher see it.
+    """A waiting request, as the queue and the batcher use it.
 
     Attributes:
-        rows: Rows it adds to a batch.
-        shape_key: Requests share a batch only if theirs are equal.
+        rows: The rows that it adds to a batch.
+        shape_key: Requests share a batch only if their keys are equal.
         level: Priority level, 1 = first.
         enqueued_ns: When it was accepted.
-        timeout_ns: When its time in the queue runs out, by queue policy; None = never.
-        deadline_ns: When its client stops waiting; None = never. Unlike `timeout_ns` it never delays, it always ends the request.
-        sequence: Set by the queue; rises with every push.
+        timeout_ns: When its queue timeout expires, by queue policy; None: never.
+        deadline_ns: The client's deadline; None: none. Unlike `timeout_ns` it never delays the request, but always ends it.
+        sequence: Set by the queue; increases with every push.
         is_delayed: Set by the queue once `timeout_ns` has passed under DELAY.
     """
 
@@ -46,7 +46,7 @@ class Waiting(Protocol):
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A `Waiting` and no more."""
+    """The plain implementation of `Waiting`."""
 
     rows: int
     shape_key: Hashable
@@ -82,20 +82,19 @@ class RequestQueue(Generic[EntryT]):
 
     Attributes:
         size: Requests waiting.
-        timed: A heap of when which entry of which level expires; empty while nothing waits on time. For the queue to change.
+        timed: A heap of expiry time, entry and level; empty if no entry has an expiry time. Only the queue changes it.
     """
 
     def __init__(self, *, levels: int, default_policy: QueuePolicy, policies: Mapping[int, QueuePolicy], max_size: int) -> None:
-        """A queue with priority levels 1..`levels` that holds at most `max_size` requests in all."""
+        """Makes a queue with priority levels 1..`levels` that holds at most `max_size` requests in all."""
         self._levels = {level: _Level[EntryT](policies.get(level, default_policy)) for level in range(1, max(1, levels) + 1)}
-        #: Where there is but one level, as most models have it.
+        #: The level, if there is only one, as for most models.
         self._only = self._levels[1] if len(self._levels) == 1 else None
         self._max_size = max_size
         self.size = 0
         self._rows = 0
         self._next_sequence = 0
-        # When, which entry, in which level. Numbers only: an entry that has left must not be kept in memory, with its tensors, until its
-        # time has come.
+        # Expiry time, sequence number, level. Numbers only: the heap must not keep an entry that has left, and its tensors, in memory.
         self.timed: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
@@ -135,7 +134,7 @@ class RequestQueue(Generic[EntryT]):
             heapq.heappush(self.timed, (ends_ns, entry.sequence, entry.level))
 
     def remove(self, entry: EntryT) -> bool:
-        """Takes an entry out (into a batch, or cancelled); False if it is not here any more."""
+        """Removes an entry (for a batch, or because it was cancelled); returns False if it is not in the queue."""
         level = self._levels[entry.level]
         bucket = level.delayed if entry.is_delayed else level.waiting
         if bucket.pop(entry.sequence, None) is None:
@@ -147,9 +146,9 @@ class RequestQueue(Generic[EntryT]):
         return True
 
     def take_all(self, most_rows: int) -> list[EntryT] | None:
-        """Takes out everything, in the order in which it is to be served, if that fits one batch of `most_rows` rows; else None.
+        """Removes all entries, in queue order, if they fit one batch of `most_rows` rows; else returns None.
 
-        Most batches are of this kind, and taken one by one their entries cost 1.1 us each.
+        Most batches take all entries; removing the entries one by one costs 1.1 us each.
         """
         only = self._only
         if only is None or only.delayed or not self.size or self._rows > most_rows:
@@ -166,7 +165,7 @@ class RequestQueue(Generic[EntryT]):
         return entries
 
     def expire(self, now_ns: int) -> list[EntryT]:
-        """Takes out and returns every entry whose time is up; those under DELAY are moved back instead."""
+        """Removes and returns every expired entry; those under DELAY move back in the queue instead."""
         expired: list[EntryT] = []
         while self.timed and self.timed[0][0] <= now_ns:
             _, sequence, number = heapq.heappop(self.timed)
@@ -188,34 +187,34 @@ class RequestQueue(Generic[EntryT]):
         return expired
 
     def next_expiry_ns(self) -> int | None:
-        """When `expire` should be called next; None if nothing waits on time."""
+        """When `expire` should be called next, nanoseconds; None: no entry has an expiry time."""
         while self.timed and self._held(*self.timed[0][1:]) is None:
             heapq.heappop(self.timed)
         return self.timed[0][0] if self.timed else None
 
     def __iter__(self) -> Iterator[EntryT]:
-        """Entries in the order they are to be served. Not to be changed while iterating."""
+        """Yields the entries in queue order. The queue must not change meanwhile."""
         for level in self._levels.values():
             yield from level.waiting.values()
             yield from level.delayed.values()
 
     def _drop_times(self) -> None:
-        """What entries that left before their time leave in the heap stays there until it is mostly made of them."""
+        """Drops the times of entries that have left the queue, once they are most of the heap."""
         if len(self.timed) > 4 * self.size:
             self.timed = [item for item in self.timed if self._held(*item[1:]) is not None]
             heapq.heapify(self.timed)
 
     def _held(self, sequence: int, number: int) -> EntryT | None:
-        """The entry of that sequence number in the level of that number; None: it has left."""
+        """The entry with that sequence number in that level; None: it has left the queue."""
         level = self._levels[number]
         return level.waiting.get(sequence) or level.delayed.get(sequence)
 
 
 def queue_timeout_us(policy: QueuePolicy, requested_us: int) -> int:
-    """The timeout a request gets; 0 = none.
+    """The queue timeout of a request, microseconds; 0: none.
 
     Triton's rule where the policy sets a default: the request's own counts only if overriding is allowed and it is the smaller one.
-    Where the policy sets none, a client that asks for a timeout gets it.
+    If the policy sets no default, the request's own timeout always counts.
     """
     default_us = policy.default_timeout_us
     if not default_us:
@@ -232,13 +231,13 @@ def earliest(a: int | None, b: int | None) -> int | None:
     return min(a, b)
 
 
-#: Entries looked at for one batch: bounds the cost of a queue full of shapes that do not match the head's.
+#: Bound on the entries examined for one batch: limits the cost of a queue full of shapes that do not match that of the head.
 MAX_SCAN = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to run yet; ask again at `until_ns` or when something arrives."""
+    """No batch is due yet: call again at `until_ns`, or when a request arrives."""
 
     until_ns: int
 
@@ -247,9 +246,9 @@ class DynamicBatcher:
     """Forms batches for one model version.
 
     Rules, in order (Triton's dynamic batcher):
-      1. If the entries taken in order reach a preferred size exactly, the largest such size goes now.
-      2. Else if the batch cannot grow (the next entry of its shape does not fit, or max_batch_size reached), it goes now.
-      3. Else if no delay is configured, or the oldest entry has waited that long, what is there goes now.
+      1. If the entries in order reach a preferred size exactly, the largest such batch is due.
+      2. Else if the batch cannot grow (the next entry of its shape does not fit, or max_batch_size is reached), it is due.
+      3. Else if no delay is configured, or the oldest entry has waited that long, the batch is due as it is.
       4. Else wait.
     """
 
@@ -259,11 +258,11 @@ class DynamicBatcher:
         self._is_batching = settings is not None and max_batch_size > 0
         self._preferred = frozenset(settings.preferred_batch_sizes) if settings is not None else frozenset()
         self._delay_ns = settings.max_queue_delay_us * 1_000 if settings is not None else 0
-        #: Whether all that waits is a batch by rule 2 or 3 wherever it is one of one shape.
+        #: Whether all waiting entries are a batch by rule 2 or 3 if they have one shape.
         self._takes_all = self._is_batching and not self._preferred and not self._delay_ns
 
     def next_batch(self, queue: RequestQueue[EntryT], now_ns: int) -> list[EntryT] | Wait | None:
-        """The next batch, taken out of `queue`; or when to ask again; or None if the queue is empty.
+        """Removes the next batch from `queue` and returns it; else returns the time of the next call, or None if the queue is empty.
 
         REQUIRES: `queue.expire(now_ns)` was called for this `now_ns`.
         """
@@ -283,7 +282,7 @@ class DynamicBatcher:
         return taken
 
     def _collect(self, queue: RequestQueue[EntryT]) -> tuple[list[EntryT], bool, int]:
-        """Entries that fit together, whether the batch cannot grow, and how many of them make the largest preferred size."""
+        """The entries that fit together, whether the batch cannot grow, and how many of them make the largest preferred size."""
         entries = iter(queue)
         head = next(entries)
         taken, rows = [head], head.rows

@@ -1,8 +1,8 @@
 """`Scheduler`: accepts or rejects a request at once, and completes every accepted one exactly once.
 
-It drives the pure queue and batcher on the event loop: whenever something arrives, a worker becomes free, or a timer rings, it expires
-what is out of time and hands batches to free workers. A waiter that is cancelled leaves the queue at once; one whose batch is already
-running is forgotten and its result dropped. Nothing else is touched either way: no request's fate depends on a batchmate.
+It drives the pure queue and batcher on the event loop: when a request arrives, a worker becomes free, or a timer expires, it ends the
+expired requests and dispatches batches to free workers. A cancelled request leaves the queue at once; if its batch already runs, its result
+is dropped. Other requests of the batch are not affected.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from stoker.server.scheduling.worker_pool import WorkerPool
 
 log = logging.getLogger("stoker.scheduling")
 
-#: Batches that run on the loop itself leave it to others after so long, in nanoseconds, however many wait.
+#: Batches that run on the event loop yield to other callbacks after this time, in nanoseconds, however many wait.
 LOOP_SHARE_NS = 1_000_000
 
 
 class _Batch(Work):
-    """A batch on its way. Confined to: the event loop."""
+    """A dispatched batch. Confined to: the event loop."""
 
     __slots__ = ("_scheduler", "entries", "worker")
 
@@ -45,7 +45,7 @@ class _Batch(Work):
         self.result = None
 
     def on_done(self, result: BatchResult) -> None:
-        # A method and no callback in an attribute: that would be a cycle, which keeps the tensors until the next garbage collection.
+        # A method instead of a callback in an attribute, which would be a cycle that keeps the tensors until the next garbage collection.
         self._scheduler._finished(self, result)
 
 
@@ -53,7 +53,7 @@ class Scheduler:
     """Queue, batcher and workers of one loaded version. Confined to: the event loop.
 
     Attributes:
-        on_idle: Called whenever the last request that had no response got one.
+        on_idle: Called whenever the last request in flight has completed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Scheduler:
         recorder: VersionRecorder,
         max_queue_size: int,
     ) -> None:
-        """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so)."""
+        """Makes a scheduler over `workers`, with at most `max_queue_size` waiting requests (fewer if the config says so)."""
         settings = config.dynamic_batching or DynamicBatching()
         self.on_idle: Callable[[], None] | None = None
         self._config = config
@@ -87,14 +87,14 @@ class Scheduler:
             policies=settings.priority_queue_policies,
             max_size=min(max_queue_size, config.max_enqueued_requests or max_queue_size),
         )
-        # The requests of a decoupled model are streams of their own.
+        # The requests of a decoupled model are separate streams.
         most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
         self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
         self._running: set[_Batch] = set()
         self._failures = FailureLog(config.name, version)
         self._outstanding = 0
         self._order = ReleaseOrder[Pending, Outcome](self._deliver) if settings.preserve_ordering else None
-        # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
+        # Inputs whose row shape may differ between requests. Most models have none; then every request may share every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
         self._dispatch_is_due = False
         self._is_dispatching = False
@@ -105,26 +105,27 @@ class Scheduler:
 
     @property
     def workers(self) -> Sequence[InstanceWorker]:
-        """Its workers, by number."""
+        """The workers, by number."""
         return self._pool.workers
 
     @property
     def queue_depth(self) -> int:
-        """Requests waiting."""
+        """Number of waiting requests."""
         return len(self._queue)
 
     @property
     def in_flight(self) -> int:
-        """Requests accepted that have no response yet."""
+        """Accepted requests that are not complete."""
         return self._outstanding
 
     def submit(self, request: InferRequest, done: Done, ended: "Callable[[], None] | None" = None) -> Pending:
-        """Queues one validated request; `done` gets its one response later, never before this returns.
+        """Queues one validated request; `done` receives its single response later, never before this method returns.
 
         `ended` is called once, after the response or when the request is cancelled.
 
         Raises:
-            Overloaded: the queue is full. Unavailable: the version is being unloaded. DeadlineExceeded: too late already. What is
+            Overloaded: the queue is full. Unavailable: the version is being unloaded. DeadlineExceeded: the deadline has passed. `done` is
+                not called for a request rejected in this way.
             rejected so gets no response.
         """
         now_ns = self._now_ns()
@@ -150,16 +151,16 @@ class Scheduler:
         if self._order is not None:
             self._order.expect(entry)
         if not self._dispatch_is_due:
-            # The batch window: requests of the same read, or of the same turn of the loop, join this one's batch.
+            # The batch window: requests of the same read, or of the same turn of the loop, share a batch.
             self._dispatch_is_due = True
             self._timers.call_soon(self._dispatch)
         return entry
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """As `submit`, to be awaited; cancelling the caller cancels the request.
+        """Submits a request and awaits its response; cancelling the caller cancels the request.
 
         Raises:
-            ServingError: as `submit`. QueueTimeout, DeadlineExceeded: its time ran out before it ran. BackendFailed and others: what
+            ServingError: as `submit`. QueueTimeout, DeadlineExceeded: it expired before it ran. BackendFailed and others: its batch failed.
             running it raised.
         """
         return await outcome_of(self.submit, request)
@@ -170,7 +171,7 @@ class Scheduler:
         return error
 
     def _level(self, request: InferRequest) -> int:
-        # Triton: a level that does not exist counts as the default one.
+        # Triton: a request with an unknown level gets the default level.
         return request.priority if 1 <= request.priority <= self._levels else self._default_level
 
     def _shape_key(self, request: InferRequest) -> Hashable:
@@ -178,7 +179,7 @@ class Scheduler:
         return tuple(inputs[name].shape[1:] if name in inputs else None for name in self._shape_names)
 
     def _dispatch(self) -> None:
-        """Hands out every batch that can go, and arms the timer for the rest."""
+        """Dispatches every batch that is due, and sets the timer for the next one."""
         self._dispatch_is_due = False
         if self._is_dispatching:
             return
@@ -191,7 +192,7 @@ class Scheduler:
                 now_ns = self._now_ns()
                 begun_ns = begun_ns or now_ns
                 if now_ns - begun_ns >= LOOP_SHARE_NS:
-                    # What has waited for the loop meanwhile comes first.
+                    # Callbacks that have waited for the loop meanwhile run first.
                     self._dispatch_is_due = True
                     self._timers.call_soon(self._dispatch)
                     return
@@ -227,10 +228,10 @@ class Scheduler:
         noted: Outcome | None = None
         for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
             if isinstance(outcome, ServingError) and outcome is not noted:
-                noted = outcome  # requests that failed together have one error
+                noted = outcome  # requests of one failed batch share one error
                 self._failures.note(outcome, entry.request, now_ns)
             release(entry, outcome)
-        # The worker has a free slot now; a batch may be waiting for it.
+        # The worker has a free slot now; a batch may be due.
         if not self._is_dispatching:
             self._dispatch()
 
@@ -259,13 +260,13 @@ class Scheduler:
             result = InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature)
         try:
             entry.complete(result)
-        except Exception:  # a defect of one front; the other requests of the batch must still get their responses
+        except Exception:  # a defect of one frontend; the other requests of the batch must still get their responses
             log.exception("the result callback of a request raised")
         self._end(entry)
 
     def _end(self, entry: Pending) -> None:
         entry.ended()
-        # What holds the entry is likely what this leads to: a cycle would keep the request in memory until the next collection.
+        # The exception probably refers to the entry: a cycle would keep the request in memory until the next garbage collection.
         entry.ended = _ignore
         self._outstanding -= 1
         if not self._outstanding and self.on_idle is not None:
@@ -292,7 +293,7 @@ class Scheduler:
         self._dispatch()
 
     def abandon(self, why: str) -> None:
-        """Fails every request that waits or runs with UNAVAILABLE and `why`. Later results of running batches are dropped."""
+        """Fails every request that waits or runs with UNAVAILABLE and the text `why`. The results of running batches are dropped."""
         waiting = list(self._queue)
         for entry in waiting:
             self._queue.remove(entry)
@@ -301,7 +302,7 @@ class Scheduler:
         now_ns = self._now_ns()
         for entry in (*waiting, *running):
             if entry.is_over:
-                continue  # withdrawn by the callback of an earlier request
+                continue  # cancelled by the callback of an earlier request
             if not entry.is_counted:
                 entry.is_counted = True
                 self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
@@ -311,7 +312,7 @@ class Scheduler:
         self._running.clear()
 
     async def close(self) -> None:
-        """Rejects new requests, fails those that wait or run with UNAVAILABLE, closes the workers when their batches have ended."""
+        """Rejects new requests, fails those that wait or run with UNAVAILABLE, and closes the workers after their batches have ended."""
         self._is_closed = True
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
@@ -319,4 +320,4 @@ class Scheduler:
 
 
 def _ignore() -> None:
-    """No callback was named."""
+    """The default callback."""

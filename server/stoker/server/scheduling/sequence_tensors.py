@@ -1,4 +1,4 @@
-"""The tensors of a sequence that its clients do not send: controls, and the states it begins with. Pure."""
+"""The tensors of a sequence that clients do not send: control inputs and initial states. Pure."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from stoker.server.core.sequence import Array, ControlInput, ControlKind, Sequen
 
 
 def control_arrays(batching: SequenceBatching, mark: SequenceMark, model: str, *, is_batched: bool) -> dict[str, Array]:
-    """The control tensors of a request at `mark`, by input name: `[1, 1]`, or `[1]` where the model is not batched.
+    """The control tensors of a request at `mark`, by input name: shape `[1, 1]`, or `[1]` if the model is not batched.
 
     Raises:
-        InvalidRequest: the model does not take such an id.
+        InvalidRequest: the model does not accept the id.
     """
     truth = {ControlKind.START: mark.is_start, ControlKind.READY: True, ControlKind.END: mark.is_end}
     controls: dict[str, Array] = {}
@@ -27,10 +27,10 @@ def control_arrays(batching: SequenceBatching, mark: SequenceMark, model: str, *
 
 
 def id_array(control: ControlInput, sequence_id: int | str, model: str) -> Array:
-    """A sequence's id as the model takes it, `[1]`.
+    """A sequence's id in the form of the model's control input, shape `[1]`.
 
     Raises:
-        InvalidRequest: it is of the other kind, or too large.
+        InvalidRequest: the id has another type, or is too large.
     """
     if isinstance(sequence_id, str) is not control.datatype.is_bytes:
         wanted = "a string" if control.datatype.is_bytes else "an integer"
@@ -45,7 +45,7 @@ def id_array(control: ControlInput, sequence_id: int | str, model: str) -> Array
 
 
 def first_states(batching: SequenceBatching, *, is_batched: bool) -> dict[str, Array]:
-    """The states of a sequence that begins, by input name: zeros, or empty strings."""
+    """The initial states of a sequence, by input name: zeros, or empty strings."""
     return {
         state.input.name: _zeros(state.input.datatype, (1, *state.initial_dims) if is_batched else state.initial_dims)
         for state in batching.states
@@ -53,9 +53,9 @@ def first_states(batching: SequenceBatching, *, is_batched: bool) -> dict[str, A
 
 
 def next_states(batching: SequenceBatching, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The states that a request's `outputs` leave to the next one, by input name.
+    """The states for the next request, from a request's `outputs`, by input name.
 
-    Copies where they are parts of a batch's: a sequence that waits for its client must not keep the batch of all others in memory.
+    Parts of a batch's array are copied: a waiting sequence must not keep the whole batch in memory.
     """
     given = {state.input.name: outputs[state.output.name] for state in batching.states}
     return {name: array if array.base is None else array.copy() for name, array in given.items()}

@@ -1,11 +1,12 @@
-"""`SequenceScheduler`: requests of one sequence run one after the other, each with the state of the one before; sequences share batches.
+"""`SequenceScheduler`: runs the requests of one sequence one after the other, each with the state of the previous one; requests of
+different sequences share batches.
 
-It stands in front of a `Scheduler`, to which every request goes with the control inputs that tell the model where in its sequence it is,
-and with the states that the request before gave back. Rules and texts are Triton's.
+It passes every request to a `Scheduler`, with the control inputs that state its place in the sequence and with the states from the previous
+request. Rules and texts are Triton's.
 
-A request that a worker has taken counts, even if its client has gone: its state goes to the next request, and an END ends the sequence. A
-request that is lost before (cancelled, too late, rejected) leaves the sequence as it was. Without an executed START there is no sequence:
-when a START is lost or fails, the requests behind it are rejected like any other request without START.
+A request that a worker has started counts, even if its client has cancelled it: the next request gets its state, and an END ends the
+sequence. A request that ends before that (cancelled, expired, rejected) does not change the sequence. A sequence exists only after an
+executed START: if the START fails or is not run, the requests behind it are rejected like any other request without START.
 """
 
 import copy
@@ -28,15 +29,15 @@ from stoker.server.scheduling.sequence_tensors import control_arrays, first_stat
 
 
 class OpenSequence:
-    """Confined to: the event loop.
+    """A sequence in progress. Confined to: the event loop.
 
     Attributes:
-        id: What clients call it.
-        states: What the next request is given, by input name.
-        waiting: Requests behind the one that runs.
-        running: The one that runs.
-        idle: Rings when nothing has come for too long.
-        is_admitted: Whether it counts among those in progress.
+        id: The client's id of the sequence.
+        states: The states for the next request, by input name.
+        waiting: Requests behind the running one.
+        running: The running request.
+        idle: The timer that ends the sequence when it is idle too long.
+        is_admitted: Whether it counts towards the bound on sequences in progress.
     """
 
     __slots__ = ("id", "idle", "is_admitted", "running", "states", "waiting")
@@ -50,7 +51,7 @@ class OpenSequence:
         self.is_admitted = False
 
     def rest(self) -> None:
-        """Nothing waits any more for it to be idle too long."""
+        """Cancels the idle timer."""
         if self.idle is not None:
             self.idle.cancel()
             self.idle = None
@@ -60,13 +61,13 @@ class Member(Completion[InferResponse]):
     """The completion of one accepted request of a sequence. Confined to: the event loop.
 
     Attributes:
-        sequence: Its sequence.
-        request: What was asked.
-        mark: Its place in the sequence.
-        timeout_ns: When its time in the queue runs out; None: never.
-        ended: Called once, when it was completed or withdrawn.
-        expiry: Rings when it has waited for its turn too long.
-        flight: What the inner scheduler gave for it; None: it waits for its turn.
+        sequence: The sequence.
+        request: The request.
+        mark: The request's place in the sequence.
+        timeout_ns: When its queue timeout expires, nanoseconds; None: never.
+        ended: Called once, when the request completes or is cancelled.
+        expiry: The timer that expires the request while it waits for its turn.
+        flight: The handle from the inner scheduler; None: the request waits for its turn.
     """
 
     __slots__ = ("_withdraw_from", "ended", "expiry", "flight", "mark", "request", "sequence", "timeout_ns")
@@ -81,7 +82,7 @@ class Member(Completion[InferResponse]):
         ended: Callable[[], None],
         withdraw: "Callable[[Member], None]",
     ) -> None:
-        """Accepted at `now_ns`; `withdraw` takes it back."""
+        """The request was accepted at `now_ns`; `withdraw` cancels it."""
         super().__init__(done)
         self.sequence = sequence
         self.request = request
@@ -97,11 +98,11 @@ class Member(Completion[InferResponse]):
 
     @property
     def has_run(self) -> bool:
-        """Whether a worker has taken it, so that the model sees it."""
+        """Whether a worker has started it, so that it changes the model's state."""
         return self.flight is not None and self.flight.dispatched_ns > 0
 
     def silence(self) -> None:
-        """Nothing waits any more for it to have waited too long."""
+        """Cancels the expiry timer."""
         if self.expiry is not None:
             self.expiry.cancel()
             self.expiry = None
@@ -113,14 +114,14 @@ _NO_MARK = SequenceMark(0)
 
 
 class SequenceScheduler:
-    """Sequences of one loaded version. Confined to: the event loop.
+    """The sequences of one loaded version. Confined to: the event loop.
 
-    INVARIANT: a sequence has at most one request in the inner scheduler; it is in `_known` from its START until that START is lost or
-    fails, or its END has run, or it was idle too long, unless another START took its id. One in `_backlog` has a START that waits, so that
-    they are bounded too.
+    INVARIANT: a sequence has at most one request in the inner scheduler; it is in `_known` from its START until that START fails or is not
+        run, its END has run, it was idle too long, or another START takes its id. A sequence in `_backlog` has a waiting START, so that the
+        backlog is bounded too.
 
     Attributes:
-        on_idle: Called whenever the last request that had no response got one.
+        on_idle: Called whenever the last request in flight has completed.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class SequenceScheduler:
         recorder: VersionRecorder,
         max_queue_size: int,
     ) -> None:
-        """Feeds `inner`, whose signature is `signature`, which clients see, extended by `batching`."""
+        """Makes a scheduler in front of `inner`, whose signature is `signature` (the one that clients see) extended by `batching`."""
         self.on_idle: Callable[[], None] = _ignore
         self._inner = inner
         self._model = model_name
@@ -149,22 +150,22 @@ class SequenceScheduler:
         self._known: dict[int | str, OpenSequence] = {}
         self._admitted = 0
         self._is_admitting = False
-        # In order; a dict, so that one whose requests were all taken back leaves at once.
+        # In order; a dict, so that a sequence whose requests were all cancelled is removed at once.
         self._backlog: dict[OpenSequence, None] = {}
         self._members: set[Member] = set()
         self._is_closed = False
 
     @property
     def in_flight(self) -> int:
-        """Requests accepted that have no response yet."""
+        """Accepted requests that are not complete."""
         return len(self._members)
 
     def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
-        """As `Scheduler.submit`.
+        """Submits a request as `Scheduler.submit` does.
 
         Raises:
-            InvalidRequest: it names no sequence, or one that has not begun, or has several rows. And as `Scheduler.submit`. A rejected
-                START ends the sequence that has its id: what follows belongs to the one that was rejected.
+            InvalidRequest: the request has no sequence id, belongs to no sequence in progress, or has several rows. And as
+                `Scheduler.submit`. A rejected START ends the sequence with its id: later requests with the id belong to the rejected START.
         """
         mark = request.sequence or _NO_MARK
         now_ns = self._clock.now_ns()
@@ -184,7 +185,7 @@ class SequenceScheduler:
         sequence = self._begin(mark.id) if mark.is_start else self._known[mark.id]
         member = Member(sequence, request, mark, now_ns, done, ended or _ignore, self._withdraw)
         if sequence.running is None and not sequence.waiting and sequence.is_admitted:
-            # What the inner scheduler rejects is rejected here and now.
+            # A request that the inner scheduler rejects is rejected here.
             try:
                 self._run(member)
             except ServingError:
@@ -199,7 +200,7 @@ class SequenceScheduler:
         return member
 
     def abandon(self, why: str) -> None:
-        """As `Scheduler.abandon`; every sequence is over."""
+        """Abandons all requests as `Scheduler.abandon` does, and ends every sequence."""
         waiting = [member for member in self._members if member.flight is None]
         for sequence in {*self._known.values(), *self._backlog, *(member.sequence for member in self._members)}:
             sequence.waiting.clear()
@@ -216,7 +217,7 @@ class SequenceScheduler:
         self._inner.abandon(why)
 
     async def close(self) -> None:
-        """As `Scheduler.close`."""
+        """Closes as `Scheduler.close` does."""
         self._is_closed = True
         self.abandon(f"model '{self._model}' was unloaded")
         await self._inner.close()
@@ -241,7 +242,7 @@ class SequenceScheduler:
         )
 
     def _begin(self, sequence_id: int | str) -> OpenSequence:
-        """A new sequence, in place of one of the same id: that only ends what it has begun."""
+        """Begins a sequence; an earlier one of the same id only completes its accepted requests."""
         before = self._known.get(sequence_id)
         if before is not None:
             self._replace(before)
@@ -252,7 +253,7 @@ class SequenceScheduler:
         return sequence
 
     def _replace(self, before: OpenSequence) -> None:
-        """Takes the id from a sequence; requests of it that wait or run go on, and it ends with the last of them."""
+        """Removes the id from a sequence; its waiting and running requests continue, and it ends with the last of them."""
         before.rest()
         del self._known[before.id]
         if before.is_admitted and before.running is None:
@@ -260,9 +261,9 @@ class SequenceScheduler:
             self._admitted -= 1
 
     def _admit(self) -> None:
-        """Starts sequences that wait, as far as there is capacity; requests that cannot run fail with the reason."""
+        """Starts waiting sequences up to the bound; requests that cannot run fail with the reason."""
         if self._is_admitting:
-            return  # one of those below was over at once; the loop that let it begin goes on
+            return  # a sequence below ended at once; the loop that admitted it continues
         self._is_admitting = True
         try:
             while self._backlog and self._admitted < self._batching.most_sequences:
@@ -275,10 +276,10 @@ class SequenceScheduler:
             self._is_admitting = False
 
     def _run(self, member: Member) -> None:
-        """Hands a request to the inner scheduler.
+        """Passes a request to the inner scheduler.
 
         Raises:
-            ServingError: it does not take it.
+            ServingError: the inner scheduler rejects it.
         """
         sequence, request = member.sequence, member.request
         sequence.rest()
@@ -317,7 +318,7 @@ class SequenceScheduler:
 
     def _finished(self, member: Member, response: EngineResult) -> None:
         sequence = member.sequence
-        has_run = member.has_run  # before the front is called, which may cancel anything
+        has_run = member.has_run  # before the callback runs, which may cancel any request
         is_response = isinstance(response, InferResponse)
         if isinstance(response, InferResponse):
             sequence.states.update(next_states(self._batching, response.outputs))
@@ -334,7 +335,7 @@ class SequenceScheduler:
             self._run_next(sequence)
 
     def _lost(self, member: Member) -> None:
-        """Goes on after `member`, whose turn had come: it was not run, or it is a START that failed."""
+        """Continues after `member`, whose turn had come: it was not run, or it is a START that failed."""
         sequence = member.sequence
         if sequence.running is member:
             sequence.running = None
@@ -344,13 +345,13 @@ class SequenceScheduler:
             self._run_next(sequence)
 
     def _forget(self, sequence: OpenSequence) -> None:
-        """From now on a request for its id needs START."""
+        """Ends a sequence: from now on its id needs a START."""
         if self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]
         self._backlog.pop(sequence, None)
 
     def _reject_followers(self, sequence: OpenSequence) -> None:
-        """Ends a sequence of which the model has executed the END, or not the START: what waits in it would need a START."""
+        """Ends a sequence whose END has run, or whose START has not: its waiting requests would need a START, and are rejected."""
         self._forget(sequence)
         while sequence.waiting:
             follower = sequence.waiting.popleft()
@@ -360,7 +361,7 @@ class SequenceScheduler:
         self._over(sequence)
 
     def _rest_or_end(self, sequence: OpenSequence) -> None:
-        """Waits for the next request of a sequence that has none; one whose id another has taken gets no more."""
+        """Waits for the next request of a sequence that has none; ends a sequence whose id another one has taken."""
         if self._known.get(sequence.id) is sequence:
             self._watch(sequence)
         else:
@@ -376,12 +377,12 @@ class SequenceScheduler:
             self._admit()
 
     def _watch(self, sequence: OpenSequence) -> None:
-        """Ends a sequence that stays without requests."""
+        """Sets the timer that ends an idle sequence."""
         sequence.rest()
         sequence.idle = self._timers.call_at(self._clock.now_ns() + self._batching.idle_us * 1_000, lambda: self._over(sequence))
 
     def _withdraw(self, member: Member) -> None:
-        """Its client has left. What a worker has is run all the same, and what it leaves counts: another request must wait for it."""
+        """Handles a cancelled request. If a worker has started it, it still runs and its state counts, so the next request waits for it."""
         self._members.discard(member)
         if member.flight is None:
             self._count_cancelled(member)
@@ -401,7 +402,7 @@ class SequenceScheduler:
         self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - member.request.received_ns)
 
     def _expire(self, member: Member) -> None:
-        """Fails a request whose time ran out before its turn came."""
+        """Fails a request that expired before its turn."""
         self._take_out(member)
         now_ns = self._clock.now_ns()
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - member.request.received_ns)
@@ -413,7 +414,7 @@ class SequenceScheduler:
         self._after_taking_out(member)
 
     def _take_out(self, member: Member) -> None:
-        """Takes out a request that waits for its turn. A sequence that loses its START cannot begin from now on."""
+        """Removes a request that waits for its turn. A sequence without its START cannot begin."""
         member.silence()
         member.sequence.waiting.remove(member)
         if member.mark.is_start:
@@ -429,7 +430,7 @@ class SequenceScheduler:
         self._members.discard(member)
         try:
             member.complete(response)
-        except Exception:  # a defect of one front; the sequence goes on all the same
+        except Exception:  # a defect of one frontend; the sequence continues
             log.exception("the result callback of a request raised")
         self._end(member)
 
@@ -448,4 +449,4 @@ def _named(request: InferRequest) -> str:
 
 
 def _ignore() -> None:
-    """No callback was named."""
+    """The default callback."""

@@ -1,1 +1,1 @@
-"""Controllers that tune performance by what they measure. `--tuning=off` replaces each by a fixed behaviour."""
+"""Controllers that adapt performance settings to measurements. `--tuning=off` replaces each by a fixed setting."""

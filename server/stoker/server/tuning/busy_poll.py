@@ -1,9 +1,9 @@
 """`BusyPoll`: polls for the next request of a closed-loop client instead of sleeping.
 
-A thread that sleeps wakes up some 50 us late where its core has become idle, above all on a virtual machine: a quarter of the latency of a
-quick request. So after a response with no other request in flight, the event loop turns without waiting, for at most `most_us`, if recent
-requests arrived within that time. Each poll in vain doubles the number of prompt requests that the next poll needs. A client of another
-rhythm, or one that needs the same core, is therefore seldom polled for. Linux's halt polling of guests works in the same way
+A sleeping thread wakes up some 50 us late if its core has become idle, especially on a virtual machine: a quarter of the latency of a quick
+request. After a response with no other request in flight, the event loop therefore polls without sleeping, for at most `most_us`, if recent
+requests arrived within that time. Each unsuccessful poll doubles the number of prompt requests required before the next poll. The loop
+therefore seldom polls for a client that sends later, or that runs on the same core. Linux's halt polling of guests works in the same way
 (Documentation/virt/kvm/halt-polling.rst).
 """
 
@@ -14,7 +14,7 @@ from stoker.server.tuning.constants import BUSY_POLL_FIRST_RUN, BUSY_POLL_GOOD_R
 
 
 class Load(Protocol):
-    """The load of the server.
+    """The server's load, as the poller needs it.
 
     Attributes:
         requests_in_flight: Requests that have no response yet.
@@ -24,37 +24,37 @@ class Load(Protocol):
 
 
 class BusyPoll:
-    """Confined to: the event loop.
+    """Polls for the next request of a client that sends one at a time. Confined to: the event loop.
 
     Attributes:
-        load: The load of the server.
+        load: The server's load.
     """
 
     __slots__ = ("_call_soon", "_completed_ns", "_is_polling", "_most_ns", "_needed", "_now_ns", "_soon", "load")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], now_ns: Callable[[], int], load: Load, most_us: int) -> None:
-        """Polls nothing yet.
+        """Makes a poller.
 
         Args:
             call_soon: Calls a function in the loop's next turn.
             now_ns: The clock, nanoseconds.
-            load: Says how many requests have no response yet.
+            load: Gives the number of requests in flight.
             most_us: Longest poll, microseconds.
         """
         self._call_soon = call_soon
         self._now_ns = now_ns
         self.load = load
         self._most_ns = most_us * 1_000
-        #: When the last single request completed; 0 once the next one is late, or runs in a thread.
+        #: When the last single request completed; 0 if the next one is late or runs in a thread.
         self._completed_ns = 0
         self._is_polling = False
         self._soon = 0
         self._needed = BUSY_POLL_FIRST_RUN
 
     def completed(self) -> None:
-        """A single request ran at the end of its read: polls for the next one, if recent ones were prompt."""
+        """Starts a poll after a single request that ran at the end of its read, if recent ones were prompt."""
         if self.load.requests_in_flight:
-            self._completed_ns = 0  # it runs in a thread, which will wake the loop
+            self._completed_ns = 0  # the request runs in a thread, which will wake the loop
             return
         if self._completed_ns:
             self._soon += 1
@@ -71,7 +71,7 @@ class BusyPoll:
             self._end_run()
 
     def _poll(self) -> None:
-        """One turn of the loop that does not wait."""
+        """One turn of the loop without sleeping."""
         if not self._completed_ns or self.load.requests_in_flight:
             self._is_polling = False
         elif self._now_ns() - self._completed_ns > self._most_ns:
@@ -80,10 +80,10 @@ class BusyPoll:
         elif self._soon >= self._needed:
             self._call_soon(self._poll)
         else:
-            self._is_polling = False  # the poll was in vain, and another request completed, before this turn
+            self._is_polling = False  # the poll was unsuccessful, and another request completed before this turn
 
     def _end_run(self) -> None:
-        """The next request did not arrive in time."""
+        """Ends the run of prompt requests: the next request was late."""
         self._completed_ns = 0
         self._soon = 0
         if self._is_polling:

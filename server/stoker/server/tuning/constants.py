@@ -1,4 +1,4 @@
-"""The settings of the self-tuning controllers, and every constant of theirs with the measurement it comes from.
+"""The settings of the self-tuning controllers, and their constants, with the measurements behind them.
 
 Times were measured on a virtual machine with two cores; the ADR that is named with each group holds the figures. The ONNX backend keeps
 the constants of its own controllers (`one_thread.py`, `memory_peaks.py`), because a backend never imports the server.
@@ -13,7 +13,7 @@ from stoker.server.core.flag import Panel, number
 
 #: Longest poll for the next request, microseconds. The next request of a closed-loop client arrives within 100 to 150 us.
 BUSY_POLL_US: Final = 250
-#: Consecutive prompt requests before the first poll; doubled by each poll in vain, up to `BUSY_POLL_MOST_RUN`.
+#: Consecutive prompt requests before the first poll; doubled by each unsuccessful poll, up to `BUSY_POLL_MOST_RUN`.
 BUSY_POLL_FIRST_RUN: Final = 8
 BUSY_POLL_MOST_RUN: Final = 4096
 #: Consecutive successful polls that reset the doubling.
@@ -32,7 +32,7 @@ INLINE_SLOW_NS: Final = 200_000
 INLINE_QUICK_NS: Final = 150_000
 #: One batch of this length moves its size class back to the thread.
 INLINE_EVICT_NS: Final = 10 * INLINE_SLOW_NS
-#: One batch of this length keeps the model in the thread for good: CPU time, and time by the clock, which includes waiting.
+#: One batch of this length keeps the model in the thread permanently: CPU time, and wall time, which includes waiting.
 INLINE_BAN_CPU_NS: Final = 100 * INLINE_SLOW_NS
 INLINE_BAN_WALL_NS: Final = 500 * INLINE_SLOW_NS
 #: Quick batches before the first stay on the loop; multiplied by `INLINE_MORE_RUNS` after each eviction, up to `INLINE_MOST_RUNS`.
@@ -41,7 +41,7 @@ INLINE_MORE_RUNS: Final = 8
 INLINE_MOST_RUNS: Final = 16_384
 #: Quick batches that one slow batch in the thread cancels: at most one batch in a hundred may be slow.
 INLINE_SLOW_COST_RUNS: Final = 100
-#: Of so many batches on the loop, so many may be slow.
+#: Of so many batches on the loop, this number may be slow.
 INLINE_WINDOW_RUNS: Final = 256
 INLINE_WINDOW_SLOW: Final = 2
 #: A stay of more batches than this resets the number of quick batches for the next stay.
@@ -62,7 +62,7 @@ class TuningSettings:
     """The settings of the controllers.
 
     Attributes:
-        is_on: Whether they adapt to what they measure.
+        is_on: Whether they adapt to measurements.
         busy_poll_us: 0: the event loop does not poll.
     """
 

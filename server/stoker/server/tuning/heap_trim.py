@@ -1,7 +1,7 @@
 """Returns freed heap memory to the system while the server is idle.
 
 glibc keeps freed memory for the next allocation: up to 64 MiB for each of its arenas (a thread has its own), and everything below an
-allocation that lives longer. Between requests this saves page faults; on an idle server it only takes memory. `malloc_trim` returns every
+allocation that lives longer. Under load this saves page faults; on an idle server it only wastes memory. `malloc_trim` returns every
 free page of all arenas. Other allocators have no such function and are not touched.
 """
 
@@ -19,7 +19,7 @@ log = logging.getLogger("stoker.server")
 
 
 class IdleHeapTrim:
-    """Decides from the CPU time of the process when to trim: once for every idle period after work. Pure."""
+    """Decides when to trim, by the CPU time of the process: once in each idle period after work. Pure."""
 
     def __init__(self) -> None:
         self._seen_s = 0.0
@@ -29,10 +29,10 @@ class IdleHeapTrim:
         """Whether to trim now.
 
         Args:
-            cpu_s: Processor time of the process since it began.
-            passed_s: Time since the last call.
+            cpu_s: CPU time of the process since its start, seconds.
+            passed_s: Time since the last call, seconds.
             is_quiet: Whether no request that holds memory is in flight.
-            is_forced: Whether a backend holds memory to return, however little work was done.
+            is_forced: Whether a backend holds memory to return, independent of the CPU time.
         """
         used_s, self._seen_s = cpu_s - self._seen_s, cpu_s
         if not is_quiet or used_s >= TRIM_IDLE_SHARE * passed_s or (cpu_s - self._trimmed_s < TRIM_WORK_S and not is_forced):
@@ -45,14 +45,14 @@ def trim_function() -> Callable[[], object] | None:
     """Returns glibc's `malloc_trim`, which runs without the interpreter lock; None: the allocator is not glibc's."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):  # no such symbol (musl, macOS), or no way to look for one (Windows)
+    except (OSError, AttributeError, TypeError):  # no such symbol (musl, macOS), or no way to look it up (Windows)
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
     return lambda: trim(0)
 
 
 def trim_all(backends: Iterable[Backend]) -> None:
-    """Returns the memory that `backends` keep, then that of the allocator, into which part of the former is freed."""
+    """Releases the memory that `backends` keep, then the allocator's, which includes a part of the former."""
     for backend in backends:
         try:
             backend.give_memory_back()

@@ -1,10 +1,10 @@
-"""`InlinePolicy`: whether batches of a model are quick enough to run on the event loop itself. Pure: durations in, decisions out.
+"""`InlinePolicy`: decides whether batches of a model run on the event loop. Pure: durations in, decisions out.
 
 A hop to a worker thread and back costs 33 to 41 us, more than the work of a tiny model; but a batch on the loop delays all other requests.
 Batches are judged by size class (powers of two, of rows or, where row shapes vary, of bytes). A size class begins in the thread and moves
 to the loop after a run of quick batches. It moves back when more than one batch in a hundred takes longer than `INLINE_SLOW_NS`, or one
 takes much longer. Each return needs more quick batches than the last, unless the dwell on the loop was long: on a shared host, a quick
-batch is sometimes charged for the work of others. After one extremely slow batch the model stays in the thread for good.
+batch is sometimes charged for the work of others. After one extremely slow batch the model stays in the thread permanently.
 """
 
 from stoker.server.tuning.constants import (
@@ -24,7 +24,7 @@ from stoker.server.tuning.constants import (
 
 
 class _SizeClass:
-    """One size class."""
+    """The state of one size class."""
 
     __slots__ = ("_dwelt_runs", "_needed", "_quick", "_runs", "_slow", "is_on_loop")
 
@@ -77,14 +77,14 @@ class InlinePolicy:
         return size_class is not None and size_class.is_on_loop and not self._is_banned
 
     def ran(self, size: int, *, cpu_ns: int, wall_ns: int) -> None:
-        """A batch of `size` has run, on the loop or in the thread.
+        """Records that a batch of `size` has run, on the loop or in the thread.
 
-        The first batch is not judged, because caches are cold.
+        The first batch does not count, because caches are cold.
 
         Args:
             size: Rows or bytes.
-            cpu_ns: CPU time of the thread that ran it.
-            wall_ns: Time by the clock.
+            cpu_ns: CPU time of the thread that ran it, nanoseconds.
+            wall_ns: Wall time, nanoseconds.
         """
         if not self._is_warm:
             self._is_warm = True

@@ -1,7 +1,7 @@
-"""`Reads`: runs the requests of a read at its end, while one connection alone sends.
+"""`Reads`: runs the requests of a read at its end while only one connection sends.
 
-A batch waits for the loop's next turn, so that requests that arrived on several connections share it. Where only one connection sends, all
-that the batch could wait for has arrived with the current read. It runs at once, and its responses leave with the write that ends the read
+A batch waits for the loop's next turn, so that requests of several connections share it. If only one connection sends, all requests for the
+batch have arrived with the current read. The batch then runs at once, and its responses are sent with the write that ends the read
 (docs/adr/0006-batch-window.md).
 """
 
@@ -20,7 +20,7 @@ class Reads:
     A frontend calls `begin` and `end` around the requests of one read.
 
     Attributes:
-        busy_poll: Polls for the next request of a connection that sends one at a time; None: no polling.
+        busy_poll: Polls for the next request of a connection that sends one request at a time; None: no polling.
     """
 
     __slots__ = ("_in_a_row", "_is_open", "_reader", "_waiting", "busy_poll")
@@ -34,9 +34,9 @@ class Reads:
         self._waiting: list[Callable[[], None]] = []
 
     def begin(self, reader: object, *, is_whole: bool = True) -> None:
-        """The requests of a read of the connection `reader` follow.
+        """Begins the requests of one read of the connection `reader`.
 
-        `is_whole`: whether the read took all bytes that had arrived, so that no other read follows in the same turn of the loop.
+        `is_whole`: whether the read returned all bytes that had arrived, so that no other read follows in the same turn of the loop.
         """
         if id(reader) != self._reader:
             self._reader = id(reader)
@@ -49,18 +49,18 @@ class Reads:
             self.busy_poll.on_read()
 
     def defer(self, callback: Callable[[], None]) -> bool:
-        """Keeps `callback` for the end of the current read; False: requests do not run at the end of this read."""
+        """Defers `callback` to the end of the current read; returns False if requests do not run at the end of this read."""
         if self._is_open:
             self._waiting.append(callback)
         return self._is_open
 
     def end(self) -> None:
-        """The read is over: calls the deferred callbacks. What those defer waits for the loop's next turn."""
+        """Ends the read: calls the deferred callbacks. Callbacks that these would defer run in the loop's next turn."""
         self._is_open = False
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             poll = self.busy_poll
-            # Before the batches run: with another request in flight, the loop wakes up by itself.
+            # Before the batches run: with another request in flight, no poll is needed.
             is_single = poll is not None and poll.load.requests_in_flight == 1
             for callback in waiting:
                 try:
