@@ -93,4 +93,4 @@ $(KSERVE_STAMP): constraints-clients.txt
 	touch $@
 
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

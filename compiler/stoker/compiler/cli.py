@@ -97,7 +97,8 @@ def _carry_out(command: CommandOptions, config: YamlConfig, words: Words, defaul
         return
     name = command.target or default_target
     if name is None:
-        raise OptionError(f"--target is missing; installed targets: {', '.join(target_names()) or 'none'}")
+        installed = ", ".join(target_names()) or "none"
+        raise OptionError(f"--target is missing (or `target:` in the file of --config_yaml); installed targets: {installed}")
     target = find_target(name)
     plan = make_plan(job, config.models)
     progress = Progress(is_shown=not plan.job.disable_compilation_progress_bar)

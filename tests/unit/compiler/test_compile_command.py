@@ -43,7 +43,7 @@ def test_executable_is_written_without_an_onnx_file_unless_that_is_named(stoker_
 def test_missing_target_is_refused_unless_implied(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", default_target=None)
     assert ran.code == 2
-    assert ran.err == "stoker compile: error: --target is missing; installed targets: fake\n"
+    assert ran.err == "stoker compile: error: --target is missing (or `target:` in the file of --config_yaml); installed targets: fake\n"
 
 
 def test_error_of_an_unknown_target_lists_the_installed_ones(stoker_compile) -> None:

@@ -72,7 +72,10 @@ def test_variables_hold_lists():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--grpc-prt=1"], "unknown flag --grpc-prt: is --grpc-port meant?"),
+        (["--grpc-prt=1"], "unknown flag --grpc-prt; did you mean --grpc-port?"),
+        (["--model-repositry=m"], "unknown flag --model-repositry; did you mean --model-repository?"),
+        (["--rest_api_prt=1"], "unknown flag --rest-api-prt; did you mean --rest-api-port?"),
+        (["--fs_poll_wait_second=1"], "unknown flag --fs-poll-wait-second; did you mean --fs-poll-wait-seconds?"),
         (["--qqqqqq"], "unknown flag --qqqqqq"),
         (["-x"], "unexpected argument '-x': flags are --name=value"),
         (["--", "x"], "unexpected argument 'x': flags are --name=value"),

@@ -27,7 +27,7 @@ def test_variable_of_another_program_has_no_line(name: str, value: str):
 
 def test_misspelt_variable_is_named_with_the_nearest_and_without_its_value():
     assert unknown_variables({"STOKER_HTTP_PROT": "3", "STOKER_QQ": "s3cret"}, KNOWN) == (
-        "STOKER_HTTP_PROT in the environment sets no flag: is STOKER_HTTP_PORT meant?",
+        "STOKER_HTTP_PROT in the environment sets no flag; did you mean STOKER_HTTP_PORT?",
         "STOKER_QQ in the environment sets no flag",
     )
 

@@ -31,9 +31,9 @@ _ADDRESSES: Final = ("tcp://", "udp://", "sctp://")
 
 
 def meant(name: str, known: Iterable[str], *, prefix: str = "") -> str:
-    """`: is X meant?` for the end of an error, X with `prefix` before it; empty where none of the names `known` is near."""
+    """`; did you mean X?` for the end of an error, X with `prefix` before it; empty if none of the names `known` is near."""
     found = nearest(name, sorted(known))
-    return f": is {prefix}{found[0]} meant?" if found else ""
+    return f"; did you mean {prefix}{found[0]}?" if found else ""
 
 
 def unknown_variables(environment: Mapping[str, str], known: Iterable[str]) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
             reject_stray([word])
         name, equals, text = word.removeprefix("--").partition("=")
         if name not in names:
-            raise FlagError(f"unknown flag --{name}{meant(name, names - {STRAY}, prefix='--')}")
+            raise FlagError(f"unknown flag --{name}{meant(name, {*(names - {STRAY}), *primary_names()}, prefix='--')}")
         if name in BARE:
             if equals:
                 raise FlagError(f"--{name} takes no value")

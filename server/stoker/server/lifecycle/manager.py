@@ -27,7 +27,7 @@ from stoker.server.lifecycle.watch import RepositoryWatcher, SettleFilter
 from stoker.server.observability.recorder import ServerRecorder
 
 SHUTTING_DOWN = "the server is shutting down"
-_log = logging.getLogger("stoker.lifecycle")
+log = logging.getLogger("stoker.lifecycle")
 
 
 class ModelLocks:
@@ -86,10 +86,8 @@ class ModelLocks:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ServingError):
-            _log.error("a lifecycle task ended by an error", exc_info=error)
+            log.error("a lifecycle task ended by an error", exc_info=error)
 
-
-log = logging.getLogger("stoker.lifecycle")
 
 NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
 
