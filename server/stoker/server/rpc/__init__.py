@@ -1,4 +1,4 @@
-"""gRPC without a transport: tables of methods, calls, rejections, and what bytes mean on the wire. Imports no gRPC library."""
+"""gRPC: method tables, calls, rejections, message framing and metadata, and two transports. This package itself imports no gRPC library."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Methods that take one message which is no inference: how big it may be, and what is looked at before it is parsed."""
+"""Unary control methods: their message size limit, and the checks before a message is parsed."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Run = Callable[[Any, Call], Message | Awaitable[Message]]
 
 
 class ControlMethods:
-    """Makes the methods of a protocol out of functions from message to message. Confined to: the event loop."""
+    """Builds a protocol's unary control methods from functions that take a message and return one. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, status: Callable[[ServingError], Status]) -> None:
         """`status` returns the protocol's status for an error."""
@@ -42,7 +42,7 @@ class ControlMethods:
 
         async def handle(data: bytes, call: Call) -> Message:
             with Reservation(self._engine.budget) as reservation:
-                # Held to the end: a load keeps the files it came with until then, in the message and in what is made of it.
+                # Reserved until the handler ends: a load request keeps its files in memory until then, in the message and in copies of it.
                 reservation.take(2 * len(data))
                 response = run(parse_control(data, request, self._limits, most), call)
                 return await response if inspect.isawaitable(response) else response
@@ -51,11 +51,11 @@ class ControlMethods:
 
 
 def parse_control(data: bytes, request: type[M], limits: Limits, most_bytes: int) -> M:
-    """The message that `data` is.
+    """Parses `data` as a message.
 
     Raises:
         TooLarge: `data` is longer than `most_bytes`.
-        InvalidRequest: it is no such message, or holds more fields than parameters are allowed.
+        InvalidRequest: `data` is no such message, or has more fields than a request may have parameters.
     """
     name = request.DESCRIPTOR.name
     if len(data) > most_bytes:

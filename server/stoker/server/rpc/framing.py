@@ -1,6 +1,6 @@
-"""Messages on a stream: each has a flag that says whether it is compressed, its length (4 bytes, big-endian), and its bytes.
+"""gRPC message framing: each message has a compressed flag (1 byte), its length (4 bytes, big-endian) and its bytes.
 
-From "gRPC over HTTP2", Length-Prefixed-Message. They are compressed by gzip or deflate; what comes out is bounded while it comes out.
+See "gRPC over HTTP2", Length-Prefixed-Message. Messages may be compressed by gzip or deflate. Decompression stops at a size limit.
 """
 
 import enum
@@ -16,27 +16,27 @@ from stoker.server.rpc.status import INTERNAL, RESOURCE_EXHAUSTED
 
 
 class Encoding(enum.Enum):
-    """How messages may be compressed; the value is zlib's `wbits` for the format (gRPC's "deflate" is the zlib format, RFC 1950)."""
+    """The compression of messages; the value is zlib's `wbits` for the format (gRPC's "deflate" is the zlib format, RFC 1950)."""
 
     GZIP = 31
     DEFLATE = 15
 
     @property
     def wire_name(self) -> bytes:
-        """As in `grpc-encoding`."""
+        """The name in `grpc-encoding`."""
         return self.name.lower().encode()
 
     def compress(self, data: bytes) -> bytes:
-        """`data`, compressed for speed rather than size: it goes over a wire once."""
+        """Compresses `data` at the fastest level."""
         return deflate([data], self.value)
 
 
 async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int) -> bytes:
-    """The message that `data` holds, `most_bytes` at most; `take` and `most_inline_bytes` as in `inflate`.
+    """Decompresses one message of at most `most_bytes`; `take` and `most_inline_bytes` as in `inflate`.
 
     Raises:
-        CallFault: the data is not of its encoding, is cut short, is followed by something, or holds more than it may.
-        What `take` raises.
+        CallFault: the data is not valid in the encoding, is truncated, is followed by other bytes, or exceeds `most_bytes`.
+        Also the exceptions of `take`.
     """
     name = encoding.name.lower()
     try:
@@ -53,7 +53,7 @@ async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: C
         raise CallFault(Rejection(INTERNAL, texts[error.fault])) from None
 
 
-#: By name in `grpc-encoding`; None: messages come as they are.
+#: Encodings by their name in `grpc-encoding`; None: messages are not compressed.
 ENCODINGS: dict[bytes, Encoding | None] = {b"identity": None, **{encoding.wire_name: encoding for encoding in Encoding}}
 #: Value of `grpc-accept-encoding`.
 ACCEPTED = b",".join(ENCODINGS)
@@ -63,24 +63,24 @@ PREFIX = Struct(">BI")
 PREFIX_BYTES = PREFIX.size
 _RESOURCE_EXHAUSTED = 8
 _INTERNAL = 13
-#: Pieces smaller than this are gathered in one buffer: kept apart, many tiny ones would take far more memory than they hold.
+#: Smaller pieces are appended to one buffer, because each separate bytes object has an overhead.
 _SMALL_PIECE_BYTES = 4096
-#: Once so much of a message has come, the rest goes to its place as it comes: to join the pieces of 240 MiB at their end, in memory
-#: never touched before, held the event loop for 130 ms and took the message's size once more. Of so much, the join takes some 5 ms.
+#: Once this many bytes of a message have arrived, one buffer of its full size is allocated for it. Joining the pieces of 240 MiB at the end
+#: blocked the event loop for 130 ms and doubled the memory; joining this many bytes takes about 5 ms.
 _JOINED_BYTES = 8 * 1024 * 1024
-#: Messages from here on get a receive buffer once a sixteenth has come, where the method takes views: memory that is not written to costs
-#: nothing, but for the huge pages that blocks of some MiB are made of.
+#: A message of at least this size gets a receive buffer once a sixteenth of it has arrived, if the method takes views. The system commits
+#: pages only when they are written, but blocks of some MiB may use huge pages.
 _ZERO_COPY_BYTES = 64 * 1024
 _ZERO_COPY_SHARE = 16
-#: Up to here, as soon as anything to speak of has come: no huge page is made of so little.
+#: Up to this size a message gets its receive buffer with its first bytes, because so small a block uses no huge page.
 _ZERO_COPY_AT_ONCE_BYTES = 1024 * 1024
 
 
 class WireMessage(NamedTuple):
-    """A message as it came.
+    """A received message.
 
     Attributes:
-        data: Its bytes; a read-only view only where the reader may give one.
+        data: The bytes as sent: `bytes`, or a read-only memoryview if the reader was made with `lead_bytes`.
         is_compressed: Whether they are compressed.
     """
 
@@ -89,9 +89,10 @@ class WireMessage(NamedTuple):
 
 
 class MessageReader:
-    """Puts the messages of one stream together from pieces of any size.
+    """Assembles the messages of one stream from pieces of any size.
 
-    What is kept is what came: room for what is promised is taken only behind a good beginning, and as pages that exist once written to.
+    It stores the received bytes only. It allocates a message's declared size only after a part of it has arrived, and the system commits a
+    page of that memory only when it is written.
     """
 
     # fmt: off
@@ -110,9 +111,9 @@ class MessageReader:
     # fmt: on
 
     def __init__(self, path: str, most_bytes: int, lead_bytes: Callable[[int], int] | None = None) -> None:
-        """A message to the method `path` that is longer than `most_bytes` is rejected as soon as its prefix is there.
+        """Rejects a message to the method `path` that is longer than `most_bytes` as soon as its prefix has arrived.
 
-        With `lead_bytes`, large messages that are not compressed are given as views; see `LargeMessages`.
+        With `lead_bytes`, large uncompressed messages are returned as views; see `Method.lead_bytes`.
         """
         self._lead_bytes = lead_bytes
         self._block: memoryview | None = None
@@ -127,26 +128,26 @@ class MessageReader:
 
     @property
     def expected_bytes(self) -> int | None:
-        """Length of the message that is coming, as its prefix says; None between messages."""
+        """The length of the incomplete message from its prefix, in bytes; None between messages."""
         return self._expected_bytes
 
     @property
     def is_between_messages(self) -> bool:
-        """Whether nothing of an unfinished message is held."""
+        """Whether no part of an incomplete message is stored."""
         return self._expected_bytes is None and not self._head
 
     @property
     def has_buffer(self) -> bool:
-        """Whether `receive_buffer` says where."""
+        """Whether `receive_buffer` is not None."""
         return self._block is not None
 
     @property
     def receive_buffer(self) -> memoryview | None:
-        """Where the rest of the message is to be put; None: nowhere yet, feed what comes."""
+        """The unfilled remainder of the message's buffer; None: there is no buffer, pass the bytes to `feed`."""
         return None if self._block is None else self._block[self._size :]
 
     def buffer_written(self, count: int) -> list[WireMessage]:
-        """As `feed`, of bytes that stand where `receive_buffer` said. REQUIRES: they are no more than fit there."""
+        """As `feed`, for bytes that were written into `receive_buffer`. REQUIRES: they fit into it."""
         self._size += count
         return [self._take()] if self._size == self._expected_bytes else []
 
@@ -154,7 +155,7 @@ class MessageReader:
         """Takes the next bytes of the stream; returns the messages that they complete.
 
         Raises:
-            CallFault: a prefix is malformed, or says that its message is too large.
+            CallFault: a prefix is malformed, or declares a message that is too large.
         """
         complete: list[WireMessage] = []
         at, end = 0, len(data)
@@ -213,10 +214,10 @@ class MessageReader:
             self._gather(expected)
 
     def _make_block(self, size: int, lead_bytes: int) -> None:
-        """Goes over from pieces to a block of the message's `size` that will be given as a view.
+        """Moves the pieces into a block for a message of `size` bytes, which will be returned as a view.
 
         Raises:
-            CallFault: this host has no memory for it.
+            CallFault: the host has not enough memory.
         """
         try:
             self._block = message_block(size, lead_bytes)
@@ -229,14 +230,14 @@ class MessageReader:
         self._pieces = []
 
     def _gather(self, size: int) -> None:
-        """Goes over from pieces to `bytes` of the message's `size`.
+        """Moves the pieces into a `bytes` object of `size` bytes.
 
         Raises:
-            CallFault: this host has no memory for it.
+            CallFault: the host has not enough memory.
         """
         try:
-            # Zeros straight from the system cost nothing until they are written to. CPython writes into the very object and gives it out as
-            # the value, both without a copy, because nothing else refers to it and its length stays what it is.
+            # The system commits zeroed pages only when they are written. CPython writes into this very object and returns it as the value,
+            # both without a copy, because there is no other reference to it and its length does not change.
             self._gathered = BytesIO(bytes(size))
         except MemoryError:
             raise _no_memory(size) from None
@@ -255,7 +256,7 @@ class MessageReader:
 
 
 def _good_beginning_bytes(size: int) -> int:
-    """How much of a message of `size` must have come before it gets its place."""
+    """How many bytes of a message of `size` bytes must have arrived before its buffer is allocated."""
     return _SMALL_PIECE_BYTES if size <= _ZERO_COPY_AT_ONCE_BYTES else min(size // _ZERO_COPY_SHARE, _JOINED_BYTES)
 
 

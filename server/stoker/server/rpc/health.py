@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health`: what it says is asked of the engine at that moment, never stored."""
+"""`grpc.health.v1.Health`; each status is read from the engine when it is sent, never stored."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ class Health:
         return health_pb2.HealthCheckResponse(status=status)
 
     async def _watch(self, call: StreamCall) -> None:
-        """Sends the status at once and then at each change, looked at every `health_watch_period_s`, until the client leaves."""
+        """Sends the status at once and after each change, which is polled every `health_watch_period_s`, until the client disconnects."""
         limits = self._limits
         request = parse_control(await call.receive() or b"", health_pb2.HealthCheckRequest, limits, limits.control_bytes)
         sent: int | None = None
@@ -57,7 +57,7 @@ class Health:
                 await call.send(health_pb2.HealthCheckResponse(status=status))
                 sent = status
             if not self._engine.is_live():
-                # A watcher must not hold up the end of the server.
+                # A Watch call must not delay the server's shutdown.
                 raise Unavailable("the server is shutting down")
             await asyncio.sleep(limits.health_watch_period_s)
 

@@ -1,8 +1,8 @@
-"""The memory that a serialised message would take, estimated from the wire before any of it is parsed.
+"""Estimates from the wire format how much memory a serialised message will take once parsed.
 
-A protobuf message is an amplifier: two bytes are an empty tensor that takes sixty. So a message of more than a few KiB is walked first,
-field by field, hopping over their contents: the counts are held to the limits, and what parsing will take is priced. Raw tensor contents,
-which are most of a large request, are cut out on the way and never copied; only what is left is parsed.
+Parsing can multiply the size: an empty tensor has two bytes on the wire and takes sixty in memory. So the fields of a message of more than
+a few KiB are scanned first, without their contents: their counts are checked against the limits, and the memory for parsing is estimated.
+The scan cuts out raw tensor contents, most of a large request, without a copy; only the remainder is parsed.
 """
 
 from itertools import islice
@@ -13,17 +13,17 @@ from stoker.backends.api.wire import LENGTH, VARINT, VARINT_BYTES
 from stoker.server.core.byte_budget import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 from stoker.server.core.limits import Limits
 
-#: Messages up to this size are parsed as they are: not even the worst of them becomes large.
+#: Messages up to this size are parsed without a scan: even in the worst case they take little memory.
 SMALL_BYTES = 4096
-# Tags: a field's number and how it is written. A field written otherwise is an unknown one to the parser.
+# Tags: field number and wire type. The parser takes a field with another wire type as unknown.
 _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | LENGTH for number in (3, 4, 5, 6, 7))
-#: Fields among which the id of a rejected request is looked for: serialisers write fields by number, which puts it among the first three.
+#: Number of fields that are searched for the id of a rejected request: serialisers write fields by number, and the id is the third.
 _ID_FIELDS = 64
 _TENSOR_SHAPE = (3 << 3 | VARINT, 3 << 3 | LENGTH)
 _TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | LENGTH for number in (4, 5))
 _OUTPUT_PARAMETERS = 2 << 3 | LENGTH
 _BYTES_CONTENTS = 8 << 3 | LENGTH
-#: Of typed contents, by field: bytes of an element in memory where the wire holds varints, which may be as short as one byte.
+#: Bytes of one element in memory, by field of typed contents: on the wire, a varint may take only one byte.
 _VARINT_ITEM_BYTES = {2: 4, 3: 8, 4: 4, 5: 8}
 
 
@@ -45,14 +45,14 @@ def split_infer_request(data: bytes | memoryview, limits: Limits) -> InferWire:
     """Takes a serialised ModelInferRequest apart.
 
     Raises:
-        InvalidRequest: it is no message, or holds more tensors, outputs, parameters or dimensions than allowed.
-        TooLarge: it holds too many fields, or parsing it would take more than the whole budget of bytes in flight.
+        InvalidRequest: `data` is no such message, or has more tensors, outputs, parameters or dimensions than allowed.
+        TooLarge: the message has too many fields, or parsing it would take more than the whole byte budget.
     """
     return _Walk(data, limits).infer_request()
 
 
 def request_id_of(data: bytes | memoryview, limits: Limits) -> str:
-    """The id in a serialised ModelInferRequest, whatever else is wrong with it; empty where it has none, or one that is not allowed."""
+    """The id in a serialised ModelInferRequest that may be invalid; empty if it has none, or one that is not allowed."""
     try:
         for tag, _, value, end in islice(WireWalk(data).fields(0, len(data)), _ID_FIELDS):
             if tag == _ID:
@@ -65,10 +65,10 @@ def request_id_of(data: bytes | memoryview, limits: Limits) -> str:
 
 
 def check_control_request(data: bytes, limits: Limits) -> None:
-    """Rejects any other serialised request that would become much larger than its bytes.
+    """Rejects a serialised control request that would take much more memory than its bytes.
 
     Raises:
-        InvalidRequest: it is no message, or holds more fields than parameters are allowed.
+        InvalidRequest: the data is no message, or has more fields than a request may have parameters.
     """
     if len(data) > SMALL_BYTES:
         walk = _Walk(data, limits)
@@ -79,7 +79,7 @@ def check_control_request(data: bytes, limits: Limits) -> None:
 
 
 class _Walk(WireWalk):
-    """One pass over one message."""
+    """Scans one message."""
 
     def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
         super().__init__(data)
@@ -118,7 +118,7 @@ class _Walk(WireWalk):
         return InferWire(rest, raws, cost)
 
     def _tensor(self, at: int, stop: int) -> int:
-        """Memory of a tensor's fields beside their bytes."""
+        """The memory of a tensor's fields in addition to their bytes."""
         limits = self._limits
         dims = parameters = cost = 0
         for tag, _, value, end in self.fields(at, stop):
@@ -136,7 +136,7 @@ class _Walk(WireWalk):
         return cost
 
     def _output(self, at: int, stop: int) -> int:
-        """Memory of a requested output's fields beside their bytes."""
+        """The memory of a requested output's fields in addition to their bytes."""
         parameters = cost = 0
         for tag, *_ in self.fields(at, stop):
             if tag == _OUTPUT_PARAMETERS:
@@ -146,7 +146,7 @@ class _Walk(WireWalk):
         return cost
 
     def _contents(self, at: int, stop: int) -> int:
-        """The memory that typed contents take beside their bytes."""
+        """The memory of typed contents in addition to their bytes."""
         cost = 0
         for _ in range(CONTENTS_FIELDS):
             if at == stop:

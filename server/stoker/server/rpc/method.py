@@ -1,4 +1,4 @@
-"""`Call`, one RPC as its method sees it, and `Method`, one line of the table that a protocol offers and that every transport serves."""
+"""The interface between protocols and gRPC transports: `Call`, one RPC in progress, and `Method`, one entry of a method table."""
 
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,8 +16,7 @@ from stoker.server.rpc.status import Status
 class Call(Protocol):
     """One RPC in progress.
 
-    A client that goes away, and a deadline that passes, cancel the task its method runs in, so that a method needs no check while it
-    waits.
+    A disconnected client or an expired deadline cancels the task of the method, so that a method needs no check while it waits.
     """
 
     @property
@@ -30,30 +29,30 @@ class Call(Protocol):
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the client stops waiting, on the engine's monotonic scale; None = never."""
+        """The client's deadline in nanoseconds of the engine's monotonic clock; None: there is none."""
 
     def cancelled(self) -> bool:
-        """Whether the client needs the response no more."""
+        """Whether the client no longer waits for the response."""
 
     def add_trailer(self, name: str, value: str | bytes) -> None:
-        """Metadata that goes with the status; `name` in lower case, ending in `-bin` where `value` is bytes."""
+        """Adds trailing metadata; `name` is in lower case, and ends in `-bin` if `value` is bytes."""
 
 
 class StreamCall(Call, Protocol):
-    """A `Call` that delivers messages and takes responses one by one.
+    """A `Call` that receives and sends messages one by one.
 
-    `receive` and `send` may wait at the same time, in two tasks; each of them in one task only.
+    `receive` and `send` may wait at the same time in two tasks, but each of them in one task only.
     """
 
     async def receive(self) -> bytes | None:
-        """The next serialised message; None once the client has sent its last.
+        """Returns the next serialised message; None: the client has sent its last one.
 
         Raises:
-            ServingError: the client sent what is no message, or one too large; let it through, so that it ends the call.
+            ServingError: the client sent an invalid or too large message. The method must not catch it, so that it ends the call.
         """
 
     async def send(self, message: bytes | Message) -> None:
-        """Sends one response; returns when there is room for the next."""
+        """Sends one response; returns when the transport accepts the next one."""
 
 
 Result = bytes | Message
@@ -74,7 +73,7 @@ StreamHandler = Callable[[StreamCall], Awaitable[None]]
 
 
 class Kind(enum.Enum):
-    """How many messages go each way."""
+    """The streaming kind of a method: one or many requests, one or many responses."""
 
     UNARY = (False, False)
     SERVER_STREAM = (False, True)
@@ -93,16 +92,16 @@ class Method:
 
     Attributes:
         path: `/package.Service/Name`.
-        kind: Its shape.
-        status: What its protocol responds to an error with; only the gRPC code counts.
-        most_bytes: Largest message a client may send. A transport that sees the length first rejects before it holds the message.
-        start: The body of a unary method; None for streams.
-        handle: The body of a stream; None for unary methods.
-        lead_bytes: Has a transport receive large messages into a buffer of their own, so aligned that what begins so many bytes into a
-            message of a given size is aligned. None: all messages are `bytes`.
-        failed: Gets every error that the call ends by; None: there is no such callback.
-        require: Rejects a call that has not the key it needs, given what gives the value of a metadata name; None: it needs none. The
-            bodies check it, too: it is for transports that can reject before a message has come.
+        kind: Whether requests and responses are streams.
+        status: Maps an error to the protocol's status, of which only the gRPC code is used.
+        most_bytes: Largest message a client may send. A transport that reads the length first rejects the message before it stores it.
+        start: The handler of a unary method; None for streaming methods.
+        handle: The handler of a streaming method; None for unary methods.
+        lead_bytes: Returns the offset of the first tensor in a message of a given size, both in bytes. A transport receives large messages
+            into a buffer in which that offset is aligned. None: all messages are `bytes`.
+        failed: Called with every error that ends a call; None: there is no such callback.
+        require: Rejects a call without the required key; its argument returns the value of a metadata name. None: no key is required. The
+            handlers check the key too; transports use this to reject a call before its message arrives.
     """
 
     path: str
@@ -116,7 +115,7 @@ class Method:
     require: Callable[[Callable[[str], str | None]], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError if it has not exactly the one body that its kind takes."""
+        """Raises ValueError if the method has not exactly the one handler of its kind."""
         is_unary = self.kind is Kind.UNARY
         if is_unary is (self.start is None) or is_unary is (self.handle is not None):
             raise ValueError(f"{self.path}: a unary method has `start`, any other has `handle`")
@@ -135,7 +134,7 @@ def method_table(methods: Iterable[Method]) -> MethodTable:
     """The table of `methods`.
 
     Raises:
-        ValueError: two have the same path, or one's path is none.
+        ValueError: two methods have the same path, or a path is malformed.
     """
     table: dict[str, Method] = {}
     for method in methods:
@@ -155,9 +154,9 @@ def inference_method(
     most_bytes: int,
     failed: Failed | None = None,
 ) -> Method:
-    """The unary method of protobuf's `descriptor`. `response` gets the message and the call's deadline and returns the response.
+    """Makes the unary method of protobuf's `descriptor`. `response` takes the message and the call's deadline, and returns the response.
 
-    `response` runs up to its first wait without a task: see `TaskCompletion`.
+    `response` runs without a task up to its first `await` that suspends: see `TaskCompletion`.
     """
 
     def start(data: bytes, call: Call) -> Completion[Result]:
@@ -167,7 +166,7 @@ def inference_method(
 
 
 def in_task(handler: UnaryHandler, *, is_inline: bool = False) -> Start:
-    """`handler` as the body of a unary method, run in a task; `is_inline` as for `TaskCompletion`."""
+    """Makes a unary method's `start` from the coroutine function `handler`, which runs in a task; `is_inline` as in `TaskCompletion`."""
     return lambda data, call: TaskCompletion(lambda: handler(data, call), is_inline=is_inline)
 
 
@@ -177,5 +176,5 @@ def path_of(descriptor: Any) -> str:
 
 
 def kind_of(descriptor: Any) -> Kind:
-    """The shape of a method, from its protobuf descriptor."""
+    """The streaming kind of a method, from its protobuf descriptor."""
     return Kind((descriptor.client_streaming, descriptor.server_streaming))

@@ -1,7 +1,7 @@
-"""`grpc.reflection`, v1 and v1alpha: what tools like grpcurl ask for before they can call anything.
+"""gRPC server reflection, v1 and v1alpha, which tools such as grpcurl use to find methods and message types.
 
-Both versions are the same messages but for the package's name, which is not on the wire: one handler serves both. Only v1alpha's file
-comes with grpcio-reflection; v1's is made of it, so that it can be asked for like every other.
+The messages of both versions differ only in the package name, which is not on the wire, so that one handler serves both. grpcio-reflection
+contains only the file descriptor of v1alpha; that of v1 is derived from it.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ class Reflection:
     """Serves descriptors from protobuf's default pool, where every served message is registered. Confined to: the event loop."""
 
     def __init__(self, services: Iterable[str], limits: Limits) -> None:
-        """Lists `services` and itself."""
+        """Lists `services` and the reflection services."""
         self._services = sorted({*services, *SERVICES})
         self._limits = limits
         self._pools = (descriptor_pool.Default(), _pool_of_v1())
@@ -69,7 +69,7 @@ class Reflection:
             return _failure(NOT_FOUND, f"{kind}: not found")
 
     def _file(self, find: Callable[[Any], Any]) -> reflection_pb2.ServerReflectionResponse:
-        """The file that `find` gives, from the first pool that knows it, and all that it imports."""
+        """The file descriptor that `find` returns from the first pool that has it, and the files that it imports."""
         files: dict[str, Any] = {}
         waiting = [self._first(find)]
         while waiting:
@@ -115,7 +115,7 @@ def _failure(code: int, text: str) -> reflection_pb2.ServerReflectionResponse:
 
 
 def _pool_of_v1() -> descriptor_pool.DescriptorPool:
-    """A pool with v1's file alone: v1alpha's, renamed."""
+    """A descriptor pool with v1's file only: v1alpha's, renamed."""
     file = descriptor_pb2.FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
     file.name = "grpc/reflection/v1/reflection.proto"
     file.package = _FINAL

@@ -1,4 +1,4 @@
-"""How a call ends that fails: status code, text cut to what reaches a client, and trailers that say when to try again."""
+"""The status of failed calls: code, text cut to the size that reaches a client, and trailers with the retry delay."""
 
 import logging
 import traceback
@@ -12,18 +12,18 @@ Trailers = tuple[tuple[str, str | bytes], ...]
 """Metadata that goes with a status; a value is bytes where its name ends in `-bin`."""
 
 _INTERNAL_TEXT = "internal error: see the server's log"
-#: grpcio drops a status text that takes more than 2 KiB on the wire, with a line of its own on stderr.
+#: grpcio drops a status text of more than 2 KiB on the wire, and logs that on stderr.
 _TEXT_BYTES = 1900
 _log = logging.getLogger(__name__)
 
 
 class Rejection(NamedTuple):
-    """The end of a call that failed.
+    """The status of a failed call.
 
     Attributes:
         code: gRPC status code.
-        text: For the client.
-        trailers: Beside them.
+        text: The status message for the client.
+        trailers: Metadata sent with the status.
     """
 
     code: int
@@ -32,7 +32,7 @@ class Rejection(NamedTuple):
 
 
 class CallFault(Exception):
-    """The client broke a rule of gRPC itself, for which every implementation sends the same status; `rejection` says which."""
+    """The client broke a rule of gRPC. `rejection` holds the status that all gRPC implementations send."""
 
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.text)
@@ -47,7 +47,7 @@ def rejection_of(error: Exception, method: Method) -> Rejection:
     if isinstance(error, CallFault):
         return error.rejection
     if not isinstance(error, ServingError):
-        # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
+        # As text: a log record with the traceback object would keep the request in memory as long as the record exists.
         _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())
         return Rejection(INTERNAL, _INTERNAL_TEXT)
     if method.failed is not None:
@@ -61,8 +61,8 @@ def rejection_of(error: Exception, method: Method) -> Rejection:
 
 
 def truncated(text: str) -> str:
-    """As much of `text` as reaches a client: printable ASCII takes one byte on the wire, any other byte of its UTF-8 form takes three."""
-    # No character takes more than twelve.
+    """The beginning of `text` that fits the limit: printable ASCII takes one byte on the wire, any other byte of UTF-8 three."""
+    # A character takes at most twelve bytes.
     if len(text) * 12 <= _TEXT_BYTES:
         return text
     size = 0

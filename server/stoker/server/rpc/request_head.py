@@ -1,6 +1,6 @@
-"""The header fields of a request as gRPC reads them: method, deadline, compression, metadata; or why it is rejected.
+"""Parses the header fields of a gRPC request: method, deadline, compression, metadata; or the reason to reject it.
 
-From "gRPC over HTTP2", Requests. A connection keeps what it has read: clients send the same fields again and again.
+See "gRPC over HTTP2", Requests. A connection caches parsed heads, because clients repeat the same fields.
 """
 
 import re
@@ -24,7 +24,7 @@ _UNIT_NS = {
     b"u": 1_000,
     b"n": 1,
 }
-#: A hundred years: what is longer would not fit where times are kept in 64 bits.
+#: A hundred years in nanoseconds: a longer timeout would overflow 64-bit times.
 _MOST_TIMEOUT_NS = 100 * 365 * 24 * 3_600_000_000_000
 _CONTENT_TYPE = b"application/grpc"
 #: Characters of a requested path that an error text quotes.
@@ -32,7 +32,7 @@ _SHOWN_CHARACTERS = 128
 
 
 class NotGrpc(Exception):
-    """The request is not gRPC's: its response is the plain HTTP `status` without a body."""
+    """The request is not gRPC; the response is the plain HTTP `status` without a body."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"HTTP status {status}")
@@ -43,10 +43,10 @@ class RequestHead:
     """The header of a call. One object may serve many calls that began with the same fields.
 
     Attributes:
-        method: What is called.
-        timeout_ns: How long the client waits from now on; None = for ever.
-        encoding: Of messages whose compressed-flag is set; None where none may be.
-        response_encoding: The encoding that may compress responses: the request's own encoding, as the client evidently knows it.
+        method: The called method.
+        timeout_ns: The client's timeout from the time of receipt, in nanoseconds; None: there is none.
+        encoding: The compression of messages whose compressed flag is set; None: no message may be compressed.
+        response_encoding: The compression of responses: that of the request, because the client supports it.
     """
 
     __slots__ = ("_binary", "_fields", "_text", "encoding", "method", "response_encoding", "timeout_ns")
@@ -76,7 +76,7 @@ class RequestHead:
 
 
 class _Known(NamedTuple):
-    """The fields that mean something to gRPC."""
+    """The header fields that gRPC defines."""
 
     verb: bytes
     path: bytes
@@ -87,11 +87,11 @@ class _Known(NamedTuple):
 
 
 def read_head(fields: FieldTuple, methods: MethodTable) -> RequestHead:
-    """The head of the call that `fields` begin.
+    """Parses `fields`.
 
     Raises:
         NotGrpc: the request is not gRPC's.
-        CallFault: it is, and rejected: the method is unknown, or a field malformed or of an unknown encoding.
+        CallFault: the method or the encoding is unknown, or a field is malformed.
     """
     known = _known(fields)
     if known.verb != b"POST":

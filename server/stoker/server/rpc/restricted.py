@@ -43,14 +43,14 @@ class Key:
 
 
 class Restrictions:
-    """The keys of one port's categories. Immutable, but for the salt that no two servers share."""
+    """The keys of one port's categories. Immutable; each object has a random salt."""
 
     def __init__(self, keys: Mapping[Category, Key] | None = None, *, what: str = "API", api_key: str | None = None) -> None:
-        """Requires `keys` of their categories, and `api_key` of every call but those of health.
+        """Requires a key for each category in `keys`, and `api_key` for all calls except health.
 
         Args:
-            keys: By restricted category, the key that calls must bring.
-            what: The word that Triton has for a category in its errors: API over HTTP, protocol over gRPC.
+            keys: The key of each restricted category.
+            what: Triton's word for a category in error texts: API over HTTP, protocol over gRPC.
             api_key: The bearer token; None: no call needs one.
         """
         self._salt = secrets.token_bytes(32)
@@ -60,19 +60,19 @@ class Restrictions:
 
     @property
     def needs_api_key(self) -> bool:
-        """Whether every call but those of health must bring an API key."""
+        """Whether all calls except health require an API key."""
         return self._api_key is not None
 
     def restricts(self, category: Category | None) -> bool:
-        """Whether calls of that category must bring a key. None: what belongs to no category, such as the documentation pages."""
+        """Whether calls of that category require a key. None: routes without a category, such as the documentation pages."""
         return category in self._keys or (self._api_key is not None and category is not Category.HEALTH)
 
     def require(self, category: Category | None, header: Callable[[str], str | None]) -> None:
-        """Lets a call pass; `header` gives the value of a header by its name.
+        """Checks the keys of a call; `header` returns the value of a header by its name.
 
         Raises:
-            Unauthenticated: the server requires an API key, and the call has none or another.
-            RestrictedCall: the category is restricted, and the key missing or another.
+            Unauthenticated: the API key is missing or wrong.
+            RestrictedCall: the key of the restricted category is missing or wrong.
         """
         if self._api_key is not None and category is not Category.HEALTH:
             self._authenticate(self._api_key, header("authorization"))
@@ -93,7 +93,7 @@ class Restrictions:
             raise Unauthenticated("the API key in the header 'Authorization' is not the key of this server")
 
     def _matches(self, given: str, expected: bytes) -> bool:
-        """Compares digests of equal length in constant time, so that the duration discloses nothing about the key."""
+        """Compares salted digests in constant time, so that the duration reveals nothing about the key."""
         return hmac.compare_digest(self._digest(given), expected)
 
     def _digest(self, value: str) -> bytes:
@@ -158,14 +158,15 @@ def category_of_method(path: str) -> Category:
     """The category of an RPC, by its path.
 
     Raises:
-        LookupError: it has none. Add it to `_METHODS`.
+        LookupError: the method has no category. Add it to `_METHODS`.
     """
     if path not in _METHODS:
         raise LookupError(f"the RPC {path} has no category of restricted APIs: add it to _METHODS in {__name__}")
     return _METHODS[path]
 
 
-#: By a route's path, without what narrows it down. Documentation (/docs, /openapi.json) has no category: only an API key guards it.
+#: Categories by the path of a route, without its parts for model, version or region. Documentation (/docs, /openapi.json) has no category:
+#: only an API key guards it.
 _ROUTES: Final[dict[str, Category]] = {
     "/v2": Category.METADATA,
     "/v2/health/live": Category.HEALTH,
@@ -196,18 +197,18 @@ _ROUTES: Final[dict[str, Category]] = {
     "/metrics": Category.STATISTICS,
     "/monitoring/prometheus/metrics": Category.STATISTICS,
 }
-#: Routes that show facts of a second category, too: they require the keys of both. The page of all models is the repository's index
-#: for people, and leads on to what metadata says.
+#: Routes that belong to two categories and require the keys of both. The page of all models shows the repository index, and links to
+#: metadata.
 _ALSO: Final[dict[str, Category]] = {"/models": Category.METADATA}
-#: Parts of a path that narrow down what it asks for, and do not change what it is.
+#: Parts of a path that select a model, a version or a region, and do not change the category.
 _NARROWING: Final = ("/versions/{version}", "/{repository}", "/region/{region}")
 
 
 def categories_of_route(path: str) -> tuple[Category, ...]:
-    """The categories of an HTTP route, by the path that it was declared with: it wants the key of each.
+    """The categories of an HTTP route by its declared path; the route requires the key of each.
 
     Raises:
-        LookupError: it has none. Add it to `_ROUTES`.
+        LookupError: the route has no category. Add it to `_ROUTES`.
     """
     if path.startswith("/v1/"):
         return (category_below_v1(path),)
@@ -220,14 +221,14 @@ def categories_of_route(path: str) -> tuple[Category, ...]:
 
 
 def category_below_v1(path: str) -> Category:
-    """The category of a path below /v1, Adlik's and TensorFlow Serving's, as it was sent: verbs compute, all else is asked about models."""
+    """The category of a path below /v1 (Adlik, TensorFlow Serving) as sent: verbs are inference, all other paths are metadata."""
     *_, last = path.rstrip("/").lower().split("/")
     if ":" in last:
         return Category.INFERENCE
     return Category.METADATA if last in ("metadata", "models") else Category.HEALTH
 
 
-#: What a connection in a reserved slot may ask for.
+#: The categories that a connection in a reserved slot may call.
 RESERVED_CATEGORIES: Final = frozenset((Category.HEALTH, Category.STATISTICS, Category.MODEL_REPOSITORY, Category.LOGGING, Category.TRACE))
 
 
@@ -240,7 +241,7 @@ def is_reserved_method(path: str) -> bool:
 
 
 def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterator[Method]:
-    """Puts the methods of a restricted category behind a check of their key, and leaves the others as they are.
+    """Adds a key check to the methods of restricted categories; the others are returned unchanged.
 
     Raises:
         LookupError: a method has no category.
@@ -251,7 +252,7 @@ def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterato
 
 
 def _guarded(method: Method, category: Category, restrictions: Restrictions) -> Method:
-    """`method` with a check of the key in front of its body."""
+    """Returns `method` with a key check before its handler."""
     require = functools.partial(restrictions.require, category)
     start, handle = method.start, method.handle
     if start is not None:

@@ -1,4 +1,4 @@
-"""The settings of the gRPC port beside its limits, with its flags."""
+"""The settings of the gRPC port except its limits, with their flags."""
 
 import enum
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Transport(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """The transport, and what it requires of connections. The flags have gRPC's names and milliseconds, the fields seconds.
+    """The transport and its keepalive rules. The flags use gRPC's names and milliseconds, the fields use seconds.
 
     Attributes:
         transport: The server's own HTTP/2, or grpcio's.
-        max_pings_without_data: grpcio alone counts them.
+        max_pings_without_data: Only the grpcio transport enforces it.
         max_connection_idle_s: None: a connection without a call is never drained.
         max_connection_age_s: None: a connection is never drained for its age.
     """

@@ -1,4 +1,4 @@
-"""gRPC status codes, the status of each error of the taxonomy for HTTP and gRPC, and `google.rpc.Status` details."""
+"""gRPC status codes, the HTTP and gRPC status of each error of the taxonomy, and `google.rpc.Status` details."""
 
 import math
 from collections.abc import Mapping
@@ -43,10 +43,10 @@ def status_details(code: int, text: str, reason: str, retry_after_s: float) -> b
     """A serialised `google.rpc.Status` with a `RetryInfo` and an `ErrorInfo`.
 
     Args:
-        code: The gRPC status code of the call; clients reject details whose code or text is another.
+        code: The gRPC status code of the call; clients reject details with a different code or text.
         text: The text of the call's status.
         reason: The error's name in the server's taxonomy, in upper case.
-        retry_after_s: When trying again makes sense, seconds.
+        retry_after_s: The delay before a retry, in seconds.
     """
     delay_ns = round(retry_after_s * _NS_PER_S)
     duration = _number(1, delay_ns // _NS_PER_S) + _number(2, delay_ns % _NS_PER_S)
@@ -99,14 +99,14 @@ STATUS: Final[dict[ErrorCode, Status]] = {
 
 
 def status_of(error: ServingError, overrides: Mapping[type, Status]) -> Status:
-    """The status of `error` on a protocol that promises what `overrides` say, by the error's class, and the taxonomy's otherwise."""
+    """The status of `error`: the one that `overrides` has for its class, else that of the taxonomy."""
     for kind in type(error).__mro__:
         if kind in overrides:
             return overrides[kind]
     return STATUS[error.code]
 
 
-#: What Triton's clients were promised instead, by the error's class.
+#: Triton's statuses where they differ from the taxonomy, by error class.
 KSERVE_OVERRIDES: Final[dict[type, Status]] = {
     UnknownModel: Status(400, NOT_FOUND),
     AlreadyExists: Status(400, ALREADY_EXISTS),
@@ -121,7 +121,7 @@ def kserve_status(error: ServingError) -> Status:
     return status_of(error, KSERVE_OVERRIDES)
 
 
-#: What Adlik's clients were promised instead: a full queue is UNAVAILABLE, a time-out in the queue RESOURCE_EXHAUSTED.
+#: Adlik's statuses where they differ: a full queue is UNAVAILABLE, a timeout in the queue RESOURCE_EXHAUSTED.
 ADLIK_OVERRIDES: Final[dict[type, Status]] = {
     Overloaded: Status(503, UNAVAILABLE),
     QueueTimeout: Status(429, RESOURCE_EXHAUSTED),
@@ -135,9 +135,9 @@ def adlik_status(error: ServingError) -> Status:
 
 
 def retry_after_seconds(error: ServingError) -> str | None:
-    """The text of a `Retry-After` header or `retry-after` metadata: whole seconds, at least 1; None where trying again makes no sense.
+    """The text of a `Retry-After` header or `retry-after` metadata: whole seconds, at least 1; None: a retry makes no sense.
 
-    An overload always names one, so that rejected clients do not come back at once.
+    An overload always has a delay, so that rejected clients do not retry at once.
     """
     if error.retry_after_s is not None:
         return str(max(1, math.ceil(error.retry_after_s)))

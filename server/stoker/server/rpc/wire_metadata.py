@@ -1,4 +1,4 @@
-"""Metadata as header fields: what is an application's and what is gRPC's own, `-bin` values, and the text of a status."""
+"""Metadata as HTTP/2 header fields: application metadata and gRPC's own fields, `-bin` values, and the encoding of status texts."""
 
 import base64
 import binascii
@@ -11,16 +11,16 @@ from stoker.server.rpc.status import INTERNAL
 Fields = Iterable[tuple[bytes, bytes]]
 """Header fields, names in lower case."""
 
-#: Fields that are the transport's or gRPC's, and no metadata of an application.
+#: Fields of the transport or of gRPC, which are not application metadata.
 _RESERVED = frozenset(
     {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-message-type"}
 )
-#: "gRPC over HTTP2", Percent-Encoded: printable ASCII but for the percent sign stands for itself.
+#: "gRPC over HTTP2", Percent-Encoded: printable ASCII except the percent sign is sent unchanged.
 _ESCAPED = re.compile(rb"[^ -$&-~]")
 
 
 def text_metadata(fields: Fields) -> dict[str, str]:
-    """Textual metadata by name; of several values of a name the last."""
+    """Textual metadata by name; the last value of a repeated name is used."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in fields
@@ -29,7 +29,7 @@ def text_metadata(fields: Fields) -> dict[str, str]:
 
 
 def binary_metadata(fields: Fields) -> dict[str, bytes]:
-    """Metadata whose names end in `-bin`, decoded; of several values of a name (in fields, or joined by commas) the last.
+    """Decoded metadata whose names end in `-bin`; the last of several values (in fields, or joined by commas) is used.
 
     Raises:
         CallFault: a value is not base64.
@@ -38,7 +38,7 @@ def binary_metadata(fields: Fields) -> dict[str, bytes]:
 
 
 def metadata_fields(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, bytes]]:
-    """Metadata as fields to send. Bytes go as base64, text as printable ASCII with anything else replaced by `?`."""
+    """Encodes metadata as header fields: bytes as base64, text as printable ASCII with other characters replaced by `?`."""
     return [(name.lower().encode(), _encode(value) if isinstance(value, bytes) else _printable(value)) for name, value in metadata]
 
 

@@ -1,1 +1,1 @@
-"""The tables of methods on grpcio's server."""
+"""Serves method tables on grpcio's server."""

@@ -1,4 +1,4 @@
-"""grpc.aio's context as the `Call` that methods know."""
+"""Adapters from grpc.aio's context to the `Call` of methods."""
 
 from collections.abc import Mapping
 
@@ -45,10 +45,10 @@ class GrpcioCall:
         self._context.set_trailing_metadata(tuple(self._trailers))
 
     def reject(self, rejection: Rejection) -> None:
-        """Sets how the call ends.
+        """Sets the status of the call.
 
-        The handler then returns: `context.abort` would raise an exception that gRPC's own call state holds on to, in a cycle with every
-        frame it went through, and so keep the rejected request in memory until the next full collection.
+        The handler must then return. `context.abort` would raise an exception that gRPC's call state keeps in a reference cycle with the
+        frames of its traceback. The cycle would keep the rejected request in memory until the next full garbage collection.
         """
         for name, value in rejection.trailers:
             self.add_trailer(name, value)

@@ -1,7 +1,7 @@
-"""A table of methods on grpc.aio's server: the reference that our own transport is compared with.
+"""Serves a method table on grpc.aio's server, the reference for the server's own transport.
 
-Requests arrive as bytes (no deserialiser), so that a call can be rejected before it is parsed. Every shape of stream is registered as
-stream to stream, which is the same on the wire.
+Requests arrive as bytes (no deserialiser), so that a call can be rejected before it is parsed. All streaming methods are registered as
+stream-stream, which is the same on the wire.
 """
 
 import os
@@ -65,7 +65,7 @@ class GrpcioServer:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
+        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cancelled."""
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
@@ -74,7 +74,8 @@ class GrpcioServer:
 
     def _bind(self, server: grpc.aio.Server) -> int:
         host = f"[{self._address}]" if ":" in self._address else self._address
-        # gRPC says nothing of why it cannot bind except in lines of its own on stderr; an ordinary bind does, so it goes first.
+        # gRPC reports the reason of a failed bind only in its own log lines on stderr. An ordinary bind raises it, so that one is tried
+        # first.
         bind(self._address, self._port).close()
         target, ring = f"{host}:{self._port}", self._listeners.ring
         try:
@@ -84,7 +85,7 @@ class GrpcioServer:
 
     def _bind_socket(self, server: grpc.aio.Server, path: Path) -> None:
         make_way(path)
-        # gRPC makes the file itself. A moment later it could have its mode changed, but by then a client might have connected.
+        # gRPC creates the socket file itself. If its mode were changed afterwards, a client might connect before the change.
         before = os.umask(0o777 & ~self._listeners.socket_mode)
         try:
             server.add_insecure_port(f"unix:{path}")
@@ -97,7 +98,7 @@ class GrpcioServer:
 
 
 def _credentials(ring: KeyRing) -> grpc.ServerCredentials:
-    """Credentials that follow the ring: gRPC asks before each handshake, in threads of its own."""
+    """Credentials from the ring's current certificate, which gRPC requests before each handshake, in its own threads."""
     last = ring.material
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -117,7 +118,7 @@ def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration
 
 
 def _handlers(methods: MethodTable, engine: Engine) -> tuple[grpc.GenericRpcHandler, ...]:
-    """One handler for each service, as grpcio wants them."""
+    """One grpcio generic handler for each service."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for path, method in methods.items():
         services.setdefault(method.service, {})[path.rpartition("/")[2]] = handler_of(method, engine)
@@ -125,7 +126,7 @@ def _handlers(methods: MethodTable, engine: Engine) -> tuple[grpc.GenericRpcHand
 
 
 def handler_of(method: Method, engine: Engine) -> grpc.RpcMethodHandler:
-    """`method` in grpcio's form."""
+    """The grpcio handler of `method`."""
     if method.kind is Kind.UNARY:
         return grpc.unary_unary_rpc_method_handler(_unary(method, engine), None, _serialise)
     return grpc.stream_stream_rpc_method_handler(_stream(method, engine), None, _serialise)
@@ -137,7 +138,7 @@ def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.Servicer
         try:
             assert method.start is not None
             return await method.start(data, call).outcome()
-        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
+        except Exception as error:  # noqa: BLE001 - any defect: logged, the status is INTERNAL
             call.reject(rejection_of(error, method))
         return None
 
@@ -158,7 +159,7 @@ def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.Servic
 
 
 def _serialise(response: bytes | Message) -> bytes:
-    # A large response is made as bytes at once, in a thread.
+    # A large response is serialised in a thread.
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 

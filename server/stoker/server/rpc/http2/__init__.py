@@ -1,1 +1,1 @@
-"""gRPC over our own HTTP/2 server."""
+"""gRPC over the server's own HTTP/2 implementation."""

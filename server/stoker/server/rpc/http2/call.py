@@ -1,8 +1,7 @@
-"""Calls on an HTTP/2 connection: what unary and streamed calls share, unary calls, and calls rejected for their header fields alone.
+"""Calls on an HTTP/2 connection: the base class of unary and streamed calls, unary calls, and calls rejected because of their headers.
 
-One message in, one message out is the shape of nearly every call, and so the one whose cost counts. The common call came whole in one
-piece, and its method is started within the read that contains it. The method's `Completion` gives the response to the call when it is
-there; the transport makes no task for it.
+Nearly all calls are unary, so that the code is optimised for them. Most requests arrive in one piece, and their method starts within the
+same read. The method's `Completion` passes the response to the call; the transport creates no task.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ class H2Call:
     """One RPC. Confined to: the event loop.
 
     Attributes:
-        stream_id: Its stream.
-        head: What its header fields said.
+        stream_id: Id of the HTTP/2 stream.
+        head: The parsed header fields.
         deadline_ns: See `Call`.
-        is_over: Its response was sent, or the client needs none.
-        has_ended: The client has sent all it will.
-        progress: How fast a message arrives whose end is awaited; None: none is. Meanwhile the call is an `Upload`.
+        is_over: Whether the response was sent, or the client no longer waits for it.
+        has_ended: Whether the client has ended its side of the stream.
+        progress: The transfer rate of the incomplete message; None: there is none. While it is set, the call is an `Upload`.
     """
 
     __slots__ = (
@@ -72,10 +71,10 @@ class H2Call:
         self.progress: Progress | None = None
         self._reservation: Reservation | None = None
         self._reader: MessageReader | None = None
-        #: The message of a unary call, until its method begins; and what it holds of the connection's share from then on.
+        #: The message of a unary call, until its method begins; and the bytes of the connection's share that the call holds from then on.
         self._message: WireMessage | None = None
         self._share_bytes = 0
-        #: What the method of a unary call has begun.
+        #: The completion of a unary call's method, once it has begun.
         self._completion: Completion[Result] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -102,17 +101,17 @@ class H2Call:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Prepares for a longer wait; most calls are completed before they need it. The call ends at its deadline from now on."""
+        """Starts the deadline timer; most calls complete before it is needed."""
         context = self._connection.context
         if self.deadline_ns is not None:
             self._timer = context.loop.call_later(max(0, self.deadline_ns - context.engine.now_ns()) / _NS_PER_S, self._expire)
 
     def fail(self, error: Exception) -> None:
-        """Ends the call with the status of `error`; its work is taken back."""
+        """Ends the call with the status of `error` and cancels its work."""
         self.reject(rejection_of(error, self.head.method))
 
     def reject(self, rejection: Rejection) -> None:
-        """Ends the call with `rejection`; its work is taken back."""
+        """Ends the call with `rejection` and cancels its work."""
         if self.is_over:
             return
         self._connection.send_end(self.stream_id, rejection_block(rejection, self._trailers or (), is_first=not self._has_responded))
@@ -120,7 +119,7 @@ class H2Call:
         self._cancel_work()
 
     def abandon(self) -> None:
-        """The client has gone, or taken the call back: nothing is sent any more."""
+        """Cancels the work without a response: the client has disconnected or cancelled the call."""
         if not self.is_over:
             self.is_over = True
             self._release_message()
@@ -153,7 +152,7 @@ class H2Call:
         self.reject(_TOO_LATE)
 
     def _hold(self, size_bytes: int) -> None:
-        """Takes room for bytes of a message that is not complete.
+        """Reserves bytes of an incomplete message.
 
         Raises:
             Overloaded: there is none.
@@ -167,7 +166,7 @@ class H2Call:
             self._reservation.give_back(min(size_bytes, self._reservation.held_bytes))
 
     def _begin_arrival(self) -> None:
-        """The end of a message is awaited from now on."""
+        """Begins to measure the transfer rate of an incomplete message."""
         context = self._connection.context
         self.progress = Progress(context.limits, context.loop.time())
         context.engine.budget.watch(self)
@@ -187,12 +186,13 @@ class H2Call:
         self.fail(evicted())
 
     async def _decompressed(self, data: bytes) -> bytes:
-        """Decompresses the message `data`; its bytes are reserved as they come out, and large work is done in a thread.
+        """Decompresses the message `data`. Its bytes are reserved step by step, and a large message is decompressed in a thread.
 
-        The caller holds the reservation for `data`. That of the result is released at the end: the method reserves its own.
+        The caller holds the reservation for `data`. The reservation for the result is released at the end, because the method makes its
+        own.
 
         Raises:
-            CallFault: see `decompressed`; or the call has named no compression. Overloaded: the budget is exhausted.
+            CallFault: see `decompressed`; or the call's headers name no compression. Overloaded: the budget is exhausted.
         """
         encoding = self.head.encoding
         if encoding is None:
@@ -213,17 +213,18 @@ class H2Call:
 
 
 #: grpcio's asyncio client turns a status that arrives before it has sent its first message into INTERNAL. curl reports a response that
-#: arrives before it has sent its body as a broken stream. Both get their response when their first DATA arrives, or after this time.
+#: arrives before it has sent its body as a broken stream. The response is sent when the client's first DATA arrives, or after this time in
+#: seconds.
 _PATIENCE_S: Final = 0.05
 
 
 class RejectedCall:
-    """A rejected call: sends its response when the client has begun to send. Confined to: the event loop."""
+    """A rejected call, which sends its response once the client has begun to send. Confined to: the event loop."""
 
     __slots__ = ("_block", "_connection", "_timer", "has_ended", "is_over", "stream_id")
 
     def __init__(self, connection: Connection, stream_id: int, block: bytes) -> None:
-        """`block` is the whole response."""
+        """`block` is the header block of the whole response."""
         self._connection = connection
         self._block = block
         self._timer: asyncio.TimerHandle = connection.context.loop.call_later(_PATIENCE_S, self._respond)
@@ -237,7 +238,7 @@ class RejectedCall:
         self._respond()
 
     def reject(self, rejection: Rejection) -> None:
-        """As `H2Call.reject`; what it was rejected for stays."""
+        """As `H2Call.reject`, without effect: the first rejection is kept."""
         self._respond()
 
     def abandon(self) -> None:
@@ -255,7 +256,7 @@ class RejectedCall:
 _read_prefix = PREFIX.unpack_from
 _prefix = PREFIX.pack
 _PLAIN_HEADERS: Final = HEADERS[None]
-#: Above it, a response is not copied to stand behind its prefix, but sent in a frame of its own.
+#: A larger response is not copied behind its prefix, but sent in a separate DATA frame.
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
 
@@ -279,7 +280,7 @@ class UnaryCall(H2Call):
             self.fail(error)
 
     def _feed_piece(self, data: bytes | memoryview, has_ended: bool) -> None:
-        """The general case: the request comes in several pieces, or is compressed, or wrong."""
+        """Handles a request that arrives in several pieces, is compressed, or is invalid."""
         reader = self._reader or self._await_message()
         had_buffer = reader.has_buffer
         self._note(len(data), has_ended)
@@ -288,7 +289,7 @@ class UnaryCall(H2Call):
                 raise CallFault(CARDINALITY)
             self._message = message
         if self._message is not None and reader.expected_bytes is not None:
-            # Its length is all that need come of a second one: it is neither given room nor counted.
+            # A second message is rejected by its prefix: its bytes are neither stored nor counted.
             raise CallFault(CARDINALITY)
         if reader.has_buffer and not had_buffer:
             self._connection.calls.expect_zero_copy(self)
@@ -297,7 +298,7 @@ class UnaryCall(H2Call):
             self._begin_whole(reader)
 
     def note_written(self, count: int, has_ended: bool) -> None:
-        """So many more bytes of the request have come, and stand where `receive_buffer` said."""
+        """Notes that more bytes of the request were written into `receive_buffer`."""
         reader = self._reader
         assert reader is not None
         try:
@@ -312,18 +313,18 @@ class UnaryCall(H2Call):
 
     @property
     def receive_buffer(self) -> memoryview | None:
-        """Where the rest of the request's message goes; None: it has no place yet, or no more."""
+        """The unfilled remainder of the message's buffer; None: there is none."""
         return None if self._reader is None else self._reader.receive_buffer
 
     def _note(self, size_bytes: int, has_ended: bool) -> None:
-        """Counts what has come."""
+        """Counts the bytes that have arrived."""
         self.has_ended = has_ended
         if self.progress is not None:
             self.progress.note(size_bytes, self._connection.context.loop.time())
         self._hold(size_bytes)
 
     def _begin_whole(self, reader: MessageReader) -> None:
-        """The request is complete."""
+        """Begins the method: the request is complete."""
         self._connection.calls.receiving.pop(self.stream_id, None)
         if not reader.is_between_messages:
             raise CallFault(CUT_SHORT)
@@ -339,7 +340,10 @@ class UnaryCall(H2Call):
         self._start(data)
 
     def _start_message(self, share_bytes: int) -> None:
-        """The handler takes room for the message of `share_bytes` itself. Of the connection's share, it goes on being held."""
+        """Starts the method.
+
+        The handler reserves the message's `share_bytes` itself; they also still count against the connection's share.
+        """
         if self._reservation is not None:
             self._reservation.release()
         share = self._connection.share
@@ -363,14 +367,14 @@ class UnaryCall(H2Call):
         assert start is not None
         try:
             completion = start(data, self)
-        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
+        except Exception as error:  # noqa: BLE001 - any defect: logged, the status is INTERNAL
             self.fail(error)
             return
         self._completion = completion
         completion.then(self._on_result)
 
     def _on_result(self, result: bytes | Message | Exception) -> None:
-        # The completion refers to the call: neither is to keep the other in memory.
+        # The completion refers to the call: without this, the reference cycle would keep both in memory.
         self._completion = None
         if type(result) is bytes and self.head.response_encoding is None and not self.is_over:
             self._send(result, 0, _PLAIN_HEADERS)
@@ -403,7 +407,7 @@ class UnaryCall(H2Call):
         super()._cancel_work()
 
     def _cancelled_elsewhere(self) -> None:
-        """Whatever cancelled the handler, its client gets a response, if it still waits for one."""
+        """Sends an error response if something other than the client has cancelled the handler."""
         if not self.is_over:
             self.fail(Cancelled("the call was cancelled by the server"))
 

@@ -1,8 +1,8 @@
-"""A connection of the gRPC port: an asyncio protocol around the HTTP/2 core, which knows neither sockets nor time.
+"""A connection of the gRPC port: an asyncio protocol around the sans-IO HTTP/2 core.
 
-One turn of the loop: all frames of a read are parsed, the calls they complete are begun, and the responses are written at once. A read that
-begins very many calls is handled in slices, with other connections' turns between them, and nothing more is read meanwhile; nor is
-anything read while the peer leaves what is written to it unread.
+In one iteration of the event loop, all frames of a read are parsed, the calls that they complete are started, and the responses are written
+together. A read that starts very many calls is handled in slices, with other connections served between them. Reading pauses meanwhile, and
+also while the peer does not read its responses.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from stoker.server.rpc.http2.peer_monitor import PAYLOAD, PeerMonitor
 from stoker.server.rpc.http2.responses import ENDING, TOO_SLOW
 from stoker.server.rpc.rejection import Rejection
 
-#: So many reads with no large message on its way, and the connection is called itself again.
+#: After this many reads without a large message, the transport reads through the connection itself again.
 _SMALL_READS: Final = 64
 
 
@@ -37,7 +37,7 @@ class ZeroCopyReader(asyncio.BufferedProtocol):
         self._others = 0
 
     def begin(self) -> None:
-        """A large message has its place."""
+        """Switches the transport to zero-copy reads: a large message has its receive buffer."""
         self._others = 0
         transport = self._connection.transport
         if not self._is_on and not transport.is_closing():
@@ -45,14 +45,14 @@ class ZeroCopyReader(asyncio.BufferedProtocol):
             transport.set_protocol(self)
 
     def note_small_read(self) -> None:
-        """A read was made here, and no large message is on its way now."""
+        """Notes a read while no large message is incomplete."""
         self._others += 1
         transport = self._connection.transport
         if self._others > _SMALL_READS and self._is_on and not transport.is_closing():
             self._is_on = False
             transport.set_protocol(self._connection)
 
-    # ---- what the transport calls
+    # ---- called by the transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._connection.receive_buffer()
@@ -70,17 +70,18 @@ class ZeroCopyReader(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
 
-#: Events of one connection that are handled before others have their turn: some 64 calls.
+#: Events of one connection that are handled before other connections are served: about 64 calls.
 _SLICE: Final = 128
-#: What is looked at at a time of what was read: a large message that begins in it has its place before the rest is.
+#: Bytes of a read that are parsed at a time, so that a large message that begins in them has its receive buffer before the rest is parsed.
 _PIECE_BYTES: Final = 64 * 1024
-#: Likewise, where no message is on its way: a frame of the size that most clients send, and the header block before it.
+#: The same while no message is incomplete: one DATA frame of the usual size, and the header block before it.
 _FIRST_PIECE_BYTES: Final = 20 * 1024
-#: What is copied into one piece to be written; larger data goes to the transport as it is.
+#: Output up to this size is joined before it is written; larger data is passed to the transport without a copy.
 _JOINED_BYTES: Final = 32 * 1024
-#: A read of so much may be cut by a buffer (uvloop's: 256,000 bytes, over TLS less their wrapping), with more to come in this turn.
+#: A read of at least this size may have been limited by the buffer (uvloop's: 256,000 bytes, less with TLS), and more bytes may follow in
+#: the same loop iteration.
 _PARTIAL_READ_BYTES: Final = 192 * 1024
-#: How long a client has to acknowledge that the connection is about to end, seconds; then the final GOAWAY is sent all the same.
+#: Seconds that a client has to acknowledge the PING of a drain; then the final GOAWAY is sent in any case.
 _DRAIN_ACK_S: Final = 1.0
 _H2: Final = "h2"
 _log = logging.getLogger(__name__)
@@ -90,11 +91,11 @@ class GrpcProtocol(asyncio.Protocol):
     """Confined to: the event loop.
 
     Attributes:
-        context: What it shares with the others.
+        context: The state that all connections of the port share.
         core: The HTTP/2 connection.
-        calls: What becomes of its streams.
-        share: What its requests hold together.
-        is_reserved: It has a reserved slot, see `ConnectionGate`.
+        calls: The calls on its streams.
+        share: The share of the byte budget that its requests hold together.
+        is_reserved: Whether it has a reserved slot, see `ConnectionGate`.
     """
 
     def __init__(self, context: ConnectionContext) -> None:
@@ -110,10 +111,10 @@ class GrpcProtocol(asyncio.Protocol):
         self._is_draining = False
         self._refused_s: float | None = None
 
-    # ---- what the transport calls
+    # ---- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's has the interface but not the class.
+        # uvloop's transports have the interface, but not the class.
         self._transport = cast("asyncio.Transport", transport)
         now_s = self.context.loop.time()
         self._watch = PeerMonitor(self.context.limits, self.context.settings, now_s)
@@ -133,7 +134,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._backlog.clear()
         self._receive_buffer = None
         self.calls.forget_all()
-        # Nothing is sent. But partial messages and unsent responses would stay in memory until the next garbage collection.
+        # Nothing is sent; this frees partial messages and unsent responses before the next garbage collection.
         self.core.close(ErrorCode.NO_ERROR)
         self.context.leave(self)
 
@@ -149,7 +150,7 @@ class GrpcProtocol(asyncio.Protocol):
                 self._take_pieces(memoryview(data), now_s)
         finally:
             reads.end()
-        # Responses that were ready at once.
+        # Responses that were complete at once.
         if not self._backlog:
             self._write()
 
@@ -162,20 +163,20 @@ class GrpcProtocol(asyncio.Protocol):
         self._read_on_or_not()
         self._write()
 
-    # ---- what reads in place use
+    # ---- used by zero-copy reads
 
     def receive_buffer(self) -> memoryview:
-        """Where the next read goes."""
+        """The buffer for the next read."""
         self._receive_buffer = receive_buffer = self.core.receive_buffer() if self._receiving else None
         return self.context.buffer if receive_buffer is None else receive_buffer
 
     def filled(self, count: int) -> None:
-        """So much was read to where `receive_buffer` said."""
+        """Handles bytes that were read into `receive_buffer`."""
         now_s = self.context.loop.time()
         self._watch.pings.heard_s = now_s
         receive_buffer, self._receive_buffer = self._receive_buffer, None
         reads = self.context.reads
-        # A read into a message's place ends where that ends, whatever else has come.
+        # A zero-copy read ends at the end of the message's buffer, even if the socket has more bytes.
         reads.begin(self, is_whole=receive_buffer is None and count < _PARTIAL_READ_BYTES)
         try:
             if receive_buffer is not None:
@@ -189,29 +190,29 @@ class GrpcProtocol(asyncio.Protocol):
         if not self._backlog:
             self._write()
 
-    # ---- what calls use
+    # ---- used by calls
 
     def read_zero_copy(self) -> None:
-        """A large message has its place: what comes is read to there from now on."""
+        """Switches the transport to zero-copy reads: a large message has its receive buffer."""
         self._zero_copy.begin()
 
     def notice_output(self) -> None:
-        """Sees to it that what the core has to send is written, once a turn."""
+        """Schedules one write of the core's output in this loop iteration."""
         if not self._is_output_noticed:
             self._is_output_noticed = True
             self.context.loop.call_soon(self._write)
 
     def streamed(self) -> None:
-        """Notes that part of a response was given to the core: a client that measures the connection pings for what it reads."""
+        """Notes that part of a response was passed to the core: clients that measure the bandwidth ping when they receive data."""
         self._watch.pings.has_sent_data = True
         self.notice_output()
 
     def send_end(self, stream_id: int, block: bytes) -> None:
-        """Ends a response by a header block."""
+        """Ends a response with a header block of trailers."""
         self.core.send_headers(stream_id, block, end_stream=True)
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
-        """Notes what of a complete response waits for the client; resets the stream where the budget cannot hold it."""
+        """Counts the unsent bytes of a complete response against the byte budget; resets the stream if the budget is exhausted."""
         if not self._unflushed.keep(stream_id, size_bytes, is_unary=is_unary):
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
@@ -223,30 +224,30 @@ class GrpcProtocol(asyncio.Protocol):
             self.context.calls -= 1
         self._watch.pings.has_sent_data = True
         if not call.has_ended:
-            # RFC 9113, section 8.1: the response is complete, and the rest of the request is of no use.
+            # RFC 9113, section 8.1: the response is complete, and the rest of the request is not needed.
             self.core.abandon_request(stream_id)
         if self._is_output_noticed:
             return
         if self._open:
-            # Others likely complete in this turn too, and one write sends all responses.
+            # Other calls probably complete in this loop iteration too; one write then sends all responses.
             self.notice_output()
         else:
-            # No other call shares it: a turn of the loop less, 4 us of each call that is alone on its connection.
+            # There is no other call: writing now saves a loop iteration, 4 us of each call that is alone on its connection.
             self._write()
 
     async def drained(self, stream_id: int) -> None:
-        """Returns when what waits on the stream has gone out."""
+        """Returns when all data that waits on the stream has been sent."""
         waiter = self._drains[stream_id] = self.context.loop.create_future()
         try:
             await waiter
         finally:
             self._drains.pop(stream_id, None)
 
-    # ---- what the server uses
+    # ---- used by the server
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that the client has taken of all that was written to it."""
+        """Bytes that the client has received of all that was written."""
         return self._watch.written_bytes - self._transport.get_write_buffer_size()
 
     @property
@@ -255,8 +256,10 @@ class GrpcProtocol(asyncio.Protocol):
         return self._transport
 
     def sweep(self, now_s: float) -> None:
-        """Ends a handshake, request or reader that is too slow at `now_s` of the loop's clock; pings a silent peer; drains by age."""
-        # A read without data, as of half a TLS record, leaves it: it would keep the memory of a message whose call is over.
+        """Enforces timeouts at `now_s` of the loop's clock: ends slow handshakes, requests and readers, pings a silent peer, and drains by
+        age.
+        """
+        # A read without data, such as half a TLS record, leaves the buffer set; it would keep a finished call's message in memory.
         self._receive_buffer = None
         watch, settings = self._watch, self.context.settings
         if watch.is_lost(self.core, now_s):
@@ -302,7 +305,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._write()
 
     def idleness(self) -> Idleness | None:
-        # One that closes is gone as soon as its client has taken what is left.
+        # A closing connection ends once its client has received the remaining output.
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return None
         if not self.core.is_ready:
@@ -336,27 +339,30 @@ class GrpcProtocol(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Drops the connection, with whatever is to be written."""
+        """Drops the connection and its unsent output."""
         self._transport.abort()
 
     # ---- receiving
 
     def _take_pieces(self, data: memoryview, now_s: float) -> None:
-        """Takes what was read, which will be written over, piece by piece, so that a large message that begins in it soon has its place."""
+        """Parses a read in pieces, so that a large message that begins in it soon has its receive buffer.
+
+        The transport overwrites the bytes afterwards.
+        """
         size = len(data)
         most = size if size <= _PIECE_BYTES else _PIECE_BYTES if self._receiving else _FIRST_PIECE_BYTES
         at = 0
         while at < size:
             piece = data[at : at + most]
             at += most
-            # While a request is on its way, mostly more of a message that has its place: it is copied there.
+            # While a request is incomplete, the bytes mostly continue a message with a receive buffer, and are copied there.
             events = self.core.receive(piece if self._receiving else bytes(piece), now_s)
             self._take(events, now_s)
-            # Where no other message begins, all the rest has its place.
+            # If no other message begins here, all the rest goes into that buffer.
             most = size if self._receiving and all(type(event) is DataWritten for event in events) else _PIECE_BYTES
 
     def _take(self, events: list[Event], now_s: float) -> None:
-        """Handles what has been received, or puts it to what waits."""
+        """Handles the received events, or appends them to the backlog."""
         if events:
             self._watch.event_s = now_s
         self._is_output_noticed = True
@@ -370,7 +376,7 @@ class GrpcProtocol(asyncio.Protocol):
             self.calls.follow(events, is_last=True)
 
     def _process_pending(self) -> None:
-        """Handles one slice of the backlog; goes on after others have had their turn."""
+        """Handles one slice of the backlog, and schedules the next one behind other connections."""
         backlog = self._backlog
         self._is_output_noticed = True
         try:
@@ -397,7 +403,7 @@ class GrpcProtocol(asyncio.Protocol):
     # ---- sending
 
     def _write(self) -> None:
-        """Hands what is to be sent to the transport: all of it where that is little, else a part, with others' turns between."""
+        """Writes the output to the transport: all of it if it is small, else in parts, with other connections served between them."""
         self._is_output_noticed = False
         if self._is_full or self._transport.is_closing():
             return

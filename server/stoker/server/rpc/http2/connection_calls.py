@@ -1,4 +1,4 @@
-"""The calls of one connection: admitted, begun, fed and forgotten by the events of the HTTP/2 core."""
+"""The calls of one connection: the events of the HTTP/2 core admit, start, feed and end them."""
 
 from typing import Final
 
@@ -36,16 +36,16 @@ from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
 from stoker.server.rpc.restricted import is_reserved_method
 
 _KEPT: Final = 128
-#: What the fields of those may take together: a client may well send other metadata, up to the limit, with each call.
+#: Bytes of their fields together, because a client may send different metadata, up to the limit, with each call.
 _KEPT_BYTES: Final = 64 * 1024
 
 
 class HeadCache:
-    """Heads of calls. Confined to: one connection.
+    """A cache of parsed request heads. Confined to: one connection.
 
     Attributes:
-        known: Header fields with the head that they make, by the `id` of the fields: the core gives the same object for fields that it has
-            seen before. The fields are kept here, so that no other object gets their id.
+        known: The header fields and their head, by the `id` of the fields: the core returns the same object for a header block that it has
+            decoded before. The fields are kept here, so that no other object gets their id.
     """
 
     __slots__ = ("_methods", "_size_bytes", "known")
@@ -56,7 +56,7 @@ class HeadCache:
         self._size_bytes = 0
 
     def read(self, headers: Headers) -> RequestHead:
-        """The head that `headers`, which are not known, make.
+        """Parses `headers`, which are not in the cache.
 
         Raises:
             NotGrpc, CallFault: see `read_head`.
@@ -77,14 +77,14 @@ class Admission:
     __slots__ = ("_connection", "_front", "_heads", "_unflushed")
 
     def __init__(self, connection: Connection, unflushed: UnflushedResponses) -> None:
-        """`unflushed` is what the connection's peer has not taken yet."""
+        """`unflushed` holds the responses that the peer has not received yet."""
         self._connection = connection
         self._front = connection.context
         self._heads = HeadCache(connection.context.methods)
         self._unflushed = unflushed
 
     def head_of(self, headers: Headers) -> RequestHead | bytes:
-        """The head of a call that may begin; else the header block to reject it by."""
+        """The head of a call that may begin, or else the header block that rejects it."""
         context = self._front
         try:
             if context.calls >= context.limits.grpc_concurrent_rpcs:
@@ -99,7 +99,7 @@ class Admission:
                 try:
                     head.method.require(head.metadata.get)
                 except ServingError as error:
-                    # Before its message: clients without a key hold nothing of the budget.
+                    # Before the message arrives: calls without a key reserve nothing of the byte budget.
                     raise CallFault(rejection_of(error, head.method)) from None
             return head
         except CallFault as error:
@@ -112,9 +112,9 @@ class ConnectionCalls:
     """Confined to: the event loop.
 
     Attributes:
-        open: Calls without a response, by stream.
-        receiving: Unary calls whose request is not complete, by stream.
-        arriving: Streamed calls that have part of a message, by stream.
+        open: Calls without a response, by stream id.
+        receiving: Unary calls whose request is incomplete, by stream id.
+        arriving: Streamed calls with an incomplete message, by stream id.
         unflushed: Responses that wait for the client to read them.
     """
 
@@ -169,7 +169,7 @@ class ConnectionCalls:
             else:
                 self._follow_rare(event)
         for late in fresh:
-            # Few have anything to prepare for: they have completed by now, or are whole and have no deadline.
+            # Most calls need nothing more: they have completed, or their request is complete and they have no deadline.
             if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
                 late.settle()
         if is_last and self._zero_copy_pending:
@@ -181,11 +181,11 @@ class ConnectionCalls:
             self._zero_copy_pending.clear()
 
     def expect_zero_copy(self, call: UnaryCall) -> None:
-        """Has the rest of a call's message put to its place, as soon as all is handled that has come before."""
+        """Receives the rest of a call's message into its buffer, once all earlier events are handled."""
         self._zero_copy_pending.append(call)
 
     def slow(self, now_s: float, *, is_reading: bool) -> list[H2Call]:
-        """Calls whose messages take too long to arrive; `is_reading`: the server has read since this was asked last."""
+        """The calls whose messages arrive too slowly; `is_reading`: the server has read since the last sweep."""
         slow: list[H2Call] = []
         for call in (*self.receiving.values(), *self.arriving.values()):
             progress = call.progress
@@ -198,7 +198,7 @@ class ConnectionCalls:
         return slow
 
     def forget(self, stream_id: int) -> None:
-        """A stream is gone: so is its call."""
+        """Ends the call of a closed stream."""
         self.unflushed.forget(stream_id)
         call = self.open.pop(stream_id, None)
         if call is not None:
@@ -206,7 +206,7 @@ class ConnectionCalls:
             call.abandon()
 
     def forget_all(self) -> None:
-        """All streams are gone."""
+        """Ends all calls: the connection is closed."""
         self._zero_copy_pending.clear()
         for stream_id in [*self.open, *self.unflushed.streams()]:
             self.forget(stream_id)

@@ -14,7 +14,7 @@ from stoker.server.rpc.method import MethodTable
 from stoker.server.rpc.rejection import Rejection
 from stoker.server.rpc.settings import GrpcSettings
 
-#: What one read takes at most, but for what is read straight to its place.
+#: Most bytes of one read, except for zero-copy reads.
 READ_BYTES = 256 * 1024
 
 
@@ -22,15 +22,15 @@ class CallTable(Protocol):
     """The calls of a connection, as a call sees them.
 
     Attributes:
-        receiving: Unary calls whose request is not complete, by stream.
-        arriving: Streamed calls that have part of a message, by stream.
+        receiving: Unary calls whose request is incomplete, by stream id.
+        arriving: Streamed calls with an incomplete message, by stream id.
     """
 
     receiving: dict[int, Any]
     arriving: dict[int, Any]
 
     def expect_zero_copy(self, call: Any) -> None:
-        """Receives the rest of a call's message into its buffer, as soon as all is handled that has come before."""
+        """Receives the rest of a call's message into its buffer, once all earlier events are handled."""
 
 
 class Connection(Protocol):
@@ -54,13 +54,13 @@ class Connection(Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that the client has taken of all that was written to it."""
+        """Bytes that the client has received of all that was written."""
 
     def send_end(self, stream_id: int, block: bytes) -> None:
-        """Ends a response by a header block."""
+        """Ends a response with a header block of trailers."""
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
-        """Notes what of a complete response waits for the client."""
+        """Counts the unsent bytes of a complete response against the byte budget."""
 
     def responded(self, call: Any) -> None:
         """Forgets a call whose response was given to the core."""
@@ -69,13 +69,13 @@ class Connection(Protocol):
         """Notes that part of a response was given to the core."""
 
     def notice_output(self) -> None:
-        """Sees to it that what the core has to send is written, once a turn."""
+        """Schedules one write of the core's output in this loop iteration."""
 
     async def drained(self, stream_id: int) -> None:
-        """Returns when what waits on the stream has gone out."""
+        """Returns when all data that waits on the stream has been sent."""
 
     def read_zero_copy(self) -> None:
-        """A large message has its receive buffer: what comes is read to there from now on."""
+        """Switches the transport to zero-copy reads: a large message has its receive buffer."""
 
     def note_refused(self, reason: GoawayReason) -> None:
         """Notes that the core refuses new streams."""
@@ -93,28 +93,28 @@ class Connection(Protocol):
         """Ends all calls by `rejection`, and the connection."""
 
     def sweep(self, now_s: float) -> None:
-        """Ends what is too slow at `now_s` of the loop's clock."""
+        """Enforces timeouts at `now_s` of the loop's clock, in seconds."""
 
     def abort(self) -> None:
-        """Drops the connection, with whatever is to be written."""
+        """Drops the connection and its unsent output."""
 
 
 class ConnectionContext:
     """Confined to: the event loop.
 
     Attributes:
-        methods: What is served.
+        methods: The served methods by path.
         engine: Runs the requests.
         reads: Its reads.
         limits: Bounds on what clients send.
-        h2_limits: The same for HTTP/2 itself.
-        settings: What the operator set.
+        h2_limits: The limits of each HTTP/2 connection.
+        settings: The operator's settings of the gRPC port.
         loop: The event loop.
-        connections: Those that are open.
-        calls: How many are in work on all of them.
-        is_draining: New connections are turned away.
+        connections: The open connections.
+        calls: Number of calls in work on all connections.
+        is_draining: Whether new connections are refused.
         wait_closed: Set while no connection is open.
-        buffer: What connections read into: each is done with it before another one reads.
+        buffer: The shared receive buffer: a connection copies its bytes before another one reads.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ConnectionContext:
         self.buffer = memoryview(bytearray(READ_BYTES))
 
     def admit(self, connection: "Connection", address: str | None) -> Slot | None:
-        """Notes a new connection from `address`; None: it may not stay."""
+        """Registers a new connection from `address` and returns its slot; None: the connection must close."""
         if self.is_draining:
             return None
         slot = self._gate.enter(connection, address, self.loop.time())

@@ -1,4 +1,4 @@
-"""One connection's peer: gRPC's keepalive rules, responses that it does not read, and when it counts as stalled.
+"""Supervises the peer of one connection: gRPC's keepalive rules, unflushed responses, and the stalled-peer timeout.
 
 From gRPC proposals A8 (client-side keepalive) and A9 (server-side connection management). Time is a parameter: a sweep looks at every
 connection, so that none needs timers of its own.
@@ -11,9 +11,9 @@ from stoker.server.net.progress import Progress
 from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.settings import GrpcSettings
 
-#: How often a client without a call may ping where that is not permitted, seconds: gRPC's own number.
+#: Minimum seconds between the pings of a client without a call, if such pings are not permitted: gRPC's own number.
 _INTERVAL_WITHOUT_CALLS_S = 7200.0
-#: What our own pings carry; a PING of a drain carries something else.
+#: Payload of keepalive pings; the PING of a drain has another one.
 PAYLOAD = b"stoker??"
 
 
@@ -28,15 +28,15 @@ class PingRules:
         self._sent_frames = 0
         self._last_ping_s: float | None = None
         self._ping_sent_s: float | None = None
-        #: When the peer was last heard of.
+        #: When the last frame of the peer arrived, in seconds of the loop's clock.
         self.heard_s = now_s
-        #: A response was sent since the peer's last ping, which may well have been caused by it.
+        #: Whether a response was sent since the peer's last ping: the client may ping because of it.
         self.has_sent_data = False
 
     def is_too_many(self, now_s: float, *, has_calls: bool = True, sent_frames: int = 0) -> bool:
-        """Notes a ping of the client; whether it was one too many.
+        """Notes a ping of the client; returns whether the client has exceeded the permitted number.
 
-        A large response goes out long after its call has ended, and gRPC's clients ping while they read it, to measure the connection.
+        A large response is still being sent after its call has ended. gRPC clients ping while they read it, to measure the bandwidth.
 
         Args:
             now_s: The time.
@@ -55,7 +55,7 @@ class PingRules:
         return self._strikes > self._settings.max_ping_strikes
 
     def should_ping(self, now_s: float, *, has_calls: bool = True) -> bool:
-        """Whether to ping the peer now, because it has been silent for long."""
+        """Whether to ping the peer now because it has been silent for the keepalive time."""
         if not (has_calls or self._settings.permits_pings_without_calls):
             return False
         if self._ping_sent_s is not None or now_s - self.heard_s < self._settings.keepalive_time_s:
@@ -74,11 +74,12 @@ class PingRules:
 
 
 class UnflushedResponses:
-    """Those of one connection: an `Upload` in the other direction. Evicting it resets their streams. Confined to: the event loop.
+    """The unflushed responses of one connection. The byte budget may evict them as it evicts an `Upload`: that resets their streams.
+    Confined to: the event loop.
 
     Attributes:
-        size_bytes: All of them together.
-        unary: How many are responses to unary calls, which clients read as they arrive.
+        size_bytes: Bytes of all of them together.
+        unary: How many of them belong to unary calls, whose responses clients read as they arrive.
     """
 
     __slots__ = ("_connection", "_progress", "_sizes", "_taken_bytes", "_unary", "size_bytes")
@@ -100,7 +101,7 @@ class UnflushedResponses:
         return len(self._unary)
 
     def keep(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
-        """Takes room for what waits on the stream; False: there is none."""
+        """Reserves the bytes that wait on the stream; False: the byte budget is exhausted."""
         context = self._connection.context
         if not context.engine.budget.reserve(size_bytes):
             return False
@@ -115,7 +116,7 @@ class UnflushedResponses:
         return True
 
     def forget(self, stream_id: int) -> None:
-        """The response is out, or was cancelled."""
+        """Releases the bytes of a response that was sent or cancelled."""
         size_bytes = self._sizes.pop(stream_id, 0)
         if size_bytes:
             self.size_bytes -= size_bytes
@@ -126,7 +127,7 @@ class UnflushedResponses:
                 self._connection.context.engine.budget.unwatch(self)
 
     def look(self) -> None:
-        """Notes what the client has taken; to be called now and then."""
+        """Notes how much the client has received; called by each sweep."""
         if self._progress is not None:
             taken_bytes = self._connection.taken_bytes
             self._progress.note(taken_bytes - self._taken_bytes, self._connection.context.loop.time())
@@ -147,7 +148,7 @@ class UnflushedResponses:
         self._connection.notice_output()
 
 
-#: How much longer than the response to a unary call the end of a stream may stay unread.
+#: Factor by which the end of a streamed response may stay unread longer than a unary response.
 _STREAM_TIMEOUT_FACTOR = 10
 
 
@@ -156,10 +157,10 @@ class PeerMonitor:
 
     Attributes:
         opened_s: When the connection was opened; all times are the loop's, in seconds.
-        event_s: When something whole was last received.
-        written_bytes: What was handed to the transport, ever.
+        event_s: When the last complete frame was received, likewise.
+        written_bytes: Bytes written to the transport since the connection was opened.
         pings: gRPC's keepalive rules.
-        idle_since_s: Since when no stream was open, as far as `note_streams` saw.
+        idle_since_s: Since when no stream has been open, as of the last `note_streams`.
     """
 
     __slots__ = (
@@ -188,7 +189,7 @@ class PeerMonitor:
         self.idle_since_s = now_s
 
     def note_streams(self, core: ServerConnection, now_s: float) -> float:
-        """Looks whether the connection was used since the last time; returns for how many seconds it has been idle."""
+        """Notes whether the connection was used since the last call; returns how many seconds it has been idle."""
         opened_streams = core.opened_streams
         if core.open_streams or opened_streams != self._opened_streams:
             self._opened_streams = opened_streams
@@ -202,7 +203,7 @@ class PeerMonitor:
         return self.pings.is_dead(now_s) or self._is_stalled(core, now_s)
 
     def _is_stalled(self, core: ServerConnection, now_s: float) -> bool:
-        """Whether one frame or header block has been on its way for too long, with nothing whole beside it."""
+        """Whether one frame or header block has been incomplete for too long, and no complete one has arrived meanwhile."""
         if not core.is_mid_frame:
             self._partial_s = None
             return False
@@ -211,12 +212,12 @@ class PeerMonitor:
         return now_s - max(self._partial_s, self.event_s) > self._limits.header_timeout_s
 
     def is_stuck(self, buffered_bytes: int, unflushed: UnflushedResponses, now_s: float) -> bool:
-        """Whether the peer has taken nothing for too long of what is there for it.
+        """Whether the peer has received nothing for too long although output waits for it.
 
         Clients read responses to unary calls as they arrive. The end of a stream may wait for a slow application.
 
         Args:
-            buffered_bytes: What the transport still holds.
+            buffered_bytes: Bytes in the transport's write buffer.
             unflushed: Finished responses that wait for the peer's windows.
             now_s: The time.
         """

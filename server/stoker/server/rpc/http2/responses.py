@@ -1,4 +1,4 @@
-"""The header blocks that gRPC responds with, encoded once where they are always the same, and the rejections of the frontend itself."""
+"""Header blocks of gRPC responses, encoded once where they are constant, and the rejections that the transport makes itself."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,33 +13,33 @@ from stoker.server.rpc.wire_metadata import metadata_fields, percent_encoded
 
 _START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = (b"grpc-status", b"0")
-#: In front of messages, by what they are compressed with.
+#: Header blocks before the messages, by the encoding of the messages.
 HEADERS: dict[Encoding | None, bytes] = {
     None: encode_block(_START),
     **{encoding: encode_block([*_START, (b"grpc-encoding", encoding.wire_name)]) for encoding in Encoding},
 }
-#: Behind the last message of a call that succeeded.
+#: Trailers of a successful call.
 TRAILERS_OK = encode_block([_OK])
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def ok_trailers(metadata: Metadata) -> bytes:
-    """The end of a call that succeeded, with metadata."""
+    """Trailers of a successful call, with metadata."""
     return encode_block([_OK, *metadata_fields(metadata)])
 
 
 def ok_without_message(metadata: Metadata) -> bytes:
-    """All of a response that succeeded and holds no message."""
+    """The only header block of a successful response without messages."""
     return encode_block([*_START, _OK, *metadata_fields(metadata)])
 
 
 def rejection_block(rejection: Rejection, metadata: Metadata = (), *, is_first: bool) -> bytes:
-    """The end of a call that failed; `is_first`: nothing was sent before it."""
+    """The last header block of a failed call; `is_first`: no header block was sent before it."""
     fields = [*_START] if is_first else []
     fields += [(b"grpc-status", str(rejection.code).encode()), (b"grpc-message", percent_encoded(rejection.text))]
     if rejection.code == UNIMPLEMENTED:
-        # Perhaps it is the compression that is not known here: this says what is.
+        # The reason may be an unknown compression: this header names the known ones.
         fields.append((b"grpc-accept-encoding", ACCEPTED))
     return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(rejection.trailers)])
 

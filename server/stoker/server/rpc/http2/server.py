@@ -1,4 +1,4 @@
-"""A table of methods on our own HTTP/2: listens, sweeps, drains."""
+"""Serves a method table on the server's own HTTP/2 implementation: listens, sweeps, drains."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from stoker.server.rpc.method import MethodTable
 from stoker.server.rpc.settings import GrpcSettings
 
 _SWEEP_PERIOD_S = 0.5
-#: For the last frames to leave once everything is decided.
+#: Seconds for the last frames to be sent after all calls have ended.
 _CLOSE_S = 0.2
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class H2Server:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
+        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cancelled."""
         state = self._state
         if state is None or state.is_draining:
             return
@@ -80,7 +80,7 @@ class H2Server:
 
     @property
     def connections(self) -> list[Connection]:
-        """Those that are open."""
+        """The open connections."""
         return [] if self._state is None else list(self._state.connections)
 
     @property
@@ -89,7 +89,7 @@ class H2Server:
         return 0 if self._state is None else len(self._state.connections)
 
     def sweep(self, now_s: float) -> None:
-        """Ends what is too slow at `now_s` of the loop's clock; runs by itself twice a second."""
+        """Enforces timeouts at `now_s` of the loop's clock; a timer calls it twice a second."""
         if self._state is not None:
             for connection in list(self._state.connections):
                 connection.sweep(now_s)
@@ -100,7 +100,7 @@ class H2Server:
 
 
 async def _within(timeout_s: float, state: ConnectionContext) -> bool:
-    """Waits until all connections are gone, but no longer than `timeout_s`; whether they are."""
+    """Waits until all connections are closed, at most `timeout_s` seconds; returns whether they are."""
     try:
         async with asyncio.timeout(timeout_s):
             await state.wait_closed.wait()

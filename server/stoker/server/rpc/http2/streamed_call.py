@@ -1,6 +1,6 @@
-"""Calls with a stream of messages at either end or both, with back-pressure in both directions.
+"""Streaming calls, with backpressure in both directions.
 
-What a client sends is given back to its windows as the method takes it; what it is sent waits for its windows, one message at a time.
+The client's flow-control windows are refilled as the method receives messages. Responses wait for the windows, one message at a time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from stoker.server.rpc.request_head import RequestHead
 
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
-#: What a message that waits takes beside its bytes: without it, a window full of empty messages would hold fourteen times what is counted.
+#: Memory overhead of a waiting message, in bytes: a window full of empty messages would otherwise take fourteen times the counted memory.
 _WAITING_MESSAGE_BYTES: Final = 128
 
 
@@ -62,7 +62,7 @@ class StreamedCall(H2Call):
         if not is_compressed:
             self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
         self._refund(min(size_bytes, self._pending_update_bytes) if self._messages else self._pending_update_bytes)
-        # No view: its reader gives none.
+        # Never a view: the reader was made without `lead_bytes`.
         data = cast("bytes", message.data)
         if not is_compressed:
             return data
@@ -97,7 +97,7 @@ class StreamedCall(H2Call):
             await self._sent()
 
     async def _sent(self) -> None:
-        """Returns when what waits for the client's windows has gone out; the budget of bytes in flight counts it meanwhile.
+        """Returns when the data that waits for the client's windows was sent; it counts against the byte budget meanwhile.
 
         Raises:
             Overloaded: the budget cannot hold it; the stream is reset.
@@ -133,13 +133,13 @@ class StreamedCall(H2Call):
         if not self.head.method.kind.is_client_streaming and (self._count > 1 or (has_ended and not self._count)):
             raise CallFault(CARDINALITY)
         if not self._messages:
-            # Part of a message that the method waits for, or may: the client must be able to send the rest.
+            # The method waits for this incomplete message, or may do so: the client must be able to send the rest.
             self._refund(self._pending_update_bytes)
         if self._receiver is not None and not self._receiver.done() and (messages or has_ended):
             self._receiver.set_result(None)
 
     def _note_arrival(self, size_bytes: int, *, has_begun_anew: bool) -> None:
-        """A stream may be silent between its messages, but not inside one."""
+        """Starts or stops the transfer rate check: a stream may pause between messages, but not inside one."""
         assert self._reader is not None
         arriving = self._connection.calls.arriving
         if has_begun_anew or self._reader.is_between_messages:
@@ -154,7 +154,7 @@ class StreamedCall(H2Call):
             self.progress.note(size_bytes, self._connection.context.loop.time())
 
     def is_held_back(self) -> bool:
-        """Whether the client may not send, as the method has messages to take first."""
+        """Whether the client's window is withheld because the method has not received the earlier messages."""
         return bool(self._messages)
 
     def _release_message(self) -> None:
@@ -174,7 +174,7 @@ class StreamedCall(H2Call):
         except asyncio.CancelledError:
             if not self.is_over:
                 self.fail(Cancelled("the call was cancelled by the server"))
-        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged; the status is INTERNAL
+        except Exception as error:  # noqa: BLE001 - any defect: logged, the status is INTERNAL
             self.fail(error)
         else:
             self._end()
@@ -191,7 +191,7 @@ class StreamedCall(H2Call):
 
     def _finish(self) -> None:
         if self._unsent_bytes:
-            # Counted once: so far by the call, from now on by the connection.
+            # Counted once: until now by the call, from now on by the connection.
             self._give_back(self._unsent_bytes)
             self._connection.hold_unflushed(self.stream_id, self._unsent_bytes, is_unary=False)
         self._messages.clear()
