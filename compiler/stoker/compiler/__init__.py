@@ -1,1 +1,1 @@
-"""From ONNX to what each accelerator runs: offline and target-neutral."""
+"""Converts ONNX models and compiles them for accelerators. This package is offline and independent of the target."""

@@ -1,9 +1,9 @@
-"""`--check`: how far a converted model is from its source on random data, and how far it may be.
+"""The `--check` option compares a converted model with its source on random data and applies limits to the differences.
 
-The figure is the signal to noise of an output, in decibels: 20 dB are an error of a tenth of the output's root mean square, 60 dB of a
-thousandth. Rounding and other orders of summation stay above the limits by 10 dB or more in convolutions, transformers and recurrent
-networks; another function falls far below. Integers have no noise: the limit is the share of elements that may differ, as the index of the
-larger of two almost equal scores may.
+The measure is the signal-to-noise ratio of an output in decibels: 20 dB is an error of a tenth of the output's root mean square, 60 dB of a
+thousandth. Rounding and a different summation order stay at least 10 dB above the limits in convolutions, transformers and recurrent
+networks; a model that computes a different function falls far below them. For integer outputs the limit is the share of elements that may
+differ. For example, the index of the larger of two almost equal scores may change.
 """
 
 import dataclasses
@@ -28,19 +28,20 @@ from stoker.compiler.target import fed_inputs
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OutputError:
-    """How far one output of the converted model is from the source's; computed in float64 over all elements.
+    """The difference between one output of the converted model and the source's output, computed in float64 over all elements.
 
     Attributes:
-        name: Of the output.
-        shape: Its shape.
+        name: Output name.
+        shape: Output shape.
         max_error: Largest absolute difference.
         mean_error: Mean absolute difference (MAE).
         mean_square_error: Mean of the squared differences (MSE).
-        max_relative_error: Largest difference over the source's largest magnitude.
-        cosine: Cosine of the angle between both, over finite elements; 1 for the same direction.
-        snr_db: Signal to noise: the source's root mean square over that of the differences; infinite where nothing differs.
-        different: Of integers, truth values and strings (whose other figures are NaN), the share of elements that differ; None of others.
-        not_comparable: Why the figures, then NaN, say nothing: `random numbers`; empty otherwise.
+        max_relative_error: Largest absolute difference divided by the source's largest magnitude.
+        cosine: Cosine of the angle between the two outputs, over finite elements; 1 for the same direction.
+        snr_db: Signal-to-noise ratio in decibels: the source's root mean square over that of the differences; infinite if there are no
+            differences.
+        different: The share of elements that differ, for integers, booleans and strings (all their other figures are NaN); None for floats.
+        not_comparable: Why the outputs cannot be compared: `random numbers`. All figures are then NaN. Empty otherwise.
     """
 
     name: str
@@ -60,15 +61,15 @@ class OutputError:
 
 
 def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0) -> list[OutputError]:
-    """Runs both with the same data: standard normal floats, integers from 0 to 1 (valid as indices and masks), random booleans.
+    """Runs both models with the same data: standard normal floats, integers 0 and 1 (valid as indices and masks), random booleans.
 
-    Images that the converted model takes as bytes are random pixels; the source gets them normalised, as the device does it. Inputs that
-    the converted model takes as one are given to the source one by one.
+    Images that the converted model takes as bytes are random pixels; the source gets the same pixels normalised as on the device. If the
+    converted model concatenates several source inputs into one, the source gets them separately.
 
     Args:
-        source: Before conversion; its variable dimensions get the sizes of `converted`.
-        converted: After it; of static shapes.
-        seed: Of the data.
+        source: The model before conversion; its variable dimensions get the sizes of `converted`.
+        converted: The model after conversion, with static shapes.
+        seed: Seed of the random data.
 
     Raises:
         CompileError: a model does not run, or the two do not take the same data or have no outputs in common.
@@ -100,13 +101,13 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
 
 
 def incomparable(name: str, expected: NDArray[Any], reason: str) -> OutputError:
-    """An output without figures."""
+    """Returns an `OutputError` without figures, for an output that cannot be compared."""
     figures = dict.fromkeys(("max_error", "mean_error", "mean_square_error", "max_relative_error", "cosine", "snr_db"), math.nan)
     return OutputError(name=name, shape=tuple(expected.shape), not_comparable=reason, **figures)
 
 
 def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> OutputError:
-    """The error figures of one output.
+    """Returns the error figures of one output.
 
     Raises:
         CompileError: the two have different shapes.
@@ -118,11 +119,11 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
         different = 1 - sum(equal) / len(equal) if equal else 0.0
         return dataclasses.replace(incomparable(name, expected, ""), different=different)
     wanted, got = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
-    # Where both are NaN or the same infinity they agree; the difference of two infinities is not a number.
+    # NaN in both, or the same infinity in both, counts as equal; the difference of two infinities is NaN.
     same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(same, 0.0, np.abs(wanted - got))
-        difference = np.where(np.isnan(difference), np.inf, difference)  # NaN on one side only
+        difference = np.where(np.isnan(difference), np.inf, difference)  # NaN in only one of the outputs
         squares = difference**2
     largest = float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted)))
     worst = float(np.max(difference, initial=0.0))
@@ -145,7 +146,7 @@ def _snr_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
         return math.inf
     if not math.isfinite(largest):
         return -math.inf
-    # Each is made small enough to be squared; the scales come back as logarithms.
+    # Scale each operand so that squaring cannot overflow; the scales are added back as logarithms.
     scale = float(np.max(np.abs(signal), initial=0.0))
     if not scale:
         return -math.inf
@@ -154,7 +155,7 @@ def _snr_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
 
 
 def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray[np.bool_]) -> float:
-    """Over the elements that are finite in both; 1 where all agree."""
+    """Returns the cosine over the elements that are finite in both arrays; 1 if all elements are equal."""
     if same.all():
         return 1.0
     finite = np.isfinite(wanted) & np.isfinite(got)
@@ -164,25 +165,25 @@ def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray
 
 
 def _shortened(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In the same direction, small enough to be squared."""
+    """Returns `array` scaled down, so that its squares cannot overflow."""
     largest = float(np.max(np.abs(values), initial=0.0))
     return values / largest if largest else values
 
 
 def byte_images(converted: onnx.ModelProto) -> Mapping[str, Mapping[str, Any]]:
-    """The images that `eight_bits_io` made bytes, by input name: mean, std and axis of the colours."""
+    """Returns the images that `eight_bits_io` changed to bytes, by input name: mean, std and axis of the colours."""
     noted = {each.key: each.value for each in converted.metadata_props}
     images: dict[str, dict[str, Any]] = json.loads(noted.get(marks.EIGHT_BITS_IO, "{}"))
     return images
 
 
 def is_packed(converted: onnx.ModelProto) -> bool:
-    """Whether a row of the model may hold several sequences, so that data mean something else to it than to its source."""
+    """Returns whether a row of the model may hold several sequences. The same data then has a different meaning for the source."""
     return any(each.key == marks.PACKING for each in converted.metadata_props)
 
 
 def _taken_apart(feeds: Mapping[str, NDArray[Any]], converted: onnx.ModelProto) -> dict[str, NDArray[Any]]:
-    """`feeds` with the inputs of the source in place of those that `apply_host_concat_split` made of them."""
+    """Returns `feeds` with the original inputs of the source instead of the inputs that `apply_host_concat_split` concatenated."""
     noted = {each.key: each.value for each in converted.metadata_props}
     apart = dict(feeds)
     for group in json.loads(noted.get(marks.HOST_CONCAT, "[]")):
@@ -201,7 +202,7 @@ def _normalised(feeds: Mapping[str, NDArray[Any]], images: Mapping[str, Mapping[
 
 
 def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Data for every input of a model of static shapes, by name."""
+    """Returns random data for every input of a model with static shapes, by name."""
     generator = np.random.default_rng(seed)
     images = byte_images(model)
     feeds: dict[str, NDArray[Any]] = {}
@@ -220,7 +221,7 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any
 
 
 def error_table(errors: Sequence[OutputError]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Headings and rows for people."""
+    """Returns the headings and rows of the printed table."""
     headings = ("output", "shape", "max error", "mae", "mse", "max relative", "cosine", "SNR dB")
     rows = [(each.name, str(list(each.shape)), *_figures(each)) for each in errors]
     return headings, [list(row) for row in rows]
@@ -236,7 +237,7 @@ def _figures(error: OutputError) -> tuple[str, ...]:
 
 
 def is_runnable(model: onnx.ModelProto) -> bool:
-    """Whether this ONNX Runtime has kernels for all nodes of `model`."""
+    """Returns whether the installed ONNX Runtime has kernels for all nodes of `model`."""
     try:
         _session(model, "source")
     except CompileError:
@@ -262,7 +263,7 @@ def _run(session: Any, feeds: Mapping[str, NDArray[Any]], which: str) -> dict[st
 
 
 def _dtype(declared: Any) -> "np.dtype[Any]":
-    """Of an ONNX Runtime input such as `tensor(float16)`."""
+    """Returns the numpy dtype of an ONNX Runtime input type such as `tensor(float16)`."""
     name = declared.type.removeprefix("tensor(").removesuffix(")")
     dtype: np.dtype[Any] = np.dtype({"float": "float32", "double": "float64", "string": "object"}.get(name, name))
     return dtype
@@ -270,12 +271,12 @@ def _dtype(declared: Any) -> "np.dtype[Any]":
 
 LEAST_SNR_DB = {"fp32": 60.0, "fp16": 30.0, "bf16": 20.0, "fp8_weight": 15.0, "int8_dynamic": 15.0, "fp8": 10.0, "int8": 10.0}
 MOST_DIFFERENT = {"fp32": 0.001, "fp16": 0.05, "bf16": 0.1, "fp8_weight": 0.2, "int8_dynamic": 0.2, "fp8": 0.5, "int8": 0.5}
-#: Root mean square of the differences that is no error whatever the output: it may be zero but for rounding.
+#: Differences with a smaller root mean square are never an error: an output may be zero except for rounding.
 _NEGLIGIBLE = 1e-7
 
 
 def failure_of_check(error: OutputError, precision: str) -> str:
-    """The fault of an output that `--check` compared; empty where it is within the limits, or not comparable."""
+    """Returns the fault of an output that `--check` compared; empty if it is within the limits or not comparable."""
     if error.not_comparable:
         return ""
     if error.different is not None:
@@ -293,7 +294,7 @@ def failure_of_check(error: OutputError, precision: str) -> str:
 
 
 def failure_of_drift(drift: OutputDrift, precision: str) -> str:
-    """The same of an output that a target compared."""
+    """Returns the fault of an output that a target compared; empty if it is within the limits."""
     if drift.equal is not None:
         if 1 - drift.equal <= MOST_DIFFERENT[precision]:
             return ""
@@ -305,6 +306,6 @@ def failure_of_drift(drift: OutputDrift, precision: str) -> str:
 
 def _below(name: str, snr_db: float, precision: str) -> str:
     least = LEAST_SNR_DB[precision]
-    if snr_db >= least:  # False of NaN
+    if snr_db >= least:  # The comparison is False for NaN.
         return ""
     return f"output '{name}' has a signal to noise of {snr_db:.1f} dB; {precision} needs {least:g} dB"

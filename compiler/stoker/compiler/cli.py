@@ -1,8 +1,8 @@
-"""`stoker compile`: the command line of the converter and compiler, with PopRT's arguments.
+"""The command `stoker compile`: converter and compiler with PopRT's arguments.
 
-Exit codes: 0; 1 the conversion or compilation failed; 2 the command was called wrongly; 3 `--check` found outputs that are too far from the
-source's; 4 `--min_snr` or `--min_speedup` was missed. Whatever fails is one clear message on stderr; its traceback is printed with
-`--logging_level DEBUG` only.
+Exit codes: 0 success; 1 the conversion or compilation failed; 2 the command line is invalid; 3 `--check` found outputs that differ too much
+from the source's; 4 `--min_snr` or `--min_speedup` was missed. Every failure is one message on stderr; the traceback is printed only with
+`--logging_level DEBUG`.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> int:
-    """Runs the command line (default: the process's own) and returns the exit code.
+    """Runs the command line (default: the process's arguments) and returns the exit code.
 
     Args:
         arguments: Words after the command.
-        default_target: Target where `--target` is not given; None: it must be.
-        program: What the command is called in messages.
+        default_target: Target to use without `--target`; None makes `--target` required.
+        program: Name of the command in messages.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = _is_debug(words)
@@ -54,10 +54,10 @@ def main(arguments: Sequence[str] | None = None, *, default_target: str | None =
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
+        # The reader closed stdout. Write nothing more, not even at exit.
         sys.stderr.close()
         return FAILED
-    except SystemExit as error:  # argparse ends so once it has printed its help
+    except SystemExit as error:  # argparse raises this after it printed the help
         return error.code if isinstance(error.code, int) else OK
     except MemoryError:
         return _failed(program, "out of memory", FAILED, is_debug)
@@ -121,9 +121,9 @@ def _list_passes(job: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _logging(level: str) -> Iterator[Callable[[str], None]]:
-    """Our own messages from `level` on go to stderr; the block is given a function that sets another level. No other logger changes.
+    """Sends the package's log messages from `level` on to stderr, and yields a function that changes the level.
 
-    Python's warnings, which name files of installed packages, are messages of level DEBUG.
+    No other logger changes. Python warnings, which name files of installed packages, are logged at level DEBUG.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
@@ -150,12 +150,12 @@ def _logging(level: str) -> Iterator[Callable[[str], None]]:
 def _log_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
-    """Takes the place of `warnings.showwarning`."""
+    """Replaces `warnings.showwarning`."""
     logger.debug("%s:%d: %s: %s", filename, lineno, category.__name__, message)
 
 
 def _is_debug(words: Sequence[str]) -> bool:
-    """Whether the line asks for tracebacks; looked up before the line is read, since that may fail too."""
+    """Returns whether the arguments ask for tracebacks. The arguments are searched before they are parsed, since parsing may fail too."""
     spelled = [word.replace("-", "_") for word in words]
     return "__logging_level=DEBUG" in spelled or any(pair == ("__logging_level", "DEBUG") for pair in itertools.pairwise(spelled))
 
@@ -168,7 +168,7 @@ def _failed(program: str, message: str, code: int, is_debug: bool) -> int:
 
 
 def run(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> NoReturn:
-    """As `main`, and ends the process."""
+    """Calls `main` and ends the process with its exit code."""
     sys.exit(main(arguments, default_target=default_target, program=program))
 
 

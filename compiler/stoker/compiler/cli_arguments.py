@@ -29,7 +29,7 @@ SUBCOMMAND = "tf2onnx"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOptions:
-    """Options of the command itself, which a YAML file has not (but for `target`, `logging_level`)."""
+    """Options of the command itself. A YAML file can set only `target` and `logging_level` of these."""
 
     target: str | None = option(TEXT, "What to compile for: `ipu`, `gcu` or `cpu`.", group=_GENERAL)
     config_yaml: str | None = option(PATH, "YAML file with the same options, and `model_fusion` for several models in one.", group=_GENERAL)
@@ -51,11 +51,11 @@ COMMAND_SPECS = specs(CommandOptions)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Words:
-    """The options of a command line, before their words are parsed.
+    """The options of a command line, before their values are parsed.
 
     Attributes:
-        command: Values of `CommandOptions`, by name, where given.
-        job: Words of the other options, by name, where given.
+        command: Values of `CommandOptions` that were given, by name.
+        job: Unparsed words of the other options that were given, by name.
     """
 
     command: Mapping[str, Any]
@@ -78,7 +78,7 @@ def parse_words(arguments: Sequence[str], program: str, default_target: str | No
 
 
 def make_parser(program: str, default_target: str | None) -> argparse.ArgumentParser:
-    """The parser, with all options under their headings."""
+    """Returns the argument parser with all options under their headings."""
     parser = _Parser(
         prog=program,
         description="Convert an ONNX model and compile it. Options may be spelled with _ or -, or stand in a YAML file.",
@@ -136,7 +136,7 @@ def _help(spec: OptionSpec, default: Any) -> str:
 
 
 def _spelled(arguments: Sequence[str]) -> list[str]:
-    """Every option with underscores: `--input-model=x` is `--input_model=x`."""
+    """Returns the arguments with underscores in option names: `--input-model=x` becomes `--input_model=x`."""
     spelled = []
     for word in arguments:
         name, equals, value = word.partition("=")
@@ -145,7 +145,7 @@ def _spelled(arguments: Sequence[str]) -> list[str]:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Before and after the word `tf2onnx`, where that is the subcommand and not an option's value."""
+    """Splits the arguments at the word `tf2onnx`, if it is the subcommand and not an option's value."""
     known = all_specs() | COMMAND_SPECS
     takes_value = False
     for at, word in enumerate(words):
@@ -157,7 +157,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises our errors instead of ending the process, and names the nearest options."""
+    """Raises the package's errors instead of ending the process, and suggests the nearest option names."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, rest = self.parse_known_args(args, namespace)
@@ -174,7 +174,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Names in a column wide enough for most of them; a line of help each where it fits."""
+    """Formats names in a column wide enough for most of them, and each help text on one line if it fits."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
         super().__init__(prog, max_help_position=36, **settings)
@@ -220,18 +220,18 @@ def completion_script(shell: str, program: str) -> str:
 
 
 FUSION_KEY = "model_fusion"
-#: Options of the command that a file may set.
+#: Options of the command that a YAML file may set.
 _COMMAND_KEYS = ("target", "logging_level")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class YamlConfig:
-    """The content of a file.
+    """The content of a YAML configuration file.
 
     Attributes:
         command: Values of `CommandOptions`, by name.
         job: Values of the other options, by name.
-        models: One mapping of values for each model to be fused, over `job`; empty where the file fuses none.
+        models: One mapping of values for each model of a fused executable; it overrides `job`. Empty if the file fuses no models.
     """
 
     command: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -240,7 +240,7 @@ class YamlConfig:
 
 
 def read_config(path: str | Path) -> YamlConfig:
-    """Reads and checks a file.
+    """Reads and checks a YAML configuration file.
 
     Raises:
         OptionError: it cannot be read or parsed, or something in it is wrong; the text starts with file and line.

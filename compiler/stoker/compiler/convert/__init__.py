@@ -1,1 +1,1 @@
-"""From a source model to what targets take: options, shapes, opset, passes."""
+"""Converts a source model to a form that targets accept: options, shapes, opset, passes."""

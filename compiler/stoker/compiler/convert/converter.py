@@ -1,9 +1,8 @@
-"""`Converter`: a source model in, a model of fixed shapes and of the precision asked for out.
+"""`Converter` turns a source model into a model with fixed shapes and the requested precision.
 
-The way: the model is checked and converted to the opset that passes work at; its inputs get the sizes that were given, and all dimensions
-must then be known; the passes that the options call for run, then those that the user named; at the end it goes to the opset that was
-asked for. Everything before the last step is `convert_internal`, which is what targets compile: going down to an old opset loses nothing
-that computes, but takes operators apart that a target does better whole.
+The steps: check the model and convert it to the internal opset of the passes; set the input sizes and check that all dimensions are known;
+run the passes of the options, then the passes that the user named; convert to the requested opset. `convert_internal` does all steps but
+the last, and targets compile its result: an older opset computes the same, but splits operators that a target runs better as one.
 """
 
 import copy
@@ -37,11 +36,11 @@ PRECISION_COMPARE_LOG = "precision_compare.log"
 
 
 class Converter:
-    """Converts models by one set of options.
+    """Converts models with one set of options.
 
     Args:
-        options: By the names of `ConversionOptions`, as text, lists or Python values; `used_passes` stands for `passes`. As in PopRT's own
-            Python API, and unlike its command line, FP8 scales start from 0.
+        options: Values by the field names of `ConversionOptions`, as text, lists or Python values; `used_passes` is an alias of `passes`.
+            As in PopRT's Python API, and unlike its command line, FP8 scales default to 0.
 
     Raises:
         OptionError: a name is unknown, a value is not of its kind, or options contradict each other.
@@ -63,13 +62,13 @@ class Converter:
         log_folder: Path | None = None,
         keeps_free_dimensions: bool = False,
     ) -> Self:
-        """A converter by options that were made already.
+        """Returns a converter for existing options.
 
         Args:
-            options: What to do.
-            is_version_requested: The user gave `convert_version`, so that another opset will not do.
-            log_folder: Where `quantize.log` and `precision_compare.log` are written; None: nowhere.
-            keeps_free_dimensions: Dimensions that the source leaves open and no option gives a size stay open, the batch as well.
+            options: The conversion options.
+            is_version_requested: Whether the user set `convert_version`; any other opset is then an error.
+            log_folder: Folder for `quantize.log` and `precision_compare.log`; None writes no logs.
+            keeps_free_dimensions: Whether dimensions that the source leaves open, and that no option sets, stay open (including the batch).
 
         Raises:
             OptionError: a pass is named that does not exist.
@@ -100,7 +99,7 @@ class Converter:
         return self._layer_distances
 
     def convert(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
-        """The converted model, at opset `convert_version` where that can be; `model` is left as it was.
+        """Returns the converted model, at opset `convert_version` if possible. `model` is not changed.
 
         Raises:
             CompileError: the model is invalid, a dimension is not fixed, or a pass rejects it; the text says what and where.
@@ -108,7 +107,7 @@ class Converter:
         return self.to_output(self.convert_internal(model, progress))
 
     def to_output(self, converted: onnx.ModelProto) -> onnx.ModelProto:
-        """The result of `convert_internal`, at opset `convert_version`.
+        """Converts the result of `convert_internal` to opset `convert_version`.
 
         Raises:
             CompileError: an operator cannot be written at that opset, which was asked for by name.
@@ -119,7 +118,7 @@ class Converter:
             return convert_for_output(converted, self._options.convert_version, self._is_version_requested)
 
     def convert_internal(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
-        """The converted model at the opset that passes work at (a newer one where FP8 types need it), for targets to compile.
+        """Returns the converted model at the internal opset, or at a newer one if FP8 types need it. Targets compile this model.
 
         Raises:
             CompileError: as `convert`.
@@ -137,7 +136,7 @@ class Converter:
             make_folder(self._log_folder)
         graph = ir.from_proto(source)
         self._fix_shapes(graph)
-        # One list, so that a user's pass that says what it needs to stand before or after is moved there; the others stay at the end.
+        # One list, so that sorting can move a user's pass that declares constraints; the other user passes stay at the end.
         passes = [
             *self._made(conversion_steps(options, self._log_folder)),
             *(get_pass(name) for name in options.passes),
@@ -161,7 +160,7 @@ class Converter:
         PassManager(self._made(step for step in steps if step not in sizes)).run(graph)
 
     def _compare_layers(self, source: onnx.ModelProto, graph: ir.Model) -> None:
-        """Compares with the same conversion in FP32: fusions move what a layer's output is, so that the source's layers are others."""
+        """Compares the layers with the same conversion in FP32, because fusions change which tensors are layer outputs."""
         in_fp32 = copy.copy(self)
         in_fp32._log_folder = None
         in_fp32._options = dataclasses.replace(
@@ -185,7 +184,7 @@ class Converter:
 
 
 def load_extensions(options: ConversionOptions) -> None:
-    """Runs the user's files of passes and shape functions; says so where a registered pass is not asked for.
+    """Runs the user's files of passes and shape functions, and logs registered passes that the options do not name.
 
     Raises:
         OptionError: a library of custom operators is missing.
@@ -202,7 +201,7 @@ def load_extensions(options: ConversionOptions) -> None:
 
 
 def warn_of_no_effect(models: Iterable[ConversionOptions]) -> None:
-    """One warning for each option that was given for some model and changes nothing: on a simulated device, or as the others are set."""
+    """Logs a warning for each given option without effect, on a simulated device or with the other options."""
     defaults, given_options = ConversionOptions(), list(models)
     for name, reason in NO_EFFECT.items():
         if any(getattr(options, name) != getattr(defaults, name) for options in given_options):

@@ -1,13 +1,12 @@
-"""Models that were exported for one batch size, made to take any: so that they can be compiled for several.
+"""Makes the batch dimension of a model variable, and checks whether the rows of a batch are independent.
 
-Dimension 0 of every input and output becomes variable, and the targets of Reshape that say the old size follow what they are given. A model
-may have its batch built in elsewhere too; so the new one runs with two batches at once, beside two runs of the old one. It is rejected if
-it computes anything else.
+A model exported for one batch size can then be compiled for several. Dimension 0 of every input and output becomes variable, and Reshape
+targets that contain the old size follow their input. Since a model may depend on its batch size elsewhere, the new model runs with two
+batches at once and is compared with two runs of the old one; if the results differ, the model is rejected.
 
-Whether the rows of a batch are computed each by itself, so that a server may join requests and fill up a batch with padding. A model that
-computes across the batch (a mean over dimension 0, a table of one row for each position) returns another result for each set of requests
-that it is served with. That cannot be seen in the graph for sure, so it is tried: the rows are run once more in other places and beside
-another row, and, where the batch is open, alone.
+A server may join requests and pad a batch only if each row is computed independently. A model that computes across the batch (a mean over
+dimension 0, a table with one row for each position) returns results that depend on the other requests. The graph does not show this
+reliably, so a test runs the rows again in other positions, beside another row, and alone if the batch is variable.
 """
 
 import logging
@@ -36,7 +35,7 @@ _HINT = "export it with a variable batch, or compile it for that size only"
 
 
 def with_free_batch(model: onnx.ModelProto, batch_sizes: Sequence[int]) -> onnx.ModelProto:
-    """`model` itself where its batch is variable or no other size is asked for; a copy with a variable batch otherwise.
+    """Returns `model` if its batch is variable or no other size is requested; otherwise a copy with a variable batch.
 
     Raises:
         ShapeError: another size is asked for, and the model computes something else, or nothing, at other sizes than its own.
@@ -54,7 +53,7 @@ def with_free_batch(model: onnx.ModelProto, batch_sizes: Sequence[int]) -> onnx.
 
 
 def _fixed_batch(model: onnx.ModelProto) -> int | None:
-    """The size that dimension 0 has in all inputs; None where it is variable, or not the same."""
+    """Returns the size of dimension 0 in all inputs; None if it is variable or differs between inputs."""
     shapes = [value.type.tensor_type.shape.dim for value in fed_inputs(model)]
     sizes = {shape[0].dim_value if len(shape) else 0 for shape in shapes}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
@@ -81,7 +80,7 @@ def _free(graph: onnx.GraphProto, old: int) -> None:
 
 
 def _follow(graph: onnx.GraphProto, node: onnx.NodeProto, target: NDArray[np.int64], old: int) -> None:
-    """Lets a Reshape whose target begins with the batch take what is there: all that is left, or dimension 0 of its input."""
+    """Changes a Reshape whose target begins with the batch size, so that it takes the size from its input."""
     if not target.size or target[0] != old:
         return
     sizes = np.array(target)
@@ -92,12 +91,12 @@ def _follow(graph: onnx.GraphProto, node: onnx.NodeProto, target: NDArray[np.int
 
 
 def _compare(fixed: onnx.ModelProto, freed: onnx.ModelProto, old: int) -> None:
-    """Runs two different batches by themselves and together."""
+    """Runs two different batches separately and together, and compares the results."""
     feeds = [random_feeds(fixed, seed) for seed in (0, 1)]
     try:
         alone = [run_model(fixed, each) for each in feeds]
         together = run_model(freed, {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]})
-    except Exception as error:  # onnxruntime's errors share no class of their own
+    except Exception as error:  # the exceptions of ONNX Runtime have no common base class
         reason = " ".join(str(error).split())
         raise ShapeError(f"the model is made for batch {old} and does not run with {2 * old} ({reason}): {_HINT}") from error
     for name, rows in together.items():
@@ -107,12 +106,12 @@ def _compare(fixed: onnx.ModelProto, freed: onnx.ModelProto, old: int) -> None:
 
 
 def run_model(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs by name, on ONNX Runtime. Raises what ONNX Runtime raises."""
+    """Returns the outputs by name, computed by ONNX Runtime. ONNX Runtime's exceptions pass through."""
     return runner_of(model)(feeds)
 
 
 def runner_of(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-    """Gives the outputs of `model` by name, on ONNX Runtime. Both raise what ONNX Runtime raises."""
+    """Returns a function that computes the outputs of `model` by name with ONNX Runtime. Both raise ONNX Runtime's exceptions."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     register_libraries(options)
@@ -128,15 +127,15 @@ def runner_of(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[st
 
 logger = logging.getLogger(__name__)
 
-#: Rows that are tried of a model whose batch is open.
+#: Number of rows to test if the model's batch is variable.
 _ROWS = 2
 
 
 def dependence_of_rows(source: SourceModel) -> str:
-    """Why the rows of a batch of `source` cannot be computed apart; empty where they can, or where there is but one.
+    """Returns why the rows of a batch of `source` depend on each other; empty if they do not, or if there is one row.
 
-    The model before conversion is tried where it is there, runs, and leaves the batch open, with a few rows; else the converted one, with
-    as many as it has. What ONNX Runtime does not run is not tried, which is logged; random outputs are not compared.
+    The test uses a few rows of the source model, if it is available, runs, and has a variable batch; otherwise the converted model with all
+    its rows. A model that ONNX Runtime cannot run is not tested, and this is logged. Random outputs are not compared.
     """
     open_batch = _with_rows(source.source, source.model, _ROWS) if source.source is not None else None
     models = ([(open_batch, True)] if open_batch is not None else []) + [(source.model, False)]
@@ -171,13 +170,13 @@ def _dependence(model: onnx.ModelProto, *, is_open: bool) -> str:
 
 
 def _rows(model: onnx.ModelProto) -> int:
-    """The size that dimension 0 of all inputs and outputs has; 0 where it is not one."""
+    """Returns the size of dimension 0, if all inputs and outputs agree on it; otherwise 0."""
     sizes = {dims[0].dim_value if (dims := value.type.tensor_type.shape.dim) else 0 for value in (*fed_inputs(model), *model.graph.output)}
     return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _with_rows(source: onnx.ModelProto, converted: onnx.ModelProto, rows: int) -> onnx.ModelProto | None:
-    """A copy of `source` with the input sizes of `converted`, but `rows` in dimension 0; None where that is not open in every input."""
+    """Returns a copy of `source` with the input sizes of `converted` and `rows` in dimension 0; None if an input fixes dimension 0."""
     sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in fed_inputs(converted)}
     made = onnx.ModelProto()
     made.CopyFrom(source)
@@ -194,7 +193,7 @@ def _with_rows(source: onnx.ModelProto, converted: onnx.ModelProto, rows: int) -
 
 
 def _freed(sized: onnx.ModelProto) -> onnx.ModelProto:
-    """As `sized`, with dimension 0 of the inputs open again."""
+    """Returns a copy of `sized` in which dimension 0 of the inputs is variable."""
     made = onnx.ModelProto()
     made.CopyFrom(sized)
     for value in fed_inputs(made):

@@ -1,7 +1,7 @@
-"""Sizes for a target that keeps free dimensions: those given are fixed, all others stay open, and so does the batch up to its size.
+"""Sets sizes for a target that keeps free dimensions: given sizes are fixed, and all other dimensions stay variable.
 
-The batch is dimension 0 where every input leaves it open. A size for it (`--batch_size N --batch_axis 0`, or the first number of an
-`--input_shape`) says how many rows a batch may have, and not how many it must have.
+The batch is dimension 0, if every input leaves it variable. A batch size option (`--batch_size N --batch_axis 0`, or the first number of an
+`--input_shape`) is then the maximum number of rows, not a fixed size.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ from stoker.compiler.errors import ShapeError
 from stoker.compiler.passes.edit import traverse_values
 from stoker.compiler.passes.shape import fed_inputs
 
-#: Sizes of open dimensions for random data: of the first, and of the others.
+#: Sizes of open dimensions for random data: the first dimension, then the others.
 RANDOM_ROWS: Final = 2
 RANDOM_SIZE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """The open batch of a model before sizes are given to its dimensions.
+    """The variable batch of a model before its dimensions get sizes.
 
     Attributes:
-        shapes: Of every value with a shape, as they were.
-        names: Of dimension 0 of the inputs, where they have one.
-        inputs: Whose dimension 0 it is; empty where the inputs have no open batch in common.
+        shapes: The original shapes of all values that have one.
+        names: The symbolic names of dimension 0 of the inputs, if any.
+        inputs: The inputs whose dimension 0 is the batch; empty if the inputs share no variable batch.
     """
 
     shapes: dict[ir.Value, ir.Shape]
@@ -38,7 +38,7 @@ class OpenBatch:
 
     @classmethod
     def of(cls, model: ir.Model) -> "OpenBatch":
-        """Of a model whose dimensions have the sizes of the source only."""
+        """Reads the variable batch of a model with only the source's dimension sizes."""
         inputs = tuple(fed_inputs(model).values())
         first = [value.shape[0] if value.shape is not None and len(value.shape) else 0 for value in inputs]
         if any(isinstance(dim, int) for dim in first):
@@ -47,7 +47,7 @@ class OpenBatch:
         return cls(shapes, frozenset(dim.value for dim in first if not isinstance(dim, int) and dim.value is not None), inputs)
 
     def reopen(self, options: ConversionOptions) -> None:
-        """Opens again what sizes closed, unless another axis was named as the batch's."""
+        """Makes the batch variable again after sizes were set, unless the options name another axis as the batch."""
         if options.batch_axis not in (None, 0):
             return
         for value, before in self.shapes.items():
@@ -61,7 +61,7 @@ class OpenBatch:
 
 
 def requested_batch_size(options: ConversionOptions) -> int | None:
-    """Rows of a batch as the options say it; None where they do not, or name several numbers."""
+    """Returns the batch size that the options set; None if they set none or several."""
     if options.batch_size is not None:
         return options.batch_size if options.batch_axis == 0 else None
     first = {shape[0] if shape else 0 for shape in options.input_shape.values()}
@@ -69,7 +69,7 @@ def requested_batch_size(options: ConversionOptions) -> int | None:
 
 
 def closed(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]] | None = None) -> onnx.ModelProto:
-    """`model` itself, or, where inputs have open dimensions, a copy with those of `data`; of random data's sizes where that is None.
+    """Returns `model`, or a copy whose variable input dimensions get the sizes of `data` (None: sizes for random data).
 
     Raises:
         ShapeError: an array of `data` has neither as many dimensions as its input nor one more.

@@ -1,8 +1,8 @@
-"""Brings a model to the opset that passes work at, and back to the one that is to be written.
+"""Converts a model to the internal opset of the passes, and back to the requested opset.
 
-`opset_walk` does it, by ONNX's operator schemas. ONNX's own version converter is not used: it
-changes what some operators compute (Upsample, Resize, Hardmax, Scan), lacks adapters downwards (ReduceMean, LayerNormalization, Softmax),
-loses the metadata of nodes, and takes serialised models with all their weights, which end at 2 GB.
+`opset_walk` does the conversion, using ONNX's operator schemas. ONNX's version converter is not used: it changes the results of some
+operators (Upsample, Resize, Hardmax, Scan), lacks downward adapters (ReduceMean, LayerNormalization, Softmax), loses node metadata, and
+needs the serialised model with all weights, which is limited to 2 GB.
 """
 
 import logging
@@ -19,22 +19,22 @@ from stoker.compiler.passes.simplify import inline_functions
 
 log = logging.getLogger(__name__)
 
-#: Readable by every ONNX Runtime that Stoker supports, and the first that keeps nodes' metadata.
+#: All supported ONNX Runtime versions read it, and it is the first opset that keeps node metadata.
 IR_VERSION = 10
-#: Opset 1 to 6 mark broadcasting by attributes; ONNX's converter reads them only in part.
+#: Opsets 1 to 6 use attributes for broadcasting; ONNX's converter reads them only in part.
 OLDEST_OPSET = 7
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators that the model was written for; 1 if it does not say, as the standard has it."""
+    """Returns the version of the default ONNX domain that the model imports; 1 if it imports none, as in the ONNX standard."""
     versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
     return max(versions, default=1)
 
 
 def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model at `INTERNAL_OPSET`, without functions of its own (they are inlined), and with an IR version that runtimes read.
+    """Returns the model at `INTERNAL_OPSET`, with its functions inlined and an IR version that runtimes read.
 
-    A newer model with an operator that the internal opset cannot express keeps its opset, with one warning.
+    A newer model with an operator that the internal opset cannot express keeps its opset, and one warning is logged.
 
     Raises:
         CompileError: the model's opset is unknown or too old, or ONNX's converter has no way up; the text names the operator.
@@ -60,15 +60,14 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def convert_for_output(model: onnx.ModelProto, convert_version: int, is_explicit: bool = False) -> onnx.ModelProto:
-    """The model at opset `convert_version`, checked by ONNX; `model` is left as it was.
+    """Returns the model at opset `convert_version`, checked by ONNX. `model` is not changed.
 
-    Where an operator cannot be expressed at that opset, the model is returned with the opset it has, after one warning that names the
-    operators.
+    If an operator cannot be expressed at that opset, the result keeps its opset, and one warning names the operators.
 
     Args:
         model: Any model; usually one at `INTERNAL_OPSET`.
-        convert_version: The opset wanted.
-        is_explicit: The user named the version, so that another one will not do.
+        convert_version: The requested opset.
+        is_explicit: Whether the user named the version; any other opset is then an error.
 
     Raises:
         OptionError: there is no such opset.
@@ -99,7 +98,7 @@ def _read(model: onnx.ModelProto) -> ir.Model:
         graph = read_model(model)
     except (ir.serde.SerdeError, ValueError) as error:
         raise CompileError(f"the model cannot be read: {error.__cause__ or error}") from error
-    if "ai.onnx" in graph.opset_imports:  # the other spelling of the default domain, which our passes need not know
+    if "ai.onnx" in graph.opset_imports:  # the second spelling of the default domain; passes do not handle it
         graph.opset_imports[""] = opset_of(model)
         del graph.opset_imports["ai.onnx"]
         for node in graph.graph.all_nodes():
@@ -108,7 +107,7 @@ def _read(model: onnx.ModelProto) -> ir.Model:
 
 
 def _raise_opset(model: ir.Model, version: int) -> ir.Model:
-    """`model` at a newer opset, in place.
+    """Converts `model` to a newer opset in place.
 
     Raises:
         CompileError: the model's opset is too old, or a node has no counterpart; the text names it.
@@ -118,14 +117,14 @@ def _raise_opset(model: ir.Model, version: int) -> ir.Model:
         raise CompileError(f"the model is of opset {old}; {OLDEST_OPSET} is the oldest that is read")
     try:
         raise_opset(model, version)
-        model.ir_version = _ir_version(model)  # below 4, what adapters make (scales, axes) would have to be inputs as well
-        verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that newer rules compute otherwise
+        model.ir_version = _ir_version(model)  # below opset 4, values that adapters make (scales, axes) would also have to be graph inputs
+        verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that the newer rules compute differently
     except (NoCounterpart, PassError) as error:
         raise CompileError(f"opset {old} cannot be converted to {version}: {error}") from error
     return model
 
 
 def _ir_version(model: ir.Model) -> int:
-    """`IR_VERSION`, or what a newer opset is at least written with."""
+    """Returns `IR_VERSION`, or the lowest IR version that the model's opset requires."""
     needed: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()], True)
     return max(IR_VERSION, needed)

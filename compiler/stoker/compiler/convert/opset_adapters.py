@@ -1,8 +1,7 @@
-"""How a node of one opset is said in the opset before the version that changed its operator.
+"""Adapters that rewrite a node for the opset before the version that changed its operator.
 
-An adapter is registered for (operator, version that changed it). It rewrites the node for the version before, and returns the nodes that
-stand there now, since these may have to go down further. It may leave the node as it is (and return it) or reject.
-The rules are those of ONNX's operator changelog.
+An adapter is registered for (operator, version that changed it). It rewrites the node for the previous version and returns the resulting
+nodes, because these may need further conversion. It may return the node unchanged or reject it. The rules follow ONNX's operator changelog.
 """
 
 import functools
@@ -33,7 +32,7 @@ def _set(node: ir.Node, name: str, value: Any) -> None:
 
 
 def _ints(node: ir.Node, index: int, name: str) -> list[int] | None:
-    """A constant list of integers in the input `index`; None if it is left out.
+    """Returns the constant integer list in input `index`; None if the input is missing.
 
     Raises:
         CannotAdapt: it is computed by the model.
@@ -64,7 +63,7 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 @_adapts(18, *(f"Reduce{kind}" for kind in _REDUCTIONS))
 @_adapts(13, "ReduceSum")
 def _reduction(node: ir.Node) -> list[ir.Node]:
-    """No axes meant all axes; with `noop_with_empty_axes` it means none, which was not to be had."""
+    """Empty axes meant all axes. With `noop_with_empty_axes` they mean none, which older versions cannot express."""
     axes = _ints(node, 1, "axes")
     noop = node.attributes.pop("noop_with_empty_axes", None)
     if not axes and noop is not None and noop.as_int():
@@ -79,7 +78,7 @@ def _reduction(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(18, "Split")
 def _split_into_sizes(node: ir.Node) -> list[ir.Node]:
-    """`num_outputs` allowed a smaller last piece; before, pieces of unequal size had to be listed."""
+    """`num_outputs` allows a smaller last piece; older versions need a list of the unequal sizes."""
     wanted = node.attributes.pop("num_outputs", None)
     if wanted is None or input_at(node, 1) is not None:
         return [node]
@@ -153,7 +152,7 @@ def _slice_to_attributes(node: ir.Node) -> list[ir.Node]:
 
 
 def _reject_value(node: ir.Node, name: str, *values: str, since: int) -> list[ir.Node]:
-    """The node as it is, unless its attribute `name` has one of `values`, which came with opset `since`."""
+    """Returns the node unchanged, unless its attribute `name` has one of `values`, which opset `since` added."""
     attribute = node.attributes.get(name)
     if attribute is not None and attribute.as_string() in values:
         raise CannotAdapt(f"{name} '{attribute.as_string()}' is new in opset {since}")
@@ -183,7 +182,7 @@ def _dft_axis_to_attribute(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(13, "Resize")
 def _resize_with_all_inputs(node: ir.Node) -> list[ir.Node]:
-    """`roi` and `scales` were required: what is left out becomes an empty tensor."""
+    """`roi` and `scales` were required inputs: missing ones become empty tensors."""
     for index, name in ((1, "roi"), (2, "scales")):
         if input_at(node, index) is None:
             node.resize_inputs(max(len(node.inputs), index + 1))
@@ -193,7 +192,9 @@ def _resize_with_all_inputs(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax_of_last_axis(node: ir.Node) -> list[ir.Node]:
-    """Before, all dimensions from `axis` on were one: that is the same only for the last axis, so the axis is moved there."""
+    """Older versions flatten all dimensions from `axis` on. This is equivalent only for the last axis, so the axis is transposed to the
+    end.
+    """
     axis = node.attributes.get_int("axis", -1)
     rank = rank_of(node.inputs[0])
     if rank is not None and not -rank <= axis < rank:
@@ -221,7 +222,7 @@ def _softmax_of_last_axis(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(12, "Dropout")
 def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
-    """Without a training mode, Dropout was for inference: its ratio says nothing."""
+    """Without a training mode, Dropout was an inference operator and ignored its ratio."""
     training = input_at(node, 2)
     mode = constant_of(training)
     if training is not None and (mode is None or bool(mode.any())):
@@ -246,7 +247,7 @@ def _constant_as_tensor(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(15, "Shape")
 def _shape_of_some_dimensions(node: ir.Node) -> list[ir.Node]:
-    """`start` and `end` clamp as Slice's do."""
+    """`start` and `end` are clamped as in Slice."""
     start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", np.iinfo(np.int64).max)
     node.attributes.pop("start", None)
     node.attributes.pop("end", None)
@@ -283,9 +284,10 @@ def _grid_sample_names(node: ir.Node) -> list[ir.Node]:
 
 @_adapts(17, "LayerNormalization")
 def _layer_normalization(node: ir.Node) -> list[ir.Node]:
-    """Its definition, with the statistics in float where `stash_type` says so. What it leaves at opset 16 goes down further.
+    """Replaces the node by its definition, with statistics in FLOAT if `stash_type` requires it. The result is at opset 16 and may be
+    converted further.
 
-    ONNX defines it by a function too, but one that flattens and reshapes, which hides from every later look at the graph what it is.
+    ONNX's function for this operator flattens and reshapes, which hides the pattern from later passes.
     """
     rank, source = rank_of(node.inputs[0]), node.inputs[0]
     if rank is None or source is None or source.dtype is None:

@@ -1,8 +1,8 @@
-"""How a node of one opset is expressed in the version that changed its operator.
+"""Adapters that rewrite a node for the version that changed its operator.
 
-An adapter is registered for (operator, version that changed it). It rewrites the node for that version and returns the nodes that are
-there now, since these may have to go up further; or it rejects. The rules are those of ONNX's operator changelog; where that leaves a
-result open (how a size is rounded to a pixel), they are those of ONNX Runtime's kernels for the older version.
+An adapter is registered for (operator, version that changed it). It rewrites the node for that version and returns the resulting nodes,
+because these may need further conversion; or it rejects the node. The rules follow ONNX's operator changelog. If the changelog leaves a
+result undefined (the rounding of a size to a pixel), the rules follow ONNX Runtime's kernels for the older version.
 """
 
 import functools
@@ -19,13 +19,13 @@ _upgrades = functools.partial(adapts, UPGRADES)
 
 
 def _set_default(node: ir.Node, name: str, value: Any) -> None:
-    """Sets an attribute that the node leaves out."""
+    """Sets an attribute that the node omits."""
     if name not in node.attributes:
         node.attributes[name] = ir.convenience.convert_attribute(name, value)
 
 
 def _to_input(node: ir.Node, name: str, index: int) -> None:
-    """Moves a list of integers, or one, from an attribute to the input `index`; an empty or missing one is left out."""
+    """Moves an integer or a list of integers from an attribute to input `index`; an empty or missing attribute is dropped."""
     attribute = node.attributes.pop(name, None)
     if attribute is None:
         return
@@ -40,7 +40,7 @@ def _put(node: ir.Node, index: int, array: "np.ndarray[Any, Any]", role: str) ->
 
 
 def _number(node: ir.Node, value: float) -> "np.ndarray[Any, Any]":
-    """`value` as a scalar of the element type that the node's first input has; beyond that type's range it is infinite."""
+    """Returns `value` as a scalar of the element type of the node's first input; infinite if it is out of range."""
     source = node.inputs[0]
     kind = source.dtype if source is not None and source.dtype is not None else ir.DataType.FLOAT
     with np.errstate(over="ignore"):
@@ -48,7 +48,7 @@ def _number(node: ir.Node, value: float) -> "np.ndarray[Any, Any]":
 
 
 def _to_inputs(node: ir.Node, *names: str) -> list[ir.Node]:
-    """Moves attributes to the inputs from 1 on."""
+    """Moves attributes to the inputs from index 1 on."""
     for index, name in enumerate(names, 1):
         _to_input(node, name, index)
     return [node]
@@ -65,7 +65,7 @@ _upgrades(10, "Slice")(lambda node: _to_inputs(node, "starts", "ends", "axes"))
 
 @_upgrades(18, "Split")
 def _split_says_how_many(node: ir.Node) -> list[ir.Node]:
-    """Without sizes, the number of equal pieces was that of the outputs; now it must be said."""
+    """Without sizes, the number of equal pieces was the number of outputs; now an attribute states it."""
     if input_at(node, 1) is None:
         _set_default(node, "num_outputs", len(node.outputs))
     return [node]
@@ -99,7 +99,7 @@ def _batch_normalization_by_channel(node: ir.Node) -> list[ir.Node]:
 
 @_upgrades(14, "BatchNormalization")
 def _batch_normalization_of_inference(node: ir.Node) -> list[ir.Node]:
-    """More than one output meant training."""
+    """More than one output selected training mode."""
     _only_first_output(node, "it is set to training: its mean or its variance is read")
     return [node]
 
@@ -113,7 +113,8 @@ def _only_first_output(node: ir.Node, rejection: str) -> None:
 @_upgrades(10, "Dropout")
 @_upgrades(12, "Dropout")
 def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
-    """It was for inference, where its ratio has no effect. ONNX Runtime gives a mask of zeros before opset 12, and of ones since."""
+    """The operator was for inference and ignored its ratio. ONNX Runtime returns a mask of zeros before opset 12, and of ones from 12 on.
+    """
     _only_first_output(node, "its mask is read, which is another one since opset 12")
     node.attributes.pop("ratio", None)
     return [node]
@@ -121,7 +122,7 @@ def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
 
 @_upgrades(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax_of_one_axis(node: ir.Node) -> list[ir.Node]:
-    """All dimensions from `axis` (1 by default) on were one, and those before it another."""
+    """Older versions flatten the input to two dimensions at `axis` (default 1)."""
     attribute = node.attributes.pop("axis", None)
     axis = 1 if attribute is None else attribute.as_int()
     source, output = node.inputs[0], node.outputs[0]
@@ -159,7 +160,7 @@ def _upsample_scales_to_input(node: ir.Node) -> list[ir.Node]:
 
 @_upgrades(10, "Upsample")
 def _upsample_becomes_resize(node: ir.Node) -> list[ir.Node]:
-    """With what opset 11 calls it written out already: since scales are at least 1, no rule for smaller ones is needed."""
+    """Writes out the rules under their opset 11 names. Scales are at least 1, so no rule for downsampling is needed."""
     node.op_type = "Resize"
     _set_default(node, "coordinate_transformation_mode", "asymmetric")
     if _mode(node) == "nearest":
@@ -174,7 +175,9 @@ def _mode(node: ir.Node) -> str:
 
 @_upgrades(11, "Resize")
 def _resize_says_its_coordinates(node: ir.Node) -> list[ir.Node]:
-    """Coordinates began at the first pixel's corner; the nearest pixel was the next lower one, and where it shrinks the next higher one."""
+    """Coordinates started at the corner of the first pixel. The nearest pixel was the next lower one, or the next higher one when
+    shrinking.
+    """
     _set_default(node, "coordinate_transformation_mode", "asymmetric")
     if _mode(node) == "nearest" and "nearest_mode" not in node.attributes:
         _set_default(node, "nearest_mode", _rounding(node))
@@ -200,7 +203,7 @@ def _rounding(node: ir.Node) -> str:
 
 @_upgrades(13, "Resize")
 def _resize_without_tf_half_pixels(node: ir.Node) -> list[ir.Node]:
-    """`tf_half_pixel_for_nn` is gone: floor(x) of it is what `half_pixel` rounds to, halves upwards."""
+    """`tf_half_pixel_for_nn` no longer exists: its floor(x) equals rounding `half_pixel` coordinates with halves up."""
     mode = node.attributes.get("coordinate_transformation_mode")
     if mode is None or mode.as_string() != "tf_half_pixel_for_nn":
         return [node]
@@ -241,7 +244,7 @@ def _dft_axis_to_input(node: ir.Node) -> list[ir.Node]:
 
 @_upgrades(21, "GroupNormalization")
 def _group_normalization_by_channel(node: ir.Node) -> list[ir.Node]:
-    """Scale and bias were of a group; now they are of a channel."""
+    """Scale and bias applied to a group; they now apply to a channel."""
     shape, groups = static_shape(node.inputs[0]), node.attributes.get_int("num_groups", 0)
     rank = rank_of(node.inputs[0])
     channels = node.inputs[0].shape[1] if rank is not None and rank > 1 and node.inputs[0] is not None and node.inputs[0].shape else None
@@ -262,7 +265,9 @@ def _group_normalization_by_channel(node: ir.Node) -> list[ir.Node]:
 
 @_upgrades(9, "Scan")
 def _scan_each_row(node: ir.Node) -> list[ir.Node]:
-    """Dimension 0 was the batch, and each of its rows was scanned by itself: a scan over the rows, of the scan that was there."""
+    """Dimension 0 was the batch, and each row was scanned separately. The result is an outer scan over the rows that contains the original
+    scan.
+    """
     if node.inputs and node.inputs[0] is not None:
         raise CannotAdapt("its rows have lengths of their own ('sequence_lens'), which opset 9 removed")
     graph, body = node.graph, node.attributes.get("body")
@@ -285,6 +290,6 @@ def _scan_each_row(node: ir.Node) -> list[ir.Node]:
 
 
 def _row(value: ir.Value, name: str) -> ir.Value:
-    """A value for one row of `value`, whose dimension 0 is the batch."""
+    """Returns a value for one row of `value`, whose dimension 0 is the batch."""
     shape = None if value.shape is None or not len(value.shape) else ir.Shape(list(value.shape)[1:])
     return ir.Value(name=name, shape=shape, type=value.type)

@@ -1,4 +1,4 @@
-"""The versions of ONNX's own operators: which of them an opset uses, and what two of them have in common."""
+"""Operator versions of the default ONNX domain: which versions an opset uses, and what two versions have in common."""
 
 import functools
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from stoker.compiler.passes.simplify import EXPANDED_DOMAIN
 
 
 class CannotAdapt(Exception):
-    """The node uses something that the other version of its operator cannot express; the text says what."""
+    """The node uses a feature that the other version of its operator cannot express; the text names it."""
 
 
-#: Rewrites a node for another version of its operator; returns the nodes that are there now.
+#: Rewrites a node for another version of its operator; returns the resulting nodes.
 Adapter = Callable[[ir.Node], list[ir.Node]]
 
 
 def adapts(adapters: dict[tuple[str, int], Adapter], version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
-    """Enters the decorated adapter into `adapters`, for operators `op_types` that `version` changed."""
+    """Registers the decorated adapter in `adapters` for operators `op_types` that `version` changed."""
 
     def enter(adapter: Adapter) -> Adapter:
         adapters.update({(op_type, version): adapter for op_type in op_types})
@@ -31,7 +31,7 @@ def adapts(adapters: dict[tuple[str, int], Adapter], version: int, *op_types: st
 
 
 def adapted(adapter: Adapter, node: ir.Node) -> list[ir.Node]:
-    """The nodes that `adapter` puts in place of `node`.
+    """Returns the nodes that `adapter` puts in place of `node`.
 
     Raises:
         CannotAdapt: it cannot, or the node has not the attributes and shapes that its operator says.
@@ -43,7 +43,7 @@ def adapted(adapter: Adapter, node: ir.Node) -> list[ir.Node]:
 
 
 def schema_of(op_type: str, opset: int) -> OpSchema | None:
-    """The operator as `opset` defines it; None if it does not exist there."""
+    """Returns the schema of the operator at `opset`; None if it does not exist there."""
     try:
         return onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
@@ -51,7 +51,7 @@ def schema_of(op_type: str, opset: int) -> OpSchema | None:
 
 
 def next_version(op_type: str, opset: int) -> int | None:
-    """The first opset after `opset` that changed the operator; None if there is none."""
+    """Returns the first opset after `opset` that changed the operator; None if there is none."""
     return next((version for version in _versions().get(op_type, ()) if version > opset), None)
 
 
@@ -65,9 +65,9 @@ def _versions() -> dict[str, tuple[int, ...]]:
 
 
 def fit(node: ir.Node, used: OpSchema, other: OpSchema) -> None:
-    """Makes a node of version `used` of its operator one of version `other`, the version before or after it, with the same meaning.
+    """Converts a node from version `used` of its operator to the adjacent version `other`, with the same meaning.
 
-    Defaults that differ are written out, and attributes that `other` lacks are dropped where they are left at their default.
+    Differing defaults are written out. Attributes that `other` lacks are dropped if they have their default value.
 
     Raises:
         CannotAdapt: `other` lacks something that the node uses.
@@ -106,7 +106,7 @@ def _is_default(attribute: ir.Attr, formal: OpSchema.Attribute | None) -> bool:
     if formal is None or attribute.is_ref():
         return False
     default = formal.default_value
-    if default.type == onnx.AttributeProto.UNDEFINED:  # no default: ONNX's pooling dilations of 1 are the one list of this kind
+    if default.type == onnx.AttributeProto.UNDEFINED:  # no default value: only ONNX's pooling dilations of 1 are such a list
         return attribute.name == "dilations" and all(each == 1 for each in attribute.as_ints())
     return bool(ir.from_proto(default).value == attribute.value)
 
@@ -137,7 +137,7 @@ def _reject_missing_inputs(node: ir.Node, other: OpSchema, when: str) -> None:
 
 
 def replace_by_function(model: ir.Model, node: ir.Node, schema: OpSchema, opset: int) -> bool:
-    """Makes `node` the call of a function of `model` that defines its operator; returns whether ONNX has such a function.
+    """Replaces `node` by a call of a function of `model` that defines its operator; returns whether ONNX has such a function.
 
     Args:
         model: Whose node it is.
@@ -179,14 +179,16 @@ def replace_by_function(model: ir.Model, node: ir.Node, schema: OpSchema, opset:
 
 
 def set_defaults(node: ir.Node, schema: OpSchema) -> None:
-    """Writes out the attributes that `node` leaves at their defaults: bodies of functions refer to them."""
+    """Writes out attributes that `node` leaves at their defaults, because function bodies refer to them."""
     for name, formal in schema.attributes.items():
         if name not in node.attributes and formal.default_value.type != onnx.AttributeProto.UNDEFINED:
             node.attributes[name] = ir.from_proto(formal.default_value)
 
 
 def set_defaults_of_functions(model: ir.Model) -> None:
-    """`set_defaults` for all nodes that ONNX defines by functions: its shape inference reads their bodies, and fails without."""
+    """Calls `set_defaults` for all nodes that ONNX defines by functions: shape inference reads their bodies and fails without the
+    attributes.
+    """
     opset = model.opset_imports[""]
     for node in traverse_nodes(model):
         schema = schema_of(node.op_type, opset) if node.domain == "" else None
@@ -199,7 +201,7 @@ def _has_reference(schema: Any) -> bool:
 
 
 def _body(node: ir.Node, schema: Any, opset: int) -> bytes | None:
-    """The newest function for `opset`, serialised; None if there is none. ONNX's stubs do not know that schemas hold functions."""
+    """Returns the newest function for `opset`, serialised; None if there is none. ONNX's type stubs lack the functions of schemas."""
     fixed = [version for version in schema.function_opset_versions if version <= opset]
     by_context = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
     if fixed:
