@@ -165,7 +165,7 @@ def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray
 
 
 def _shortened(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns `array` scaled down, so that its squares cannot overflow."""
+    """Returns `values` scaled down, so that their squares cannot overflow."""
     largest = float(np.max(np.abs(values), initial=0.0))
     return values / largest if largest else values
 

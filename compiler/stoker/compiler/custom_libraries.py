@@ -1,6 +1,6 @@
-"""Libraries of ONNX Runtime custom operators, for all the sessions in which a conversion runs models.
+"""Libraries of ONNX Runtime custom operators for all sessions in which a conversion runs models.
 
-A library is native code that runs in this process: it is loaded where the user named it, and nowhere else.
+A library is native code that runs in this process. It is loaded only from the path that the user gave.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _in_use: ContextVar[tuple[Path, ...]] = ContextVar("custom_libraries", default=(
 
 
 def library_paths(given: Sequence[str | Path]) -> tuple[Path, ...]:
-    """The files as absolute paths: the system's loader looks for bare names elsewhere than in the working directory.
+    """Returns the paths as absolute paths, because the dynamic loader does not look for bare names in the working directory.
 
     Raises:
         OptionError: one of them is not there.
@@ -29,7 +29,7 @@ def library_paths(given: Sequence[str | Path]) -> tuple[Path, ...]:
 
 
 def library_marks(given: Sequence[str | Path]) -> tuple[str, ...]:
-    """Name and hash of each file, for whoever must find the same one where the model runs.
+    """Returns the name and hash of each file, to identify the same library on the machine that runs the model.
 
     Raises:
         OptionError: one of them is not there.
@@ -40,7 +40,7 @@ def library_marks(given: Sequence[str | Path]) -> tuple[str, ...]:
 
 @contextmanager
 def using_libraries(given: Sequence[str | Path]) -> Iterator[None]:
-    """Within the block, models run with these libraries instead of those that were in use.
+    """Uses these libraries for models that run inside the block, instead of the previous ones.
 
     Raises:
         OptionError: one of them is not there.
@@ -53,7 +53,7 @@ def using_libraries(given: Sequence[str | Path]) -> Iterator[None]:
 
 
 def register_libraries(options: onnxruntime.SessionOptions) -> None:
-    """Loads the libraries in use for a session.
+    """Loads the current libraries into a session's options.
 
     Raises:
         CompileError: ONNX Runtime cannot load one; the text says which and why.
@@ -61,5 +61,5 @@ def register_libraries(options: onnxruntime.SessionOptions) -> None:
     for path in _in_use.get():
         try:
             options.register_custom_ops_library(str(path))
-        except Exception as error:  # ONNX Runtime's errors share no class of their own
+        except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             raise CompileError(f"custom_library_so_paths: {path} cannot be loaded: {' '.join(str(error).split())}") from error

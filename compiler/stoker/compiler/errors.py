@@ -1,4 +1,4 @@
-"""The errors of compiling. Every error names the node, operator or tensor it is about, and why."""
+"""Errors of the compiler. Every error names the node, operator or tensor and the reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ if TYPE_CHECKING:
 
 
 class CompileError(Exception):
-    """A model that cannot be converted or compiled, or an option that cannot be honoured."""
+    """A model cannot be converted or compiled, or an option cannot be honoured."""
 
 
 class OptionError(CompileError):
-    """An option, key or value that is unknown or contradicts another."""
+    """An option, key or value is unknown or contradicts another."""
 
 
 class GateError(CompileError):
-    """The compiled model is less accurate, or slower, than the command demands; nothing was written."""
+    """The compiled model is less accurate or slower than the command requires; it was not written."""
 
 
 class CheckError(CompileError):
-    """`--check` compared, and the outputs are further from the source's than the precision explains; nothing was written."""
+    """`--check` found outputs that differ more from the source's than the precision explains; the model was not written."""
 
 
 class ShapeError(CompileError):
-    """A dimension that had to be fixed and was not, or that was given twice with different sizes."""
+    """A dimension that must be fixed is variable, or has two different sizes."""
 
 
 class NotStaticError(ShapeError):
-    """A converted model whose outputs have no static shape; `model` is that model, for whoever can say more about its operators."""
+    """The outputs of a converted model have no static shape; `model` is that model, so that a target can check its operators."""
 
     def __init__(self, message: str, model: "ir.Model") -> None:
         super().__init__(message)
@@ -37,12 +37,12 @@ class NotStaticError(ShapeError):
 
 
 class PassError(CompileError):
-    """A pass that could not be found, ordered or run."""
+    """A pass was not found, cannot be ordered, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """One operator that a target cannot run: the node, its operator (with domain where it has one) and why."""
+    """One operator that a target cannot run: the node, the operator (with its domain, if any) and the reason."""
 
     node: str
     op_type: str
@@ -50,7 +50,7 @@ class Unsupported:
 
 
 class UnsupportedOperators(CompileError):
-    """All the operators of a model that a target cannot run, at once."""
+    """All operators of a model that a target cannot run."""
 
     def __init__(self, target: str, operators: Sequence[Unsupported]) -> None:
         lines = "\n".join(f"  {each.op_type} (node '{each.node}'): {each.reason}" for each in operators)

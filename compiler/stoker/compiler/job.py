@@ -1,6 +1,6 @@
-"""`run_job`: one run of `stoker compile`: read, convert, compare, compile, write, measure.
+"""`run_job` performs one run of `stoker compile`: read, convert, compare, compile, write, measure.
 
-Whatever can fail is done before anything is written, and each file appears whole or not at all.
+All steps that can fail run before any file is written, and each file appears whole or not at all.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from stoker.compiler.target import Artefact, Comparison, ServedPart, SourceModel
 
 logger = logging.getLogger(__name__)
 
-#: What `--report` writes where a target compares.
+#: Name of the file that `--report` writes if a target compares the models.
 COMPARISON_FILE = "comparison.json"
 
 
@@ -47,7 +47,7 @@ class _Converted:
 
 
 def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | None = None) -> None:
-    """Does what `plan` says; prints to `stream` (stdout) what was asked to be shown, and one line for each file written.
+    """Executes `plan`; prints the requested output to `stream` (stdout) and one line for each written file.
 
     Raises:
         CompileError: something failed; no file that was to be written is left half done.
@@ -77,7 +77,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     if job.export_popef or _writes_model(plan):
         check_folder(folder)
     names = [f"graph{at}" if plan.is_fused else "" for at in range(len(plan.models))]
-    # All are made before the first model is read: what is wrong with the options is said at once.
+    # All converters are made before the first model is read, so that option errors are reported at once.
     converters = [_converters(model, job.batch_sizes, target, folder / name) for model, name in zip(plan.models, names, strict=True)]
     converted = []
     for model, ways, name in zip(plan.models, converters, names, strict=True):
@@ -86,7 +86,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
             converted.append(_convert(model, ways, name, progress))
     for model, made, name in zip(plan.models, converted, names, strict=True):
         _show(model, made, folder / name, progress, out, is_compared=not (target.compares and _is_for_target(job)))
-    # Made before anything is compiled, since an operator may have no form at the opset asked for; written when all has gone well.
+    # Made before compiling, since an operator may not exist at the requested opset; written after everything succeeded.
     output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
     if _is_for_target(job):
         _compile(plan, target, converted, folder, progress, out)
@@ -104,7 +104,7 @@ def _warn_of_no_effect(plan: Plan) -> None:
 
 
 def _converters(model: ModelJob, batch_sizes: Sequence[int], target: Target, log_folder: Path) -> list[Converter]:
-    """One, or one for each of the batch sizes."""
+    """Returns one converter, or one for each batch size."""
     conversion = dataclasses.replace(model.conversion, skip_passes=(*model.conversion.skip_passes, *target.skip_passes))
     sized = [dataclasses.replace(conversion, batch_size=size, batch_axis=0) for size in batch_sizes] or [conversion]
     settings: dict[str, Any] = {"is_version_requested": model.is_version_requested, "log_folder": log_folder}
@@ -143,7 +143,7 @@ def _check_precision(precision: str, target: Target, *, is_compiled: bool) -> No
 
 
 def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO, *, is_compared: bool) -> None:
-    """Prints what is asked for; unless `is_compared`, all but the comparisons with the source, which the target makes."""
+    """Prints the requested output. If `is_compared` is false, it omits comparisons with the source, which the target makes."""
     options, title = model.conversion, str(model.job.input_model)
     source, internal = converted.source, converted.internal
     show_models(title, source, internal, options, out)
@@ -160,7 +160,9 @@ def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progre
 
 
 def _writes_model(plan: Plan) -> bool:
-    """Whether a converted ONNX file is asked for, or nothing else is; fused models have none that would stand for all of them."""
+    """Returns whether to write a converted ONNX file: on request, or if no other output is requested. Fused models have no single ONNX
+    file.
+    """
     job = plan.job
     return not plan.is_fused and (job.output_model is not None or not _is_for_target(job))
 
@@ -175,7 +177,7 @@ def _is_compiled(job: JobOptions) -> bool:
 
 def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:
     job = plan.job
-    if job.report is not None and target.has_report:  # before compiling, which rejects what does not fit
+    if job.report is not None and target.has_report:  # before compiling, which rejects models that do not fit
         with progress.phase("planning for the report"):
             written = target.report(_sources(converted), plan.compiler, Path(job.report))
         for path in written:
@@ -206,7 +208,7 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
 
 
 def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence[_Converted], progress: Progress, out: TextIO) -> None:
-    """Compares with the source, and times both, as far as that was asked for."""
+    """Compares the compiled model with the source and measures both, if requested."""
     job = plan.job
     is_timed = job.run or job.report is not None or job.min_speedup is not None
     is_requested = any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)
@@ -222,7 +224,7 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
         path = Path(job.report) / COMPARISON_FILE
         write_text(path, json.dumps({**comparison.data, "missed": missed}, indent=2, allow_nan=False) + "\n")
         out.write(f"wrote {path}\n")
-    # A bound that the user gives replaces the precision's own.
+    # A limit that the user gives replaces the precision's limit.
     if comparison.failures and job.min_snr is None and any(model.conversion.check for model in plan.models):
         raise CheckError(f"the check failed: {'; '.join(comparison.failures)}")
     if missed:
@@ -230,7 +232,7 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
 
 
 def _missed_gates(job: JobOptions, comparison: Comparison) -> list[str]:
-    """The limits of `--min_snr` and `--min_speedup` that the compiled model does not reach."""
+    """Returns the limits of `--min_snr` and `--min_speedup` that the compiled model misses."""
     missed = []
     if job.min_snr is not None:
         if comparison.snr_db is None:
@@ -266,7 +268,7 @@ def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
 
 
 def _input_order(converted: _Converted) -> tuple[str, ...]:
-    """Inputs in the source's order; those that the conversion made come after them."""
+    """Returns the input names in the source's order, followed by inputs that the conversion added."""
     made = [value.name for value in converted.internal.graph.input]
     order = [value.name for value in converted.source.graph.input if value.name in made]
     return (*order, *(name for name in made if name not in order))
@@ -274,7 +276,7 @@ def _input_order(converted: _Converted) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _draft_path(path: Path, *, is_kept: bool) -> Iterator[Path]:
-    """Where the executable is written to: its final place once all went well, or a folder that is removed again."""
+    """Returns the path for the executable: a temporary file that is renamed on success, or a file in a temporary folder."""
     if is_kept:
         with written_whole(path) as draft:
             yield draft
@@ -284,7 +286,7 @@ def _draft_path(path: Path, *, is_kept: bool) -> Iterator[Path]:
 
 
 def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], target: Target) -> list[Path]:
-    """Writes what is to be served: the model, or each model of a fused executable under a name of its own."""
+    """Writes the model to the repository, or each model of a fused executable under a separate name."""
     job = plan.job
     name = str(job.model_name)
     if artefact.parts:

@@ -1,8 +1,8 @@
-"""Options declared once: name, default, kind of value and help stand in one dataclass field.
+"""Options declared once: a dataclass field holds the name, default, kind of value and help text.
 
-The command line, the YAML file, shell completion and the Python API are all made from these declarations, so that no name, default or
-rule can differ between them. A `Kind` turns what a person wrote (text of the command line, a value of a YAML file, an argument in Python)
-into the option's value, or says what it expected.
+The command line, the YAML file, shell completion and the Python API are generated from these declarations, so they have the same names,
+defaults and rules. A `Kind` converts user input (text, a YAML value, a Python argument) to the option's value or raises an error with the
+expected form.
 """
 
 import ast
@@ -22,11 +22,11 @@ class Kind:
     """The kind of values that an option takes.
 
     Attributes:
-        name: For YAML's error messages and the help, such as `integer`.
-        metavar: How the help writes a value.
-        parse: From text, list or YAML value to the option's value; raises ValueError saying what was expected.
-        is_flag: On the command line it stands without a value.
-        is_many: On the command line several words follow it.
+        name: Name in YAML error messages and in the help, such as `integer`.
+        metavar: Placeholder for a value in the help.
+        parse: Converts text, a list or a YAML value to the option's value; raises ValueError with the expected form.
+        is_flag: Whether the option needs no value on the command line.
+        is_many: Whether the option takes several words on the command line.
     """
 
     name: str
@@ -42,11 +42,11 @@ class OptionSpec:
 
     Attributes:
         name: As the command line (`--name`), the YAML file and Python spell it.
-        kind: What values it takes.
-        help: One sentence or two, shown by `--help`.
-        group: Heading it stands under in the help.
-        default: Value where it is not given.
-        choices: The values allowed; empty for any of the kind.
+        kind: Kind of its values.
+        help: One or two sentences for `--help`.
+        group: Heading of its section in the help.
+        default: Value if the option is not given.
+        choices: Allowed values; empty allows every value of the kind.
         flags: Further spellings on the command line, such as `-i`.
     """
 
@@ -59,7 +59,7 @@ class OptionSpec:
     flags: tuple[str, ...] = ()
 
     def parse(self, value: object) -> Any:
-        """The option's value from what was written; None and an empty YAML value stand for the default.
+        """Parses a given value; None and an empty YAML value select the default.
 
         Raises:
             OptionError: it is not of the option's kind, or not one of its choices.
@@ -76,7 +76,7 @@ class OptionSpec:
 
 
 def option(kind: Kind, help: str, *, group: str, default: Any = None, choices: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> Any:
-    """A dataclass field that declares an option; see `OptionSpec`. Mutable defaults are copied for each instance."""
+    """Returns a dataclass field that declares an option; see `OptionSpec`. Mutable defaults are copied for each instance."""
     metadata = {_METADATA_KEY: OptionSpec("", kind, help, group, default, choices, flags)}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
@@ -84,7 +84,7 @@ def option(kind: Kind, help: str, *, group: str, default: Any = None, choices: t
 
 
 def specs(owner: type) -> dict[str, OptionSpec]:
-    """The options that dataclass `owner` declares, by name, in order."""
+    """Returns the options that dataclass `owner` declares, by name, in order."""
     return {
         field.name: dataclasses.replace(field.metadata[_METADATA_KEY], name=field.name)
         for field in dataclasses.fields(owner)
@@ -163,7 +163,7 @@ def _above_zero(value: object) -> float:
 
 
 def _counts(value: object) -> tuple[int, ...]:
-    """`1,8,32`, one number, or a list of numbers."""
+    """Parses `1,8,32`, one number, or a list of numbers."""
     words = [value] if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(words, str):
         words = [word for word in words.replace(" ", "").split(",") if word]
@@ -173,7 +173,7 @@ def _counts(value: object) -> tuple[int, ...]:
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """`a,b`, a list of such, or a list of names."""
+    """Parses `a,b`, a list of such texts, or a list of names."""
     if not isinstance(value, str | list | tuple):
         _reject(value, "names separated by commas")
     words = [value] if isinstance(value, str) else list(value)
@@ -202,12 +202,12 @@ def _shape(value: object, name: str) -> tuple[int, ...]:
 
 
 def _shapes(value: object) -> Mapping[str, tuple[int, ...]]:
-    """`NAME=d0,d1` words, or a mapping of names to sizes."""
+    """Parses `NAME=d0,d1` words, or a mapping of names to sizes."""
     if isinstance(value, Mapping):
         return {_text(name): _shape(sizes, str(name)) for name, sizes in value.items()}
     shapes: dict[str, tuple[int, ...]] = {}
     for word in _words(value):
-        # Names of tensors may hold '=' themselves; sizes never do.
+        # Tensor names may contain '='; sizes never do.
         name, equals, sizes = word.rpartition("=")
         if not (equals and name):
             _reject(word, "NAME=d0,d1,... such as input_ids=1,512")
@@ -218,7 +218,7 @@ def _shapes(value: object) -> Mapping[str, tuple[int, ...]]:
 
 
 def _pairs(value: object) -> Mapping[str, Any]:
-    """`KEY=VALUE` words, or a mapping; values stay as written."""
+    """Parses `KEY=VALUE` words, or a mapping; values stay text."""
     if isinstance(value, Mapping):
         return {_text(key): each for key, each in value.items()}
     pairs: dict[str, Any] = {}
@@ -233,7 +233,7 @@ def _pairs(value: object) -> Mapping[str, Any]:
 
 
 def literal(text: Any) -> Any:
-    """A Python or JSON literal (`True`, `4`, `{'a': [1]}`) as its value; any other text as itself."""
+    """Evaluates a Python or JSON literal (`True`, `4`, `{'a': [1]}`); any other text is returned unchanged."""
     if not isinstance(text, str):
         return text
     if text.lower() in ("true", "false"):

@@ -23,13 +23,13 @@ ProgressCallback = Callable[[int, int], None]
 """Called with (step, steps) as work goes on."""
 
 
-#: Headings of the help.
+#: Section headings of the help.
 COMPILATION_GROUP, CPU_GROUP = "Compilation", "CPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """Options that the command line, the YAML file and `--compiler_options` have under one name, for the targets gcu and cpu."""
+    """Options with one name in the command line, the YAML file and `--compiler_options`, for the targets gcu and cpu."""
 
     build_flag: str = option(
         TEXT,
@@ -85,9 +85,9 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerOptions(BuildOptions):
-    """Options of PopRT's compiler, and with `BuildOptions` those of TopsInference's and of the CPU's.
+    """Options of PopRT's compiler and, with `BuildOptions`, of TopsInference's compiler and of the CPU target.
 
-    Which of them change nothing on a simulated device is said by `NO_EFFECT`.
+    `NO_EFFECT` lists the options without effect on a simulated device.
     """
 
     num_ipus: int = 1
@@ -132,7 +132,7 @@ class CompilerOptions(BuildOptions):
     compilation_progress_logger: ProgressCallback | None = None
 
 
-#: Options that a simulated device accepts and that change nothing on it; the reason is for the warning.
+#: Options that a simulated device accepts and ignores; the value is the reason for the warning.
 NO_EFFECT: Mapping[str, str] = {
     "enable_prefetch_datastreams": "whether host IO overlaps with compute is num_io_tiles' business alone",
     "stream_buffering_depth": "the rings between host and device have the depth that whoever runs the program gives them",
@@ -156,7 +156,7 @@ NO_EFFECT: Mapping[str, str] = {
 }
 
 
-#: PopART's session options that mean the same as one of ours.
+#: PopART session options that are equivalent to one of the compiler's options.
 _POPART_MEANS = {
     "enablePrefetchDatastreams": "enable_prefetch_datastreams",
     "defaultBufferingDepth": "stream_buffering_depth",
@@ -182,7 +182,7 @@ _POPART_MEANS = {
     "numIOTiles": "num_io_tiles",
 }
 
-#: PopART's session options that concern training, its own IR, its planners or debugging: nothing of them exists here.
+#: PopART session options for training, PopART's IR, planners or debugging; they have no counterpart here.
 _POPART_WITHOUT_EFFECT = frozenset({
     "accumulateOuterFragmentSettings", "accumulationAndReplicationReductionType", "accumulationFactor",
     "accumulatorTensorLocationSettings", "activationTensorLocationSettings", "aliasZeroCopy", "autodiffSettings",
@@ -207,14 +207,14 @@ _POPART_WITHOUT_EFFECT = frozenset({
     "weightTensorLocationSettings",
 })  # fmt: skip
 
-#: PopRT compiler options that name a place for files of PopART's.
+#: PopRT compiler options that name a path for PopART's files.
 _COMPILER_WITHOUT_EFFECT = {"serialized_ir_dest": "there is no PopART IR to write"}
 
 
 def compiler_options(
     given: Mapping[str, Any], popart: Mapping[str, Any], *, settings: Mapping[str, Any], origin: str = "compiler_options"
 ) -> CompilerOptions:
-    """`CompilerOptions` from `--compiler_options`, `--popart_options` and what the command line's own arguments say (`settings`).
+    """Returns the `CompilerOptions` from `--compiler_options`, `--popart_options` and the command line's arguments (`settings`).
 
     Raises:
         OptionError: a name is unknown (with the nearest), a value is not of its field's type, or two places say different things.
@@ -262,7 +262,7 @@ def _take_popart(name: str, text: Any, values: dict[str, Any], fields: Mapping[s
 
 
 def typed(what: str, value: Any, hint: Any) -> Any:
-    """`value`, text or already typed, as type `hint` of a `CompilerOptions` field.
+    """Converts `value` (text or a typed value) to type `hint` of a `CompilerOptions` field.
 
     Raises:
         OptionError: it is not of that type; the text names `what`.
@@ -321,7 +321,7 @@ def _warn(what: str, reason: str) -> None:
 
 
 def effective(options: CompilerOptions) -> Mapping[str, Any]:
-    """The options that differ from their defaults, by name."""
+    """Returns the options that differ from their defaults, by name."""
     default = CompilerOptions()
     return {
         field.name: getattr(options, field.name)

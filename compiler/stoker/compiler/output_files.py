@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place under a hidden name, then renamed."""
+"""Writes files atomically: under a hidden name beside the final path, then renamed."""
 
 import os
 import secrets
@@ -11,13 +11,13 @@ import onnx
 
 from stoker.compiler.errors import CompileError
 
-#: Weights go to a file of their own where the model would come near protobuf's limit of 2 GiB.
+#: Weights go to a separate file if the model would approach protobuf's limit of 2 GiB.
 _EXTERNAL_DATA_BYTES = 1 << 30
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write a file to; it becomes `path` when the block ends well, and is removed otherwise.
+    """Yields a temporary path beside `path`; the file is renamed to `path` if the block succeeds, and removed otherwise.
 
     Raises:
         CompileError: the folder cannot be made or written to.
@@ -36,7 +36,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A hidden folder beside `path` to fill; it becomes `path` when the block ends well, and is removed otherwise.
+    """Yields a hidden folder beside `path`; it is renamed to `path` if the block succeeds, and removed otherwise.
 
     Raises:
         FileExistsError: there is a `path` already.
@@ -48,7 +48,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             draft.mkdir()
             yield draft
-            # Renaming onto an existing folder fails unless that is empty, which is no version that anybody serves.
+            # Renaming onto an existing folder fails unless it is empty; an empty folder is not a served version.
             if path.exists():
                 raise FileExistsError(path)
             draft.rename(path)
@@ -64,13 +64,13 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file whole."""
+    """Writes a text file atomically."""
     with written_whole(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def write_model(path: Path, model: onnx.ModelProto) -> None:
-    """Writes an ONNX file whole; weights of very large models go to `<name>.data` beside it."""
+    """Writes an ONNX file atomically; weights of very large models go to `<name>.data` beside it."""
     if model.ByteSize() < _EXTERNAL_DATA_BYTES:
         with written_whole(path) as draft:
             draft.write_bytes(model.SerializeToString())
@@ -79,7 +79,7 @@ def write_model(path: Path, model: onnx.ModelProto) -> None:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     with written_whole(path) as draft, written_whole(data) as data_draft:
-        # The model's file names its data by the name that the data will have.
+        # The model's file refers to the data file by its final name.
         onnx.external_data_helper.convert_model_to_external_data(copy, location=data_draft.name)
         onnx.save(copy, draft)
         for tensor in copy.graph.initializer:
@@ -90,7 +90,7 @@ def write_model(path: Path, model: onnx.ModelProto) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes `folder` and those above it, where they are missing.
+    """Creates `folder` and its missing parents.
 
     Raises:
         CompileError: it cannot be made.
@@ -106,7 +106,7 @@ def _not_written(path: Path, error: OSError) -> CompileError:
 
 
 def check_folder(path: Path) -> None:
-    """Whether files can be written to `path`, as far as that is known without making anything there.
+    """Checks, without creating anything, whether files can probably be written to `path`.
 
     Raises:
         CompileError: it, or what is to become its parent, is no folder or may not be written to.

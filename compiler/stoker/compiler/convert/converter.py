@@ -184,7 +184,7 @@ class Converter:
 
 
 def load_extensions(options: ConversionOptions) -> None:
-    """Runs the user's files of passes and shape functions, and logs registered passes that the options do not name.
+    """Runs the user's files of passes and shape functions, and warns of passes that they register but `passes` does not name.
 
     Raises:
         OptionError: a library of custom operators is missing.

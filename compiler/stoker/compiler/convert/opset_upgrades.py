@@ -113,8 +113,7 @@ def _only_first_output(node: ir.Node, rejection: str) -> None:
 @_upgrades(10, "Dropout")
 @_upgrades(12, "Dropout")
 def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
-    """The operator was for inference and ignored its ratio. ONNX Runtime returns a mask of zeros before opset 12, and of ones from 12 on.
-    """
+    """The operator was for inference and ignored its ratio. ONNX Runtime returns a mask of zeros before opset 12, and of ones from 12 on."""
     _only_first_output(node, "its mask is read, which is another one since opset 12")
     node.attributes.pop("ratio", None)
     return [node]
@@ -160,7 +159,7 @@ def _upsample_scales_to_input(node: ir.Node) -> list[ir.Node]:
 
 @_upgrades(10, "Upsample")
 def _upsample_becomes_resize(node: ir.Node) -> list[ir.Node]:
-    """Writes out the rules under their opset 11 names. Scales are at least 1, so no rule for downsampling is needed."""
+    """Replaces Upsample by a Resize with explicit opset 11 attributes. Scales are at least 1, so no rule for downsampling is needed."""
     node.op_type = "Resize"
     _set_default(node, "coordinate_transformation_mode", "asymmetric")
     if _mode(node) == "nearest":

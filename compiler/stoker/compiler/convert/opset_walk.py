@@ -1,9 +1,9 @@
-"""Rewrites a model for an older or a newer opset, node by node and without touching weights.
+"""Rewrites a model for an older or a newer opset, node by node, without touching weights.
 
-For each node, version by version: if its operator did not change, nothing is to be done. If it did, an adapter rewrites it
-(`opset_adapters` downwards, `opset_upgrades` upwards). If there is none, the node stays where the other version has all that the node
-uses, and means the same by it (`opset_versions.fit`). All else is rejected: a node is never given the meaning of another version. An
-operator that did not exist yet is replaced by the function that ONNX defines it by, if there is one.
+Each node moves one operator version at a time. A node whose operator did not change stays. Otherwise an adapter rewrites it
+(`opset_adapters` downwards, `opset_upgrades` upwards). Without an adapter, the node stays if the other version supports everything that the
+node uses with the same meaning (`opset_versions.fit`). All other nodes are rejected, so that no node changes its meaning. An operator that
+does not exist at the target opset is replaced by the ONNX function that defines it, if there is one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +18,17 @@ from stoker.compiler.passes.edit import describe, traverse_nodes
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import fold_constants, inline_functions
 
-#: What functions compute about shapes is smaller; weights are not to be touched.
+#: Size limit for folding: results of shape arithmetic are smaller, weights are larger.
 _FOLDED_BYTES = 1024
-#: Operators whose meaning changed with the version given, so that the older one of the same name will not do.
+#: Operators whose meaning changed with this version, so an older operator of the same name cannot replace them.
 _REDEFINED = frozenset({("GroupNormalization", 21)})
 
-#: Brings a node one version of its operator on; returns the nodes that replace it with the opset each of them is of now.
+#: Moves a node by one version of its operator; returns the resulting nodes, each with its current opset.
 Step = Callable[[ir.Node, int, int], list[tuple[ir.Node, int]]]
 
 
 class NoCounterpart(Exception):
-    """Nodes that cannot be expressed at the opset wanted; the text names each operator with why, and the first of its nodes.
+    """Some nodes cannot be expressed at the target opset. The text names each operator, the reason, and the first node.
 
     Attributes:
         problems: Nodes by operator and reason.
@@ -45,13 +45,13 @@ def _and_others(count: int) -> str:
 
 
 def lower_opset(model: ir.Model, target: int) -> None:
-    """Brings `model` down to opset `target`, in place.
+    """Converts `model` down to opset `target`, in place.
 
     Raises:
         NoCounterpart: some nodes have none there; the model is then not to be used further.
     """
     current = model.opset_imports[""]
-    infer_shapes(model)  # adapters go by ranks and element types
+    infer_shapes(model)  # adapters depend on ranks and element types
     if _expand_functions(model, current, target):
         fold_constants(model, max_tensor_size=_FOLDED_BYTES)  # bodies compute axes and shapes that were attributes in older opsets
     if problems := _walk(model, target, _lower):
@@ -62,7 +62,7 @@ def lower_opset(model: ir.Model, target: int) -> None:
 
 
 def raise_opset(model: ir.Model, target: int) -> None:
-    """Brings `model` up to opset `target`, in place.
+    """Converts `model` up to opset `target`, in place.
 
     Raises:
         NoCounterpart: some nodes cannot be expressed there; the model is then not to be used further.
@@ -74,10 +74,10 @@ def raise_opset(model: ir.Model, target: int) -> None:
 
 
 def _walk(model: ir.Model, target: int, step: Step) -> dict[tuple[str, str], list[ir.Node]]:
-    """Brings all nodes to opset `target` by single steps; returns the nodes that cannot, by operator and reason."""
+    """Moves all nodes to opset `target` in single steps; returns the nodes that cannot move, by operator and reason."""
     current = model.opset_imports[""]
     problems: dict[tuple[str, str], list[ir.Node]] = {}
-    for node in list(traverse_nodes(model)):  # adapters may make graphs whose nodes are adapted already
+    for node in list(traverse_nodes(model)):  # adapters may make graphs whose nodes are at the new opset already
         waiting = [(node, current)]
         try:
             while waiting:
@@ -124,7 +124,7 @@ def _known(node: ir.Node, level: int) -> OpSchema:
 
 
 def _expand_functions(model: ir.Model, current: int, target: int) -> bool:
-    """Replaces operators newer than `target` that have no adapter by the functions that define them; returns whether there were any.
+    """Replaces operators that are newer than `target` and have no adapter by their ONNX functions; returns whether there were any.
 
     Raises:
         CompileError: ONNX's functions cannot be put in the place of their operators.
@@ -139,12 +139,12 @@ def _expand_functions(model: ir.Model, current: int, target: int) -> bool:
             try:
                 found = replace_by_function(model, node, schema, current) or found
             except CannotAdapt:
-                continue  # the walk that follows rejects the node, with all others
+                continue  # the next walk rejects this node together with all others
         if not found:
             return expanded
         expanded = True
         inline_functions(model)
-        infer_shapes(model)  # the bodies of some operators depend on types
+        infer_shapes(model)  # some function bodies depend on types
 
 
 def _is_to_expand(node: ir.Node, schema: OpSchema, target: int) -> bool:

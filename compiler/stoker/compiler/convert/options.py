@@ -34,14 +34,14 @@ _FUSION, _LAYOUT, _PASSES, _EXTENSION, _INSPECTION = "Fusion and patterns", "Mem
 
 _EIGHT_BITS = ("fp8", "fp8_weight")
 _NARROW = ("fp16", *_EIGHT_BITS)
-#: The CPU's: made by its compiler behind the conversion, which leaves such a model in FP32.
+#: Precisions of the CPU target: its compiler makes them after the conversion, which leaves the model in FP32.
 COMPILED_PRECISIONS = ("bf16", "int8", "int8_dynamic")
 PRECISIONS = ("fp32", *_NARROW, *COMPILED_PRECISIONS)
 LOSSES = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
 
 
 def _fp8_params(value: Any) -> str:
-    """Canonical text of what `Float8Params` reads."""
+    """Returns the canonical text of a value that `Float8Params` can parse."""
     words = value.split(",") if isinstance(value, str) else value
     try:
         if not isinstance(words, list | tuple):
@@ -57,7 +57,7 @@ FP8_PARAMS = Kind("FP8 formats and scales", "F,F,N,N", _fp8_params)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionOptions:
-    """How a model is converted. Each field is an option of the command line, of the YAML file and of `Converter`."""
+    """The options of a conversion. Each field is an option of the command line, of the YAML file and of `Converter`."""
 
     input_shape: Mapping[str, tuple[int, ...]] = option(
         SHAPES,
@@ -187,18 +187,18 @@ class ConversionOptions:
 
     @property
     def inserted_remaps(self) -> tuple[str, ...] | None:
-        """`remap_mode`; None where no remap is asked for."""
+        """Returns `remap_mode`; None if no remap is requested."""
         return self.remap_mode if self.enable_insert_remap else None
 
     @property
     def calibrates(self) -> bool:
-        """Whether conversion chooses formats, layers or codes by the samples of `data_preprocess`."""
+        """Returns whether the conversion uses the samples of `data_preprocess` to choose formats, layers or codes."""
         is_requested = self.calibration_with_data or self.num_of_layers_keep_fp16 > 0 or self.calibration_loss_type == "gptq"
         return self.data_preprocess is not None and self.precision in _EIGHT_BITS and is_requested
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Options from what was written: text, lists or Python values, by name.
+        """Parses option values, given as text, lists or Python values by name.
 
         Raises:
             OptionError: a name is unknown (the nearest are named), or a value is not of its option's kind.
@@ -208,16 +208,16 @@ class ConversionOptions:
         return cls(**{name: declared[name].parse(value) for name, value in values.items()})
 
 
-#: Names of PopRT 1.0.2, and today's.
+#: Option names of PopRT 1.0.2 and their current names.
 OLD_NAMES = {"quantize": "calibration_with_data", "quantize_loss_type": "calibration_loss_type", "batch_per_step": "batches_per_step"}
 
-#: Conversion options that are accepted and change nothing here; the reason is for the warning.
+#: Conversion options that are accepted but have no effect; the value is the reason for the warning.
 NO_EFFECT: Mapping[str, str] = {
     "optimize_internal_exchange_code": "exchange code is estimated, not generated",
 }
 
 _IS_NARROW, _IS_EIGHT_BITS = ("precision", _NARROW), ("precision", _EIGHT_BITS)
-#: Options that change nothing unless another one has one of these values.
+#: Options that have an effect only if another option has one of these values.
 COUNTS_WITH: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "fp16_skip_op_types": _IS_NARROW,
     "enable_avoid_overflow_patterns": _IS_NARROW,
@@ -231,12 +231,12 @@ COUNTS_WITH: Mapping[str, tuple[str, tuple[object, ...]]] = {
 
 
 def conversion_specs() -> dict[str, OptionSpec]:
-    """The converter's options by name."""
+    """Returns the converter's options by name."""
     return specs(ConversionOptions)
 
 
 def renamed(values: Mapping[str, object], known: Iterable[str]) -> dict[str, object]:
-    """`values` under today's names; warns of each old one.
+    """Returns `values` under the current option names; logs a warning for each old name.
 
     Raises:
         OptionError: a name is unknown, or the old and the new name of an option are both given.
@@ -254,7 +254,7 @@ def renamed(values: Mapping[str, object], known: Iterable[str]) -> dict[str, obj
 
 
 def today_name(name: str, known: Iterable[str]) -> str:
-    """The current name of option `name`; warns where it is an old name of one of `known`."""
+    """Returns the current name of option `name`; logs a warning if it is an old name of an option in `known`."""
     today = OLD_NAMES.get(name, name)
     if today != name and today in known:
         logger.warning("option '%s' is deprecated: it is called '%s' today", name, today)

@@ -1,4 +1,4 @@
-"""Which passes the options call for, in the order in which they are meant to run (`PassManager` moves those that must stand elsewhere)."""
+"""Selects the passes for a set of options, in the intended order (`PassManager` moves passes whose constraints require it)."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from stoker.compiler.convert.options import COMPILED_PRECISIONS, ConversionOptions
 from stoker.compiler.option_fields import literal
 
-#: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
+#: Simplifications that keep the result. They run before all pattern-matching passes, and again at the end.
 _CLEANUP = (
     "remove_initializer_from_input",
     "extract_constant_to_initializer",
@@ -33,7 +33,7 @@ _CLEANUP = (
     "eliminate_unused_initializer",
     "unique_name_for_nodes",
 )
-#: Operators that devices lack, or run less well, by what means the same.
+#: Replace operators that devices lack or run slowly by equivalent ones.
 _REPLACEMENTS = (
     "replace_castlike",
     "replace_clip_empty_inputs",
@@ -64,7 +64,7 @@ _FUSIONS = (
     "layer_norm_pattern",
     "gelu_pattern",
 )
-#: Passes that an option calls for, in order: the option, the pass, and the setting of the pass that takes the option's value.
+#: Optional passes in order: the option, the pass, and the pass setting that gets the option's value.
 _FUSION_OPTIONS = (
     ("enable_erf_gelu", "erf_gelu_pattern", ""),
     ("enable_compress_pattern", "compress_pattern", ""),
@@ -83,11 +83,11 @@ _LAYOUT_OPTIONS = (
     ("num_io_tiles", "overlap_io", "num_io_tiles"),
     ("manual_sharding_config", "manual_sharding", "config"),
 )
-#: The last of all: what must come after user's passes too.
+#: The last passes, which must also follow the user's passes.
 _FINISH = ("eliminate_deadend", "eliminate_unused_initializer", "unique_name_for_nodes", "sort_graph", "shape_inference", "final_check")
 
 
-#: Options that `float_to_fp8` takes under their own names.
+#: Options that `float_to_fp8` takes under the same names.
 _FLOAT8_SETTINGS = (
     "fp8_params",
     "fp8_skip_op_names",
@@ -96,7 +96,7 @@ _FLOAT8_SETTINGS = (
     "calibration_loss_type",
     "data_preprocess",
 )
-#: Passes of `shape_steps` that give dimensions the sizes of the options.
+#: Passes of `shape_steps` that set dimensions to the sizes of the options.
 SIZE_STEPS = frozenset({"const_input_shape", "const_batch_size"})
 QUANTIZE_LOG = "quantize.log"
 
@@ -110,7 +110,7 @@ class Step:
 
 
 def shape_steps(options: ConversionOptions) -> list[Step]:
-    """The passes that fix the inputs' shapes and carry them through the graph."""
+    """Returns the passes that fix the input shapes and infer the shapes of the graph."""
     steps = [Step("remove_initializer_from_input")]
     if options.input_shape:
         steps.append(Step("const_input_shape", {"input_shape": options.input_shape}))
@@ -123,7 +123,7 @@ def shape_steps(options: ConversionOptions) -> list[Step]:
 
 
 def conversion_steps(options: ConversionOptions, log_folder: Path | None = None) -> list[Step]:
-    """The passes that the options need between fixed shapes and the user's own passes; logs of calibration go to `log_folder`."""
+    """Returns the passes between the fixed shapes and the user's passes; calibration logs are written to `log_folder`."""
     steps: list[Step] = []
     if options.remove_outputs:
         steps.append(Step("remove_outputs", {"remove_outputs": options.remove_outputs}))
@@ -141,12 +141,12 @@ def conversion_steps(options: ConversionOptions, log_folder: Path | None = None)
 
 
 def finish_steps(*, is_static: bool = True) -> list[Step]:
-    """The passes after the user's passes; the last one rejects open dimensions where the model must be static."""
+    """Returns the passes after the user's passes; the last one rejects variable dimensions if the model must be static."""
     return [Step(name, {} if is_static or name != "final_check" else {"is_static": False}) for name in _FINISH]
 
 
 def _steps(names: Iterable[str]) -> list[Step]:
-    """Steps of passes that take no settings."""
+    """Returns steps for passes without settings."""
     return [Step(name) for name in names]
 
 
@@ -158,7 +158,7 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
 
 
 def _asked_steps(options: ConversionOptions, table: Iterable[tuple[str, str, str]]) -> list[Step]:
-    """The passes of `table` whose options are given."""
+    """Returns steps for the passes in `table` whose options are set."""
     given = [(name, setting, getattr(options, option)) for option, name, setting in table]
     return [Step(name, {setting: value} if setting else {}) for name, setting, value in given if value not in (None, False, (), {})]
 

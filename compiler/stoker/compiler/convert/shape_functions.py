@@ -37,7 +37,7 @@ _ANY_TYPE = sorted(onnx.defs.get_schema("Identity").type_constraints[0].allowed_
 
 
 def register_shape_func(op_types: str | Iterable[str], domain: str | None = None) -> Callable[[ShapeFunction], ShapeFunction]:
-    """Enters the decorated function for operators `op_types` of `domain` (None: of any domain but ONNX's own)."""
+    """Registers the decorated function for operators `op_types` of `domain` (None: any domain except ONNX's default)."""
     names = [op_types] if isinstance(op_types, str) else list(op_types)
 
     def enter(function: ShapeFunction) -> ShapeFunction:
@@ -64,7 +64,7 @@ def load_shape_functions(path: str | Path) -> None:
     before = len(_functions)
     try:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except Exception as error:  # the file is a user's: it may raise anything
+    except Exception as error:  # user code may raise anything
         raise CompileError(f"custom_shape_inference: {path} failed: {type(error).__name__}: {error}") from error
     if len(_functions) == before:
         logger.warning("%s registers no new shape function; it should use @register_shape_func", path)
@@ -72,7 +72,7 @@ def load_shape_functions(path: str | Path) -> None:
 
 @contextmanager
 def temporary_shape_functions() -> Iterator[None]:
-    """Registrations within the block end with it, for tests of shape functions."""
+    """Removes shape functions that were registered inside the block, for tests."""
     before = dict(_functions)
     try:
         yield
@@ -83,7 +83,7 @@ def temporary_shape_functions() -> Iterator[None]:
 
 @contextmanager
 def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
-    """Within the block, ONNX knows the custom operators of `model` that a shape function is registered for."""
+    """Registers schemas in ONNX, for the duration of the block, for custom operators of `model` that have a shape function."""
     versions = {each.domain: each.version for each in model.opset_import}
     entered: list[tuple[str, int, str]] = []
     try:
@@ -113,7 +113,7 @@ def _custom_nodes(model: onnx.ModelProto) -> dict[tuple[str, str], list[onnx.Nod
 
 
 def _schema(op_type: str, domain: str, version: int, nodes: Sequence[onnx.NodeProto], function: ShapeFunction) -> defs.OpSchema:
-    """A schema that takes whatever these nodes have: any types, any number of tensors, the attributes they carry."""
+    """Returns a schema that accepts these nodes: any types, any number of tensors, and the attributes that they carry."""
     kinds = defs.OpSchema
     attributes = {
         each.name: kinds.Attribute(each.name, _attribute_type(each.type), required=False) for node in nodes for each in node.attribute
@@ -149,7 +149,7 @@ def _attribute_type(number: int) -> defs.OpSchema.AttrType:
 
 
 def _infer(context: Any, op_type: str, domain: str, attributes: Iterable[str], function: ShapeFunction) -> None:
-    """Calls `function` for one node; ONNX's inference context shows the node's parts, not the node."""
+    """Calls `function` for one node. ONNX's inference context provides the parts of the node, not the node itself."""
     node = onnx.NodeProto(op_type=op_type, domain=domain)
     for name in attributes:
         attribute = context.get_attribute(name)
@@ -160,7 +160,7 @@ def _infer(context: Any, op_type: str, domain: str, attributes: Iterable[str], f
         return
     try:
         types = function(node, inputs)
-    except Exception as error:  # the function is a user's: it may raise anything
+    except Exception as error:  # user code may raise anything
         raise ShapeError(f"the shape function of {domain}.{op_type} failed: {type(error).__name__}: {error}") from error
     if len(types) != context.get_num_outputs():
         raise ShapeError(f"the shape function of {domain}.{op_type} gave {len(types)} types for {context.get_num_outputs()} outputs")

@@ -1,4 +1,4 @@
-"""Reading the source model: an ONNX file with its external data, or a TensorFlow model by way of tf2onnx."""
+"""Reads the source model: an ONNX file with its external data, or a TensorFlow model converted by tf2onnx."""
 
 import dataclasses
 import importlib.util
@@ -16,13 +16,13 @@ from stoker.compiler.errors import CompileError
 
 logger = logging.getLogger(__name__)
 
-#: The newest IR version that the ONNX Runtime versions we support read; newer files are stamped down to it, as their content allows.
+#: The newest IR version that all supported ONNX Runtime versions read; newer models get this version if their content allows it.
 READABLE_IR_VERSION = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TensorflowOptions:
-    """Arguments of tf2onnx, as its own command line has them."""
+    """Arguments of tf2onnx, as on its command line."""
 
     saved_model: bool = False
     signature_def: str | None = None
@@ -35,7 +35,7 @@ class TensorflowOptions:
 
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
-    """The model in file `path`, weights included wherever they are stored, with an IR version that ONNX Runtime reads.
+    """Reads the model in file `path` with all its weights, and sets an IR version that ONNX Runtime reads.
 
     Raises:
         CompileError: there is no such file, or it is no valid ONNX model; the text says why.
@@ -61,7 +61,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
 
 
 def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
-    """`model` with an IR version that ONNX Runtime reads (a changed one is a copy), once ONNX's checker has accepted it.
+    """Checks `model` with ONNX's checker and returns it, or a copy with an IR version that ONNX Runtime reads.
 
     Raises:
         CompileError: the model is invalid; `origin` says where it came from.
@@ -80,7 +80,7 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
             f"{origin} is no valid ONNX model: {len(unknown)} node(s) are of operators that its opset does not have:\n{listed}"
         )
     try:
-        # A model above protobuf's limit can be checked only as a file; its structure is checked by the passes that walk it.
+        # A model above protobuf's size limit can be checked only as a file; the passes check its structure.
         if model.ByteSize() < onnx.checker.MAXIMUM_PROTOBUF:
             onnx.checker.check_model(_with_output_shapes(model))
     except onnx.checker.ValidationError as error:
@@ -89,10 +89,10 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
 
 
 def _unknown_operators(model: onnx.ModelProto) -> list[str]:
-    """Nodes of ONNX's own domain that ONNX does not know, all of them (its checker stops at the first)."""
+    """Returns all nodes of the default domain that ONNX does not know (ONNX's checker stops at the first)."""
     opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     if opset > onnx.defs.onnx_opset_version():
-        return []  # what came after this build of onnx is known by the opset's number
+        return []  # operators newer than this onnx package are detected by the opset number
     functions = {each.name for each in model.functions if each.domain in ("", "ai.onnx")}
     names = (function.node for function in model.functions)
     return [
@@ -104,7 +104,7 @@ def _unknown_operators(model: onnx.ModelProto) -> list[str]:
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Those of sub-graphs too."""
+    """Returns all nodes, including those of sub-graphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -120,7 +120,7 @@ def _is_known(op_type: str, opset: int) -> bool:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model`, or a copy in which every output has some shape: ONNX's checker insists on one, exporters and runtimes do not."""
+    """Returns `model`, or a copy in which every output has a shape: ONNX's checker requires one, exporters and runtimes do not."""
     if all(value.type.tensor_type.HasField("shape") for value in model.graph.output if value.type.HasField("tensor_type")):
         return model
     copy = onnx.ModelProto()
@@ -132,7 +132,7 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read_tensorflow(path: str | Path, options: TensorflowOptions) -> onnx.ModelProto:
-    """The TensorFlow model at `path`, converted by tf2onnx in a process of its own (it sets up TensorFlow for itself alone).
+    """Converts the TensorFlow model at `path` with tf2onnx in a subprocess, to keep its TensorFlow setup out of this process.
 
     Raises:
         CompileError: tf2onnx is not installed, there is no such model, or tf2onnx failed; the text has its last lines.
@@ -148,7 +148,7 @@ def read_tensorflow(path: str | Path, options: TensorflowOptions) -> onnx.ModelP
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "model.onnx"
         words = [sys.executable, "-m", "tf2onnx.convert", *_arguments(path, options), "--output", str(target)]
-        # An argument list without a shell: nothing in a name is interpreted.
+        # An argument list without a shell: names are not interpreted.
         finished = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
         if finished.returncode != 0 or not target.exists():
             reason = " / ".join(line.strip() for line in finished.stderr.splitlines()[-5:] if line.strip())

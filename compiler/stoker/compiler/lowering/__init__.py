@@ -1,1 +1,1 @@
-"""Common parts of the compilers for simulated devices: typed models with known shapes, and graphs with the rounding of devices."""
+"""Common parts of the compilers for simulated devices: typed models with static shapes, and graphs with explicit device rounding."""

@@ -30,7 +30,7 @@ _FLOAT8 = (ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ)
 
 
 def lower_float8(model: ir.Model, names: FreeNames) -> None:
-    """Lowers what quantises to and from eight-bit floats in `model`, whose other values are lowered already."""
+    """Lowers the quantisation nodes of 8-bit floats in `model`; all other values must be lowered already."""
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
         if _saturates(node):
             _make_infinity_nan(node, names)
@@ -44,7 +44,7 @@ def _saturates(node: ir.Node) -> bool:
 
 
 def _make_infinity_nan(node: ir.Node, names: FreeNames) -> None:
-    """Lets a QuantizeLinear read `x - (x - x)`: NaN for an infinite x, else x."""
+    """Makes a QuantizeLinear read `x - (x - x)`: NaN if x is infinite, else x."""
     value, graph = node.inputs[0], node.graph
     assert value is not None
     assert graph is not None
@@ -55,7 +55,7 @@ def _make_infinity_nan(node: ir.Node, names: FreeNames) -> None:
 
 
 def _decodes(node: ir.Node) -> bool:
-    """Whether `node` decodes an eight-bit float by one scale; the zero point of such types is 0."""
+    """Returns whether `node` decodes an 8-bit float with a single scale; the zero point of such types is 0."""
     if node.op_type != "DequantizeLinear" or node.inputs[0] is None or node.inputs[0].dtype not in _FLOAT8:
         return False
     scale = node.inputs[1]
@@ -83,22 +83,22 @@ def _new_node(
     return node
 
 
-#: The newest ONNX IR that serving installs must read; no lowered graph needs anything newer.
+#: The newest ONNX IR version that all serving installations read; lowered graphs need nothing newer.
 LOWERED_IR_VERSION = 10
 
 _HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
-#: Operators whose FLOAT16 output is FLOAT16 in the lowered graph too: they write what is stored.
+#: Operators whose FLOAT16 output stays FLOAT16 in the lowered graph: they write the stored value.
 _WRITERS = frozenset({"Cast", "Constant", "ConstantOfShape"})
 #: Attributes that name an output's element type.
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype")
-#: Before these opsets the operator took as attributes, in FLOAT, the values that it may give: no half need be equal to them.
+#: Before these opsets, FLOAT attributes held values that the operator may output; these need not be representable in FLOAT16.
 _MOVING_FROM = {"Clip": 11, "Pad": 11}
 
 
 def lower(model: ir.Model) -> bytes:
-    """The lowered graph of `model`, which must be typed (`typed_graph`), serialised. `model` is changed and not to be used afterwards.
+    """Lowers `model`, which must be typed (`typed_graph`), and returns it serialised. `model` is changed and must not be used afterwards.
 
-    Inputs and outputs keep names, types and shapes.
+    Inputs and outputs keep their names, types and shapes.
     """
     make_roundings_explicit(model)
     return serialise(model)
@@ -120,7 +120,7 @@ def make_roundings_explicit(model: ir.Model) -> None:
 
 
 def _name_nodes_apart(model: ir.Model, names: FreeNames) -> None:
-    """ONNX Runtime rejects a graph in which two nodes have one name, as the casts of two passes may."""
+    """Renames nodes that share a name, which ONNX Runtime rejects. The casts of two passes may have the same name."""
     seen: set[str] = set()
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.name and node.name in seen:
@@ -129,7 +129,7 @@ def _name_nodes_apart(model: ir.Model, names: FreeNames) -> None:
 
 
 def serialise(model: ir.Model) -> bytes:
-    """`model` as bytes that are the same whenever it is the same."""
+    """Serialises `model` deterministically: equal models give equal bytes."""
     proto = ir.to_proto(model)
     proto.doc_string = ""
     proto.producer_name, proto.producer_version = "stoker", ""
@@ -140,7 +140,7 @@ def serialise(model: ir.Model) -> bytes:
 
 
 class _Lowering:
-    """Lowers one graph in place; graphs within it are lowered by themselves, and read the same values."""
+    """Lowers one graph in place. Sub-graphs are lowered separately and read the same values."""
 
     def __init__(self, graph: ir.Graph, names: FreeNames, float8_casts: set[ir.Node], *, opset: int, is_main: bool) -> None:
         self._graph = graph
@@ -156,7 +156,7 @@ class _Lowering:
             if value.dtype != _HALF:
                 continue
             if not self._is_main and value.is_graph_input():
-                value.dtype = _FLOAT  # what If, Loop and Scan hand in is FLOAT already
+                value.dtype = _FLOAT  # If, Loop and Scan pass FLOAT values
             else:
                 self._widen(value, before=first)
         for node in nodes:
@@ -186,7 +186,7 @@ class _Lowering:
         self._replace(output, wide, {caster})
 
     def _is_exact(self, node: ir.Node) -> bool:
-        """Whether what `node` gives is representable because what it got was, or is not stored at all."""
+        """Returns whether the output of `node` needs no rounding: it equals representable inputs, or the device does not store it."""
         if node in self._float8_casts:
             return True
         if node.domain or node.op_type not in MOVING or self._opset < _MOVING_FROM.get(node.op_type, 1):
@@ -195,7 +195,7 @@ class _Lowering:
         return reduction is None or reduction.as_string() in ("none", "max", "min")
 
     def _widen(self, stored: ir.Value, *, before: ir.Node | None = None, after: ir.Node | None = None) -> None:
-        """Lets whoever reads `stored` read it as FLOAT."""
+        """Makes all readers of `stored` read it as FLOAT."""
         if not stored.uses():
             return
         wide = self._cast(stored, _FLOAT, self._names.new(f"{stored.name}.float"), before=before, after=after)
@@ -218,7 +218,7 @@ class _Lowering:
         return output
 
     def _replace(self, old: ir.Value, new: ir.Value, keep: set[ir.Node]) -> None:
-        """Lets all readers but `keep` read `new`; results of the main graph stay, those of graphs within it change too."""
+        """Makes all readers except `keep` read `new`. Outputs of sub-graphs are replaced too; outputs of the main graph stay."""
         for use in tuple(old.uses()):
             if use.node not in keep:
                 use.node.replace_input_with(use.idx, new)
@@ -226,14 +226,14 @@ class _Lowering:
             self._show(old, new)
 
     def _show(self, old: ir.Value, new: ir.Value) -> None:
-        """Makes `new` the graph's output where `old` was."""
+        """Replaces output `old` of the graph by `new`."""
         for at, output in enumerate(self._graph.outputs):
             if output is old:
                 self._graph.outputs[at] = new
 
 
 def _make_cast_explicit(node: ir.Node) -> None:
-    """CastLike follows a type that lowering changes; attributes that name FLOAT16 would make operators compute in it."""
+    """Replaces CastLike, whose target type lowering changes, by Cast, and FLOAT16 in type attributes by FLOAT."""
     if node.domain:
         return
     if node.op_type == "CastLike":

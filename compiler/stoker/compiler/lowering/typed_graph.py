@@ -1,6 +1,7 @@
-"""A converted model as a graph that knows the type and the static shape of every value: lowering and planning start from it.
+"""Converts a model to a graph with the type and static shape of every value, as input for lowering and planning.
 
-Also the names of added values and nodes, and the check, at compile time, that the simulated device's host can run the lowered graph.
+The module also makes names for added values and nodes, and checks at compile time that the simulated device's host can run the lowered
+graph.
 """
 
 import math
@@ -21,7 +22,7 @@ from stoker.compiler.passes.simplify import inline_functions
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """Shape (all static), bits an element as the device stores it, and whether it is known at compile time."""
+    """The static shape of a value, its bits per element as stored on the device, and whether it is known at compile time."""
 
     shape: tuple[int, ...]
     bits: int
@@ -41,7 +42,7 @@ class TensorFacts:
 
 
 def tensor_facts(value: ir.Value, where: str) -> TensorFacts:
-    """Facts of `value`.
+    """Returns the facts of `value`.
 
     Raises:
         CompileError: its shape or dtype is unknown; `where` says at which node.
@@ -59,13 +60,13 @@ def tensor_facts(value: ir.Value, where: str) -> TensorFacts:
 
 
 def node_label(node: ir.Node) -> str:
-    """How errors and plans call `node`: its name, else its first output's."""
+    """Returns the label of `node` for errors and plans: its name, else the name of its first output, else its operator type."""
     if node.name:
         return node.name
     return next((output.name for output in node.outputs if output.name), node.op_type)
 
 
-#: Operators whose result is another each time, depends on more than their inputs, or, for weights in eight bits, is decoded on the device.
+#: Operators whose result is random, depends on more than their inputs, or (weights in 8 bits) is decoded on the device.
 _NEVER = frozenset(
     [
         *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -76,7 +77,7 @@ _NEVER = frozenset(
 
 
 def static_values(model: ir.Model) -> frozenset[ir.Value]:
-    """Values of `model`, sub-graphs included, that need no input of the model to be computed."""
+    """Returns the values of `model`, including sub-graphs, that do not depend on the model's inputs."""
     known: set[ir.Value] = set()
     for graph in (model.graph, *model.graph.subgraphs()):
         given = set(graph.inputs) if graph is model.graph else set()
@@ -99,11 +100,11 @@ def _is_static(value: ir.Value | None) -> bool:
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a table."""
+    """Returns the set of words in `text`."""
     return frozenset(text.split())
 
 
-#: Operators that only move, choose or repeat elements, or change nothing but signs: what they give is among what they got.
+#: Operators that only move, select or repeat elements, or change signs: each output element equals an input element up to its sign.
 MOVING = words(
     """Abs Clip Compress Concat ConstantOfShape DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND GlobalMaxPool Hardmax
     Identity If Loop Max MaxPool MaxUnpool Min Neg OneHot Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Scan Scatter ScatterElements
@@ -112,7 +113,7 @@ MOVING = words(
 
 
 class FreeNames:
-    """Gives names that no value and no node of the model has."""
+    """Makes names that no value and no node of the model has."""
 
     def __init__(self, model: ir.Model) -> None:
         graphs = (model.graph, *model.graph.subgraphs())
@@ -128,7 +129,7 @@ class FreeNames:
         return name
 
 
-#: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.
+#: ONNX Runtime operators whose output has the type and shape of their first input; `onnx` has no shape inference for them.
 _LIKE_FIRST_INPUT = words(
     """BiasGelu FastGelu Gelu MultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization SkipLayerNormalization
     SkipSimplifiedLayerNormalization"""
@@ -136,9 +137,9 @@ _LIKE_FIRST_INPUT = words(
 
 
 def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Model:
-    """`model` with types and shapes inferred as far as they can be, its functions inlined, reduced to what `outputs` (empty: all) need.
+    """Returns a copy of `model` with inferred types and shapes, inlined functions, and only the nodes that `outputs` (empty: all) need.
 
-    The tensors of `model` are shared, not copied; nothing of it is changed.
+    The copy shares the tensors of `model`, which is not changed.
 
     Raises:
         OptionError: there is no such output.
@@ -157,10 +158,10 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
     _name_omitted_outputs(graph_model)
     infer_types(graph_model)
     if any(value.shape is None or not value.shape.is_static() for value in _outputs(graph_model)):
-        # Sizes may be computed from shapes; folding that arithmetic makes them known. Decoded weights stay as they are stored.
+        # Sizes may be computed from shapes; constant folding makes them known. Decoded weights stay as stored.
         try:
             optimizer.fold_constants(graph_model, onnx_shape_inference=True, should_fold=_may_be_folded)
-        except Exception as error:  # the optimizer runs nodes by ONNX's reference code, which raises anything
+        except Exception as error:  # the optimizer runs nodes with ONNX's reference implementation, which may raise anything
             raise CompileError(f"the model's constants cannot be computed: {type(error).__name__}: {error}") from error
         ir_passes.RemoveUnusedNodesPass()(graph_model)
         infer_types(graph_model)
@@ -168,7 +169,7 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
 
 
 def _name_omitted_outputs(model: ir.Model) -> None:
-    """Names the outputs that a node leaves out before others, as an LSTM its whole sequence: only named values get types and shapes."""
+    """Names omitted outputs that precede named ones, such as an LSTM's sequence output: only named values get types and shapes."""
     names = FreeNames(model)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         last = max((at for at, output in enumerate(node.outputs) if output.name), default=0)
@@ -178,7 +179,7 @@ def _name_omitted_outputs(model: ir.Model) -> None:
 
 
 def check_output_shapes(model: ir.Model) -> None:
-    """Checks that the sizes of all outputs came to be known, and are those that the nodes give, whatever the model declares.
+    """Checks that the sizes of all outputs are known and equal the inferred sizes, whatever the model declares.
 
     Raises:
         ShapeError: naming the output and the dimension that is not known, or both shapes.
@@ -202,7 +203,7 @@ def check_output_shapes(model: ir.Model) -> None:
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...]:
-    """The shape of a value whose sizes are all known.
+    """Returns the shape of a value whose sizes are all known.
 
     Raises:
         ShapeError: one is not.
@@ -224,12 +225,12 @@ def _keep_outputs(graph: ir.Graph, names: tuple[str, ...]) -> None:
 
 
 def _drop_overridable_inputs(graph: ir.Graph) -> None:
-    """Inputs with a default value are weights, not streams."""
+    """Removes inputs that have a default value: they are weights, not streams."""
     graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
 
 
 def infer_types(model: ir.Model) -> None:
-    """Infers through ONNX Runtime's own operators too, of which each may need the ones before it."""
+    """Infers types and shapes, including ONNX Runtime's contributed operators, in order of their dependencies."""
     infer_shapes(model)
     waiting = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == "com.microsoft"]
     while waiting:
@@ -247,7 +248,7 @@ def _infer_contributed(node: ir.Node) -> bool:
     output, shape = node.outputs[0], list(first.shape)
     if node.op_type in _LIKE_FIRST_INPUT:
         output.dtype, output.shape = first.dtype, ir.Shape(shape)
-        # Of SkipLayerNormalization the fourth output is the sum; the others are statistics that inference does not read.
+        # The fourth output of SkipLayerNormalization is the sum; the others are statistics that inference does not use.
         if len(node.outputs) > 3:
             node.outputs[3].dtype, node.outputs[3].shape = first.dtype, ir.Shape(shape)
         return True
@@ -255,7 +256,7 @@ def _infer_contributed(node: ir.Node) -> bool:
         return _infer_fused_matmul(node, first)
     if node.op_type == "Attention" and len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].shape is not None:
         sizes = node.attributes.get("qkv_hidden_sizes")
-        # Weights are [input, 3 x hidden] where Q, K and V are of one size.
+        # Weights are [input, 3 x hidden] if Q, K and V have equal sizes.
         last = sizes.as_ints()[2] if sizes is not None else static_shape(node.inputs[1])[1] // 3
         output.dtype, output.shape = first.dtype, ir.Shape([*shape[:-1], last])
         return True
@@ -280,12 +281,12 @@ def _infer_fused_matmul(node: ir.Node, first: ir.Value) -> bool:
 
 
 def _may_be_folded(node: ir.Node) -> bool | None:
-    """False keeps a node; None leaves it to the optimizer."""
+    """Returns False to keep a node; None leaves the decision to the optimizer."""
     return False if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
 
 
 def _outputs(model: ir.Model) -> list[ir.Value]:
-    """Outputs of all nodes that anything reads, and of the graph."""
+    """Returns the outputs of all nodes that have a reader, and the graph's outputs."""
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     return [*model.graph.outputs, *(output for node in nodes for output in node.outputs if output.uses())]
 
@@ -300,11 +301,11 @@ def _check_shapes(role: str, values: Sequence[ir.Value]) -> None:
 
 
 def check_prepared(model: ir.Model, name: str, custom_libraries: Sequence[str] = ()) -> None:
-    """Prepares the lowered graph `model` as the runtime does, with its large weights as inputs.
+    """Creates an ONNX Runtime session for the lowered graph `model` as the runtime does, with large weights as inputs.
 
     Args:
-        model: Lowered.
-        name: Of the model, for messages.
+        model: The lowered model.
+        name: Name of the model in messages.
         custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
 
     Raises:
