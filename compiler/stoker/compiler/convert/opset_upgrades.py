@@ -113,7 +113,7 @@ def _only_first_output(node: ir.Node, rejection: str) -> None:
 @_upgrades(10, "Dropout")
 @_upgrades(12, "Dropout")
 def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
-    """The operator was for inference and ignored its ratio. ONNX Runtime returns a mask of zeros before opset 12, and of ones from 12 on."""
+    """The operator was for inference and ignored its ratio. ONNX Runtime gives a mask of zeros before opset 12 and of ones since."""
     _only_first_output(node, "its mask is read, which is another one since opset 12")
     node.attributes.pop("ratio", None)
     return [node]
