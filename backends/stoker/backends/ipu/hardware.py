@@ -13,9 +13,9 @@ class IpuHardware:
 
     Attributes:
         system: `M2000`, `C600` or `Bow`.
-        ipu_version: As executables carry it: 2 or 21.
-        tiles: Tiles of one IPU [P].
-        worker_threads: A tile [P].
+        ipu_version: The version in executables: 2 or 21.
+        tiles: Number of tiles of one IPU [P].
+        worker_threads: Number of worker threads of a tile [P].
         tile_memory_bytes: In-Processor-Memory of one tile [C].
         clock_hz: [R].
         fp16_flops, fp8_flops, fp32_flops: Matrix operations a cycle and tile [X from the peaks, P]; 0: no such unit.
@@ -49,10 +49,10 @@ C600 = IpuHardware(
 BOW = IpuHardware(system="Bow", ipu_version=2, clock_hz=1.85e9, host_link_bytes_per_s=12.5e9, ipu_link_bytes_per_s=320e9)
 
 SYSTEMS = {each.system: each for each in (M2000, C600, BOW)}
-#: The system meant where only the version is given, by the name that compilers and runtimes spell it with.
+#: The default system for each version name in compiler and runtime options.
 BY_VERSION = {"ipu2": M2000, "ipu21": C600}
 
 #: Seconds to attach to a device and reset it. Assumed: no figure is published.
 ATTACH_S = 0.25
-#: Bytes of executable code a second that the host turns into a running engine. Assumed: no figure is published.
+#: Bytes of executable code per second that the host loads into an engine. Assumed: no figure is published.
 ENGINE_BUILD_BYTES_PER_S = 500e6

@@ -1,15 +1,15 @@
 """The opaque blobs of our PopEF files, which extend the metadata: their names and the JSON that each carries.
 
-The vendor's frameworks keep private payloads in opaque blobs, PopRT its fusion map and host-concat configuration among them. So do we, as
-JSON, written by `stoker.backends.ipu.compile` and read by `stoker.backends.ipu.runtime` and `popef_dump`. Reading checks what it reads: a
-file may come from anywhere.
+The vendor's frameworks keep private payloads in opaque blobs, PopRT its fusion map and host-concat configuration among them. Stoker's are
+JSON, written by `stoker.backends.ipu.compile` and read by `stoker.backends.ipu.runtime` and `popef_dump`. Readers check the contents,
+because a file may be untrusted.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-#: Facts about the compilation: for people and tools; no runtime needs them.
+#: Facts about the compilation, for people and tools. The runtime does not need them.
 COMPILATION = "stoker"
 #: A `FusionMap`.
 MODEL_FUSION = "model_fusion"
@@ -17,19 +17,19 @@ MODEL_FUSION = "model_fusion"
 HOST_CONCAT = "host_concat"
 #: How the packed inputs of a model are laid out: the JSON object that `packed_transformer` documents; `graphN/packing` where it is fused.
 PACKING = "packing"
-#: What else passes left for people and tools: an object of strings, as in the converted model's metadata.
+#: Further notes of passes, for people and tools: an object of strings, as in the converted model's metadata.
 NOTES = "notes"
 
 #: Version of the fusion map's JSON.
 FUSION_MAP_VERSION = 1
 
 
-#: Above what the names of any model take; JSON needs some thirty times its bytes in memory.
+#: More bytes than the names of any model take. Parsed JSON takes about thirty times its size in memory.
 MAX_JSON_BYTES = 1 << 22
 
 
 class OpaqueError(ValueError):
-    """An opaque blob that does not hold what its name promises."""
+    """The content of an opaque blob does not match its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class FusedAnchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedGraph:
-    """One model of a fused executable: what selects it and which streams are its own."""
+    """One model of a fused executable: its index and its streams."""
 
     index: int
     name: str
@@ -64,7 +64,7 @@ class FusedGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionMap:
-    """Which streams belong to which model of a fused executable, and what selects a model.
+    """The streams of each model of a fused executable, and the input that selects a model.
 
     Attributes:
         index_anchor: The input that selects: uint8 of shape [1].
@@ -77,15 +77,15 @@ class FusionMap:
     index_dtypes: tuple[str, ...] = ("uint8", "uint32")
 
     def to_bytes(self) -> bytes:
-        """As JSON in UTF-8."""
+        """Returns the object as JSON in UTF-8."""
         return _dump({"version": FUSION_MAP_VERSION, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "FusionMap":
-        """The map in an opaque blob.
+        """Parses the map in an opaque blob.
 
         Raises:
-            OpaqueError: it is not one, or of a version this build does not know.
+            OpaqueError: the blob holds no such map, or one of an unknown version.
         """
         root = _Reading(MODEL_FUSION, _load(MODEL_FUSION, data))
         version = root.number("version")
@@ -130,15 +130,15 @@ class HostConcat:
     inputs: tuple[ConcatenatedInput, ...]
 
     def to_bytes(self) -> bytes:
-        """As JSON in UTF-8."""
+        """Returns the object as JSON in UTF-8."""
         return _dump(asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "HostConcat":
-        """The configuration in an opaque blob.
+        """Parses the configuration in an opaque blob.
 
         Raises:
-            OpaqueError: it is not one.
+            OpaqueError: the blob holds no such configuration.
         """
         root = _Reading(HOST_CONCAT, _load(HOST_CONCAT, data))
         return cls(
@@ -156,12 +156,12 @@ class HostConcat:
 
 
 def dump_facts(facts: Mapping[str, object]) -> bytes:
-    """A flat object of facts as JSON in UTF-8, for `COMPILATION` and `NOTES`."""
+    """Returns a flat object of facts as JSON in UTF-8, for `COMPILATION` and `NOTES`."""
     return _dump(facts)
 
 
 def load_facts(name: str, data: bytes) -> dict[str, object]:
-    """The facts in blob `name`.
+    """Returns the facts in blob `name`.
 
     Raises:
         OpaqueError: it holds no JSON object.
@@ -180,7 +180,7 @@ def _anchor(each: "_Reading") -> FusedAnchor:
 
 
 def _dump(value: Mapping[str, object]) -> bytes:
-    # Sorted and without spaces that vary, so that compiling twice gives the same file.
+    # Sorted keys and fixed spacing, so that compiling twice gives the same file.
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -197,7 +197,7 @@ def _load(name: str, data: bytes) -> dict[str, object]:
 
 
 class _Reading:
-    """An object on its way in, with its place for errors."""
+    """A JSON object being parsed, with its position for errors."""
 
     def __init__(self, where: str, fields: Mapping[str, object]) -> None:
         self._where = where

@@ -1,15 +1,15 @@
-"""`StaticProgram`: what the executable blob of our PopEF files holds. The compiler makes it, the runtime runs it.
+"""`StaticProgram`: the content of the executable blob in Stoker's PopEF files. The compiler creates it, the runtime runs it.
 
-On a card this would be the machine code of every tile. Here it is the arithmetic, as a lowered ONNX graph whose values are rounded where
-the device would store them, beside the schedule the device would follow: which step takes how many cycles, what each tile holds.
-Plain data; `stoker.backends.ipu.popef.program_codec` writes and reads it.
+For a real device this would be the machine code of every tile. Here it holds the arithmetic, as a lowered ONNX graph whose values are
+rounded where the device would store them, and the schedule of the device: the cycles of each step and the memory of each tile. The classes
+are plain data; `stoker.backends.ipu.popef.program_codec` writes and reads it.
 """
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Raised by hand whenever the program's meaning or its encoding changes; part of the package hash, so that older files are rejected.
+#: Incremented by hand when the program's meaning or encoding changes. Part of the package hash, so that older files are rejected.
 FORMAT_VERSION = 1
 #: Attribute of a program that needs libraries of custom operators to run: name and hash of each, separated by commas.
 CUSTOM_LIBRARIES = "custom_op_libraries"
@@ -34,8 +34,8 @@ class Step:
         kind: Compute, exchange, sync, host read or write, IPU link.
         node: Name of the lowered node it belongs to; empty for syncs.
         op_type: That node's operator.
-        cycles: Of the slowest tile.
-        tiles: Tiles that take part.
+        cycles: Cycles of the slowest tile.
+        tiles: Number of tiles that take part.
         flops: Floating-point operations done.
         data_bytes: Bytes moved.
         ipu: Which IPU of the replica.
@@ -66,7 +66,7 @@ class SubGraph:
     """One model of the program; a fused program has several, selected by `index`.
 
     Attributes:
-        index: What the index input selects it by.
+        index: The value of the index input that selects it.
         name: `graph0`... in a fused program; the model's name otherwise.
         onnx: The lowered graph, serialised: static shapes of one micro-batch, FP32 with casts where the device stores less.
         inputs, outputs: User streams; the dtypes are the anchors' (the lowered graph takes and gives exactly those).
@@ -85,7 +85,7 @@ class SubGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAccount:
-    """Bytes of In-Processor-Memory on the fullest tile of one IPU, by what takes them.
+    """Bytes of In-Processor-Memory on the fullest tile of one IPU, by category.
 
     Attributes:
         ipu: Which IPU of the replica.
@@ -107,7 +107,7 @@ class StaticProgram:
     """Everything a simulated IPU needs to run a compiled model.
 
     Attributes:
-        package_hash: Of the compiler that made it; see `package_hash()`.
+        package_hash: Hash of the compiler version; see `package_hash()`.
         system: `M2000`, `C600` or `Bow`: what the timing was computed for (`stoker.backends.ipu.hardware`).
         ipu_version: 2 or 21.
         tiles_per_ipu, num_io_tiles: Tiles in all, and those set apart for host IO (overlapped when > 0).
@@ -117,10 +117,10 @@ class StaticProgram:
         micro_batch_size: Rows of one micro-batch; 0 where the model has no batch dimension.
         batch_axis: Dimension of the inputs that is the batch; -1 where there is none.
         graphs: One, or several of a fused model.
-        memory: One account an IPU.
+        memory: One account per IPU.
         pipeline_stages: 1 where the program is not pipelined.
-        code_bytes, weight_bytes: What loading it moves over the host link.
-        attributes: Further facts for people (precision, options that mattered).
+        code_bytes, weight_bytes: Bytes that loading moves over the host link.
+        attributes: Further facts for people (precision, relevant options).
     """
 
     package_hash: str

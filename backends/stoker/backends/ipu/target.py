@@ -1,6 +1,6 @@
-"""The IPU as the compiler's command finds it: `stoker.backends.ipu.compile` makes executables, `stoker.backends.ipu.runtime` runs them.
+"""The IPU target of the `stoker` command. It compiles with `stoker.backends.ipu.compile` and runs with `stoker.backends.ipu.runtime`.
 
-The two do not know each other; here they meet.
+These two packages do not import each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from stoker.compiler.target import Measurement
 
 Array = npt.NDArray[Any]
 
-#: Random whole numbers are below this, since they may be indices into something small.
+#: Upper bound of random integers. They may be indices into a small dimension.
 _INTEGER_BOUND = 2
 
 
@@ -34,10 +34,10 @@ class RandomRun:
     """The result of a run.
 
     Attributes:
-        program: What ran.
-        calls: Calls of the main program; those of a fused one go to its models in turn.
-        host_s: What this host needed for one, in seconds.
-        models: What the model of the device says of one call, by name of the model in the file; each with its own rows.
+        program: The program that ran.
+        calls: Calls of the main program. Those of a fused program cycle through its models.
+        host_s: Measured seconds of one call on this host.
+        models: Modelled times of one call, by name of the model in the file; each with its own number of rows.
     """
 
     program: StaticProgram
@@ -49,9 +49,9 @@ class RandomRun:
 def run_with_random_data(
     path: Path, *, calls: int, host_budget_s: float = 5.0, clock: Clock | None = None, custom_op_libraries: tuple[Path, ...] = ()
 ) -> RandomRun:
-    """Runs the file on a simulated system of its own: `calls` calls, or fewer where they would take this host longer than its budget.
+    """Runs the file on a new simulated system: `calls` calls, or fewer if they would exceed the host's time budget.
 
-    Every model of the file runs once at least.
+    Every model of the file runs at least once.
 
     Raises:
         PopefError: the file cannot be read.
@@ -87,7 +87,10 @@ def run_with_random_data(
 
 
 def _timing(executable: Executable, graph: SubGraph) -> StepTiming:
-    """Of a call that runs `graph`. The program notes one batch size; where fused models have different ones, their streams say."""
+    """Returns the modelled times of a call that runs `graph`.
+
+    Fused models may have different batch sizes, so the rows come from the streams.
+    """
     program = executable.program
     timing = step_timing(program, graph.index)
     if timing.rows or program.batch_axis >= 0:
@@ -98,7 +101,7 @@ def _timing(executable: Executable, graph: SubGraph) -> StepTiming:
 
 
 class _TurnLocks:
-    """Says which model of a fused program is next."""
+    """Selects the next model of a fused program."""
 
     def __init__(self, graphs: tuple[SubGraph, ...]) -> None:
         self._graphs = graphs
@@ -112,7 +115,7 @@ class _TurnLocks:
 
 
 def _filler(anchor: Anchor, generator: np.random.Generator) -> Callable[[Array], None]:
-    """Gives the same random data each time."""
+    """Returns a handler that fills memory with the same random data each time."""
     shape, dtype = anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy
     values = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, _INTEGER_BOUND, shape)
     data = np.asarray(values).astype(dtype)

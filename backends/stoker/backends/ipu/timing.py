@@ -1,14 +1,14 @@
-"""How long a simulated IPU takes: from the schedule in a `StaticProgram` to times of one call of its main program.
+"""Modelled times of a simulated IPU: computes the times of one call of the main program from the schedule in a `StaticProgram`.
 
-A call of the main program runs `batches_per_step` micro-batches. What one micro-batch does is a list of steps, each with the cycles of
-its slowest tile. Steps in the same *lane* follow each other; lanes run side by side on successive micro-batches. Without overlapped
-IO and pipelining there is one lane. Tiles set apart for IO make host reads and host writes two lanes of their own; each pipeline stage
-is one more. A full pipeline delivers a micro-batch every time its slowest lane is done; an empty one must be filled first:
+A call of the main program runs `batches_per_step` micro-batches. The schedule of one micro-batch is a list of steps, each with the cycles
+of its slowest tile. Steps in the same *lane* run in sequence; lanes run in parallel on successive micro-batches. Without overlapped IO and
+pipelining there is one lane. With IO tiles, host reads and host writes are two further lanes. Each pipeline stage is one more lane. A full
+pipeline completes a micro-batch in each period of its slowest lane; an empty pipeline must be filled first:
 
     latency of a call = sum of lanes + (micro-batches - 1) x slowest lane
     period of calls   = micro-batches x slowest lane
 
-Everything here is modelled, never measured: whoever shows it labels it simulated.
+All times are modelled, never measured. Code that displays them must label them simulated.
 """
 
 from collections import defaultdict
@@ -22,12 +22,12 @@ from stoker.backends.ipu.program import StaticProgram, Step, StepKind, SubGraph
 class StepTiming:
     """Modelled times, in seconds, of one call of the main program for one sub-graph.
 
-    The first six say what the device spends on all micro-batches of a call; lanes may overlap, so they need not add up to the latency.
+    The first six are totals over all micro-batches of a call. Lanes may overlap, so the sum may differ from the latency.
 
     Attributes:
-        compute_s, exchange_s, sync_s: On tiles, between tiles, waiting for the slowest tile.
-        link_s: Between IPUs.
-        host_read_s, host_write_s: Over the host link.
+        compute_s, exchange_s, sync_s: Computing on tiles, exchange between tiles, and waiting for the slowest tile.
+        link_s: Transfers between IPUs.
+        host_read_s, host_write_s: Transfers over the host link.
         latency_s: From the start of a call on an idle device to its last output on the host.
         period_s: Between the ends of successive calls while the device is kept busy; never longer than `latency_s`.
         rows: Rows of the batch dimension that a call takes, all replicas together; 0 where the model has no batch dimension.
@@ -45,15 +45,15 @@ class StepTiming:
 
     @property
     def rows_per_s(self) -> float:
-        """Throughput of a device that is kept busy; calls a second where the model has no batch dimension. 0 for an empty schedule."""
+        """Throughput of a busy device: rows per second, or calls per second without a batch dimension; 0 for an empty schedule."""
         return max(self.rows, 1) / self.period_s if self.period_s > 0 else 0.0
 
 
 def hardware_of(program: StaticProgram) -> IpuHardware:
-    """The system that `program` was compiled for.
+    """Returns the hardware that `program` was compiled for.
 
     Raises:
-        ValueError: no such system is known.
+        ValueError: the system is unknown.
     """
     try:
         return SYSTEMS[program.system]
@@ -62,7 +62,7 @@ def hardware_of(program: StaticProgram) -> IpuHardware:
 
 
 def step_timing(program: StaticProgram, graph_index: int = 0) -> StepTiming:
-    """Times of one call of the main program that runs the sub-graph whose `index` is `graph_index`.
+    """Returns the times of one call of the main program that runs the sub-graph with index `graph_index`.
 
     Raises:
         ValueError: the program has no such sub-graph, or was compiled for an unknown system.
@@ -93,7 +93,7 @@ def step_timing(program: StaticProgram, graph_index: int = 0) -> StepTiming:
 
 
 def lane_cycles(steps: tuple[Step, ...], *, is_io_overlapped: bool, is_pipelined: bool) -> list[int]:
-    """Cycles that one micro-batch spends in each lane, in the order in which it passes through them."""
+    """Returns the cycles of one micro-batch in each lane, in the order in which it passes the lanes."""
     reads = writes = 0
     stages: dict[int, int] = defaultdict(int)
     for step in steps:
@@ -108,7 +108,8 @@ def lane_cycles(steps: tuple[Step, ...], *, is_io_overlapped: bool, is_pipelined
 
 
 def load_time_s(program: StaticProgram) -> float:
-    """Seconds until a device is ready for the first call: attaching, building the engine, moving code and weights over the host link.
+    """Returns the seconds until a device is ready for the first call: attaching, building the engine, and loading code and weights over the
+    host link.
 
     Replicas are loaded at the same time, each over its own link.
 

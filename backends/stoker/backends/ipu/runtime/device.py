@@ -1,10 +1,10 @@
 """`Device`: the IPUs that a program runs on, and the one executable they hold.
 
-The IPUs that this process pretends to have. Nothing configured: four IPUs (as many as an M2000 has) of no version yet. Each takes version
-and tiles of what it is attached for and forgets them when it is released, so that an executable compiled for ipu2 and one compiled for
-ipu21 both run without any set-up. To pin the system down, make a `SimulatedSystem`, or set the environment before first use:
+The simulated IPUs of this process. The default is four IPUs (as in an M2000) without a fixed version. An attached IPU takes the version and
+number of tiles of its program until it is released. So executables for ipu2 and for ipu21 both run without configuration. To fix the
+system, create a `SimulatedSystem`, or set these environment variables before first use:
 
-    STOKER_SIM_IPUS            how many IPUs
+    STOKER_SIM_IPUS            number of IPUs
     STOKER_SIM_IPU_VERSION     ipu2 or ipu21 (or 2, 21)
     STOKER_SIM_TILES_PER_IPU   tiles of each
     STOKER_SIM_FAULTS          faults of the first IPU, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
@@ -31,7 +31,7 @@ from stoker.backends.simulated.pacing import NS_PER_S, HostClock, Timeline, Wait
 
 DEFAULT_IPUS = 4
 MAX_IPUS = 1024  # a POD has 64 to 1024
-#: What an injected reset may ask for, by its variant.
+#: The recovery action of an injected reset, by its variant.
 RESETS = {
     "": RecoveryAction.IPU_RESET,
     "ipu": RecoveryAction.IPU_RESET,
@@ -46,11 +46,11 @@ class SimulatedIpu:
     """One IPU. Guarded by: the system's condition.
 
     Attributes:
-        id: Its place in the system.
-        faults: What goes wrong on it.
-        timeline: When it is free.
-        is_attached: Whether a `Device` has it.
-        is_lost: Whether it is gone for good.
+        id: Its index in the system.
+        faults: Its injected faults.
+        timeline: Its reserved modelled time.
+        is_attached: Whether a `Device` has attached it.
+        is_lost: Whether it is lost, so that no reset repairs it.
     """
 
     id: int
@@ -61,13 +61,13 @@ class SimulatedIpu:
 
 
 class SimulatedSystem:
-    """A set of IPUs, all alike. Any thread may use it.
+    """A set of identical IPUs. Any thread may use it.
 
     Attributes:
-        ipus: All of them.
-        ipu_version: 2 or 21; None: each IPU takes that of what it is attached for.
-        tiles_per_ipu: None: likewise.
-        clock: What waiting for devices, timeouts and pacing go by.
+        ipus: All IPUs.
+        ipu_version: 2 or 21; None: each attached IPU takes the version of its program.
+        tiles_per_ipu: Tiles of each IPU; None: each attached IPU takes the number of its program.
+        clock: The clock of waits, timeouts and pacing.
         condition: Notified when an IPU is released.
     """
 
@@ -80,17 +80,17 @@ class SimulatedSystem:
         clock: WaitableClock | None = None,
         faults: Sequence[FaultPlan] = (),
     ) -> None:
-        """A system of `num_ipus`.
+        """Creates a system.
 
         Args:
-            num_ipus: How many.
-            ipu_version: `ipu2`, `ipu21`, 2 or 21; None: not decided.
-            tiles_per_ipu: None: not decided.
-            clock: The machine's by default.
-            faults: Of the first IPU, the second, and so on; the others have none.
+            num_ipus: Number of IPUs.
+            ipu_version: `ipu2`, `ipu21`, 2 or 21; None: see the attribute.
+            tiles_per_ipu: Tiles of each IPU; None: see the attribute.
+            clock: By default the machine's clock.
+            faults: Faults of the first IPU, the second, and so on. Further IPUs have none.
 
         Raises:
-            ValueError: a number is out of range, no such version exists, or a fault is one that no IPU has.
+            ValueError: a number is out of range, no such version exists, or a fault is not supported by IPUs.
         """
         if not 1 <= num_ipus <= MAX_IPUS:
             raise ValueError(f"a simulated system has 1 to {MAX_IPUS} IPUs, not {num_ipus}")
@@ -109,10 +109,10 @@ class SimulatedSystem:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "SimulatedSystem":
-        """The system that the `STOKER_SIM_*` variables describe.
+        """Returns the system that the `STOKER_SIM_*` variables describe.
 
         Raises:
-            ValueError: a variable makes no sense; names it.
+            ValueError: a variable is invalid; the text names it.
         """
         try:
             num_ipus = _number(environment, "STOKER_SIM_IPUS")
@@ -135,10 +135,10 @@ def _reject_unknown(plan: FaultPlan) -> None:
 
 
 def version_number(version: str | int) -> int:
-    """2 or 21 of `ipu2`, `ipu21`, `2`, `21`, 2 or 21.
+    """Returns the version 2 or 21 for `ipu2`, `ipu21`, `2`, `21`, 2 or 21.
 
     Raises:
-        ValueError: no such version.
+        ValueError: there is no such version.
     """
     name = f"ipu{str(version).removeprefix('ipu')}"
     if name not in BY_VERSION:
@@ -151,8 +151,8 @@ _process_system: SimulatedSystem | None = None
 
 
 def process_system() -> SimulatedSystem:
-    """The system of this process, made from the environment when first asked for; of all `DeviceManager` without one of their own."""
-    global _process_system  # the one machine that this process runs on
+    """Returns the default system of this process, created from the environment at the first call."""
+    global _process_system  # one system for the whole process
     with _process_lock:
         if _process_system is None:
             _process_system = SimulatedSystem.from_environment()
@@ -169,20 +169,20 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 class LoadedProgramState(Protocol):
-    """A program that a device can hold: a session's."""
+    """The program of a session, as a device holds it."""
 
     name: str
 
     def on_loaded(self) -> None:
-        """The device holds the program afresh: its load programs run again. Called with the device claimed."""
+        """Called after the device loaded the program, with the device claimed. The load programs run again."""
 
     @property
     def load_s(self) -> float:
-        """Modelled time to load it."""
+        """Modelled seconds to load the program."""
 
     @property
     def reloads_when_evicted(self) -> bool:
-        """Whether it comes back by itself when another program took the device."""
+        """Whether the program is loaded again automatically after another program evicted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +190,14 @@ class DeviceMetrics:
     """The counts of a simulated device since it was attached.
 
     Attributes:
-        loads: Executables loaded, reloads included.
-        evictions: Loads that pushed another executable out.
-        calls: Calls of a main program that were begun.
+        loads: Loads of executables, including reloads.
+        evictions: Loads that evicted another executable.
+        calls: Calls of a main program that have begun.
         micro_batches: Micro-batches run, dummy ones included.
-        busy_s: Modelled time of all of them and of loading.
-        load_s: Modelled time of loading alone.
+        busy_s: Modelled time of all micro-batches and of loading.
+        load_s: Modelled time of loading only.
         cycles: Modelled cycles of the slowest tile, all steps together.
-        slow_micro_batches: Micro-batches that this host computed slower than the device would have.
+        slow_micro_batches: Micro-batches that took this host longer than the modelled time.
     """
 
     loads: int = 0
@@ -216,7 +216,7 @@ class Device:
     Sessions may share a device; it holds one executable, and loading another evicts the first.
 
     Attributes:
-        id: Of its first IPU.
+        id: Id of its first IPU.
         ipus: All its IPUs.
         ipu_version: 2 or 21.
         tiles_per_ipu: Tiles of each.
@@ -245,31 +245,31 @@ class Device:
 
     @property
     def num_ipus(self) -> int:
-        """How many IPUs it has."""
+        """The number of its IPUs."""
         return len(self.ipus)
 
     @property
     def timeline(self) -> Timeline:
-        """When it is free. Confined to: the thread that has claimed it."""
+        """Its reserved modelled time. Confined to: the thread that has claimed the device."""
         return self.ipus[0].timeline
 
     @property
     def is_attached(self) -> bool:
-        """Whether it still has its IPUs."""
+        """Whether the device still holds its IPUs."""
         return self._is_attached
 
     @property
     def metrics(self) -> DeviceMetrics:
-        """Its counters so far: a snapshot. Everything in it is simulated."""
+        """A snapshot of its counters. All times in it are modelled."""
         return self._metrics
 
     @property
     def resident(self) -> LoadedProgramState | None:
-        """The program it holds."""
+        """The program that the device holds."""
         return self._resident
 
     def load(self, program: LoadedProgramState, is_stopped: Callable[[], bool]) -> None:
-        """Puts `program` on the device, in place of what it held; nothing happens if it is there already.
+        """Loads `program` to the device in place of the current program. Does nothing if it is already loaded.
 
         Raises:
             IpuRuntimeError: the device is detached, broken, or the caller was stopped while it waited for its turn.
@@ -279,10 +279,10 @@ class Device:
 
     @contextmanager
     def claimed(self, program: LoadedProgramState, is_stopped: Callable[[], bool]) -> Iterator[Fault | None]:
-        """Has the device for one call of `program`'s main program, loading it again first if another took its place.
+        """Claims the device for one call of `program`'s main program; first loads it again if another program evicted it.
 
         Yields:
-            The fault that strikes this call; those that end it at once are raised instead.
+            The fault to inject into this call. Faults that end the call at once are raised instead.
 
         Raises:
             ProgramEvicted: another program took the device, and this one does not reload.
@@ -299,12 +299,12 @@ class Device:
             yield next(filter(None, strikes), None)
 
     def unload_from_device(self) -> None:
-        """Takes the program off; whoever uses it next loads it again."""
+        """Unloads the program. Its next use loads it again."""
         with self._turns:
             self._resident = None
 
     def detach(self) -> None:
-        """Gives the IPUs back to the system, once the call that they are in has ended; sessions on it fail from here on."""
+        """Releases the IPUs to the system once the current call has ended. Sessions on the device then fail."""
         with self._turns:
             if not self._is_attached:
                 return
@@ -316,7 +316,7 @@ class Device:
             self._give_back()
 
     def break_down(self, error: UnknownRuntimeError | RecoverableRuntimeError, *, is_lost: bool = False) -> None:
-        """From here on every use raises `error`, until `reset` cures it; a lost device is never cured."""
+        """Makes every later use raise `error`, until `reset` repairs the device. No reset repairs a lost device."""
         with self._turns:
             self._broken = error
             self._resident = None
@@ -326,11 +326,12 @@ class Device:
                     ipu.is_lost = True
 
     def reset(self, action: RecoveryAction = RecoveryAction.IPU_RESET) -> None:
-        """Makes a broken device usable again; it holds no program then.
+        """Makes a broken device usable again. The device then holds no program.
 
         Raises:
             UnknownRuntimeError: the device is lost.
-            RecoverableRuntimeError: it needs another reset than `action`; `FULL_RESET` cures all that a reset can.
+            RecoverableRuntimeError: the device needs another reset than `action`. `FULL_RESET` repairs every failure that a reset can
+                repair.
         """
         with self._turns:
             error = self._broken
@@ -342,7 +343,7 @@ class Device:
             self._resident = None
 
     def nudge(self) -> None:
-        """Lets those who wait for their turn look whether they were stopped."""
+        """Wakes the waiting callers, so that they check whether they were stopped."""
         with self._turns:
             self._turns.notify_all()
 
@@ -413,5 +414,5 @@ class Device:
         try:
             program.on_loaded()
         except BaseException:
-            self.unload_from_device()  # without its weights it cannot run
+            self.unload_from_device()  # the program cannot run without its weights
             raise

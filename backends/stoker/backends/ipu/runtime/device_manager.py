@@ -13,7 +13,7 @@ from stoker.backends.ipu.runtime.executable import Executable
 from stoker.backends.ipu.runtime.runtime_config import DeviceWaitConfig, DeviceWaitStrategy
 from stoker.backends.simulated.pacing import NS_PER_S, WaitableClock
 
-#: What an undecided system says it is: the card of the newest version, which runs every precision.
+#: The version that a system without a fixed version reports: the newest one, which runs every precision.
 _UNDECIDED_VERSION = 21
 #: Tiles of the vendor's "small" model of an IPU [C: Poplar's IPUModel].
 _SMALL_TILES = 4
@@ -21,7 +21,7 @@ _SMALL_TILES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConstraints:
-    """Which devices come into question; None: does not matter.
+    """The required properties of a device; None: any value.
 
     Attributes:
         num_ipus: IPUs of the device, all replicas together.
@@ -41,7 +41,7 @@ class DeviceConstraints:
 
     @classmethod
     def of(cls, model: "Executable | Model | Metadata | StaticProgram | int") -> "DeviceConstraints":
-        """The devices that a model needs; a number means: that many IPUs of any kind."""
+        """Returns the constraints of a model; for a number, of that many IPUs of any kind."""
         if isinstance(model, int):
             return cls(num_ipus=model)
         if isinstance(model, Executable):
@@ -52,10 +52,10 @@ class DeviceConstraints:
         return cls(num_ipus=model.num_ipus * model.replication_factor, ipu_version=model.ipu_version, tiles_per_ipu=tiles)
 
     def and_also(self, other: "DeviceConstraints") -> "DeviceConstraints":
-        """The constraints that satisfy both.
+        """Combines two sets of constraints.
 
         Raises:
-            ApplicationRuntimeError: nothing can.
+            ApplicationRuntimeError: no device can satisfy both.
         """
         ids = self.device_ids
         if other.device_ids is not None:
@@ -72,15 +72,15 @@ class DeviceManager:
     """Attaches devices of one simulated system. Any thread may use it."""
 
     def __init__(self, system: SimulatedSystem | None = None) -> None:
-        """Manages `system`; by default that of this process (see `SimulatedSystem`)."""
+        """Manages `system`; by default the system of this process (see `SimulatedSystem`)."""
         self.system = system or process_system()
 
     def get_num_devices(self) -> int:
-        """How many IPUs the system has."""
+        """Returns the number of IPUs in the system."""
         return len(self.system.ipus)
 
     def ipu_hardware_version(self) -> str:
-        """`ipu2` or `ipu21`; of an undecided system `ipu21`, which runs every precision."""
+        """Returns `ipu2` or `ipu21`; for a system without a fixed version `ipu21`, which runs every precision."""
         return f"ipu{self.system.ipu_version or _UNDECIDED_VERSION}"
 
     def get_device(
@@ -89,17 +89,17 @@ class DeviceManager:
         wait_config: DeviceWaitConfig | None = None,
         constraints: DeviceConstraints | None = None,
     ) -> Device:
-        """Attaches IPUs that fit.
+        """Attaches IPUs that satisfy the constraints.
 
         Args:
-            model: What shall run, or how many IPUs are wanted.
-            wait_config: What to do when none is free; by default not to wait.
+            model: The model to run, or a number of IPUs.
+            wait_config: The wait for a free device; by default none.
             constraints: Further conditions.
 
         Raises:
             ValueError: fewer than one IPU is wanted.
-            DeviceUnavailable: none is free, in the time allowed.
-            ApplicationRuntimeError: the system has none that fits, free or not; says what was wanted and what there is.
+            DeviceUnavailable: no device became free in time.
+            ApplicationRuntimeError: the system has no such device, free or not; the text names the required and the existing devices.
         """
         wanted = DeviceConstraints.of(model)
         return self._attach(wanted if constraints is None else wanted.and_also(constraints), wait_config or DeviceWaitConfig())
@@ -108,7 +108,7 @@ class DeviceManager:
         """Attaches the IPU `device_id`.
 
         Raises:
-            DeviceUnavailable: it is not free, in the time allowed.
+            DeviceUnavailable: the IPU did not become free in time.
             ApplicationRuntimeError: there is no such IPU.
         """
         return self._attach(DeviceConstraints(device_ids=frozenset({device_id})), wait_config or DeviceWaitConfig())
@@ -117,7 +117,7 @@ class DeviceManager:
     def create_ipu_model_device(
         num_ipus: int = 1, ipu_version: str | int = "ipu2", tiles_per_ipu: int | None = None, *, clock: WaitableClock | None = None
     ) -> Device:
-        """A device of its own, outside any system's count.
+        """Creates a separate device that belongs to no system.
 
         Raises:
             ValueError: a number is out of range, or no such version exists.
@@ -129,7 +129,7 @@ class DeviceManager:
 
     @staticmethod
     def create_small_ipu_model_device(num_ipus: int = 1, ipu_version: str | int = "ipu2") -> Device:
-        """A device of its own with few tiles, for programs compiled for so few."""
+        """Creates a separate device with few tiles, for programs compiled for this number."""
         return DeviceManager.create_ipu_model_device(num_ipus, ipu_version, _SMALL_TILES)
 
     def _attach(self, wanted: DeviceConstraints, wait: DeviceWaitConfig) -> Device:
@@ -163,7 +163,7 @@ class DeviceManager:
         return Device(self.system, ipus, ipu_version=version, tiles_per_ipu=tiles)
 
     def _fits(self, ipu: SimulatedIpu, wanted: DeviceConstraints) -> bool:
-        """Whether the IPU could do, free or not; what the system leaves open is no obstacle."""
+        """Whether the IPU, free or not, satisfies the constraints. Properties that the system does not fix always match."""
         if ipu.is_lost or (wanted.device_ids is not None and ipu.id not in wanted.device_ids):
             return False
         version = wanted.ipu_version
@@ -183,7 +183,7 @@ def reject_violation(program: StaticProgram, device: Device) -> None:
     """Checks that `device` is what `program` was compiled for.
 
     Raises:
-        ApplicationRuntimeError: it is not; says in what.
+        ApplicationRuntimeError: it is not; the text names the difference.
     """
     needs = program.num_ipus * program.replication_factor
     complaints = []

@@ -1,6 +1,6 @@
 """`DynamicBatcher`: requests of any size in the batching dimension, merged into batches of the compiled size.
 
-Callers queue full batches on threads of their own. While a batch is open and will be due, one thread waits for that.
+Callers queue full batches on their own threads. While a batch with a timeout is open, one thread waits for the timeout.
 """
 
 import threading
@@ -47,7 +47,7 @@ class Batch(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTimeouts:
-    """How long an open batch waits for later requests, in nanoseconds; None: for ever.
+    """The time for which an open batch waits for later requests, in nanoseconds; None: no limit.
 
     Attributes:
         partial_ns: While the batch of some replica is incomplete.
@@ -62,15 +62,15 @@ class BatchPlan(Generic[R]):
     """The open batch of one sub-graph. One thread at a time."""
 
     def __init__(self, capacity: int, timeouts: BatchTimeouts, *, replicas: int = 1) -> None:
-        """An empty plan.
+        """Creates an empty plan.
 
         Args:
-            capacity: Rows of a batch, all replicas together.
-            timeouts: How long an open batch waits.
-            replicas: How many replicas share a batch, in equal parts.
+            capacity: Rows of a batch over all replicas.
+            timeouts: The time for which an open batch waits.
+            replicas: Number of replicas that share a batch in equal parts.
 
         Raises:
-            ValueError: a batch without rows, or one that cannot be shared equally.
+            ValueError: a batch has no rows, or is not divisible by the number of replicas.
         """
         if capacity < 1 or replicas < 1 or capacity % replicas:
             raise ValueError(f"a batch of {capacity} rows cannot be shared by {replicas} replicas")
@@ -81,13 +81,13 @@ class BatchPlan(Generic[R]):
         self._since_ns = 0
 
     def count_pieces(self, rows: int) -> int:
-        """How many pieces `add` would cut a request of `rows` rows into."""
+        """Returns the number of pieces that `add` would cut a request of `rows` rows into."""
         whole, rest = divmod(rows, self.capacity)
         is_split = rest > self.capacity - self._open.rows
         return whole + (rest > 0) + is_split
 
     def add(self, request: R, rows: int, now_ns: int) -> list[Batch[R]]:
-        """Takes a request of `rows` rows; the batches that are full now."""
+        """Adds a request of `rows` rows; returns the batches that are now full."""
         whole = rows - rows % self.capacity
         full = [Batch([Piece(request, at, at + self.capacity, 0)], self.capacity) for at in range(0, whole, self.capacity)]
         at = whole
@@ -103,7 +103,7 @@ class BatchPlan(Generic[R]):
         return full
 
     def due_ns(self) -> int | None:
-        """When the open batch shall go as it is; None: not by itself."""
+        """The time at which the open batch must be queued although it is not full; None: no limit."""
         if not self._open.rows:
             return None
         is_partial = self._open.rows % self._replica_rows > 0
@@ -111,7 +111,7 @@ class BatchPlan(Generic[R]):
         return None if timeout_ns is None else self._since_ns + timeout_ns
 
     def take(self) -> Batch[R]:
-        """Closes the open batch, full or not."""
+        """Closes and returns the open batch, full or not."""
         batch, self._open = self._open, Batch()
         return batch
 
@@ -124,7 +124,7 @@ class _Request:
     inputs: Mapping[str, Array]
     """By stream, in the user's shapes."""
     outputs: Mapping[str, Array]
-    """Likewise; memory that is written piece by piece."""
+    """Memory for outputs by stream, in the user's shapes; written piece by piece."""
     pending_outputs: PendingOutputs
 
 
@@ -132,16 +132,16 @@ class DynamicBatcher:
     """Any thread may use it."""
 
     def __init__(self, io: RunnerIo, config: RuntimeConfig, clock: WaitableClock, submit: Callable[[Sequence[MicroBatch]], None]) -> None:
-        """A batcher for all sub-graphs of an executable.
+        """Creates a batcher for all sub-graphs of an executable.
 
         Args:
             io: The executable's streams.
-            config: With `batching_dim`.
-            clock: What timeouts go by.
-            submit: Queues micro-batches, and tells each its end also where it raises.
+            config: The configuration, with a `batching_dim`.
+            clock: The clock of timeouts.
+            submit: Queues micro-batches. It reports the end of each one, also if it raises an error.
 
         Raises:
-            ApplicationRuntimeError: an input or output does not have the dimension, or not with the size of the others.
+            ApplicationRuntimeError: an input or output lacks the dimension, or its size differs from the others.
         """
         self._io = io
         self._dim = config.batching_dim
@@ -157,10 +157,10 @@ class DynamicBatcher:
             self._plans[graph.index] = BatchPlan(rows, timeouts, replicas=replicas if rows % replicas == 0 else 1)
 
     def add(self, selection: Selection, future: InferenceFuture) -> None:
-        """Takes a request; queues what is full.
+        """Adds a request and queues the batches that are now full.
 
         Raises:
-            ApplicationRuntimeError: a shape or dtype is wrong; says which was expected.
+            ApplicationRuntimeError: a shape or dtype is wrong; the text names the expected one.
             IpuRuntimeError: the device failed before, or now.
         """
         graph = selection.graph
@@ -199,7 +199,7 @@ class DynamicBatcher:
             watcher.join()
 
     def _watch(self) -> None:
-        """Lets the thread know of what is open. REQUIRES: the condition is held."""
+        """Notifies the thread of open batches. REQUIRES: the condition is held."""
         if self._watcher is not None:
             self._condition.notify_all()
         elif self._next_due_ns() is not None:
@@ -220,13 +220,13 @@ class DynamicBatcher:
                 try:
                     self._submit([self._micro_batch(self._io.graphs[index], batch)])
                 except IpuRuntimeError:
-                    continue  # the requests in the batch have their error
+                    continue  # the requests in the batch already received their error
 
     def _next_due_ns(self) -> int | None:
         return min((at for plan in self._plans.values() if (at := plan.due_ns()) is not None), default=None)
 
     def _micro_batch(self, graph: GraphIo, batch: Batch[_Request]) -> MicroBatch:
-        """`batch` for the device: the user's memory where it is one whole batch as it lies there, else copies of its pieces."""
+        """Returns `batch` for the device: the user's memory if it holds exactly one contiguous batch, else copies of its pieces."""
         only = batch.pieces[0] if len(batch.pieces) == 1 and batch.rows == self._plans[graph.index].capacity else None
         inputs = {}
         for anchor in graph.inputs:
@@ -255,7 +255,7 @@ class DynamicBatcher:
         return MicroBatch(graph=graph, inputs=inputs, outputs=outputs, on_end=end)
 
     def _gathered(self, anchor: Anchor, batch: Batch[_Request]) -> Array:
-        """The rows of all pieces behind each other, and zeros up to the end of the batch."""
+        """Returns the concatenated rows of all pieces, padded with zeros to a whole batch."""
         data = np.zeros(user_shape(anchor), anchor.tensor_info.data_type.numpy)
         for piece in batch.pieces:
             data[self._slices(piece.offset, piece.offset + piece.rows)] = self._rows(piece.request.inputs[anchor.name], piece)
@@ -274,7 +274,7 @@ class DynamicBatcher:
         return (*(slice(None) for _ in range(self._dim)), slice(start, stop))
 
     def _unfit(self, selection: Selection, pending_outputs: PendingOutputs) -> MicroBatch:
-        """The batch of a request that lacks streams: it keeps the device waiting, and its data does not matter."""
+        """Returns a batch for a request that lacks streams. The device will wait for these streams, so the data is irrelevant."""
         inputs = {
             anchor.name: np.zeros(anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy)
             for anchor in selection.graph.inputs
@@ -303,7 +303,7 @@ class DynamicBatcher:
         return next(iter(sizes.values()))
 
     def _given_rows(self, selection: Selection) -> int:
-        """How many rows the request has."""
+        """Returns the number of rows of the request."""
         anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
         sizes = {}
         for name, array in (*selection.inputs.items(), *(selection.outputs or {}).items()):
@@ -327,7 +327,11 @@ class DynamicBatcher:
 
 
 def _timeouts(config: RuntimeConfig) -> BatchTimeouts:
-    """`timeout_ns` for both, unless the two of their own count; 0 of the former and the maximum of the latter mean for ever."""
+    """Returns the timeouts:
+
+    `timeout_ns` for both, unless the separate timeouts are enabled. 0 for `timeout_ns`, and the maximum for the separate ones, mean no
+    limit.
+    """
     if not config.is_batch_size_timeout_enabled:
         timeout_ns = nanoseconds(config.timeout_ns, "timeout_ns") or None
         return BatchTimeouts(partial_ns=timeout_ns, data_parallel_ns=timeout_ns)

@@ -32,17 +32,17 @@ from stoker.backends.simulated.faults import Fault, FaultKind
 from stoker.backends.simulated.pacing import NS_PER_S, Pacer, Pacing
 
 Array = npt.NDArray[Any]
-#: Called with the anchors that got no data in time.
+#: Called with the anchors that received no data before the timeout.
 OnStarved = Callable[[tuple[str, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Outputs of one micro-batch.
+    """The outputs of one micro-batch.
 
     Attributes:
-        values: By anchor; each goes once it is delivered.
-        due_ns: When the device has written them.
+        values: Outputs by anchor; each is removed when it is delivered.
+        due_ns: Time at which the device has written them.
         has_dummies: Whether some input was dummy data: the device waits for no reader of the outputs.
         is_dummy: Whether all inputs were: no request wants the outputs, and queued memory belongs to other calls.
     """
@@ -94,12 +94,12 @@ class Delivery:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Delivers what is pending, if no other thread does."""
+        """Delivers pending results, unless another thread delivers them."""
         if self._thread is None:
             self._deliver_pending()
 
     def close(self) -> None:
-        """Delivers what is pending, unless the gate is stopping, and ends the thread."""
+        """Delivers pending results, unless the gate is stopping, and ends the thread."""
         if self._thread is None:
             return
         self._is_closing = True
@@ -143,7 +143,7 @@ class Delivery:
         return True
 
     def _awaited_slot(self, stream: OutputStream) -> Array | None:
-        """Memory to write to; None: a flush dropped this output, or the session is stopping."""
+        """Waits for output memory; None: a flush dropped this output, or the session is stopping."""
         flushes = self._gate.flushes
         starving_since_ns = self._gate.clock.now_ns()
         self._gate.set_starving((stream.anchor.name,))
@@ -168,7 +168,7 @@ HOST_SYNC_TIMEOUT_S = 300
 
 
 def apply_fault(fault: Fault, device: Device, gate: Gate) -> None:
-    """Lets `fault` happen at the beginning of a call; returns where the call goes on all the same.
+    """Injects `fault` at the beginning of a call. Returns if the call continues despite it.
 
     REQUIRES: a system has accepted its plan.
 
@@ -199,7 +199,7 @@ def apply_fault(fault: Fault, device: Device, gate: Gate) -> None:
 
 
 def garbage(value: Array) -> Array:
-    """All bits set: NaN in floats, -1 or the largest number in integers."""
+    """Returns an array with all bits set: NaN in floats, -1 or the maximum in integers."""
     pattern = b"\x01" if value.dtype == np.bool_ else b"\xff"
     return np.frombuffer(pattern * value.nbytes, value.dtype).reshape(value.shape)
 
@@ -210,7 +210,7 @@ class _MicroBatch:
     inputs: dict[str, Array]
     dummies: set[str]
     was_waiting: bool
-    """Whether its data were there before the device asked."""
+    """Whether its data was queued before the device needed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,16 +219,16 @@ class EngineParts:
 
     Attributes:
         computations: By the index that selects them.
-        index_anchor: The input that selects; None where there is one sub-graph.
-        streams: Where data come from and go to.
-        weights: What the load programs left on the device, by anchor.
-        device: What it runs on.
-        program: As the device knows it.
-        gate: Where host and device wait for each other.
-        pacer: How time passes.
+        index_anchor: The input that selects the computation; None if there is only one sub-graph.
+        streams: The connections of the anchors.
+        weights: Weights on the device, by anchor.
+        device: The device that it runs on.
+        program: The program that the device holds.
+        gate: The gate where host and device wait for each other.
+        pacer: The pacing of modelled time.
         iterations: Micro-batches of a call.
-        undelivered: Results that the run before this one has left, and this one leaves.
-        timeout_ns: How long the device starves before `on_starved`; 0: for ever.
+        undelivered: Results that an earlier run did not deliver; this run adds its own when it stops.
+        timeout_ns: Time without data before `on_starved` is called; 0: no limit.
         on_starved: Called with the anchors that the device waits for.
     """
 
@@ -341,7 +341,7 @@ class Engine:
     def _gather(self, batch: _MicroBatch, anchors: Sequence[Anchor]) -> bool:
         """Adds the data of `anchors` to `batch`, waiting for the host where there are none; False: stopped."""
         missing = {anchor.name: anchor for anchor in anchors}
-        is_patient = True  # an idle device tells once that it starves; one in a call tells again and again
+        is_patient = True  # an idle device reports starvation once; a device in a call reports it after every timeout
         starving_since_ns: int | None = None
         try:
             while True:
@@ -372,7 +372,7 @@ class Engine:
             self._gate.set_starving(())
 
     def _fetch(self, batch: _MicroBatch, missing: dict[str, Anchor]) -> bool:
-        """Takes what is there; whether that was anything. Not under the gate: a user's handler may block."""
+        """Fetches the available data; returns whether there was any. Does not hold the gate, because a user's handler may block."""
         found = False
         for name in tuple(missing):
             data = self._parts.streams.input(name).fetch()
@@ -383,7 +383,10 @@ class Engine:
         return found
 
     def _is_flushed(self, batch: _MicroBatch) -> bool:
-        """Whether dummy data shall fill in: a flush was asked for in this call. A device that has begun nothing ignores it."""
+        """Whether dummy data replaces missing data because of a flush during this call.
+
+        A device that has not begun a call ignores flushes.
+        """
         if self._is_begun or batch.inputs:
             return self._gate.flushes != self._flushes_seen
         self._flushes_seen = self._gate.flushes
@@ -391,17 +394,18 @@ class Engine:
 
 
 class MainLoop:
-    """At most one thread at a time. It knows nothing of the session, so that a session without references can be collected.
+    """Runs an engine on at most one thread at a time. It has no reference to the session, so that an unreferenced session can be
+    garbage-collected.
 
     Attributes:
-        queues: Whose entries fail when the loop fails; None: there are none.
+        queues: The queues whose entries fail when the loop fails; None: no queues.
         timeout_callback: Called with the queue at which the device starved.
-        timeout_ns: After how long; 0: never.
+        timeout_ns: Time without data before the callback; 0: never.
         undelivered: Results that a stop kept from reaching the queues.
     """
 
     def __init__(self, name: str, gate: Gate) -> None:
-        """A loop that does not run yet; `name` is the thread's."""
+        """Creates a loop that does not run yet; `name` names the thread."""
         self.queues: QueueManager | None = None
         self.timeout_callback: TimeoutCallback | None = None
         self.timeout_ns = 0
@@ -412,7 +416,7 @@ class MainLoop:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread lives."""
+        """Whether the thread is running."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 
@@ -424,14 +428,17 @@ class MainLoop:
         self._thread.start()
 
     def connect(self, queues: QueueManager, timeout_callback: TimeoutCallback | None, timeout_ns: int) -> None:
-        """Serves `queues` from here on; those before fail, and what was computed for them is dropped. REQUIRES: it does not run."""
+        """Connects `queues`.
+
+        Entries of the previous queues fail, and their undelivered results are dropped. REQUIRES: the loop does not run.
+        """
         if self.queues is not None:
             self.queues.disconnect_all()
         self.undelivered.clear()
         self.queues, self.timeout_callback, self.timeout_ns = queues, timeout_callback, timeout_ns
 
     def on_starved(self, anchors: tuple[str, ...]) -> None:
-        """Tells the user the first of the queues that the device waits for. Called on a thread of the device."""
+        """Calls the user's callback with the first queue that the device waits for. Called on a thread of the device."""
         if self.queues is None or self.timeout_callback is None:
             return
         for name in anchors:
@@ -441,7 +448,7 @@ class MainLoop:
                 return
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the thread's end; whether it has ended. A thread of the device does not wait."""
+        """Waits for the end of the thread; returns whether it has ended. A call on a thread of the device does not wait."""
         thread = self._thread
         if thread is not None and threading.current_thread() not in self._gate.device_threads:
             thread.join(timeout_s)

@@ -25,11 +25,11 @@ class RecoveryAction(enum.Enum):
 
 
 class IpuRuntimeError(Exception):
-    """Root of all that this runtime raises on purpose."""
+    """Base class of the errors of this runtime."""
 
 
 class ApplicationRuntimeError(IpuRuntimeError):
-    """The caller, or the program, did what cannot work."""
+    """The call is invalid, or the program cannot run."""
 
 
 class DeviceUnavailable(ApplicationRuntimeError):
@@ -41,18 +41,18 @@ class ProgramEvicted(ApplicationRuntimeError):
 
 
 class SessionStopped(ApplicationRuntimeError):
-    """The session ended before it came to this."""
+    """The session stopped before this work began."""
 
 
 class RequestTimeout(ApplicationRuntimeError):
-    """The device waited for data, or for room, that the request did not give it."""
+    """The device waited in vain for inputs or output memory of the request."""
 
 
 class RecoverableRuntimeError(IpuRuntimeError):
-    """The device failed in a way that a reset cures.
+    """The device failed, and a reset can repair it.
 
     Attributes:
-        action: Which reset.
+        action: The reset that is needed.
     """
 
     def __init__(self, message: str, action: RecoveryAction) -> None:
@@ -61,4 +61,4 @@ class RecoverableRuntimeError(IpuRuntimeError):
 
 
 class UnknownRuntimeError(IpuRuntimeError):
-    """The device failed in a way that nothing here cures."""
+    """The device failed, and no reset can repair it."""

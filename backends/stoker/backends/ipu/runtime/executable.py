@@ -1,8 +1,7 @@
 """`Executable`: a compiled model, read from PopEF and ready for a session.
 
-Whether a program and its metadata describe something that a device can run: asked once, before memory is taken for it. Files come from
-anywhere. What the compiler writes always passes; what does not would fail later, at some request, or ask this host for memory that no IPU
-has.
+Program and metadata are checked once, before memory is allocated, because files may be untrusted. Files that the compiler wrote always
+pass. An invalid program would fail later at a request, or allocate more host memory than any IPU has.
 """
 
 import os
@@ -20,7 +19,7 @@ from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, TensorT
 from stoker.backends.ipu.program import StaticProgram
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
 
-#: The same fact in program and metadata, by the name in each.
+#: Fields that program and metadata share, by the name in each.
 _SHARED = (
     ("ipu_version", "ipu_version"),
     ("num_ipus", "num_ipus"),
@@ -67,25 +66,25 @@ Source: TypeAlias = Model | Path | Sequence[Path] | BinaryIO
 
 
 class Executable:
-    """A model's program beside its metadata. Nothing in it changes; sessions may share one.
+    """A model's program with its metadata. It is immutable; sessions may share it.
 
     Attributes:
         model: Metadata, blobs and tensor data.
-        program: What the device runs.
+        program: The program that the device runs.
     """
 
     def __init__(self, source: Source, *, name: str | None = None, check_package_hash: bool = True) -> None:
         """Reads `source`.
 
         Args:
-            source: One PopEF file, several that hold one model's blobs, an open binary stream, or a model read already.
-            name: Which executable, where there are several.
+            source: A PopEF file, several files with one model's blobs, an open binary stream, or a `Model`.
+            name: Name of the executable, if there are several.
             check_package_hash: Whether to reject a program that another version compiled.
 
         Raises:
-            PopefError: the files are damaged, or hold no model of that name; names file, blob and offset.
+            PopefError: the files are damaged, or hold no model of that name; the text names file, blob and offset.
             PackageHashMismatch: another version compiled it; the text names both hashes.
-            ApplicationRuntimeError: program and metadata contradict each other, or no device can hold what they say.
+            ApplicationRuntimeError: program and metadata contradict each other, or exceed any device.
         """
         self.model = source if isinstance(source, Model) else _model(source, name)
         self.program: StaticProgram = self.model.program()
@@ -97,12 +96,12 @@ class Executable:
 
     @classmethod
     def of(cls, source: "Executable | Source", *, check_package_hash: bool) -> "Executable":
-        """`source` itself where it is an executable, else what is read from it."""
+        """Returns `source` itself if it is an `Executable`, else the executable read from it."""
         return source if isinstance(source, Executable) else cls(source, check_package_hash=check_package_hash)
 
     @property
     def name(self) -> str:
-        """Of the executable blob."""
+        """Name of the executable blob."""
         return self.metadata.executable
 
     @property
@@ -128,7 +127,7 @@ class Executable:
         return anchor
 
     def _index_anchor(self) -> Anchor | None:
-        """The input that selects the sub-graph of a fused program: the only one of the main program that feeds none of them."""
+        """Returns the input that selects the sub-graph of a fused program: the only input of the main program that feeds no sub-graph."""
         bound: set[str] = set()
         for graph in self.program.graphs:
             for binding in (*graph.inputs, *graph.weights):
@@ -170,10 +169,10 @@ class DataDesc:
     """One input or output.
 
     Attributes:
-        name: As `execute` takes it.
-        size_in_bytes: Of one compiled batch.
-        shape: Of one compiled batch, the rows of all replicas of a replicated executable together. A list of its own, as PopRT's is:
-            scripts put the rows that they mean into it.
+        name: The name for `execute`.
+        size_in_bytes: Size of one compiled batch.
+        shape: Shape of one compiled batch, with the rows of all replicas together. It is a new list, as in PopRT, because scripts change
+            the number of rows in it.
         data_type: Element type.
         popef_contains_tensor_data: Whether the file holds data for it, so that `execute` may leave it out.
     """
@@ -200,7 +199,7 @@ def user_shape(anchor: Anchor) -> tuple[int, ...]:
 
 
 def describe(anchor: Anchor, *, has_data: bool) -> DataDesc:
-    """`anchor` as a user sees it."""
+    """Returns the description of `anchor` for users."""
     info = anchor.tensor_info
     return DataDesc(
         name=anchor.name,

@@ -1,7 +1,7 @@
-"""`Gate`: where the host's threads and the device's thread wait for each other.
+"""`Gate`: a condition on which the host's threads and the device's threads wait for each other.
 
-One condition for all streams of a session: whatever changes (data came, a slot became free, someone stops or flushes, an error) notifies
-it, and every waiting thread checks again. It also holds how the session's run ended, so that no thread waits for one that has ended.
+A session has one condition for all its streams. Every change (new data, a free slot, a stop, a flush, an error) notifies it, and every
+waiting thread checks again. The gate also records how the run of the session ended, so that no thread waits for an ended run.
 """
 
 import threading
@@ -13,18 +13,18 @@ from stoker.backends.simulated.pacing import WaitableClock
 
 
 class Gate:
-    """A condition with an end. Any thread may use it.
+    """A condition that also records the end of the run. Any thread may use it.
 
     Attributes:
-        condition: Notified at every change; may be entered again by the thread that holds it.
-        clock: What timeouts are measured with.
-        changes: Counts up with every notification: who saw the same number twice missed nothing in between.
-        flushes: How often a flush was asked for; the device compares it with what it saw before.
-        device_threads: Threads of the device. None of them waits for the end of another: that one may be waiting for it.
+        condition: Notified at every change. It is reentrant.
+        clock: The clock of timeouts.
+        changes: Number of notifications. If the number is unchanged, nothing happened in between.
+        flushes: Number of requested flushes. The device compares it with the previous number.
+        device_threads: Threads of the device. None of them waits for the end of another, because this could deadlock.
     """
 
     def __init__(self, name: str, clock: WaitableClock) -> None:
-        """A gate of the executable `name`."""
+        """Creates a gate for the executable `name`."""
         self._name = name
         self.condition = threading.Condition()
         self.clock = clock
@@ -42,17 +42,17 @@ class Gate:
 
     @property
     def error(self) -> IpuRuntimeError | None:
-        """Why the run ended, if it did not end by a stop."""
+        """The error that ended the run; None if there was none."""
         return self._error
 
     def notify(self) -> None:
-        """Says that something changed."""
+        """Notifies all waiting threads of a change."""
         with self.condition:
             self.changes += 1
             self.condition.notify_all()
 
     def flush(self) -> None:
-        """Lets the device take dummy data for what is missing in the call it is in."""
+        """Lets the device use dummy data for missing data of its current call."""
         with self.condition:
             self.flushes += 1
             self.notify()
@@ -81,7 +81,10 @@ class Gate:
             self._error = None
 
     def wait_for(self, is_ready: Callable[[], bool], until_ns: int | None) -> bool:
-        """Waits until `is_ready`, the moment, or the end; what `is_ready` says then. It is asked with the condition held."""
+        """Waits until `is_ready` is true, `until_ns` is reached, or the run ends; returns the last value of `is_ready`.
+
+        `is_ready` is called with the condition held.
+        """
         with self.condition:
             while not is_ready():
                 if self._is_stopping or (until_ns is not None and self.clock.now_ns() >= until_ns):
@@ -90,7 +93,7 @@ class Gate:
             return True
 
     def wait_for_change(self, seen: int, until_ns: int | None) -> None:
-        """Waits until `changes` is no longer `seen`, until the moment, or until the end."""
+        """Waits until `changes` differs from `seen`, the time is reached, or the run ends."""
         self.wait_for(lambda: self.changes != seen, until_ns)
 
     def set_starving(self, anchors: Iterable[str]) -> None:
@@ -99,6 +102,6 @@ class Gate:
             self._starving[threading.get_ident()] = tuple(anchors)
 
     def starving(self) -> tuple[str, ...]:
-        """Anchors that the device waits for now: inputs without data, outputs without room."""
+        """Anchors that the device waits for now: inputs without data, outputs without memory."""
         with self.condition:
             return tuple(anchor for anchors in self._starving.values() for anchor in anchors)

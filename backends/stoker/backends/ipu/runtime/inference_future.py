@@ -1,4 +1,4 @@
-"""`InferenceFuture`: the response to one request, from when it was accepted."""
+"""`InferenceFuture`: the response to one accepted request."""
 
 import threading
 from collections import deque
@@ -20,9 +20,9 @@ class RequestTracepoint:
 
     Attributes:
         request: Its number, counted from 1 in the order in which requests came.
-        begin_ns: When it came, on the clock of the simulated system.
-        end_ns: When its outputs were written, or when it failed.
-        error: Why it failed; empty if it did not.
+        begin_ns: Time of its arrival, on the clock of the simulated system.
+        end_ns: Time at which its outputs were written, or it failed.
+        error: Text of its error; empty if it succeeded.
     """
 
     request: int
@@ -35,12 +35,12 @@ class RequestTracepoints:
     """The latest tracepoints. Any thread may use it."""
 
     def __init__(self, clock: Clock, capacity: int, *, is_on: bool) -> None:
-        """Nothing yet.
+        """Starts without tracepoints.
 
         Args:
-            clock: What times are read from.
-            capacity: How many are kept; 0: all.
-            is_on: Whether any are recorded.
+            clock: The clock of the times.
+            capacity: Number of tracepoints to keep; 0: all.
+            is_on: Whether tracepoints are recorded.
         """
         self._clock = clock
         self._is_on = is_on
@@ -49,7 +49,7 @@ class RequestTracepoints:
         self._requests = 0
 
     def begin(self) -> Callable[[BaseException | None], None] | None:
-        """Records the arrival of a request; the caller calls the result at its end. None: nothing is recorded."""
+        """Records the arrival of a request; returns the callback for its end. None: nothing is recorded."""
         if not self._is_on:
             return None
         with self._lock:
@@ -57,7 +57,7 @@ class RequestTracepoints:
             return partial(self._record, self._requests, self._clock.now_ns())
 
     def all(self) -> tuple[RequestTracepoint, ...]:
-        """In the order in which the requests ended."""
+        """Returns the tracepoints in the order in which the requests ended."""
         with self._lock:
             return tuple(self._kept)
 
@@ -74,7 +74,7 @@ Outputs = Mapping[str, Array]
 
 
 class Waiters:
-    """How many threads wait for outputs at this moment. Any thread may use it."""
+    """Counts the threads that wait for outputs. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class Waiters:
 
     @property
     def is_anyone_waiting(self) -> bool:
-        """Whether some thread waits."""
+        """Whether any thread waits."""
         return self._count > 0
 
     def __enter__(self) -> None:
@@ -118,7 +118,7 @@ class InferenceFuture(Future[Outputs]):
         super().set_exception(exception)
 
     def result(self, timeout: float | None = None) -> Outputs:
-        """The outputs, once they are written.
+        """Waits for the outputs and returns them.
 
         Raises:
             TimeoutError: not within `timeout` seconds; the request goes on.
@@ -130,7 +130,7 @@ class InferenceFuture(Future[Outputs]):
             return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why the request failed, once it has ended; None if it did not fail.
+        """Waits for the end of the request and returns its error; None if it succeeded.
 
         Raises:
             TimeoutError: not within `timeout` seconds.
@@ -149,7 +149,7 @@ class PendingOutputs:
     """The missing parts of one request's outputs: counts them until the future can be completed. Any thread may use it."""
 
     def __init__(self, future: InferenceFuture, outputs: Outputs, parts: int, copies: Sequence[tuple[Array, Array]] = ()) -> None:
-        """A response of `parts` parts.
+        """Creates the record for a response of `parts` parts.
 
         Args:
             future: Completed with the last part: only then nothing uses the request's memory any more.
@@ -165,7 +165,7 @@ class PendingOutputs:
         self._error: Exception | None = None
 
     def end_part(self, error: Exception | None) -> None:
-        """One part is written, or will not be; the request fails with the first error of its parts."""
+        """Records that one part was written or failed. The request fails with the first error of its parts."""
         with self._lock:
             self._error = self._error or error
             self._missing -= 1

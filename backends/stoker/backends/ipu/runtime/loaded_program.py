@@ -35,9 +35,9 @@ class Computation:
         """Prepares `graph`.
 
         Args:
-            executable: Whose graph it is.
+            executable: The executable of the graph.
             graph: The sub-graph.
-            runner: Computes it; None: outputs are zeros.
+            runner: Computes the graph; None: outputs are zeros.
 
         Raises:
             ApplicationRuntimeError: the graph's inputs and outputs are not those of its anchors.
@@ -53,7 +53,7 @@ class Computation:
         timing = step_timing(executable.program, graph.index)
         micro_batches = executable.program.batches_per_step
         self.period_ns = round(timing.period_s * NS_PER_S / micro_batches)
-        # Later micro-batches of a call come out one period after the other; the rest is what the first takes.
+        # Later micro-batches of a call follow at intervals of one period; the remaining time is that of the first.
         self.latency_ns = round(timing.latency_s * NS_PER_S) - (micro_batches - 1) * self.period_ns
         self.cycles = sum(step.cycles for step in graph.steps)
 
@@ -79,11 +79,11 @@ class Computation:
         return self._runner is not None and self.period_ns > 0
 
     def run(self, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of one micro-batch of every replica.
+        """Returns the outputs of one micro-batch of every replica.
 
         Args:
             inputs: By anchor; those of per-replica anchors with a leading replica dimension.
-            weights: What the load programs left on the device, by anchor.
+            weights: Weights on the device, by anchor.
 
         Returns:
             By anchor, in the anchor's shape and dtype.
@@ -130,8 +130,8 @@ class LoadedProgram:
     """A loaded program, with the state that the device keeps of it.
 
     Attributes:
-        name: Of the executable.
-        weights: On the device, by anchor; replaced whenever load programs run.
+        name: Name of the executable.
+        weights: Weights on the device, by anchor; replaced whenever load programs run.
         computations: By the index that selects them.
         load_s: Modelled time to load code and weights.
         reloads_when_evicted: See `SessionConfig`.
@@ -142,7 +142,7 @@ class LoadedProgram:
         """Prepares every sub-graph.
 
         Raises:
-            ApplicationRuntimeError: a sub-graph cannot be computed here; names it.
+            ApplicationRuntimeError: a sub-graph cannot be computed on this host; the text names it.
         """
         self.name = executable.name
         self.weights: dict[str, Array] = {}
@@ -167,7 +167,7 @@ class LoadedProgram:
             self.run_load_programs()
 
     def load_anchors(self) -> list[Anchor]:
-        """Inputs that load programs read: the weights, and whatever else the metadata gives to them."""
+        """Inputs that load programs read: the weights, and further inputs that the metadata assigns to them."""
         return [
             each for each in self._metadata.inputs if each.name in self._weight_anchors or _runs_in(each, self._metadata.program_flow.load)
         ]
@@ -182,10 +182,10 @@ class LoadedProgram:
         return [each for each in self._metadata.outputs if _runs_in(each, self._metadata.program_flow.save)]
 
     def run_load_programs(self) -> None:
-        """Brings the weights to the device.
+        """Copies the weights to the device.
 
         Raises:
-            SessionStopped: stopped while a stream had nothing to give.
+            SessionStopped: the session was stopped while a stream had no data.
         """
         self.is_loaded_once = True
         for anchor in self.load_anchors():
@@ -193,16 +193,16 @@ class LoadedProgram:
             data = _awaited(stream.fetch, self._gate)
             if data is None:
                 raise SessionStopped(f"stopped while the load programs of '{self.name}' waited for '{anchor.name}'")
-            # The host's memory is the user's again after the transfer; tensor data of the file never changes.
+            # The user may change the memory after the transfer, so it is copied; tensor data of the file never changes.
             self.weights[anchor.name] = np.array(data)
             stream.release(None)
 
     def run_save_programs(self) -> None:
-        """Brings what is on the device to the host: the output with PopART's handle `weight_d2h_<weight>` shows that weight.
+        """Copies weights from the device to the host: the output with PopART's handle `weight_d2h_<weight>` receives that weight.
 
         Raises:
-            ApplicationRuntimeError: an output shows no weight.
-            SessionStopped: stopped while a stream was full.
+            ApplicationRuntimeError: an output names no weight.
+            SessionStopped: the session was stopped while a stream was full.
         """
         for anchor in self.save_anchors():
             weight = self.weights.get(anchor.handle.removeprefix(_SAVED_WEIGHT))

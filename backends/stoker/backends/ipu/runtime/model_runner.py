@@ -40,11 +40,11 @@ class ModelRunner:
     """An executable on one or several devices. Any thread may use it.
 
     Attributes:
-        config: How it runs.
-        executable: What it runs.
+        config: The configuration of the run.
+        executable: The executable that it runs.
     """
 
-    #: Whether what a request lacks of its sub-graph is rejected at once; otherwise the device starves and the request times out.
+    #: Whether a request that lacks streams of its sub-graph is rejected at once. Otherwise the device starves and the request times out.
     _is_strict = False
 
     def __init__(
@@ -58,10 +58,10 @@ class ModelRunner:
         """Loads the executable and starts it.
 
         Args:
-            source: The executable, or where to read it.
-            config: How to run it.
-            device: Where to run the first copy; may be shared with other runners, and stays attached. None: a free one that fits.
-            device_manager: Where to look for devices; by default in this process's simulated system.
+            source: The executable, or its files.
+            config: The configuration of the run.
+            device: The device of the first copy. Other runners may share it, and it stays attached. None: a free device that fits.
+            device_manager: The source of devices; by default that of this process's simulated system.
 
         Raises:
             ValueError: a field of the configuration is out of range.
@@ -98,7 +98,7 @@ class ModelRunner:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices it runs on, one for each copy."""
+        """The devices of the runner, one for each copy."""
         return tuple(replica.device for replica in self._replicas)
 
     def get_execute_inputs(self) -> list[DataDesc]:
@@ -146,11 +146,11 @@ class ModelRunner:
         return future
 
     def request_tracepoints(self) -> tuple[RequestTracepoint, ...]:
-        """When the latest requests came and went; only with `flush_on_waiting_outputs`."""
+        """Returns the start and end times of the latest requests; only with `flush_on_waiting_outputs`."""
         return self._tracepoints.all()
 
     def close(self) -> None:
-        """Stops, fails what is queued, and gives back the devices it took. May be called again."""
+        """Stops, fails queued requests, and releases the devices that the runner attached. May be called again."""
         if self._batcher is not None:
             self._batcher.close()
         for replica in self._replicas:
@@ -171,7 +171,7 @@ class ModelRunner:
 
     @property
     def error(self) -> IpuRuntimeError | None:
-        """Why no copy runs any more; None while one does. With `auto_reset` the next request tries again."""
+        """The error that stopped the last running copy; None while a copy runs. With `auto_reset` the next request tries again."""
         errors = [replica.error for replica in self._replicas]
         return errors[0] if all(errors) else None
 
@@ -186,5 +186,5 @@ class ModelRunner:
 
 
 def _submit(replicas: Sequence[Replica], batches: Sequence[MicroBatch]) -> None:
-    """Gives `batches` to the copy with the least to do; to one that failed only if all have."""
+    """Submits `batches` to the copy with the fewest outstanding micro-batches; to a failed copy only if all have failed."""
     min(replicas, key=lambda replica: (replica.error is not None, replica.outstanding)).submit(batches)

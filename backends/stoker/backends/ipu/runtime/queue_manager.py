@@ -1,10 +1,10 @@
 """Queues of the user's memory, one ring per tensor, from which the device takes data when it needs it.
 
 Preparing data and running the model overlap: the user's thread fills the rings, the device's thread drains them in the same order.
-`enqueue` stores a view and returns; nothing blocks the device but a ring without data, and nothing blocks the user but a full one.
+`enqueue` stores a view and returns; only an empty ring blocks the device, and only a full ring blocks the user.
 
 Fixed rings between one producer and one consumer, which `QueueManager` keeps for each tensor, and their entries. A ring holds *views* of
-the user's memory, never copies: the device reads from, or writes to, the very bytes that were enqueued.
+the user's memory, never copies: the device reads or writes exactly the bytes that were enqueued.
 """
 
 import enum
@@ -44,15 +44,15 @@ class Enqueued:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the device is done with it, or will never see it."""
+        """Whether the device has finished with the entry, or will never use it."""
         return self._fate is _Fate.ENDED
 
     def take(self) -> None:
-        """From here on the device uses it."""
+        """Marks the entry as in use by the device."""
         self._fate = _Fate.TAKEN
 
     def withdraw(self) -> bool:
-        """Takes it back; False if the device has it already, or is done with it."""
+        """Withdraws the entry; False if the device already uses it or has finished with it."""
         if self._fate is not _Fate.QUEUED:
             return False
         self._fate = _Fate.ENDED
@@ -66,16 +66,16 @@ class Enqueued:
 
 
 def view_of(anchor: Anchor, memory: Array, size: int | None, *, is_written: bool) -> Array:
-    """`memory` seen with the anchor's shape and dtype: the same bytes, no copy.
+    """Returns a view of `memory` with the anchor's shape and dtype, without a copy.
 
     Args:
-        anchor: Whose data it is.
+        anchor: The anchor of the data.
         memory: A C-contiguous array of exactly the anchor's size in bytes; of the anchor's dtype, or plain bytes (uint8).
-        size: Bytes that the caller means; None: all of `memory`.
+        size: Number of bytes to use; None: all of `memory`.
         is_written: Whether the device writes it.
 
     Raises:
-        ApplicationRuntimeError: the memory cannot be used as it is; says why.
+        ApplicationRuntimeError: the memory cannot be used; the text names the reason.
     """
     info = anchor.tensor_info
     dtype = info.data_type.numpy
@@ -104,11 +104,11 @@ T = TypeVar("T")
 class RingBuffer(Generic[T]):
     """A FIFO of constant capacity for a single producer and a single consumer, each of which may be a thread of its own.
 
-    Only the producer moves the tail and only the consumer moves the head; both count up for ever, so neither needs a lock.
+    Only the producer moves the tail and only the consumer moves the head; both counters only increase, so neither needs a lock.
     """
 
     def __init__(self, capacity: int) -> None:
-        """An empty ring.
+        """Creates an empty ring.
 
         Raises:
             ValueError: `capacity` is below 1.
@@ -139,11 +139,11 @@ class RingBuffer(Generic[T]):
         return True
 
     def front(self) -> T | None:
-        """The oldest element, which stays; None if the ring is empty. Consumer only."""
+        """Returns the oldest element without removing it; None if the ring is empty. Consumer only."""
         return self._slots[self._head % self.capacity] if self.read_available else None
 
     def pop(self) -> T | None:
-        """Takes the oldest element out; None if the ring is empty. Consumer only."""
+        """Removes and returns the oldest element; None if the ring is empty. Consumer only."""
         element = self.front()
         if element is not None:
             self._slots[self._head % self.capacity] = None  # release the user's memory
@@ -182,7 +182,7 @@ class _Queue:
 
     @property
     def anchor(self) -> Anchor:
-        """Whose data it holds."""
+        """The anchor of the queue."""
         return self.ring.anchor
 
     @property
@@ -191,19 +191,20 @@ class _Queue:
         return self.ring.anchor.tensor_info
 
     def read_available(self) -> int:
-        """Entries that the device has not taken yet, the one it works on included."""
+        """Number of entries that the device has not finished, including the current one."""
         return self.ring.read_available
 
     def enqueue(self, memory: Array, size: int | None = None, callback: Callback | None = None) -> Enqueued:
         """Queues one micro-batch of memory; waits while the ring is full.
 
         The memory must stay untouched until `callback` is called, which happens once, on a thread of the device: with None when the device
-        has read it (or written it, for outputs), or with the error that prevents it. It should return soon: the device waits for it.
+        has read it (or written it, for outputs), or with the error that prevents it. The callback should return soon, because the device
+        waits for it.
 
         Args:
-            memory: C-contiguous, exactly the anchor's size; held, not copied.
-            size: Its size in bytes, if the caller wants that checked.
-            callback: Called when the memory is the caller's again.
+            memory: C-contiguous memory of exactly the anchor's size. It is not copied.
+            size: Its size in bytes, if it is to be checked.
+            callback: Called when the caller may use the memory again.
 
         Returns:
             The entry, which `withdraw` takes back.
@@ -225,7 +226,7 @@ class _Queue:
         return entry
 
     def withdraw(self, entry: Enqueued) -> bool:
-        """Takes back an entry that the device has not begun with; False if it has. Its callback is not called then."""
+        """Withdraws an entry that the device has not begun to use, without calling its callback; False if it has begun."""
         with self._gate.condition:
             return entry.withdraw()
 
@@ -238,7 +239,7 @@ class _Queue:
                 _logger.exception("a callback of queue '%s' raised on the report that its data is not transferred", self.anchor.name)
 
     def disconnect(self) -> None:
-        """No more data from here on."""
+        """Accepts no more data."""
         self._is_connected = False
         self._gate.notify()
 
@@ -277,7 +278,7 @@ class InputQueue(_Queue):
 
 
 class OutputQueue(_Queue):
-    """Room for one output anchor."""
+    """Output memory for one output anchor."""
 
     def slot(self) -> Array | None:
         """See `OutputStream.slot`."""
@@ -293,7 +294,7 @@ class QueueManager:
     """The queues of a session. `Session.create_queue_manager` makes it."""
 
     def __init__(self, inputs: Sequence[Anchor], outputs: Sequence[Anchor], num_buffers: int, gate: Gate) -> None:
-        """One ring of `num_buffers` entries for each anchor."""
+        """Creates a ring of `num_buffers` entries for each anchor."""
         self.inputs: Mapping[str, InputQueue] = {
             anchor.name: InputQueue(InputRingBuffer(anchor, num_buffers), gate, is_written=False) for anchor in inputs
         }
@@ -306,7 +307,7 @@ class QueueManager:
         """The queue of input anchor `name`.
 
         Raises:
-            ApplicationRuntimeError: there is none.
+            ApplicationRuntimeError: there is no such anchor.
         """
         return _named(self.inputs, name, "input")
 
@@ -314,7 +315,7 @@ class QueueManager:
         """The queue of output anchor `name`.
 
         Raises:
-            ApplicationRuntimeError: there is none.
+            ApplicationRuntimeError: there is no such anchor.
         """
         return _named(self.outputs, name, "output")
 
@@ -323,19 +324,19 @@ class QueueManager:
         return self._gate.starving()
 
     def flush_all(self) -> None:
-        """Lets the device finish the call of the main program it is in, with zeros for what is missing.
+        """Lets the device finish its current call of the main program, with zeros for missing data.
 
-        Results of what was queued before then drain; outputs of dummy data are dropped. A device that has not begun a call stays idle.
+        Results of earlier entries are then delivered; outputs of dummy data are dropped. A device that has not begun a call stays idle.
         """
         self._gate.flush()
 
     def fail_all(self, error: Exception) -> None:
-        """Ends whatever is queued with `error`. REQUIRES: the session's loop does not run."""
+        """Ends all queued entries with `error`. REQUIRES: the session's loop does not run."""
         for queue in (*self.inputs.values(), *self.outputs.values()):
             queue.fail_all(error)
 
     def disconnect_all(self) -> None:
-        """Ends whatever is queued, and takes nothing more. REQUIRES: the session's loop does not run."""
+        """Ends all queued entries and accepts no more. REQUIRES: the session's loop does not run."""
         for queue in (*self.inputs.values(), *self.outputs.values()):
             queue.disconnect()
         self.fail_all(SessionStopped("the queues were disconnected"))

@@ -1,8 +1,8 @@
 """`Replica`: one copy of an executable on one device, whose rings it keeps filled.
 
-A caller puts the micro-batches of its request into the rings on its own thread. What goes wrong is found on the device's thread: it
-starves, or the session fails. A starving device is helped in two ways, both by data and never by a flush, so that host and device always
-agree on which micro-batch is which:
+A caller puts the micro-batches of its request into the rings on its own thread. Errors occur on the device's thread: it starves, or the
+session fails. A starving device gets data in two ways, never a flush, so that host and device always agree on the number of the current
+micro-batch:
 
 * In the midst of a call of the main program (several micro-batches a call) it gets dummy micro-batches up to the end of the call.
 * In the midst of a micro-batch whose request lacks streams it gets zeros for them, and the request fails with a `RequestTimeout`.
@@ -42,8 +42,8 @@ class Replica:
     """Any thread may use it.
 
     Attributes:
-        device: What it runs on.
-        session: How; another one after some resets.
+        device: The device that it runs on.
+        session: The current session; some resets replace it.
     """
 
     def __init__(self, io: RunnerIo, config: RuntimeConfig, manager: DeviceManager, device: Device | None, waiters: Waiters) -> None:
@@ -51,9 +51,9 @@ class Replica:
 
         Args:
             io: The executable and its streams.
-            config: How to run it.
-            manager: Where to look for a device.
-            device: Where to run; None: on one of its own.
+            config: The configuration of the run.
+            manager: The source of devices.
+            device: The device to run on; None: a free device that fits.
             waiters: Counts the threads that wait for outputs.
 
         Raises:
@@ -84,16 +84,16 @@ class Replica:
 
     @property
     def outstanding(self) -> int:
-        """Micro-batches that are on their way."""
+        """Number of micro-batches in flight."""
         return self._outstanding
 
     @property
     def error(self) -> IpuRuntimeError | None:
-        """Why it stopped, if it did."""
+        """The error that stopped it; None if there was none."""
         return self.session.error
 
     def submit(self, batches: Sequence[MicroBatch]) -> None:
-        """Queues `batches` in their order; waits while the rings are full. Each receives its end, also if this raises.
+        """Queues `batches` in their order; waits while the rings are full. The end of each is reported, also if this call raises an error.
 
         Raises:
             IpuRuntimeError: the device failed before, or now.
@@ -113,10 +113,10 @@ class Replica:
             raise
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
-        """Loads other weights, once what is queued has ended; a replica that is stopped loads them with `restart`.
+        """Loads other weights after queued work has ended. A stopped replica loads them with `restart`.
 
         Args:
-            weights: By stream; the others stay as they are.
+            weights: New weights by stream; other weights are unchanged.
 
         Raises:
             IpuRuntimeError: the executable cannot be loaded again.
@@ -133,7 +133,7 @@ class Replica:
                 return
 
     def restart(self) -> None:
-        """Stops, and loads the executable again. What is queued fails.
+        """Stops and loads the executable again. Queued work fails.
 
         Raises:
             IpuRuntimeError: it cannot be loaded.
@@ -143,13 +143,13 @@ class Replica:
             self.session, self._queues = self._started()
 
     def stop(self) -> None:
-        """Ends the session; what is queued fails. `restart` begins anew."""
+        """Ends the session; queued work fails. `restart` starts a new run."""
         self.session.close()
         with self._lock:  # no thread is between two of its queues any more
             self._queues.fail_all(SessionStopped(f"the runner of '{self._io.executable.name}' was stopped"))
 
     def close(self) -> None:
-        """Stops for good, and gives back the device if it is its own. May be called again."""
+        """Stops permanently, and releases the device if the replica attached it. May be called again."""
         self._is_closed = True
         self.stop()
         self._give_back()
@@ -196,7 +196,7 @@ class Replica:
         self.restart()
 
     def _enqueue(self, batch: MicroBatch) -> None:
-        """REQUIRES: the lock is held."""
+        """Queues a micro-batch. REQUIRES: the lock is held."""
         graph = batch.graph
         self._latest = graph
         self._position = (self._position + 1) % self._io.executable.program.batches_per_step
@@ -211,7 +211,7 @@ class Replica:
         self._enqueue_inputs(batch, None if last else batch.on_end)
 
     def _enqueue_unfit(self, batch: MicroBatch) -> None:
-        """Queues what there is of a micro-batch that lacks streams; the device will starve in its midst."""
+        """Queues the available streams of an incomplete micro-batch. The device will starve during this micro-batch."""
         self._unfit, self._is_unfit_queued = batch, False
         self._is_fit.clear()
         try:
@@ -250,7 +250,7 @@ class Replica:
         return replace(batch, on_end=end)
 
     def _await_fit(self) -> None:
-        """Nothing may come behind a micro-batch that lacks streams: the device would take its data for the missing ones."""
+        """Waits for the end of an incomplete micro-batch. The device would use data queued behind it for the missing streams."""
         if self._unfit is not None:
             self._is_fit.wait()
 
@@ -263,7 +263,7 @@ class Replica:
             self._is_fit.set()
 
     def _on_starved(self, queue: Queue) -> None:
-        """On a thread of the device: it waited for `timeout_ns` in vain."""
+        """Handles a timeout of the device, on a thread of the device."""
         unfit = self._unfit
         if unfit is not None:
             if self._is_unfit_queued:
@@ -272,7 +272,7 @@ class Replica:
             self._fill_call()
 
     def _complete(self, unfit: MicroBatch) -> None:
-        """Gives the device zeros, and room, in place of what the request lacks."""
+        """Gives the device zeros and output memory in place of the request's missing streams."""
         waited_s = nanoseconds(self._config.timeout_ns, "timeout_ns") / 1e9
         waiting = ", ".join(f"'{name}'" for name in unfit.missing)
         unfit.on_end(
@@ -290,7 +290,7 @@ class Replica:
         self._is_fit.set()
 
     def _fill_call(self) -> None:
-        """Gives the device dummy micro-batches up to the end of the call it is in."""
+        """Gives the device dummy micro-batches up to the end of its current call."""
         if not self._lock.acquire(blocking=False):
             return  # a caller is about to queue real data
         try:
@@ -322,7 +322,7 @@ def _detach(device: Device | None) -> None:
 
 
 def _weakly(method: Callable[[Queue], None]) -> Callable[[Queue], None]:
-    """`method`, without keeping its object alive: the session's thread must not keep a runner alive."""
+    """Returns a wrapper of `method` with a weak reference to its object, so that the session's thread does not keep a runner alive."""
     reference = weakref.WeakMethod(method)
 
     def call(queue: Queue) -> None:
@@ -334,11 +334,11 @@ def _weakly(method: Callable[[Queue], None]) -> Callable[[Queue], None]:
 
 
 def _forget(_: Exception | None) -> None:
-    """Dummy data has no waiting caller."""
+    """Ignores the end of dummy data, which has no waiting caller."""
 
 
 def _filling(data: Array) -> Callable[[Array], None]:
-    """A handler that copies `data` into whatever memory it is given."""
+    """Returns a handler that copies `data` into the memory that it receives."""
 
     def fill(memory: Array) -> None:
         np.copyto(memory, data)

@@ -1,7 +1,7 @@
 """`RunnerIo`: the inputs and outputs of an executable as requests name them.
 
-A fused executable has several sub-graphs with streams of their own, and one input that selects. The program itself says which stream
-belongs to which sub-graph; its fusion map (an opaque blob) adds further names for them.
+A fused executable has several sub-graphs with separate streams, and one input that selects the sub-graph. The program assigns the streams
+to sub-graphs. Its fusion map (an opaque blob) adds further names for them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class GraphIo:
-    """The streams of one sub-graph, in its order; without the input that selects it."""
+    """The streams of one sub-graph in order, without the input that selects it."""
 
     index: int
     name: str
@@ -30,18 +30,18 @@ class GraphIo:
 
 
 class RunnerIo:
-    """Which inputs and outputs there are. Nothing in it changes.
+    """The inputs and outputs of an executable. It is immutable.
 
     Attributes:
-        executable: Whose they are.
-        graphs: By index.
-        index_anchor: The input that selects one of several sub-graphs; None where there is one.
-        inputs, outputs: Of all sub-graphs, by name; the index input is not among them.
+        executable: The executable.
+        graphs: The sub-graphs by index.
+        index_anchor: The input that selects one of several sub-graphs; None if there is only one.
+        inputs, outputs: Streams of all sub-graphs by name, without the index input.
         defaults: Data of inputs that a request may leave out: tensor data of the file, or frozen inputs in their place.
     """
 
     def __init__(self, executable: Executable, frozen_inputs: Mapping[str, Array]) -> None:
-        """Reads what `executable` says.
+        """Reads the streams of `executable`.
 
         Raises:
             ApplicationRuntimeError: a frozen input does not exist or does not fit, or the fusion map is damaged.
@@ -71,7 +71,7 @@ class RunnerIo:
             into[name] = fitted(executable.anchor(name, TensorType.INPUT), data, f"frozen input '{given}'")
 
     def canonical(self, name: str) -> str:
-        """The stream's name for `name`, which may be an alias."""
+        """Returns the stream's name for `name`, which may be an alias."""
         return self._aliases.get(name, name)
 
     def describe_inputs(self) -> list[DataDesc]:
@@ -96,7 +96,7 @@ class RunnerIo:
         """Checks that all names exist, given by canonical name.
 
         Raises:
-            ApplicationRuntimeError: some do not; names them and what there is.
+            ApplicationRuntimeError: some do not; the text names them and the existing ones.
         """
         index = () if self.index_anchor is None else (self.index_anchor.name,)
         for kind, given, known in (("input", inputs, (*index, *self.inputs)), ("output", outputs, tuple(self.outputs))):
@@ -108,10 +108,10 @@ class RunnerIo:
 
 
 def fitted(anchor: Anchor, data: Array, what: str) -> Array:
-    """One micro-batch of `anchor`, contiguous and in its shape.
+    """Returns `array` as one contiguous micro-batch in the shape of `anchor`.
 
     Raises:
-        ApplicationRuntimeError: shape or dtype are others; says which were expected.
+        ApplicationRuntimeError: shape or dtype differ; the text names the expected ones.
     """
     info = anchor.tensor_info
     array = np.asarray(data)
@@ -144,14 +144,14 @@ def _listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A request by the streams' names.
+    """A request with canonical stream names.
 
     Attributes:
         graph: The sub-graph it is for.
         inputs: Data by stream, of this sub-graph only.
         outputs: Memory by stream, of this sub-graph only; None: the runner allocates it.
-        given_names: What the request called its outputs, by stream.
-        missing: Streams that the device will wait for in vain. Such a request times out.
+        given_names: The request's names of its outputs, by stream.
+        missing: Streams without data. The device waits for them and the request times out.
     """
 
     graph: GraphIo
@@ -164,17 +164,17 @@ class Selection:
 def select(
     io: RunnerIo, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None, *, wants_all: bool, is_strict: bool = False
 ) -> Selection:
-    """Looks up what a request names.
+    """Looks up the streams that a request names.
 
     Args:
-        io: What the executable has.
-        inputs: By name or alias; the index of a fused executable may be left out if the other names identify it.
-        outputs: Likewise; None: all of the sub-graph.
+        io: The streams of the executable.
+        inputs: Data by name or alias; the index of a fused executable may be left out if the other names identify it.
+        outputs: Memory by name or alias; None: all outputs of the sub-graph.
         wants_all: Whether every input and output of the executable must be there (`validate_io_params`).
         is_strict: Whether missing streams of the sub-graph are rejected at once; otherwise the device finds out.
 
     Raises:
-        ApplicationRuntimeError: names do not exist or are missing, or no sub-graph is selected; says which.
+        ApplicationRuntimeError: names do not exist or are missing, or no sub-graph is selected; the text names them.
     """
     fed = _by_stream(io, inputs, "input")
     room = None if outputs is None else _by_stream(io, outputs, "output")
@@ -260,12 +260,12 @@ OnEnd = Callable[[Exception | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """The data that the device takes at a time, on its way there.
+    """The data of one micro-batch for the device.
 
     Attributes:
         graph: The sub-graph it is for.
         inputs, outputs: Memory by stream, in the anchors' shapes.
-        missing: Streams without memory, which the device will wait for in vain.
+        missing: Streams without memory, for which the device will wait until the timeout.
         on_end: Called when the outputs are written, or with the error; on a thread of the device.
     """
 
@@ -278,13 +278,13 @@ class MicroBatch:
 
 @dataclass(slots=True)
 class CutRequest:
-    """A request as whole micro-batches.
+    """A request cut into whole micro-batches.
 
     Attributes:
-        count: How many.
+        count: Number of micro-batches.
         inputs, outputs: By stream, with a leading dimension that counts micro-batches.
-        results: What the request is completed with, by the names it used.
-        copies: Pairs of memory the device writes and memory of the user that cannot be written directly.
+        results: Outputs of the request, by the names that it used.
+        copies: Pairs of memory that the device writes, and of the user's memory that the device cannot write directly.
     """
 
     count: int
@@ -294,7 +294,7 @@ class CutRequest:
     copies: list[tuple[Array, Array]] = field(default_factory=list)
 
     def part(self, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Inputs and outputs of micro-batch `number`."""
+        """Returns the inputs and outputs of micro-batch `number`."""
         return (
             {name: array[number, ...] for name, array in self.inputs.items()},
             {name: array[number, ...] for name, array in self.outputs.items()},
@@ -305,7 +305,7 @@ def cut(io: RunnerIo, selection: Selection) -> CutRequest:
     """Cuts a request whose sizes must be whole multiples of the compiled batch.
 
     Raises:
-        ApplicationRuntimeError: a shape or dtype is wrong; says which was expected.
+        ApplicationRuntimeError: a shape or dtype is wrong; the text names the expected one.
     """
     anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
     given = {**selection.inputs, **(selection.outputs or {})}
@@ -335,17 +335,17 @@ def cut(io: RunnerIo, selection: Selection) -> CutRequest:
 
 
 def contiguous(array: Array) -> Array:
-    """`array` itself if its memory is contiguous, else a copy of it that is."""
+    """Returns `array` itself if its memory is contiguous, else a contiguous copy."""
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def is_direct(array: Array) -> bool:
-    """Whether the device can write `array` where it is."""
+    """Whether the device can write `array` directly."""
     return array.flags.c_contiguous and array.flags.writeable
 
 
 def reject_violation(anchor: Anchor, array: object) -> None:
-    """Checks what does not depend on the size of the request.
+    """Checks properties that do not depend on the size of the request.
 
     Raises:
         ApplicationRuntimeError: `array` is no array of the anchor's dtype, or is an output that cannot be written.
@@ -360,7 +360,7 @@ def reject_violation(anchor: Anchor, array: object) -> None:
 
 
 def multiplied(anchor: Anchor, count: int) -> tuple[int, ...]:
-    """Shape of `count` compiled batches of `anchor`, as users see it."""
+    """Returns the shape of `count` compiled batches of `anchor`, as users see it."""
     shape = user_shape(anchor)
     if not shape:
         return (count,) if count > 1 else ()
@@ -368,7 +368,7 @@ def multiplied(anchor: Anchor, count: int) -> tuple[int, ...]:
 
 
 def _multiple(anchor: Anchor, array: Array) -> int:
-    """How many compiled batches `array` holds; 0: any number, a scalar input is the same for all."""
+    """Returns the number of compiled batches in `array`; 0: any number, because a scalar input is the same for all."""
     shape = user_shape(anchor)
     if array.shape == anchor.tensor_info.shape:
         return 1 if shape or anchor.type is TensorType.OUTPUT else 0
@@ -392,7 +392,7 @@ def _count(multiples: Mapping[str, int]) -> int:
 
 
 def _stacked(anchor: Anchor, memory: Array, count: int) -> Array:
-    """`memory` seen as micro-batches: the same bytes."""
+    """Returns a view of `memory` as micro-batches."""
     shape = anchor.tensor_info.shape
     if not shape and memory.ndim == 0 and count > 1:
         return np.broadcast_to(memory, (count,))

@@ -1,4 +1,4 @@
-"""How runners run: the fields and defaults of PopRT's `RuntimeConfig`, and what only a simulated device has."""
+"""The configuration of runners: the fields and defaults of PopRT's `RuntimeConfig`, and settings of simulated devices."""
 
 import datetime
 import enum
@@ -47,7 +47,7 @@ class DeviceWaitConfig:
 
 
 class LaunchPolicy(enum.Enum):
-    """When a session takes its device."""
+    """The time at which a session attaches its device."""
 
     IMMEDIATE = "Immediate"
     """At construction: the executable is on the device when the constructor returns."""
@@ -57,7 +57,7 @@ class LaunchPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """How a session runs an executable.
+    """The configuration of a session.
 
     Attributes:
         check_package_hash: Whether to reject an executable that another version compiled.
@@ -85,7 +85,7 @@ class SessionConfig:
 NO_BATCHING_DIM = 0xFFFFFFFF
 #: A timeout that never comes.
 MAX_TIMEOUT_NS = 2**63 - 1
-#: An int in nanoseconds, or what Python says for it.
+#: A duration: an int in nanoseconds, or a `timedelta`.
 Nanoseconds = int | datetime.timedelta
 
 _log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _patient() -> DeviceWaitConfig:
 
 @dataclass(slots=True, kw_only=True)
 class RuntimeConfig:
-    """How a `ModelRunner` runs. Set its fields before a runner takes it; later changes have no effect on that runner.
+    """The configuration of a `ModelRunner`. Changes after the runner was created have no effect on that runner.
 
     Attributes:
         device_wait_config: What to do when no device is free.

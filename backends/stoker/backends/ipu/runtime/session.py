@@ -41,7 +41,7 @@ from stoker.backends.simulated.pacing import Pacer
 
 
 class SessionState(enum.Enum):
-    """How far a session is."""
+    """The states of a session."""
 
     CREATED = "created"
     LOADED = "loaded"
@@ -58,11 +58,11 @@ def bind_everything(_: Anchor) -> AnchorCallbackPolicy:
 
 
 class Session:
-    """An executable on a device. One thread at a time, but for `stop` and the queues.
+    """An executable on a device. Confined to one thread at a time, except `stop` and the queues.
 
     Attributes:
-        executable: What it runs.
-        config: How.
+        executable: The executable that it runs.
+        config: The configuration of the run.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Session:
         """Reads the executable and, unless the launch policy defers that, takes a device and loads it.
 
         Args:
-            source: The executable, or where to read it.
-            config: How to run it.
-            device: Where to run it; may be shared with other sessions. None: takes a free one that fits, and gives it back when closed.
-            device_manager: Where to look for a device; by default in this process's simulated system.
-            tensor_data_predicate: Which anchors read the file's tensor data, if it has some for them (`BIND_USER_CB`: yes); all the
-                others are the user's to feed.
+            source: The executable, or its files.
+            config: The configuration of the run.
+            device: The device to run on; other sessions may share it. None: a free device that fits, which `close` releases.
+            device_manager: The source of devices; by default that of this process's simulated system.
+            tensor_data_predicate: Selects the anchors that read tensor data of the file, if there is any (`BIND_USER_CB`: yes). The user
+                feeds all other anchors.
 
         Raises:
             PopefError: the source cannot be read, or was compiled by another version.
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def state(self) -> SessionState:
-        """How far it is."""
+        """The state of the session."""
         if self._state is SessionState.CLOSED:
             return SessionState.CLOSED
         if self._gate.error is not None:
@@ -131,15 +131,15 @@ class Session:
 
     @property
     def error(self) -> IpuRuntimeError | None:
-        """Why the main programs ended by themselves; None while they have not."""
+        """The error that ended the main programs; None if there was none."""
         return self._gate.error
 
     @property
     def device(self) -> Device:
-        """The device it runs on.
+        """The device of the session.
 
         Raises:
-            ApplicationRuntimeError: it has none yet (deferred launch).
+            ApplicationRuntimeError: the session has no device yet (deferred launch).
         """
         if self._device is None:
             raise ApplicationRuntimeError(
@@ -148,11 +148,11 @@ class Session:
         return self._device
 
     def get_user_input_anchors(self) -> tuple[Anchor, ...]:
-        """Inputs that the user feeds: all but those bound to tensor data of the file."""
+        """Returns the inputs that the user feeds: all but those bound to tensor data of the file."""
         return self._streams.user_inputs()
 
     def get_user_output_anchors(self) -> tuple[Anchor, ...]:
-        """Outputs: all are the user's."""
+        """Returns all outputs; the user receives each of them."""
         return self.executable.metadata.outputs
 
     def set_user_input_handler(self, name: str, handler: Handler) -> None:
@@ -185,15 +185,16 @@ class Session:
 
         Args:
             num_buffers: Entries of each ring.
-            timeout_cb: Called on a thread of the device with the queue that starved for `timeout_ns`: an input without data, an
-                output without room. An idle device tells once until something comes; one in the midst of a call tells again and again.
-            timeout_ns: 0: never.
+            timeout_cb: Called on a thread of the device with the queue that starved for `timeout_ns`: an input without data, or an output
+                without memory. An idle device reports starvation once until data arrives; a device in a call reports it after every
+                timeout.
+            timeout_ns: Time without data before `timeout_cb` is called; 0: never.
             in_pred: Which inputs get queues; the others are fed zeros unless they are connected otherwise. By default those of main
                 programs, and those of no program. One given explicitly overrides tensor data of the file.
             out_pred: Likewise for outputs.
 
         Raises:
-            ApplicationRuntimeError: the main programs run, the session is closed, or a predicate returns something else than a policy.
+            ApplicationRuntimeError: the main programs run, the session is closed, or a predicate does not return a policy.
             ValueError: a number is out of range.
         """
         self._reject_unless_idle("create_queue_manager")
@@ -214,7 +215,7 @@ class Session:
         return queues
 
     def run_load_programs(self) -> None:
-        """Loads the executable, if it is not on the device yet, and brings the weights there. Once.
+        """Loads the executable, if it is not on the device yet, and copies the weights to the device. May be called only once.
 
         Raises:
             ApplicationRuntimeError: not the first time, or a weight has no data.
@@ -227,7 +228,7 @@ class Session:
         self._state = SessionState.LOADED
 
     def run_main_programs(self, calls: int | None = None) -> None:
-        """Starts the main programs on a thread of its own and returns; they run until `stop`, an error, or `calls` calls.
+        """Starts the main programs on a new thread and returns. They run until `stop`, an error, or `calls` calls.
 
         Raises:
             ApplicationRuntimeError: the load programs have not run, the main programs run already, or an anchor is not connected.
@@ -254,14 +255,14 @@ class Session:
         self._loop.start(parts, calls)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the main programs ended by themselves; False after `timeout_s`."""
+        """Waits until the main programs end without `stop`; False after `timeout_s`."""
         return self._loop.join(timeout_s)
 
     def stop(self) -> None:
-        """Ends the main programs' loop, a call in its midst included, and waits for its thread. What is queued stays queued,
-        and what is computed is delivered when they run again.
+        """Ends the loop of the main programs, even during a call, and waits for its thread. Queued entries stay queued. Computed results
+        are delivered when the main programs run again.
 
-        Any thread may call it; one of the device's (in a callback) does not wait.
+        Any thread may call it. A call on a thread of the device (in a callback) does not wait.
         """
         self._gate.stop()
         if self._device is not None:
@@ -269,7 +270,7 @@ class Session:
         self._loop.join()
 
     def run_save_programs(self) -> None:
-        """Brings tensors from the device to the outputs of the save programs. After the main programs, once.
+        """Copies tensors from the device to the outputs of the save programs. May be called once, after the main programs.
 
         Raises:
             ApplicationRuntimeError: the load programs have not run, or the main programs run still.
@@ -283,10 +284,11 @@ class Session:
         self._state = SessionState.SAVED
 
     def reset(self) -> None:
-        """Makes session and device usable again after a `RecoverableRuntimeError`, by the reset it asks for; load programs come next.
+        """Makes session and device usable again after a `RecoverableRuntimeError`, by the reset that it names. The load programs must run
+        next.
 
         Raises:
-            ApplicationRuntimeError: the session did not fail, or not in a way that a reset cures.
+            ApplicationRuntimeError: the session did not fail, or a reset cannot repair the failure.
             IpuRuntimeError: the device does not come back.
         """
         self.stop()
@@ -301,7 +303,7 @@ class Session:
         self._state = SessionState.CREATED
 
     def close(self) -> None:
-        """Stops, fails what is queued, and gives back the device if it took it itself. May be called again."""
+        """Stops, fails queued entries, and releases the device if the session attached it. May be called again."""
         self.stop()
         if self._state is SessionState.CLOSED:
             return

@@ -1,8 +1,8 @@
-"""The connections of the device's end of a stream: a queue, a user's handler, data of the PopEF file, or nothing.
+"""The connections of streams on the device's side: a queue, a user's handler, data of the PopEF file, or nothing.
 
-The device asks; nothing here waits. Where there is nothing yet, the device waits at the session's gate and asks again.
+The device polls the streams, and no stream blocks. Without data, the device waits at the session's gate and polls again.
 
-Which anchors of a model a queue manager (or a user's handlers) serve, and which get nothing. A predicate takes an anchor and returns
+A predicate selects the anchors of a model that a queue manager (or a user's handlers) serves. It takes an anchor and returns
  an `AnchorCallbackPolicy`; `or_bind` joins two.
 """
 
@@ -22,9 +22,9 @@ class AnchorCallbackPolicy(enum.Enum):
     """The kinds of connections of a stream."""
 
     BIND_USER_CB = enum.auto()
-    """The user's data: a queue or a handler."""
+    """The anchor is bound to a queue or a handler of the user."""
     BIND_EMPTY_CB = enum.auto()
-    """Nothing: the device reads zeros, and what it writes is dropped."""
+    """The anchor is not bound: the device reads zeros, and its outputs are dropped."""
 
 
 AnchorPredicate = Callable[[Anchor], AnchorCallbackPolicy]
@@ -51,7 +51,7 @@ def bound(anchors: Iterable[Anchor], predicate: AnchorPredicate) -> list[Anchor]
     """The anchors that `predicate` binds.
 
     Raises:
-        ApplicationRuntimeError: it returns something else than a policy; a bool would silently bind nothing.
+        ApplicationRuntimeError: it does not return a policy; a bool would silently bind nothing.
     """
     found = []
     for anchor in anchors:
@@ -73,35 +73,35 @@ Handler = Callable[[Array], None]
 
 
 class InputStream(Protocol):
-    """Where the device reads one anchor from."""
+    """The interface through which the device reads one anchor."""
 
     @property
     def anchor(self) -> Anchor:
-        """The anchor it feeds."""
+        """The anchor that the stream feeds."""
 
     def fetch(self) -> Array | None:
-        """One micro-batch, the same one until `release`; None: nothing yet."""
+        """Returns one micro-batch, the same one until `release`; None: no data yet."""
 
     def release(self, error: Exception | None) -> None:
-        """The device is done with what `fetch` gave."""
+        """Ends the device's use of the micro-batch that `fetch` returned."""
 
 
 class OutputStream(Protocol):
-    """Where the device writes one anchor to."""
+    """The interface through which the device writes one anchor."""
 
     @property
     def anchor(self) -> Anchor:
-        """The anchor it shows."""
+        """The anchor that the stream receives."""
 
     def slot(self) -> Array | None:
-        """Memory for one micro-batch, the same until `release`; None: none yet."""
+        """Returns memory for one micro-batch, the same until `release`; None: no memory yet."""
 
     def release(self, error: Exception | None) -> None:
-        """The device has written what `slot` gave, or never will."""
+        """Ends the device's use of the memory that `slot` returned, whether written or not."""
 
 
 def zeros_of(anchor: Anchor) -> Array:
-    """One micro-batch of zeros."""
+    """Returns one micro-batch of zeros."""
     return np.zeros(anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy)
 
 
@@ -116,7 +116,7 @@ class FixedInput:
         return self._data
 
     def release(self, error: Exception | None) -> None:
-        """No caller waits for it."""
+        """Does nothing: no caller waits for the memory."""
 
 
 class DroppedOutput:
@@ -130,7 +130,7 @@ class DroppedOutput:
         return self._memory
 
     def release(self, error: Exception | None) -> None:
-        """No caller waits for it."""
+        """Does nothing: no caller waits for the memory."""
 
 
 class HandledInput:
@@ -176,7 +176,7 @@ class TensorManager:
 
         Raises:
             PopefError: the tensor data is damaged.
-            ApplicationRuntimeError: it does not fit its anchor, or the predicate returns something else than a policy.
+            ApplicationRuntimeError: the data does not fit its anchor, or the predicate does not return a policy.
         """
         self._executable = executable
         self._inputs: dict[str, InputStream] = {}
@@ -194,7 +194,7 @@ class TensorManager:
         self._auto_bound = frozenset(self._inputs)
 
     def user_inputs(self) -> tuple[Anchor, ...]:
-        """Inputs that the file has no data for: the user's to provide."""
+        """Inputs without data in the file, which the user must provide."""
         return tuple(anchor for anchor in self._executable.metadata.inputs if anchor.name not in self._auto_bound)
 
     def bind_input(self, stream: InputStream) -> None:
@@ -217,18 +217,18 @@ class TensorManager:
         return anchor.name in self._inputs or anchor.name in self._outputs
 
     def input(self, name: str) -> InputStream:
-        """The stream that feeds anchor `name`. REQUIRES: it is connected."""
+        """Returns the stream that feeds anchor `name`. REQUIRES: the anchor is connected."""
         return self._inputs[name]
 
     def output(self, name: str) -> OutputStream:
-        """The stream that shows anchor `name`. REQUIRES: it is connected."""
+        """Returns the stream that receives anchor `name`. REQUIRES: the anchor is connected."""
         return self._outputs[name]
 
     def reject_unbound(self, anchors: list[Anchor], program: str) -> None:
         """Checks that `anchors` are connected before `program` runs.
 
         Raises:
-            ApplicationRuntimeError: some are not; names all of them.
+            ApplicationRuntimeError: some are not; the text names all of them.
         """
         unbound = [anchor.name for anchor in anchors if not self.is_bound(anchor)]
         if unbound:

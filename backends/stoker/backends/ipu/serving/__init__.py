@@ -1,1 +1,1 @@
-"""Serving PopEF files: what they offer to clients, the simulated IPUs that run them, and the instances in front of both."""
+"""Serving of PopEF files: their tensors as clients see them, the simulated IPUs, and the instances."""

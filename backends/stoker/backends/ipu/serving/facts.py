@@ -1,10 +1,10 @@
 """`PopefFacts`: what a PopEF file and the name map beside it declare, read without a device.
 
-`name_map.json`: what clients call the anchors of an executable, an object from anchor to name, beside the PopEF file.
+`name_map.json`, beside the PopEF file: a JSON object from anchors of the executable to their names for clients.
 
     {"image:0": "image", "scores_output": "scores"}
 
-Anchors that it leaves out keep their names.
+Other anchors keep their names.
 """
 
 import json
@@ -30,10 +30,11 @@ MAX_BYTES = 1 << 20
 
 
 def read_name_map(files: ModelFiles) -> Mapping[str, str]:
-    """The map, anchor to served name; empty where there is no file.
+    """Returns the map from anchor to served name; empty if there is no file.
 
     Raises:
-        ModelLoadError: the file is not such an object, gives an anchor two names, or two anchors of one map the same; names all it finds.
+        ModelLoadError: the file is not such an object, gives an anchor two names, or gives two anchors the same name; the text lists all
+            errors.
     """
     size = files.sizes_bytes.get(NAME_MAP)
     if size is None:
@@ -67,19 +68,18 @@ def read_name_map(files: ModelFiles) -> Mapping[str, str]:
 class PopefFacts(ModelFacts):
     """The facts that `ModelFacts` does not hold.
 
-    `inputs` and `outputs` are None where the executable is fused: config.pbtxt says which sub-graph is served, and with it all of its
-    tensors.
+    `inputs` and `outputs` are None if the executable is fused: config.pbtxt then selects the sub-graph and declares all of its tensors.
 
     Attributes:
-        executable: What was read.
-        graphs: What may be served from it.
+        executable: The executable of the file.
+        graphs: Its sub-graphs that can be served.
     """
 
     executable: Executable
     graphs: tuple[ServedGraph, ...]
 
     def graph(self, sub_graph: str) -> ServedGraph | None:
-        """The one that the parameter `sub_graph` chooses by index or name; None: it chooses none, or more than one."""
+        """Returns the sub-graph that the parameter `sub_graph` selects by index or name; None if it selects none, or more than one."""
         if not sub_graph:
             return self.graphs[0] if len(self.graphs) == 1 else None
         found = [graph for graph in self.graphs if sub_graph in graph.names]
@@ -88,7 +88,7 @@ class PopefFacts(ModelFacts):
         return found[0] if len(found) == 1 else None
 
     def violations(self, candidate: Candidate, parameters: ModelParameters) -> Iterator[Violation]:
-        """The reasons against serving the executable as `candidate` says."""
+        """Returns the reasons why the executable cannot be served with the configuration of `candidate`."""
         if parameters.check_package_hash:
             try:
                 check_package_hash(self.executable.program.package_hash)
@@ -103,10 +103,10 @@ class PopefFacts(ModelFacts):
 
 
 def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:
-    """Reads what the file `model_filename` and the name map beside it declare.
+    """Reads the declarations of the file `model_filename` and of the name map beside it.
 
     Raises:
-        ModelLoadError: a file is missing, damaged or contradicts itself; names file, blob and offset.
+        ModelLoadError: a file is missing, damaged or contradicts itself; the text names file, blob and offset.
     """
     path = files.path(model_filename)
     try:
@@ -136,7 +136,7 @@ def _executable(path: Path) -> Executable:
     reader = Reader()
     reader.parse_file(path)
     for blob in reader.blobs():
-        blob.verify()  # also what nothing reads: a damaged file is replaced, not served
+        blob.verify()  # also contents that serving does not read: a damaged file must be replaced, not served
     return Executable(ModelBuilder(reader).create_model(), check_package_hash=False)
 
 

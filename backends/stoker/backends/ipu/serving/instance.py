@@ -1,5 +1,5 @@
-"""`PopefExecutable`: one PopEF executable on one simulated device, and the models that use it. `PoplarInstance`: a model's lease of it,
-with the casts and the padding between client and device.
+"""`PopefExecutable`: one PopEF executable on one simulated device, and the models that use it. `PoplarInstance`: serves one model with a
+lease of the executable, and casts and pads tensors between client and device.
 
 The casts are those of `popef.served_types`. Among floats, a value beyond the narrower type's range becomes infinite, as on the device;
 among integers it is rejected.
@@ -49,10 +49,10 @@ class PopefExecutable(LoadedExecutable):
     """Any thread may run batches on it; only the pool changes its leases.
 
     Attributes:
-        digest: Of the executable's file.
-        options: How it runs.
-        device: Where.
-        leases: Who uses it.
+        digest: Digest of the executable's file.
+        options: The options of its run.
+        device: The device that it runs on.
+        leases: The leases of the instances that use it.
     """
 
     device_errors: ClassVar = (IpuRuntimeError, PopefError)
@@ -76,7 +76,7 @@ class PopefExecutable(LoadedExecutable):
 
     @property
     def name(self) -> str:
-        """Of the executable."""
+        """Name of the executable."""
         return self._runner.executable.name
 
     @property
@@ -86,25 +86,25 @@ class PopefExecutable(LoadedExecutable):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a reset cures the device, if it failed at all."""
+        """Whether the device works, or a reset can repair it."""
         return not isinstance(self._runner.error, UnknownRuntimeError)
 
     @property
     def models(self) -> list[str]:
-        """Names of the models that use it."""
+        """Names of the models that use the executable."""
         return sorted({lease.model for lease in self.leases})
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Runs one call of the main program and waits for it; several threads keep the device's rings filled.
+        """Runs one call of the main program and waits for its end. Calls from several threads keep the device's rings filled.
 
         Args:
-            inputs: By anchor, in the shape of a whole call; of a fused executable also its index.
+            inputs: Inputs by anchor, in the shape of a whole call; for a fused executable including its index.
 
         Returns:
-            The outputs of the sub-graph by anchor, likewise: fresh memory.
+            The outputs of the sub-graph by anchor, in the shape of a whole call, in new memory.
 
         Raises:
-            ServingError: the device or the program failed; UNAVAILABLE where trying again may help, or another device is needed.
+            ServingError: the device or the program failed; UNAVAILABLE if a retry or another device may help.
         """
         with self.counted_batch():
             return self._runner.execute_async(inputs).result()
@@ -114,7 +114,7 @@ class PopefExecutable(LoadedExecutable):
 
     def failure(self, error: Exception) -> ServingError:
         where = f"simulated IPU {self.device.id}"
-        if isinstance(error, PopefError):  # while the executable was loaded again; its text would show a path of this host
+        if isinstance(error, PopefError):  # while the executable was loaded again; the error's text would show a path of this host
             return BackendFailed(f"the executable cannot be loaded again: {error.blob or 'its file'}: {error.reason}")
         if isinstance(error, SessionStopped):
             return Unavailable(f"{where} stopped before this batch ran: {error}")
@@ -130,10 +130,11 @@ class PopefExecutable(LoadedExecutable):
 
 
 class PoplarInstance(Instance):
-    """Runs batches of 1 to max_batch_size rows; the device always computes a whole call, so the rest is zeros, cut off again.
+    """Runs batches of 1 to max_batch_size rows. The device always computes a whole call, so batches are padded with zeros and outputs of
+    the padding are cut off.
 
-    The padding happens here and not in the batch processor, because most tensors are cast here anyway: one copy does both. Several threads
-    may execute at once, up to `pipeline_depth`.
+    Padding happens here instead of in the batch processor, because a single copy can cast and pad a tensor. Up to `pipeline_depth` threads
+    may execute at once.
     """
 
     def __init__(
@@ -146,14 +147,14 @@ class PoplarInstance(Instance):
         pipeline_depth: int,
         on_close: Callable[[], None],
     ) -> None:
-        """An instance of what `graph` computes.
+        """Creates an instance that serves `graph`.
 
         Args:
             loaded: The executable.
-            graph: Which of its sub-graphs.
-            signature: What is served; agrees with `graph`.
-            index_anchor: The input that selects the sub-graph of a fused executable; None where there is one.
-            pipeline_depth: Batches that may be on their way at once.
+            graph: The sub-graph to serve.
+            signature: The served tensors; they agree with `graph`.
+            index_anchor: The input that selects the sub-graph of a fused executable; None if there is only one sub-graph.
+            pipeline_depth: Most batches in flight.
             on_close: Ends the lease of the executable.
         """
         self.pipeline_depth = pipeline_depth
@@ -179,7 +180,7 @@ class PoplarInstance(Instance):
         self._on_close()
 
     def _call_block(self, stream: ServedStream, array: Array) -> Array:
-        """`array` as the executable's type, zeros behind it up to a whole call; the array itself where that is what it is."""
+        """Returns `array` in the executable's type, padded with zeros to a whole call; `array` itself if neither is needed."""
         dtype = stream.anchor.tensor_info.data_type.numpy
         if array.dtype == dtype and array.shape == stream.call_shape:
             return array
@@ -204,17 +205,17 @@ class PoplarInstance(Instance):
 
 
 def _head(block: Array, shape: tuple[int, ...]) -> Array:
-    """The first rows of a call's memory, in `shape`; of scalars, the first one."""
+    """Returns the first rows of a call's memory in `shape`; for scalars the first one."""
     if block.ndim > len(shape):
         return block[0, ...]
     return block[: shape[0]] if shape else block
 
 
 def cast_into(target: Array, source: Array) -> str:
-    """Writes `source` to `target`, of the same shape and a castable type.
+    """Writes `source` to `target`, which has the same shape and a castable type.
 
     Returns:
-        What does not fit, in words; empty where everything does.
+        A text on the values that do not fit; empty if all values fit.
     """
     if target.dtype.kind == "i" and source.dtype.itemsize > target.dtype.itemsize:
         limits = np.iinfo(target.dtype)
@@ -222,6 +223,6 @@ def cast_into(target: Array, source: Array) -> str:
         if wrong.any():
             value = int(source[wrong].flat[0])
             return f"holds {value}, which is outside {limits.min} to {limits.max}, the range of the device's {target.dtype}"
-    with np.errstate(over="ignore"):  # to infinity: the rule above
+    with np.errstate(over="ignore"):  # overflow to infinity, see the module's docstring
         np.copyto(target, source, casting="same_kind")
     return ""

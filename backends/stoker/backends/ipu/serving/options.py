@@ -2,28 +2,28 @@
 
 The operator's settings, by `--backend-config=poplar,NAME=VALUE`:
 
-    sim_num_IPUs            IPUs of the system (4 if nothing is said)
-    sim_ipu_version         ipu2 or ipu21; without it each IPU takes the version of what it is attached for
-    sim_tiles_per_IPU       tiles of each; likewise
-    faults                  what goes wrong on the first IPU, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
+    sim_num_IPUs            IPUs of the system (default 4)
+    sim_ipu_version         ipu2 or ipu21; default: each attached IPU takes the version of its program
+    sim_tiles_per_IPU       tiles of each IPU; default: the number in the program
+    faults                  faults to inject on the first IPU, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
     use_sim_if_no_hw        true: there is no other hardware here
-    pacing                  none, realtime or virtual: for models whose config.pbtxt does not say
-    numerics                real or off: likewise
-    check_package_hash      true or false: likewise
+    pacing                  none, realtime or virtual: the default for models
+    numerics                real or off: the default for models
+    check_package_hash      true or false: the default for models
     custom_op_libraries     paths of shared libraries with custom operators, separated by commas; they run native code in the server
 
-The names of the first three and of `use_sim_if_no_hw` are those of the vendor's backend. What is not said is read from the environment
-(`stoker.backends.ipu.runtime.device`).
+The names of the first three and of `use_sim_if_no_hw` are those of the vendor's backend. Settings that are absent are read from the
+environment (`stoker.backends.ipu.runtime.device`).
 
 config.pbtxt `parameters` of a model:
 
-    sub_graph                 which model of a fused executable is served: its index, its name (`graph1`) or its source model's name
-    synchronous_execution     1: one batch at a time; 0 (default): `pipeline_depth` batches are on their way at once
+    sub_graph                 the served model of a fused executable: its index, its name (`graph1`) or its source model's name
+    synchronous_execution     1: one batch at a time; 0 (default): `pipeline_depth` batches are in flight at once
     pipeline_depth            1 to 16 batches in flight, default 3: one is read, one computed, one written
-    timeout_ns                how long a device that has begun a call waits for data (default 10,000,000; 0: for ever)
-    pacing, numerics          what the modelled time does to the run, and whether the host computes; default: the backend's setting
+    timeout_ns                how long a device that has begun a call waits for data (default 10,000,000; 0: no limit)
+    pacing, numerics          the effect of modelled time on the run, and whether the host computes outputs; default: the backend's setting
     check_package_hash        whether an executable of another compiler is rejected; default: the backend's setting
-    auto_reset                whether a device that asks for a reset gets it before the next batch (default true)
+    auto_reset                whether a device that needs a reset is reset before the next batch (default true)
     device_ids                ids of the simulated IPUs that may be used, such as `0` or `2,3`; default: any
 """
 
@@ -68,7 +68,7 @@ PARAMETER_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePoolSettings:
-    """Settings of the whole backend, read and checked.
+    """The checked settings of the whole backend.
 
     Attributes:
         environment: The `STOKER_SIM_*` variables, overridden by the settings.
@@ -87,7 +87,7 @@ class DevicePoolSettings:
         """Reads the operator's settings.
 
         Raises:
-            BackendSettingError: an unknown name, or a wrong value; names all that are wrong.
+            BackendSettingError: a name is unknown or a value is invalid; the text names all of them.
         """
         reader = SettingsReader("poplar", settings, [*_VARIABLES, *_OWN])
         variables = {variable: settings[name] for name, variable in _VARIABLES.items() if name in settings}
@@ -109,14 +109,14 @@ class DevicePoolSettings:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the system's time moves only as its devices work; then all its models are paced so."""
+        """Whether the system's clock is virtual; then all its models use virtual pacing."""
         return self.pacing is Pacing.VIRTUAL
 
     def system(self) -> SimulatedSystem:
-        """The system they describe.
+        """Creates the system that the settings describe.
 
         Raises:
-            ValueError: a `STOKER_SIM_*` variable makes no sense.
+            ValueError: a `STOKER_SIM_*` variable is invalid.
         """
         system = SimulatedSystem.from_environment(self.environment)
         if self.is_virtual:
@@ -138,11 +138,11 @@ def _check_variable(reader: SettingsReader, name: str, variable: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How an executable runs on its device. Models that share a resident executable agree in them.
+    """The options of an executable's run on its device. Models that share a resident executable have equal options.
 
     Attributes:
         timeout_ns, pacing, numerics, auto_reset: As in `RuntimeConfig`.
-        device_ids: IPUs that may be used; None: any.
+        device_ids: ids of IPUs that may be used; None: any.
     """
 
     timeout_ns: int = _DEFAULT_TIMEOUT_NS
@@ -152,7 +152,7 @@ class RunOptions:
     device_ids: frozenset[int] | None = None
 
     def runtime_config(self, *, settings: DevicePoolSettings, calls_in_flight: int, threads: int, is_fused: bool) -> RuntimeConfig:
-        """For the runner. The package hash was looked at before."""
+        """Returns the configuration of the runner. The package hash was checked before."""
         return RuntimeConfig(
             timeout_ns=self.timeout_ns,
             validate_io_params=not is_fused,
@@ -168,13 +168,13 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
-    """All that config.pbtxt may say of one model, read.
+    """The parsed config.pbtxt `parameters` of one model.
 
     Attributes:
-        sub_graph: As written; empty where it is not.
+        sub_graph: The text of the parameter; empty if absent.
         pipeline_depth: Batches in flight.
         check_package_hash: Whether an executable of another compiler is rejected.
-        run: How it runs.
+        run: The options of the run.
     """
 
     sub_graph: str
@@ -192,7 +192,7 @@ def read_parameters(parameters: Mapping[str, str], settings: DevicePoolSettings)
 
 
 def parameter_violations(parameters: Mapping[str, str], settings: DevicePoolSettings) -> Iterator[Violation]:
-    """Every parameter whose value is wrong."""
+    """Returns a violation for each parameter with an invalid value."""
     reader = ParameterReader(parameters)
     read = _read(reader, settings)
     if "pacing" in parameters and (read.run.pacing is Pacing.VIRTUAL) != settings.is_virtual and read.run.pacing is not Pacing.NONE:

@@ -1,9 +1,9 @@
-"""`IpuPool`: the simulated IPUs of the server, the executables that are loaded on them, and the metrics of both.
+"""`IpuPool`: the simulated IPUs of the server, the executables loaded on them, and their metrics.
 
-A device holds one executable. A version asks for its executable by digest. If another model has loaded it, both share it (the sub-graphs
-of a fused executable are models of their own, and the device never reloads between them). Otherwise it goes to a free device, and if none
-is free, to the device with the fewest executables. These then evict each other, at the cost of a reload each time; the reload is modelled,
-counted and reported at start.
+A device holds one executable. Executables are identified by their file's digest. If another model has loaded the same executable, both
+share it (the sub-graphs of a fused executable are models of their own, and the device never reloads between them). Otherwise it goes to a
+free device, and if none is free, to the device with the fewest executables. These then evict each other, at the cost of a reload each time;
+the reload is modelled, counted and reported at start.
 
 The pool builds engines one at a time, as the vendor's backend does.
 """
@@ -141,16 +141,16 @@ class IpuPool(DevicePool):
         options: RunOptions,
         runtime_config: Callable[[], RuntimeConfig],
     ) -> PopefExecutable:
-        """The executable, resident on a device; give it back with `release`.
+        """Returns the executable, loaded on a device. The caller returns it with `release`.
 
-        The instances of one version get copies, each on a device of its own; where no further device is free they share what there is.
+        Each instance of a version gets a copy on a separate device. If no further device is free, instances share a copy.
 
         Args:
-            lease: The lease of the instance that asks.
-            executable: What to load if it is not there yet.
-            digest: Of its file: what makes two files one executable.
-            options: How it runs. Only who agrees in them shares it.
-            runtime_config: For the runner, if one must be made.
+            lease: The lease of the calling instance.
+            executable: The executable to load if it is not loaded yet.
+            digest: Digest of its file. Files with equal digests are one executable.
+            options: The options of its run. Only instances with equal options share a copy.
+            runtime_config: The configuration of a new runner.
 
         Raises:
             ModelLoadError: no device fits, or the executable cannot be loaded.
@@ -170,7 +170,7 @@ class IpuPool(DevicePool):
             return loaded
 
     def release(self, loaded: PopefExecutable, lease: GraphLease) -> None:
-        """Gives back what `take` gave; after its last lease the executable leaves the device."""
+        """Ends a lease that `take` gave. The end of the last lease unloads the executable from the device."""
         with self._lock:
             loaded.leases.remove(lease)
             if loaded.leases:
@@ -180,7 +180,7 @@ class IpuPool(DevicePool):
             self._detach_if_unused(loaded.device)
 
     def devices(self) -> tuple[Device, ...]:
-        """Those in use, in the order of their ids."""
+        """The devices in use, in the order of their ids."""
         return tuple(sorted({loaded.device for loaded in self._executables}, key=lambda device: device.id))
 
     def _load(

@@ -1,7 +1,7 @@
 """`ServedGraph`: one sub-graph of an executable as clients see it.
 
-A call of the main program takes micro batch x device iterations x replicas rows, always; that is the model's max_batch_size. Clients see
-that many rows in the first dimension where every stream of the sub-graph has the same batch there; otherwise the model has no batch
+A call of the main program always takes micro batch x device iterations x replicas rows. This product is the model's max_batch_size. Clients
+see that many rows in the first dimension where every stream of the sub-graph has the same batch there; otherwise the model has no batch
 dimension, a request is one micro-batch, and the rest of the call is padding.
 """
 
@@ -23,10 +23,11 @@ class ServedStream:
     """One input or output.
 
     Attributes:
-        anchor: As the executable has it.
-        name: As clients know it.
-        call_shape: What one call of the main program takes, as the runner wants it: micro-batches and replicas one below the other.
-        tensor: As clients see it.
+        anchor: The name in the executable.
+        name: The name for clients.
+        call_shape: Shape of the data of one call of the main program; micro-batches and replicas are concatenated along the first
+            dimension.
+        tensor: The tensor as clients see it.
     """
 
     anchor: Anchor
@@ -40,11 +41,11 @@ class ServedGraph:
     """One sub-graph.
 
     Attributes:
-        index: What selects it.
-        names: What `sub_graph` may call it, beside the index: its own name and that of the model it was made from.
-        inputs, outputs: In the order of the sub-graph.
+        index: The index that selects it.
+        names: Its names for the parameter `sub_graph`, besides the index: its own name and the name of its source model.
+        inputs, outputs: Its streams in order.
         rows: Rows of a call; 0: no batch dimension.
-        rows_note: How they come about, for people.
+        rows_note: A text on how `rows` was computed.
     """
 
     index: int
@@ -69,14 +70,15 @@ class ServedGraph:
 
 
 def served_graphs(executable: Executable, name_map: Mapping[str, str]) -> tuple[ServedGraph, ...]:
-    """All sub-graphs.
+    """Returns all sub-graphs of an executable.
 
     Args:
-        executable: Whose they are.
-        name_map: Anchor, or one of its aliases, to served name.
+        executable: The executable.
+        name_map: Served names by anchor or by an anchor's alias.
 
     Raises:
-        ModelLoadError: the map names anchors that do not exist, a stream cannot be served, or two have one name; names all it finds.
+        ModelLoadError: the map names anchors that do not exist, a stream cannot be served, or two streams have the same name; the text
+            lists all errors.
     """
     fused = _fused_graphs(executable)
     names, wrong = _names(executable, fused, name_map)
@@ -131,7 +133,7 @@ def _names(
 
 
 class _Naming:
-    """One sub-graph on its way to a `ServedGraph`; what is wrong is collected."""
+    """Builds a `ServedGraph` from one sub-graph and collects the errors."""
 
     def __init__(
         self, executable: Executable, graph: SubGraph, fused: FusedGraph | None, names: Mapping[tuple[TensorType, str], str]
@@ -162,7 +164,7 @@ class _Naming:
         program = self._executable.program
         shapes = [user_shape(anchor) for anchor in anchors]
         leads = {shape[0] if shape else 0 for shape in shapes}
-        # A fused program whose models have different batches states none for all.
+        # A fused program of models with different batch sizes states no common size.
         has_batch_axis = program.batch_axis == 0 or (len(program.graphs) > 1 and program.micro_batch_size == 0)
         if not has_batch_axis or len(leads) != 1 or leads == {0}:
             return 0, "no batch dimension"
