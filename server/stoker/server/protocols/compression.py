@@ -1,4 +1,4 @@
-"""Content encodings: request bodies are unpacked under a cap, responses packed as the client prefers."""
+"""Content encodings: request bodies are decompressed under a size limit, responses compressed as the client prefers."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -16,22 +16,22 @@ B = TypeVar("B", bound=bytes | memoryview)
 
 
 class UnsupportedEncoding(Unsupported):
-    """A request body in an encoding that is not read here; the response names those that are."""
+    """The request body has an unsupported encoding; the response names the supported ones."""
 
 
 async def decompress(body: B, encoding: str, take: Callable[[int], None], limits: Limits, most: int) -> B | bytes:
-    """`body` unpacked; it stops as soon as the output exceeds the cap, so that a bomb is never unfolded.
+    """Decompresses `body`. It stops as soon as the output exceeds the limit, which protects from decompression bombs.
 
     Args:
-        body: As it came.
-        encoding: The header's value.
+        body: The body as sent.
+        encoding: The value of the Content-Encoding header.
         take: Called with the size of each piece before the next is made; raises to stop.
-        limits: What is larger than `decode_inline_bytes` is unpacked in a thread.
-        most: Caps the output.
+        limits: A body larger than `decode_inline_bytes` is decompressed in a thread.
+        most: Limit of the decompressed size, in bytes.
 
     Raises:
-        UnsupportedEncoding: neither gzip, deflate nor identity, or several at once.
-        TooLarge: the output exceeds the cap. InvalidRequest: corrupt, truncated, or followed by something else.
+        UnsupportedEncoding: the encoding is not gzip, deflate or identity, or there are several.
+        TooLarge: the output exceeds the limit. InvalidRequest: the body is corrupt, truncated, or followed by other bytes.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
@@ -52,7 +52,7 @@ async def decompress(body: B, encoding: str, take: Callable[[int], None], limits
 
 
 def choose_encoding(accepted: str) -> str | None:
-    """The encoding an `Accept-Encoding` value prefers among ours; None: send it as it is."""
+    """The supported encoding that an `Accept-Encoding` value prefers; None: no compression."""
     weights: dict[str, float] = {}
     for part in accepted.lower().split(","):
         name, _, options = part.partition(";")
@@ -68,7 +68,7 @@ def choose_encoding(accepted: str) -> str | None:
 
 
 async def compress(body: Sequence[bytes | memoryview], encoding: str, limits: Limits) -> bytes:
-    """A body, in pieces, packed; a large one in a thread."""
+    """Compresses a body given in pieces; a large one in a thread."""
     if sum(map(len, body)) > limits.decode_inline_bytes:
         return await run_off_loop(deflate, body, _WINDOW[encoding])
     return deflate(body, _WINDOW[encoding])

@@ -1,4 +1,4 @@
-"""One HTTP exchange at ASGI level: reading the body under the limits, sending a response, naming an error."""
+"""One HTTP exchange at ASGI level: reads the body under the limits, and sends the response or error."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -56,19 +56,19 @@ def reservation_of(budget: ByteBudget, scope: Scope) -> Reservation:
 async def read_body(
     receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits, most: int | None = None
 ) -> bytes:
-    """The whole body, unpacked. Bytes are reserved as they come, so that a client holds only what it has sent.
+    """Reads the whole body and decompresses it. Bytes are reserved as they arrive, so that a client holds only the bytes it has sent.
 
     Args:
-        receive: Of the request.
-        headers: Of the request, as a mapping.
-        reservation: What the request holds of the budget.
-        limits: `http_body_bytes` caps the body as it comes and unpacked.
-        most: A lower cap.
+        receive: The request's ASGI `receive`.
+        headers: The request's headers as a mapping.
+        reservation: The request's reservation of the byte budget.
+        limits: `http_body_bytes` limits the body as sent and decompressed.
+        most: A lower limit, in bytes.
 
     Raises:
-        TooLarge: it exceeds the cap, or its length does. Overloaded: it exceeds the byte budget. UnsupportedEncoding, InvalidRequest: see
-            `decompress`.
-        ClientGone: it went away before the end.
+        TooLarge: the body or its Content-Length exceeds the limit. Overloaded: it exceeds the byte budget. UnsupportedEncoding,
+            InvalidRequest: see `decompress`.
+        ClientGone: the client disconnected before the end of the body.
     """
     most = limits.http_body_bytes if most is None else min(most, limits.http_body_bytes)
     # The parser has checked that it is a decimal number.
@@ -95,7 +95,7 @@ async def read_body(
 
 
 def header_of(headers: Iterable[tuple[bytes, bytes]]) -> Callable[[str], str | None]:
-    """A function that returns a header's value by its name in lower case; of several the last."""
+    """A function that returns a header's value by its name in lower case; the last of several."""
     given = dict(headers)
 
     def value(name: str) -> str | None:
@@ -113,9 +113,9 @@ async def send_response(send: Send, status: int, body: bytes, headers: HeaderLis
 
 
 async def send_reserved(budget: ByteBudget, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
-    """Sends a complete response of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
+    """Sends a complete response of status 200. A large one counts against the byte budget until its client has received it.
 
-    REQUIRES: what the request held is released, so that request and response are not counted together.
+    REQUIRES: the request's reservation is released, so that request and response are not counted together.
 
     Raises:
         Overloaded: it exceeds the byte budget; nothing was sent.

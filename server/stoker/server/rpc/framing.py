@@ -72,7 +72,7 @@ _JOINED_BYTES = 8 * 1024 * 1024
 #: pages only when they are written, but blocks of some MiB may use huge pages.
 _ZERO_COPY_BYTES = 64 * 1024
 _ZERO_COPY_SHARE = 16
-#: Up to this size a message gets its receive buffer with its first bytes, because so small a block uses no huge page.
+#: Up to this size a message gets its receive buffer after `_SMALL_PIECE_BYTES`, because so small a block uses no huge page.
 _ZERO_COPY_AT_ONCE_BYTES = 1024 * 1024
 
 

@@ -1,7 +1,7 @@
 """The proto3 JSON form of PredictRequest and PredictResponse.
 
 Names in snake_case or camelCase, 64-bit integers as text, bytes as base64 of either alphabet, enums by name, defaults left out, unknown
-fields ignored. No reflection: a million numbers cost no more than a list of them.
+fields ignored. The codec does not use protobuf reflection, so that it creates no objects for numbers except the parsed list.
 """
 
 import base64
@@ -24,10 +24,10 @@ from stoker.server.core.request import Array
 from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.protocols.adlik.request import BestClass, ModelQuery, PredictionResponse, PredictQuery, ResponseOutput
 
-#: Characters of base64 decoded at once: a multiple of four, so that every piece stands for itself.
+#: Characters of base64 decoded at once: a multiple of four, so that every piece is valid alone.
 _STEP: Final = 1 << 20
 _URL_SAFE: Final = str.maketrans("-_", "+/")
-#: No number has more characters than that.
+#: The greatest number of characters of a number.
 _NUMBER_LENGTH: Final = 64
 
 
@@ -45,7 +45,7 @@ def camel_case(name: str) -> str:
 
 
 def as_object(value: Json, path: str) -> Mapping[str, Json]:
-    """`value` as an object, empty where it is missing."""
+    """`value` as an object; empty if it is missing."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -54,7 +54,7 @@ def as_object(value: Json, path: str) -> Mapping[str, Json]:
 
 
 def as_list(value: Json, path: str) -> list[Json]:
-    """`value` as an array, empty where it is missing."""
+    """`value` as an array; empty if it is missing."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -63,7 +63,7 @@ def as_list(value: Json, path: str) -> list[Json]:
 
 
 def as_text(value: Json, path: str) -> str:
-    """`value` as text, empty where it is missing."""
+    """`value` as text; empty if it is missing."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -72,7 +72,7 @@ def as_text(value: Json, path: str) -> str:
 
 
 def as_integer(value: Json, path: str, low: int, high: int) -> int:
-    """`value` as an integer from `low` to `high`, which may be written as text; 0 where it is missing."""
+    """`value`, a number or text, as an integer from `low` to `high`; 0 if it is missing."""
     if value is None:
         return 0
     number = value
@@ -85,12 +85,12 @@ def as_integer(value: Json, path: str, low: int, high: int) -> int:
 
 
 def as_bytes(value: Json, path: str) -> bytes:
-    """The bytes that the base64 text `value` stands for; padding may be left out."""
+    """Decodes the base64 text `value`; padding is optional."""
     text = as_text(value, path).rstrip("=")
     if "-" in text or "_" in text:
         text = text.translate(_URL_SAFE)
     try:
-        # In steps, because each holds the interpreter.
+        # In steps, because each holds the GIL.
         pieces = [text[at : at + _STEP] for at in range(0, len(text), _STEP)]
         if pieces:
             pieces[-1] += "=" * (-len(pieces[-1]) % 4)
@@ -112,7 +112,7 @@ def as_integers(values: list[Json], path: str, dtype: type[np.generic]) -> Array
             if bool((np.floor(wide) == wide).all()):
                 return np.array(list(map(int, values)), dtype=dtype)
     except (OverflowError, ValueError):
-        pass  # said below
+        pass  # raised below
     raise InvalidRequest(f"{path} must hold integers of {np.dtype(dtype).name}")
 
 
@@ -121,14 +121,14 @@ def as_floats(values: list[Json], path: str, dtype: type[np.generic]) -> Array:
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float}:
-            # What is too large becomes infinite, as in every other parser of this format.
+            # Too large numbers become infinite, as in other parsers of this format.
             with np.errstate(over="ignore"):
                 return np.array(values, dtype=np.float64).astype(dtype)
         if kinds <= {int, float, str} and max(len(value) for value in values if isinstance(value, str)) <= _NUMBER_LENGTH:
             with np.errstate(over="ignore"):
                 return np.array(list(map(float, values)), dtype=np.float64).astype(dtype)
     except (OverflowError, ValueError):
-        pass  # said below
+        pass  # raised below
     raise InvalidRequest(f"{path} must hold numbers")
 
 
@@ -140,7 +140,7 @@ def as_booleans(values: list[Json], path: str) -> Array:
 
 
 def printed_float(value: float) -> Any:
-    """A number as proto3 JSON prints it: what JSON has no number for becomes text."""
+    """A number in proto3 JSON: NaN and infinities are text."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -160,15 +160,15 @@ _READERS: Final[Mapping[str, Callable[[list[Json], str], Array]]] = {
     "double_val": lambda values, path: as_floats(values, path, np.float64),
     "bool_val": as_booleans,
 }
-#: Bytes that are made base64 at once: a multiple of three, so that pieces follow each other without padding.
+#: Bytes that are encoded as base64 at once: a multiple of three, so that no piece but the last has padding.
 _ENCODED_STEP_BYTES: Final = 3 << 18
 
 
 def read_request(given: Json, url: ModelQuery, limits: Limits) -> PredictQuery:
-    """The query of the parsed body `given`; the model and version of the URL take precedence over those of the body. Safe in a thread.
+    """Reads the parsed body `given`; the model and version of the URL take precedence over those of the body. Safe in a thread.
 
     Raises:
-        InvalidRequest: a field has another form; the text names it.
+        InvalidRequest: a field has an invalid form; the text names it.
     """
     body = as_object(given, "the request")
     inputs = as_object(member(body, "inputs"), "inputs")
@@ -192,7 +192,9 @@ _ELEMENT_FIELDS: Final = {
 
 
 def take_elements(given: Json) -> tuple[bytes, dict[str, Elements]] | None:
-    """The structure of the parsed body `given`, and the elements of its inputs; None where a tensor has not exactly one field of them."""
+    """The structure of the parsed body `given`, and the elements of its inputs; None if a tensor does not have exactly one field of
+    elements.
+    """
     inputs = given.get("inputs") if type(given) is dict else None
     if type(inputs) is not dict:
         return None
@@ -209,7 +211,7 @@ def take_elements(given: Json) -> tuple[bytes, dict[str, Elements]] | None:
 
 
 def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: Mapping[str, Elements]) -> dict[str, Array] | None:
-    """The arrays of a body's elements; None where it must be decoded in full."""
+    """The arrays of a body's elements; None if the body must be decoded in full."""
     arrays: dict[str, Array] = {}
     for name, elements in taken.items():
         array = _planned(plans[name], check, elements)

@@ -1,10 +1,10 @@
 """ModelOperateService: clients add, delete, activate and list models.
 
-A failure is a response with `status: "ERROR"` and a text, never a status of gRPC. Every operation changes the repository on disk. It
+A failure is a response with `status: "ERROR"` and a text, never a gRPC error status. Every operation changes the repository on disk. It
 responds once the change has taken effect: under explicit control by a load or unload, under polling by reading that model at once. A failed
-change is undone, and the earlier versions go on serving; an operation is judged by the loads that it has begun itself. Operations on one
-model run one after the other, and run to their end even if the client disconnects. Operations on different models never wait for each
-other. A client waits for a bounded time.
+change is undone, and the earlier versions continue to serve. Only the loads that an operation has started decide whether it succeeds.
+Operations on one model run one after the other, and run to their end even if the client disconnects. Operations on different models never
+wait for each other. A client waits for a bounded time.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from stoker.server.protocols.settings import AdlikSettings
 
 NOT_ALLOWED = "model operations are not allowed on this server: start it with --allow_model_operate"
 NOTHING_LOADS = "model operations need --model_control_mode=poll or explicit (loading_method automatic or manual)"
-#: Adlik's names of the states; what is not loaded is OFFLINE.
+#: Adlik's names of the states; a version that is not loaded is OFFLINE.
 _STATES = {
     VersionState.NEW: "NEW",
     VersionState.LOADING: "LOADING",
@@ -47,7 +47,9 @@ class ModelOperations:
     def __init__(
         self, engine: Engine, settings: AdlikSettings, repositories: tuple[Path, ...], control_mode: ControlMode, *, limit_s: float
     ) -> None:
-        """Changes `repositories`, whose models are loaded as `control_mode` says; a client waits for an operation up to `limit_s`."""
+        """Changes `repositories`, whose models are loaded according to `control_mode`; a client waits for an operation at most `limit_s`
+        seconds.
+        """
         self._engine = engine
         self._settings = settings
         self._control_mode = control_mode
@@ -63,7 +65,7 @@ class ModelOperations:
         }
 
     async def run(self, verb: str, request: pb.ModelOperateRequest) -> pb.ModelOperateResponse:
-        """Does what the RPC named `verb` asks for."""
+        """Runs the operation of the RPC `verb`."""
         try:
             if not self._settings.allow_operate:
                 raise Unavailable(NOT_ALLOWED)
@@ -109,15 +111,15 @@ class ModelOperations:
         await self._take_effect(name, undo)
 
     async def _take_effect(self, name: str, undo: Undo, *, is_reload: bool = False) -> None:
-        """Returns once what the repository holds of `name` is what serves.
+        """Returns once the server serves `name` as it is in the repository.
 
         Args:
             name: The model.
-            undo: Takes the change back.
-            is_reload: Whether a model that is not served is to stay so.
+            undo: Reverts the change.
+            is_reload: Whether the operation reloads the model only if it is served.
 
         Raises:
-            ServingError: why it cannot; by then `undo` has been done, and what served before serves.
+            ServingError: the change cannot take effect; it was undone, and the earlier versions serve.
         """
         try:
             listing = await run_off_loop(self._editor.repository.find, name)
@@ -133,7 +135,7 @@ class ModelOperations:
             raise error from None
 
     async def _return_to_before(self, name: str) -> None:
-        """After an undo, makes the server want what is there again."""
+        """Restores the desired state after an undo."""
         try:
             if self._control_mode is ControlMode.POLL:
                 await self._engine.refresh(name)
@@ -145,10 +147,11 @@ class ModelOperations:
             _log.error("model '%s' cannot return to what it was before a failed operation: %s", name, error.message)
 
     async def _refresh(self, name: str, listing: ModelListing | None) -> None:
-        """Makes a polling server serve of `name` exactly what `listing` wants (None: nothing).
+        """Reconciles the model `name` with `listing` at once on a polling server (None: the model is unloaded).
 
         Raises:
-            Conflict: it does not load, or the server does not serve it for another reason. InvalidRequest: its config.pbtxt is wrong.
+            Conflict: the model does not load, or the server does not serve it for another reason. InvalidRequest: its config.pbtxt is
+                invalid.
             Unavailable: the server is stopping.
         """
         if listing is not None and listing.config is None:
@@ -176,7 +179,7 @@ class ModelOperations:
         response = pb.ModelOperateResponse(status="SUCCESS")
         for name, listing in snapshot.models.items():
             if request.model_name in ("", name):
-                # Paths are relative to the repository: where that lies is the operator's business.
+                # Paths are relative to the repository, so that clients do not learn its location.
                 info = response.models[name]
                 info.model_path = name
                 for version in sorted(listing.versions):

@@ -1,9 +1,9 @@
 """PredictService.predict over gRPC and REST, without a transport.
 
-Memory is reserved before a request is parsed. A small request is parsed at once; a larger one is first walked on the wire, and long work
-runs in a thread. A request of a known structure (the message or the body without its elements) reuses its validated plan.
+Memory is reserved before a request is parsed. A small request is parsed at once. A larger one is first scanned in wire format, and long
+work runs in a thread. A request of a known structure (the message or the body without its elements) reuses its validated plan.
 
-Large outputs are serialised as bytes and not through a message: they are copied once instead of three times.
+Large outputs are serialised directly, not through a message, which saves two of three copies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ from stoker.server.protocols.adlik.request import (
 
 _VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
 _NOTHING: Mapping[str, Any] = {}
-#: Outputs up to this size are put into the message as they are.
+#: Outputs up to this size are serialised through the message.
 _WHOLE_BYTES = 65_536
 # Tags on the wire.
 _OUTPUTS = encoded_varint(predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER << 3 | LENGTH)
@@ -50,7 +50,7 @@ _CONTENT = encoded_varint(tensor_pb2.TensorProto.TENSOR_CONTENT_FIELD_NUMBER << 
 
 
 def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw]) -> PredictQuery:
-    """What `message` asks for; `contents` holds by input the raw bytes that were cut out of it before it was parsed."""
+    """Reads `message`; `contents` holds, by input, the raw bytes that were cut out before the message was parsed."""
     return PredictQuery(
         read_spec(message.model_spec),
         message.batch_size,
@@ -78,13 +78,13 @@ def print_response(response: PredictionResponse) -> bytes:
 def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     raw = content if len(content) else tensor.tensor_content
-    # Typed values do not count beside raw bytes, so they are not even looked at.
+    # Raw bytes take precedence over typed values, which are then not read.
     values = _NOTHING if len(raw) else {field.name: value for field, value in tensor.ListFields() if field.name in _VALUE_FIELDS}
     return TensorFields(tensor.dtype, shape or None, raw, values)
 
 
 def _describe(tensor: tensor_pb2.TensorProto, output: ResponseOutput) -> None:
-    """Fills in all of `tensor` but its content."""
+    """Sets all fields of `tensor` except its content."""
     tensor.dtype = NUMBERS[output.datatype]
     add_dim = tensor.tensor_shape.dim.add
     for size in output.array.shape:
@@ -101,7 +101,7 @@ def _add_classes(target: predict_pb2.PredictResponse.Output, output: ResponseOut
 
 
 def _in_pieces(output: ResponseOutput) -> list[Raw]:
-    """One entry of the map `outputs`, its content not copied into a message and out of it."""
+    """Serialises one entry of the map `outputs` in pieces, without copying its content into a message."""
     tensor, classes = tensor_pb2.TensorProto(), predict_pb2.PredictResponse.Output()
     _describe(tensor, output)
     _add_classes(classes, output)
@@ -115,7 +115,7 @@ def _field(tag: bytes, pieces: Sequence[Raw]) -> list[Raw]:
     return [tag, encoded_varint(sum(map(len, pieces))), *pieces]
 
 
-#: What one named class takes as objects and as text, roundly.
+#: Approximate memory of one named class as objects and text, in bytes.
 _CLASS_BYTES = 300
 
 
@@ -126,14 +126,15 @@ class Predict:
         self._engine = engine
         self._limits = limits
         self._reader = PredictReader(engine, limits)
-        #: By the message without its elements, or by the model of the URL and the body without them.
+        #: Plans by the message without its elements, or by the URL's model and the body without its elements.
         self._plans: BoundedCache[_Key, PredictPlan] = BoundedCache()
 
     async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
         """Handles a serialised PredictRequest; returns a serialised PredictResponse.
 
         Raises:
-            ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
+            ServingError: the request violates the protocol, the limits or the model's signature, no READY model matches, or the engine
+                fails.
         """
         with Reservation(self._engine.budget) as reservation:
             reservation.take(len(data))
@@ -168,7 +169,7 @@ class Predict:
         Raises:
             ServingError: as `from_message`.
         """
-        # The bytes of base64 stand beside the text that they are read from.
+        # The decoded bytes are in memory together with their base64 text.
         reservation.take(size_bytes)
         arrival = _Arrival(size_bytes, None, reservation, Via.ADLIK_HTTP)
         key: _Key | None = None
@@ -190,7 +191,7 @@ class Predict:
         return json_codec.print_response(reply)
 
     def _known(self, key: "_Key", arrival: "_Arrival", read: Callable[[PredictPlan], dict[str, Array] | None]) -> "_Known | None":
-        """The request of the structure `key`, whose inputs `read` reads; None where it must be decoded in full."""
+        """The request of the structure `key`, whose inputs `read` decodes; None if it must be decoded in full."""
         plan = self._plans.get(key)
         if plan is None:
             return None
@@ -206,7 +207,7 @@ class Predict:
         return plan.query, plan.request(target, inputs, arrival.size_bytes, arrival.deadline_ns, arrival.via)
 
     async def _request(self, query: PredictQuery, arrival: "_Arrival", key: "_Key | None") -> InferRequest:
-        """The validated request of `query`, whose structure is `key`; None: it is not to be kept."""
+        """Validates `query`, whose structure is `key`; None: its plan is not cached."""
         engine, limits = self._engine, self._limits
         size_bytes, deadline_ns, reservation, via = arrival
         try:
@@ -243,7 +244,7 @@ class Predict:
         return make_response(query.model, response, top, labels, limits)
 
 
-#: What requests with the same plan have in common.
+#: The part that requests with the same plan share.
 _Key = bytes | tuple[ModelQuery, bytes]
 _Known = tuple[PredictQuery, InferRequest]
 
@@ -270,7 +271,7 @@ def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictQuery:
 
 
 def _classes(response: InferResponse, top: dict[str, int]) -> int:
-    """How many classes will be named, at most."""
+    """An upper bound of the number of named classes."""
     count = 0
     for name, most in top.items():
         array = response.outputs[name]

@@ -1,12 +1,12 @@
-"""Changes a model repository on disk for clients: adds folders from below one root, removes models and versions, sets version policies.
+"""Changes a model repository on disk for clients: adds models and versions from below one root folder, removes them, sets version policies.
 
-A client names a path, so nothing here trusts one. Every folder is opened through its parent's descriptor without following links. A copy
+Paths come from clients and are not trusted. Every folder is opened through its parent's descriptor without following links. A copy
 is made as `stoker.server.lifecycle.snapshot` makes it for backends: plain files only, compared before and after. An added folder is
 filled under a hidden name, which no scan of the repository reads, and is then renamed, so that it appears complete. A removed folder is
-first renamed, so that it can be restored. Texts for clients name models, versions and the path they gave, never a folder of this host. A
+first renamed, so that it can be restored. Error texts name models, versions and the client's path, never a folder of the host. A
 change of the version policy in a config.pbtxt leaves every other character of the text as it was.
 
-Calls block; they are made in threads, one at a time for each model.
+All calls block. They run in threads, one at a time for each model.
 """
 
 import errno
@@ -42,7 +42,7 @@ _TOKEN: Final = re.compile(
 
 
 def with_only(text: str, version: int, *, model_name: str) -> str:
-    """`text` with a policy that wants `version` and nothing else.
+    """Returns the config `text` with a version policy of only `version`.
 
     Raises:
         ModelLoadError: the text is not a valid configuration.
@@ -65,7 +65,7 @@ def with_only(text: str, version: int, *, model_name: str) -> str:
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """Where each top-level `version_policy` begins and ends."""
+    """The start and end of each top-level `version_policy`."""
     found: list[tuple[int, int]] = []
     depth, begin = 0, None
     for token in _TOKEN.finditer(text):
@@ -89,7 +89,7 @@ def _without_policy(message: pb.ModelConfig) -> pb.ModelConfig:
     return rest
 
 
-#: Takes back what an edit did.
+#: Reverts an edit.
 Undo = Callable[[], None]
 _MAX_PATH_LENGTH = 4096
 _ADDING, _GONE, _WRITING = ".adding-", ".deleted-", ".config-"
@@ -99,11 +99,11 @@ class RepositoryEditor:
     """Edits the repository below `roots`. Confined to: one call for a model at a time.
 
     Attributes:
-        repository: Reads what is there.
+        repository: Reads the repository.
     """
 
     def __init__(self, roots: Sequence[Path], operate_root: Path | None, *, after_each: CopyHook | None = None) -> None:
-        """`operate_root` is where the paths of clients lie (None: they may name none); `after_each` is for tests, see `take_snapshot`."""
+        """Clients' paths are relative to `operate_root` (None: paths are not allowed); `after_each` is for tests, see `take_snapshot`."""
         self.repository = ModelRepository(roots)
         self._operate_root = operate_root
         self._after_each = after_each
@@ -112,7 +112,7 @@ class RepositoryEditor:
         """The model `name` as it is on disk.
 
         Raises:
-            InvalidRequest: `name` cannot be a model's. NotFound: there is none.
+            InvalidRequest: `name` is not a valid model name. NotFound: there is no such model.
         """
         _check_name(name)
         found = self.repository.find(name)
@@ -124,7 +124,7 @@ class RepositoryEditor:
         """Copies the folder `path`, with config.pbtxt and version folders, to a new model `name`.
 
         Raises:
-            ServingError: the name is taken or cannot be a model's, the path is not allowed or not there, or its content cannot be copied.
+            ServingError: the name is taken or invalid, the path is not allowed or does not exist, or its content cannot be copied.
         """
         _check_name(name)
         root = self.repository.roots[0]
@@ -158,10 +158,10 @@ class RepositoryEditor:
         return number, lambda: _discard(root / name, str(number), root)
 
     def take_model(self, name: str) -> tuple[Undo, Undo]:
-        """Takes the model `name` out of the repository; returns how to put it back and how to be rid of it.
+        """Removes the model `name` from the repository; returns a function that restores it and one that deletes it.
 
         Raises:
-            ServingError: it is not there, or cannot be moved.
+            ServingError: the model does not exist, or cannot be moved.
         """
         found = self.find(name)
         root = self.repository.roots[found.root_index]
@@ -176,10 +176,10 @@ class RepositoryEditor:
         return put_back, lambda: shutil.rmtree(root / hidden, ignore_errors=True)
 
     def take_version(self, name: str, version: int) -> tuple[Undo, Undo]:
-        """Takes one version out of the repository; as `take_model`.
+        """Removes one version from the repository; as `take_model`.
 
         Raises:
-            ServingError: it is not there, the model's configuration names it, or it cannot be moved.
+            ServingError: the version does not exist, the model's configuration names it, or it cannot be moved.
         """
         found = self.find(name)
         self._check_version(found, version)
@@ -198,10 +198,10 @@ class RepositoryEditor:
         return put_back, lambda: shutil.rmtree(root / hidden, ignore_errors=True)
 
     def want_only(self, name: str, version: int) -> Undo:
-        """Writes into config.pbtxt that `version` and no other is to be served; the rest of the file stays as it is.
+        """Sets the version policy in config.pbtxt to only `version`; the rest of the file is unchanged.
 
         Raises:
-            ServingError: the version is not there, or the file is not valid or cannot be written.
+            ServingError: the version does not exist, or the file is invalid or cannot be written.
         """
         found = self.find(name)
         self._check_version(found, version)
@@ -220,7 +220,9 @@ class RepositoryEditor:
 
     @contextmanager
     def _filled(self, path: str, root: Path) -> Iterator[str]:
-        """The name of a hidden folder below `root` with a copy of the folder `path`; what is not taken from there is removed."""
+        """Copies the folder `path` to a hidden folder below `root` and yields its name; at the end, a folder that was not moved is
+        removed.
+        """
         with ExitStack() as opened:
             source = opened.enter_context(self._source(path))
             with _said("the repository cannot be written"):
@@ -235,10 +237,11 @@ class RepositoryEditor:
 
     @contextmanager
     def _source(self, path: str) -> Iterator[int]:
-        """A descriptor of the folder that a client calls `path`: below the operate root, reached through no link.
+        """Opens the client's `path` below the operate root without following links; returns the folder's descriptor.
 
         Raises:
-            Forbidden: paths are not allowed, or it lies elsewhere. NotFound: it is not there. InvalidRequest: it cannot be a path.
+            Forbidden: paths are not allowed, or the path is outside the root. NotFound: it does not exist. InvalidRequest: it is no valid
+                path.
         """
         root = self._operate_root
         if root is None:
@@ -298,7 +301,7 @@ def _move_out(root: Path, model: str, name: str, hidden: str) -> None:
 
 
 def _discard(folder: Path, name: str, root: Path | None = None) -> None:
-    """Removes `folder/name`; it vanishes at once."""
+    """Removes `folder/name`, which first gets a hidden name."""
     hidden = (root or folder) / _hidden_name(_GONE)
     with _said("what was added cannot be removed again"):
         (folder / name).rename(hidden)
@@ -306,7 +309,7 @@ def _discard(folder: Path, name: str, root: Path | None = None) -> None:
 
 
 def _write_config(root: Path, model: str, content: bytes | None) -> None:
-    """Replaces config.pbtxt in one step; None removes it."""
+    """Replaces config.pbtxt atomically; None removes it."""
     hidden = _hidden_name(_WRITING)
     with (
         _said(f"{model}/{CONFIG_NAME} cannot be written"),
@@ -328,7 +331,7 @@ def _write_config(root: Path, model: str, content: bytes | None) -> None:
 
 @contextmanager
 def _said(what: str) -> Iterator[None]:
-    """Turns an error of the file system into one for a client: without the path, which is of this host."""
+    """Converts a file system error to one for a client, without the host's path."""
     try:
         yield
     except ServingError:

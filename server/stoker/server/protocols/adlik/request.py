@@ -1,7 +1,7 @@
 """A PredictRequest in neutral form, from a message or JSON: validated against the model, and its response.
 
 A TensorProto holds raw bytes (`tensor_content`), or typed values in the field of its element type. Raw bytes win where both are present. A
-single typed value stands for every element. Element type and shape may be left to the model's configuration; if given, they must match it.
+single typed value is repeated for all elements. Element type and shape are optional; if given, they must match the model's configuration.
 """
 
 import math
@@ -40,9 +40,9 @@ class ModelQuery(NamedTuple):
     """A ModelSpec.
 
     Attributes:
-        name: The model's.
-        version: As asked for; None: not asked for by number.
-        label: As asked for; empty: none.
+        name: The model's name.
+        version: The requested number; None: no number is requested.
+        label: The requested label; empty: none.
     """
 
     name: str
@@ -51,23 +51,25 @@ class ModelQuery(NamedTuple):
 
     @property
     def echo(self) -> model_pb2.ModelSpec:
-        """The model spec of a response: name and version number of the request, 0 without a number (as in Adlik's batching runtimes)."""
+        """The model spec of the response: the request's name and version number, or 0 without a number (as in Adlik's batching
+        runtimes).
+        """
         spec = model_pb2.ModelSpec(name=self.name)
         spec.version.value = self.version or 0
         return spec
 
 
 def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
-    """What `spec` asks for; the signature name, which only TensorFlow models have, is ignored."""
+    """Reads `spec`; the signature name, which only TensorFlow models have, is ignored."""
     version = spec.version.value if spec.HasField("version") else None
     return ModelQuery(spec.name, version, spec.version_label)
 
 
 def served_version(engine: Engine, query: ModelQuery, limits: Limits) -> int | None:
-    """The version number that `query` means now; None: the highest READY one, whichever that is.
+    """The version number that `query` currently selects; None: the highest READY one.
 
     Raises:
-        InvalidRequest: the name cannot be a model's, or the version is not positive. And as `Engine.describe`.
+        InvalidRequest: the name is no valid model name, or the version is not positive. Also the exceptions of `Engine.describe`.
     """
     if len(query.name) > limits.name_length:
         raise InvalidRequest(f"model name has {len(query.name)} characters, more than the {limits.name_length} allowed")
@@ -87,7 +89,7 @@ Labels = Mapping[str, Sequence[str]]
 
 
 class BestClass(NamedTuple):
-    """One of the highest values of a sample: where it stands in the flattened sample, the value, its label (empty: none)."""
+    """One of the highest values of a sample: its index in the flattened sample, the value, and its label (empty: none)."""
 
     class_index: int
     score: float
@@ -98,10 +100,10 @@ class ResponseOutput(NamedTuple):
     """One output.
 
     Attributes:
-        name: The output's.
-        datatype: Of `array`.
+        name: The output's name.
+        datatype: The datatype of `array`.
         array: `[rows, *dims]`.
-        classes: For each sample its highest values, best first; empty where they were not asked for.
+        classes: For each sample, its highest values in falling order; empty if they were not requested.
     """
 
     name: str
@@ -118,10 +120,10 @@ class PredictionResponse(NamedTuple):
 
 
 def make_response(model: ModelQuery, response: InferResponse, top: Mapping[str, int], labels: Labels, limits: Limits) -> PredictionResponse:
-    """The response to a request for `model`; `top` is the count of highest values by output. Safe in a thread.
+    """The response to a request for `model`; `top` is the number of highest values by output. Safe in a thread.
 
     Raises:
-        TooLarge: more highest values than one response may hold.
+        TooLarge: one response may not hold so many highest values.
     """
     signature = response.signature
     outputs: list[ResponseOutput] = []
@@ -143,7 +145,7 @@ def make_response(model: ModelQuery, response: InferResponse, top: Mapping[str, 
 
 
 def _best(row: Array, count: int, labels: Sequence[str]) -> list[BestClass]:
-    """The `count` highest values of `row` in falling order; equal ones by index; what is not a number last."""
+    """The `count` highest values of `row` in falling order; equal ones by index; NaN last."""
     if row.dtype.kind == "f":
         row = np.where(np.isnan(row), -np.inf, row)
     order = (row.size - 1 - np.argsort(row[::-1], kind="stable")[::-1])[:count]
@@ -157,13 +159,13 @@ def _best(row: Array, count: int, labels: Sequence[str]) -> list[BestClass]:
 
 
 def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> Array:
-    """The array `[batch_size, *dims]` (`dims` alone where the model is not batched) that `fields` hold for the input `spec`.
+    """Decodes `fields` to the array of the input `spec`: `[batch_size, *dims]`, or `dims` if the model is not batched.
 
-    REQUIRES: `batch_size` is between 1 and the model's max_batch_size, and what is filled was paid for, see `filled_count`. Safe in a
-    thread.
+    REQUIRES: `batch_size` is between 1 and the model's max_batch_size, and the memory of repeated values is reserved, see `filled_count`.
+    Safe in a thread.
 
     Raises:
-        InvalidRequest: element type, shape or number of elements are not those of the model, or no values are there.
+        InvalidRequest: element type, shape or number of elements do not match the model, or there are no values.
     """
     number = NUMBERS[spec.datatype]
     if fields.dtype not in (UNSAID, number):
@@ -184,7 +186,7 @@ def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batc
 
 
 def filled_count(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> int:
-    """Elements of an array whose single given value stands for every one of them; 0 for any other tensor.
+    """The number of elements for which the single value of a tensor is repeated; 0 for any other tensor.
 
     Raises:
         InvalidRequest: the shape is not the model's.
@@ -209,7 +211,7 @@ def _shape(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_
     open_dims = shape.count(VARIABLE)
     if not open_dims:
         return shape
-    # One open dimension follows from what came; more cannot be inferred.
+    # One variable dimension follows from the number of elements; several cannot be inferred.
     known = math.prod(size for size in shape if size != VARIABLE)
     if len(fields.content) and spec.datatype.item_bytes:
         came = len(fields.content) // spec.datatype.item_bytes
@@ -248,18 +250,18 @@ def _dims(shape: tuple[int, ...]) -> str:
     return f"[{shown},...]" if len(shape) > 32 else f"[{shown}]"
 
 
-#: Element types without an order that top-k could follow (bfloat16 travels as bits).
+#: Element types that top-k cannot sort (bfloat16 is held as raw bits).
 _UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})
 
 
 class PredictQuery(NamedTuple):
-    """A PredictRequest, read but not judged.
+    """A parsed PredictRequest that is not validated yet.
 
     Attributes:
-        model: Which model, and how its version was asked for.
+        model: The requested model and version.
         batch_size: Samples in every input.
         inputs: By name.
-        output_filter: By output, how many of the highest values to name (0: none); empty asks for every output.
+        output_filter: By output, how many of the highest values to name (0: none); empty: every output.
     """
 
     model: ModelQuery
@@ -281,12 +283,12 @@ class PredictPlan(NamedTuple):
     """The meaning of requests of one structure.
 
     Attributes:
-        query: Without its inputs.
-        check: What has validated the structure.
+        query: The query without its inputs.
+        check: The check that validated the structure.
         tensors: The inputs.
-        outputs: The outputs wanted.
-        rows: Of every input.
-        strings_cost: Memory that the strings take beside their own bytes.
+        outputs: The requested outputs.
+        rows: The number of rows of every input.
+        strings_cost: Memory overhead of the strings in addition to their bytes.
     """
 
     query: PredictQuery
@@ -313,7 +315,7 @@ def plan_of(query: PredictQuery, target: PredictTarget, request: InferRequest, l
 
 
 class PredictReader:
-    """Judges asks. Confined to: the event loop, but for `build`."""
+    """Validates parsed requests. Confined to: the event loop, but for `build`."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -321,27 +323,28 @@ class PredictReader:
         self._checks = SignatureChecks(engine, limits)
 
     def target(self, model: ModelQuery) -> PredictTarget:
-        """The version that a request for `model` reaches now, and its check.
+        """The version that a request for `model` currently selects, and its check.
 
         Raises:
-            NotFound: no such model or version. Unavailable: it is not READY. InvalidRequest: the name or version cannot be one.
+            NotFound: no such model or version. Unavailable: it is not READY. InvalidRequest: the name or version is invalid.
         """
         received_ns = self._engine.now_ns()
         version = served_version(self._engine, model, self._limits)
         return PredictTarget(version, *self._checks.find(model.name, version), received_ns)
 
     def reserve(self, target: PredictTarget, query: PredictQuery, reservation: Reservation) -> tuple[int, int]:
-        """Takes what the arrays of `query` need beside the bytes they came in; returns how many strings they hold, and what is repeated.
+        """Reserves the memory of the arrays of `query` beyond the request's bytes; returns the number of strings, and the bytes of repeated
+        values.
 
         Raises:
-            InvalidRequest: the batch size, or the shape of what one value fills, is not the model's.
-            Overloaded: it does not fit. TooLarge: too many strings, or too much is repeated.
+            InvalidRequest: the batch size, or the shape of a tensor with a repeated value, does not match the model.
+            Overloaded: the byte budget is exhausted. TooLarge: there are too many strings, or too many repeated bytes.
         """
         strings = grown_bytes = 0
         _check_batch_size(target.check, query)
         for name, fields in query.inputs.items():
             spec = target.check.inputs.get(name)
-            # Raw bytes, which are the rule, are viewed where they are.
+            # Arrays of raw bytes, the usual case, are views of the message.
             if fields.values and spec is not None:
                 strings += len(fields.values.get("string_val", ()))
                 if count := filled_count(target.check, spec, fields, query.batch_size):
@@ -356,7 +359,7 @@ class PredictReader:
         """The engine's request. REQUIRES: `reserve` was called. Safe in a thread.
 
         Raises:
-            InvalidRequest: names, element types, shapes or sizes are not those of the model.
+            InvalidRequest: names, element types, shapes or sizes do not match the model.
         """
         check, signature = target.check, target.check.signature
         check.input_count(len(query.inputs))

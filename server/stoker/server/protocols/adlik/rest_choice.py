@@ -1,4 +1,4 @@
-"""Whose protocol a REST request below /v1 speaks: Adlik's and TensorFlow Serving's use the same two URLs.
+"""Selects the protocol of a REST request below /v1: Adlik and TensorFlow Serving use the same two URLs.
 
 `--rest_v1=adlik` and `--rest_v1=tfs` decide for every request. Under `auto`:
 
@@ -35,7 +35,7 @@ class Dialect(Enum):
 
 
 def forced(settings: AdlikSettings, query: Mapping[str, str]) -> Dialect | None:
-    """The protocol that the query or the operator decides for; None: the request must tell.
+    """The protocol that the query or the operator has chosen; None: the request decides.
 
     Raises:
         InvalidRequest: the query names another protocol.
@@ -49,7 +49,7 @@ def forced(settings: AdlikSettings, query: Mapping[str, str]) -> Dialect | None:
 
 
 def of_body(settings: AdlikSettings, given: Json) -> Dialect:
-    """The protocol of a `:predict` request that nothing else decides."""
+    """The protocol of a `:predict` request by its body."""
     preferred = Dialect.ADLIK if settings.prefer_adlik else Dialect.TFS
     if not isinstance(given, dict):
         return preferred
@@ -66,7 +66,7 @@ def of_body(settings: AdlikSettings, given: Json) -> Dialect:
 
 
 def of_platform(settings: AdlikSettings, platform: str) -> Dialect:
-    """The protocol of the metadata response for a model of `platform`, when nothing else decides it."""
+    """The protocol of the metadata response for a model of `platform`."""
     return Dialect.ADLIK if settings.prefer_adlik or platform in ADLIK_PLATFORMS else Dialect.TFS
 
 

@@ -36,7 +36,7 @@ _STATES = {
 }
 _UINT32_MAX = (1 << 32) - 1
 _INT32_MAX = (1 << 31) - 1
-#: Adlik's instances run on CPUs or GPUs; what runs elsewhere is left to the platform.
+#: Adlik's instance kinds are CPU and GPU; for other devices the platform names the device.
 _KINDS = {"KIND_CPU": pb.ModelInstanceGroup.KIND_CPU, "KIND_GPU": pb.ModelInstanceGroup.KIND_GPU}
 
 
@@ -98,12 +98,12 @@ NO_TASKS = (
 
 
 class AdlikService:
-    """All that Adlik's clients can ask. Confined to: the event loop.
+    """Adlik's services. Confined to: the event loop.
 
     Attributes:
         predicting: PredictService.predict, of both protocols.
         operations: ModelOperateService.
-        settings: What the operator set.
+        settings: The operator's settings.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class AdlikService:
         repositories: tuple[Path, ...] = (),
         control_mode: ControlMode = ControlMode.POLL,
     ) -> None:
-        """Serves `engine`, whose models lie in `repositories` and are loaded as `control_mode` says."""
+        """Serves `engine`, whose models are in `repositories` and are loaded according to `control_mode`."""
         self.predicting = Predict(engine, limits)
         self.operations = ModelOperations(engine, settings, repositories, control_mode, limit_s=limits.control_timeout_s)
         self.settings = settings
@@ -122,14 +122,14 @@ class AdlikService:
         self._limits = limits
 
     def get_model_meta(self, request: predict_pb2.GetModelMetaRequest) -> predict_pb2.GetModelMetaResponse:
-        """As `metadata`, for a message."""
+        """As `metadata`, for a GetModelMetaRequest."""
         return self.metadata(read_spec(request.model_spec))
 
     def metadata(self, query: ModelQuery) -> predict_pb2.GetModelMetaResponse:
-        """The model's configuration and the state of its versions (of the one asked for, where one is).
+        """The model's configuration and the states of its versions, or only of the requested one.
 
         Raises:
-            NotFound: no such model or version. Unavailable: no version of it is READY. InvalidRequest: the name cannot be a model's.
+            NotFound: no such model or version. Unavailable: no version of it is READY. InvalidRequest: the name is no valid model name.
         """
         version = served_version(self._engine, query, self._limits)
         known = [entry for entry in self._engine.index() if entry.name == query.name]
@@ -144,7 +144,7 @@ class AdlikService:
         return predict_pb2.GetModelMetaResponse(model_spec=query.echo, config=config_message(description), version_status=states)
 
     def create(self, request: operate_pb2.CreateTaskRequest) -> operate_pb2.CreateTaskResponse:
-        """Rejected: there are no tasks here.
+        """Rejects the request: the server has no tasks.
 
         Raises:
             Unsupported: always.
@@ -152,7 +152,7 @@ class AdlikService:
         raise Unsupported(NO_TASKS)
 
     def server_status(self, request: operate_pb2.ServerStatusRequest) -> operate_pb2.ServerStatusResponse:
-        """`running`, as long as anybody is there to say so."""
+        """Always `running`."""
         return operate_pb2.ServerStatusResponse(status="running")
 
 

@@ -1,4 +1,4 @@
-"""Triton's classification extension: the best classes of an output as text instead of the tensor."""
+"""Triton's classification extension: the classes with the highest scores as text instead of the tensor."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +12,10 @@ from stoker.server.core.request import Array, InferResponse
 
 
 def check_classes(response: InferResponse, classifications: Mapping[str, int], limits: Limits) -> None:
-    """Rejects classifications that would name more classes than one response may; each becomes an object and a text of its own.
+    """Rejects classifications that name too many classes for one response: each class takes an object and a text.
 
     Raises:
-        TooLarge: they would.
+        TooLarge: there are too many classes.
     """
     left = limits.class_count
     for name, count in classifications.items():

@@ -1,4 +1,4 @@
-"""A request after decoding: what the engine needs, and what the encoder of its response must remember."""
+"""A decoded request: the input of the engine, and the facts that encode its response."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -25,22 +25,22 @@ class ResponsePlan(Protocol):
     """How to encode the responses to requests of one structure."""
 
     def learn(self, response: InferResponse) -> None:
-        """Keeps the text that later responses have in common with `response`, which was encoded in full."""
+        """Caches the text that later responses share with `response`, which was encoded in full."""
 
     def encode(self, response: InferResponse) -> Encoded | None:
-        """The body that carries `response`; None where it differs from the one learned."""
+        """Encodes `response`; None if its shapes differ from those of the cached text."""
 
 
 class DecodedRequest(NamedTuple):
     """One decoded inference request.
 
     Attributes:
-        request: Validated.
+        request: The validated request.
         classifications: By output, how many classes to name instead of giving the tensor.
         wants_empty_final: Whether a stream must end with a final marker.
-        binary_outputs: Outputs to send as raw bytes; only HTTP leaves the choice.
-        shared_outputs: By output, where in shared memory it is to be written.
-        repeats: What it has in common with others like it, where it was remembered.
+        binary_outputs: Outputs to send as raw bytes; only HTTP clients choose.
+        shared_outputs: By output, the span of shared memory to write it to.
+        repeats: The plan that encodes the responses to requests of the same structure; None: there is none.
     """
 
     request: InferRequest

@@ -1,8 +1,8 @@
 """Which clients may change the log and trace settings, and how they read and change them.
 
-Names, forms and texts are Triton's. The log file and the trace destination stay the operator's: a client that named a file would write to
-it. A model has trace settings of its own where some were set for it. A setting that was not set, or was cleared by null, is that of all
-models, and for all models the one the server was started with.
+Names, forms and texts are Triton's. Clients cannot change the log file and the trace destination, because the server would write to a file
+of their choice. A trace setting of one model that is not set, or was cleared by null, has the value for all models. A setting for all
+models that is not set has the value of the server's start.
 """
 
 import logging
@@ -17,27 +17,30 @@ from stoker.server.rpc.restricted import Category, Restrictions
 
 
 class SettingsChanges:
-    """A change concerns all clients: it turns errors out of the log, or has the inputs of others written to a trace file."""
+    """Authorises changes of log and trace settings.
+
+    A change affects all clients: it can hide errors from the log, or write other clients' inputs to a trace file.
+    """
 
     def __init__(self, is_allowed: bool | None, *, is_local: bool) -> None:
-        """Sets who may.
+        """Sets the policy.
 
         Args:
-            is_allowed: What the operator says. None: clients of this machine, and those that bring a key.
+            is_allowed: The operator's setting. None: local clients, and clients with a key, are allowed.
             is_local: Whether the server listens on loopback addresses and Unix-domain sockets alone.
         """
         self._is_allowed = is_allowed
         self._is_local = is_local
 
     def is_open(self, category: Category, restrictions: Restrictions) -> bool:
-        """Whether clients from other machines may change what belongs to `category`, without any key."""
+        """Whether clients of other machines may change settings of `category` without a key."""
         return bool(self._is_allowed) and not self._is_local and not restrictions.restricts(category)
 
     def require(self, category: Category, restrictions: Restrictions) -> None:
-        """Lets a call pass that changes what belongs to `category`, on a port with `restrictions`.
+        """Checks a call that changes settings of `category`, on a port with `restrictions`.
 
         Raises:
-            Forbidden: its client may not.
+            Forbidden: the client may not change them.
         """
         is_allowed = self._is_allowed
         if is_allowed is None:
@@ -50,7 +53,7 @@ class SettingsChanges:
 
 
 _LOG_FILE_IS_FIXED = "log file location can not be updated through network protocol"
-#: By name on the wire, the form of a line. Triton's two differ in how they print the time; ours is ISO 8601 whatever they are called.
+#: Formats of a log line by their name on the wire. Triton's two formats print the time differently; this server always prints ISO 8601.
 FORMATS: dict[str, Literal["text", "json"]] = {"default": "text", "ISO8601": "text", "text": "text", "json": "json"}
 _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 _LOG_NAMES = ("log_file", *_SWITCHES, "log_verbose_level", "log_format")
@@ -68,7 +71,7 @@ class ChangeableLogs(Protocol):
         """The current settings."""
 
     def change(self, settings: LogSettings) -> None:
-        """Switches to `settings`, but for the file."""
+        """Applies `settings`, except the file."""
 
 
 class LogControl:
@@ -91,10 +94,10 @@ class LogControl:
         }
 
     def update(self, given: Mapping[str, Any]) -> None:
-        """Changes what `given` names, all of it or nothing; a value None leaves its setting as it is.
+        """Changes the settings in `given`, all or none; None leaves a setting unchanged.
 
         Raises:
-            Unsupported: the log file is among them. InvalidRequest: an unknown setting, or a value of a wrong type.
+            Unsupported: the log file is among them. InvalidRequest: a setting is unknown, or a value has a wrong type.
         """
         changes: dict[str, Any] = {}
         form = self._format
@@ -140,7 +143,7 @@ class LogControl:
 _TRACE_FILE_IS_FIXED = "trace file location can not be updated through network protocol"
 _OFF = "OFF"
 _LEVELS = frozenset(level.value for level in TraceLevel)
-#: By name on the wire: the field, the least and the greatest value. What an unsigned or signed 32-bit integer holds.
+#: Integer settings by their name on the wire: the field, and the bounds of an unsigned or signed 32-bit integer.
 _NUMBERS = {
     "trace_rate": ("rate", 0, (1 << 32) - 1),
     "trace_count": ("count", -1, (1 << 31) - 1),
@@ -156,12 +159,12 @@ class TraceControl:
     """Reads and changes the trace settings. Confined to: the event loop."""
 
     def __init__(self, tracer: Tracer, defaults: TraceSettings, limits: Limits, is_model_ready: Callable[[str], bool]) -> None:
-        """`defaults` are those that the server was started with."""
+        """`defaults` are the settings of the server's start."""
         self._tracer = tracer
         self._defaults = defaults
         self._limits = limits
         self._is_model_ready = is_model_ready
-        # By model, what was set for it; "" stands for all models.
+        # The changed settings by model; "": for all models.
         self._made: dict[str, _Changes] = {}
 
     def read(self, model: str) -> dict[str, list[str]]:
@@ -184,11 +187,11 @@ class TraceControl:
         return shown
 
     def update(self, model: str, given: Given) -> None:
-        """Changes what `given` names, all of it or nothing.
+        """Changes the settings in `given`, all or none.
 
         Raises:
-            Unsupported: the file or the mode is among it. TooLarge: too many models have settings of their own.
-            InvalidRequest: no such model is READY, an unknown setting or a value of another form, or settings that cannot work together.
+            Unsupported: the file or the mode is among them. TooLarge: too many models have separate settings.
+            InvalidRequest: no such model is READY, a setting is unknown, a value is malformed, or the settings contradict each other.
         """
         self._check_model(model)
         changes = dict(self._made.get(model, {}))
@@ -216,7 +219,7 @@ class TraceControl:
         return TraceSettings(**{**fields, **made.get("", {}), **made.get(model, {})})
 
     def _check(self, settings: TraceSettings) -> None:
-        """Settings may be senseless only where they switch tracing off."""
+        """Rejects contradictory settings, unless they switch tracing off."""
         if not settings.levels:
             return
         if settings.rate == 0:
@@ -231,7 +234,7 @@ class TraceControl:
 
 
 def _read(name: str, values: Sequence[str] | None, mode: str) -> tuple[str, Any]:
-    """The field of `TraceSettings` that a setting is, and its value; None clears it."""
+    """The field of `TraceSettings` for a setting, and its value; None clears it."""
     if name == "trace_file":
         raise Unsupported(_TRACE_FILE_IS_FIXED)
     if name == "trace_mode":
@@ -264,7 +267,7 @@ def _levels(values: Sequence[str]) -> tuple[TraceLevel, ...]:
 def _number(name: str, text: str, low: int, high: int) -> int:
     shown = text[:64]
     digits = text.removeprefix("-")
-    # No number of more digits is in any range, and long ones take long to read.
+    # A number with more digits is out of range, and slow to parse.
     if not (digits.isascii() and digits.isdigit()):
         raise InvalidRequest(f"Unable to parse '{name}', got: {shown}")
     number = int(text) if len(digits) <= 20 else high + 1

@@ -19,7 +19,7 @@ from stoker.server.rpc.restricted import Category, Restrictions
 class Call(Protocol):
     """One RPC or HTTP request in progress.
 
-    A client that goes away cancels the task its handler runs in, so that a handler needs no check while it waits.
+    A disconnected client cancels the task of its handler, so that a handler needs no check while it waits.
     """
 
     @property
@@ -28,7 +28,7 @@ class Call(Protocol):
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the client stops waiting, on the engine's monotonic scale; None = never."""
+        """The client's deadline in nanoseconds of the engine's monotonic clock; None: there is none."""
 
     def cancelled(self) -> bool:
         """Whether the client no longer waits for the response."""
@@ -36,30 +36,30 @@ class Call(Protocol):
 
 _LONGEST_NAME: Final = 256
 _CASE_SENSITIVE: Final = "(?-i)"
-#: What Python's patterns have and RE2's do not: back references and looks around, which is also what takes exponential time.
+#: Constructs that Python's patterns have and RE2 lacks: back references and look-around, which may take exponential time.
 _NOT_RE2: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:[=!]|<[=!]|P=|P>|\(|>)|\\[1-9])")
-#: The server reads these itself, or no client may set them.
+#: Parameters that the server reads itself, or that no client may set.
 _RESERVED: Final = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers", "binary_data_output"})
 NOTHING: Final[Mapping[str, ParameterValue]] = {}
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be used; the message says why."""
+    """A pattern cannot be used; the message gives the reason."""
 
 
 class HeaderForward:
-    """Picks the headers that are forwarded.
+    """Selects the headers that are forwarded as parameters.
 
     Attributes:
-        is_on: Whether any are.
-        match_by_name: Whether a header of that name is forwarded, for names seen lately.
+        is_on: Whether any headers are forwarded.
+        match_by_name: Whether a header is forwarded, by its name; a cache of recent names.
     """
 
     def __init__(self, pattern: str = "") -> None:
         """Forwards headers whose names match `pattern` as a whole; empty: none.
 
         Raises:
-            PatternError: it is no pattern, or has constructs that RE2 does not.
+            PatternError: the pattern is invalid, or has constructs that RE2 lacks.
         """
         self.is_on = bool(pattern)
         if _NOT_RE2.search(pattern):
@@ -72,7 +72,7 @@ class HeaderForward:
         self.match_by_name: BoundedCache[str, bool] = BoundedCache()
 
     def parameters(self, headers: Iterable[tuple[str, str]]) -> Mapping[str, ParameterValue]:
-        """Those of `headers` that are forwarded, by name; of several of one name the last."""
+        """The forwarded ones of `headers`, by name; the last of several values is used."""
         if not self.is_on:
             return NOTHING
         return {name: value for name, value in headers if self._matches(name)}
@@ -87,7 +87,7 @@ class HeaderForward:
 
 
 def with_forwarded(parameters: Mapping[str, ParameterValue], forwarded: Mapping[str, ParameterValue]) -> Mapping[str, ParameterValue]:
-    """A request's parameters with what is forwarded: a header that an operator trusts outdoes a parameter of the same name."""
+    """Merges a request's parameters with forwarded headers, which take precedence because the operator trusts them."""
     return {**parameters, **forwarded} if forwarded else parameters
 
 
@@ -95,29 +95,29 @@ class RequestMetadata(NamedTuple):
     """The data of one call's headers.
 
     Attributes:
-        parameters: By name, what becomes parameters.
-        caller: The caller's trace; None: it names none.
+        parameters: Forwarded headers by name.
+        caller: The caller's trace context; None: there is none.
     """
 
     parameters: Mapping[str, ParameterValue]
     caller: CallerTrace | None
 
     def apply_to(self, request: InferRequest) -> None:
-        """Gives it to the request that the message made."""
+        """Adds the metadata to the decoded request."""
         if self.parameters:
             request.parameters = with_forwarded(request.parameters, self.parameters)
         request.caller = self.caller
 
 
 class HeaderReader:
-    """Reads headers or metadata for what they bring.
+    """Reads the request metadata from HTTP headers or gRPC metadata.
 
     Attributes:
-        is_on: Whether they may bring anything; if not, callers skip them.
+        is_on: Whether any header is read; if not, callers skip the reader.
     """
 
     def __init__(self, forward: HeaderForward | None = None, *, takes_callers: bool = False) -> None:
-        """Takes what `forward` forwards, and where `takes_callers` is set `traceparent` and `tracestate`."""
+        """Reads the headers of `forward`, and with `takes_callers` also `traceparent` and `tracestate`."""
         self._forward = forward or HeaderForward()
         self._takes_callers = takes_callers
         self.is_on = self._forward.is_on or takes_callers
@@ -131,7 +131,7 @@ class HeaderReader:
         return RequestMetadata(parameters, caller) if parameters or caller is not None else None
 
     def read_raw(self, headers: Iterable[tuple[bytes, bytes]]) -> RequestMetadata | None:
-        """As `read`, of headers as HTTP has them; of several of one name the last."""
+        """As `read`, for raw HTTP headers; the last of several values is used."""
         if not self.is_on:
             return None
         return self.read({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
@@ -145,11 +145,11 @@ class Extensions:
 
     Attributes:
         shared_memory: Regions of client shared memory.
-        logs: Log settings; None where the log is not ours to change.
-        traces: Trace settings; None where nothing traces.
+        logs: Log settings; None: the server does not control the log.
+        traces: Trace settings; None: the server does not trace.
         changes: Which clients may change log and trace settings.
-        http_restrictions, grpc_restrictions: Categories of calls that must bring a key.
-        http_headers, grpc_headers: Read what headers bring to infer requests: parameters, and the trace of the caller.
+        http_restrictions, grpc_restrictions: Categories of calls that require a key.
+        http_headers, grpc_headers: Read the request metadata of infer requests: parameters and the caller's trace context.
     """
 
     def __init__(
@@ -163,15 +163,15 @@ class Extensions:
         *,
         is_local: bool = True,
     ) -> None:
-        """Extensions as `settings` say.
+        """Creates the extensions.
 
         Args:
             limits: Bounds on what clients send.
-            settings: What is allowed; None: what is on by default.
+            settings: The operator's settings; None: the defaults.
             logs: The process's logs, for clients to change their settings.
-            tracer: The engine's, likewise.
-            is_model_ready: Tells for which models trace settings may be made.
-            api_key: The bearer token that every call but those of health must bring; None: none.
+            tracer: The engine's tracer, likewise.
+            is_model_ready: Whether a model is READY: only such models may have trace settings.
+            api_key: The bearer token that all calls except health require; None: none.
             is_local: Whether the server listens on loopback addresses and Unix-domain sockets alone.
         """
         settings = settings or KServeSettings()
@@ -195,7 +195,7 @@ class Extensions:
         return any(self.changes.is_open(category, restrictions) for restrictions in (self.http_restrictions, self.grpc_restrictions))
 
     def names(self) -> list[str]:
-        """The extensions that are on, by Triton's names, beside those that the engine names."""
+        """Triton's names of the enabled extensions, without those of the engine."""
         names = ["system_shared_memory"] if self.shared_memory.is_allowed else []
         if self.traces is not None:
             names.append("trace")

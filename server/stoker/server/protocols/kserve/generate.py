@@ -52,7 +52,7 @@ class HttpGenerate:
         await send_reserved(self._engine.budget, scope, send, body, [_JSON], self._limits)
 
     async def respond_streaming(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the request for (`model`, `version`) and sends each response as it comes; the status is that of the first.
+        """Runs the request for (`model`, `version`) and sends each response as it arrives; the first one decides the status.
 
         Raises:
             ServingError: the request was rejected before it ran. ClientGone: the client disconnected.

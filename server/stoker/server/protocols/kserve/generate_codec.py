@@ -1,7 +1,7 @@
 """Triton's generate extension: a flat JSON object to `InferRequest`, a response to a flat JSON object.
 
-Keys that name inputs are tensors, the others parameters, also those inside `parameters`. As the JSON says little of shapes, a value (a
-scalar or a flat list) is given the input's own: fixed dimensions first, the innermost variable one takes what is left, others are 1.
+Keys that name inputs are tensors; other keys, and those inside `parameters`, are parameters. A value (a scalar or a flat list) gets the
+shape of its input: the innermost variable dimension takes the remaining elements, other variable dimensions are 1.
 """
 
 import json
@@ -35,10 +35,10 @@ class Target(NamedTuple):
 
 
 def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -> InferRequest:
-    """The request that `body` makes, whose memory cost is taken already; safe in a thread.
+    """Decodes `body`. REQUIRES: its memory cost is reserved. Safe in a thread.
 
     Raises:
-        InvalidRequest: it is no flat JSON object, or contradicts the model's signature.
+        InvalidRequest: the body is no flat JSON object, or violates the model's signature.
     """
     try:
         given = parse_tensor_json(body, limits) if body else {}
@@ -82,7 +82,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -
 
 
 def encode(response: InferResponse) -> bytes:
-    """The JSON object that says `response`: a single element stands by itself, more as a flat list. Safe in a thread.
+    """Encodes `response` as a JSON object: a single element as a scalar, several as a flat list. Safe in a thread.
 
     Raises:
         InvalidRequest: JSON cannot carry an output's values.
@@ -93,7 +93,7 @@ def encode(response: InferResponse) -> bytes:
     for name, array in response.outputs.items():
         spec = response.output_spec(name)
         values = json_from_array(array, spec.datatype, name)
-        # A list of one, printed without its brackets: that also holds for what JSON has no word for, such as NaN.
+        # A list of one element without its brackets, so that NaN is printed as in lists.
         said[name] = values if array.size != 1 else orjson.Fragment(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
     return orjson.dumps(said, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -129,7 +129,7 @@ class _Reading(NamedTuple):
 
 
 def _shape(dims: tuple[int, ...], count: int, name: str) -> tuple[int, ...]:
-    """`dims` with its variable sizes chosen so that it holds `count` elements."""
+    """Replaces the variable sizes of `dims` so that the shape has `count` elements."""
     rest, odd = divmod(count, int(np.prod([dim for dim in dims if dim != VARIABLE], dtype=object)))
     shape = list(dims)
     for axis in reversed(range(len(shape))):
@@ -141,7 +141,7 @@ def _shape(dims: tuple[int, ...], count: int, name: str) -> tuple[int, ...]:
 
 
 def _reject_repeated(check: SignatureCheck, body: bytes) -> None:
-    """Rejects an input that is there twice, in Triton's words. REQUIRES: `body` was parsed."""
+    """Rejects an input that is given twice, with Triton's text. REQUIRES: `body` was parsed."""
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()

@@ -157,7 +157,7 @@ class PeerMonitor:
 
     Attributes:
         opened_s: When the connection was opened; all times are the loop's, in seconds.
-        event_s: When the last complete frame was received, likewise.
+        event_s: When the HTTP/2 core last returned an event.
         written_bytes: Bytes written to the transport since the connection was opened.
         pings: gRPC's keepalive rules.
         idle_since_s: Since when no stream has been open, as of the last `note_streams`.
