@@ -34,7 +34,7 @@ class RouteContext:
     Attributes:
         engine: Its byte budget bounds the bodies in memory.
         limits: Bounds on what clients send.
-        restrictions: The keys that calls must have.
+        restrictions: The keys that calls require.
         categories: By path, the categories of restricted APIs of routes that `categories_of_route` does not list.
         body_schemas: By name, the schemas of bodies that a codec reads, for the OpenAPI document.
     """
@@ -50,8 +50,8 @@ class RouteContext:
 
         Args:
             on_rejected: Called with the parameters of the path when a key is missing or wrong.
-            reads_large_bodies: Whether bodies may be as long as those of inference requests. They are charged three times: the text, its
-                values, and what the endpoint makes of these.
+            reads_large_bodies: Whether bodies may be as long as those of inference requests. They are charged three times: for the text,
+                its parsed values, and the endpoint's objects.
         """
         return APIRouter(route_class=_route_class(self, reads_large_bodies, on_rejected), strict_content_type=False)
 

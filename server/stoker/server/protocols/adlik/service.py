@@ -36,7 +36,7 @@ _STATES = {
 }
 _UINT32_MAX = (1 << 32) - 1
 _INT32_MAX = (1 << 31) - 1
-#: Adlik's instance kinds are CPU and GPU; for other devices the platform names the device.
+#: Adlik's instance kinds; other devices are KIND_AUTO.
 _KINDS = {"KIND_CPU": pb.ModelInstanceGroup.KIND_CPU, "KIND_GPU": pb.ModelInstanceGroup.KIND_GPU}
 
 

@@ -48,7 +48,7 @@ _CONTENTS = {
     DataType.FP64: "fp64_contents",
     DataType.BYTES: "bytes_contents",
 }
-#: Types that travel in a wider field, and so may come out of range.
+#: Types that the wire format holds in a wider field, so that values may be out of range.
 _NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
 _NO_CLASSIFICATIONS: Mapping[str, int] = {}
 _NO_LABELS: Mapping[str, Sequence[str]] = {}
@@ -57,7 +57,7 @@ _RAW_OUTPUT_TAG = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 
 
 
 class Target(NamedTuple):
-    """The version that a request addresses and its check: the part of decoding that needs the engine."""
+    """The version that a request addresses, and its signature check: the part of decoding that needs the engine."""
 
     model_version: int | None
     servable: Servable
@@ -74,18 +74,18 @@ class GrpcCodec:
         self._checks = SignatureChecks(engine, limits)
 
     def decode(self, message: pb.ModelInferRequest, size_bytes: int, deadline_ns: int | None) -> DecodedRequest:
-        """The request that `message` (`size_bytes` on the wire) makes.
+        """Decodes `message` (`size_bytes` on the wire).
 
         Raises:
-            ServingError: it contradicts the protocol, the limits or the model's signature, or reaches no READY model.
+            ServingError: the request violates the protocol, the limits or the model's signature, or no READY model matches.
         """
         return self.build(self.target(message), message, message.raw_input_contents, size_bytes, deadline_ns)
 
     def target(self, message: pb.ModelInferRequest) -> Target:
-        """What `message` asks for.
+        """Finds the version that `message` addresses.
 
         Raises:
-            ServingError: it reaches no READY model.
+            ServingError: no READY model matches.
         """
         received_ns = self._engine.now_ns()
         name, version_text = message.model_name, message.model_version
@@ -93,13 +93,13 @@ class GrpcCodec:
         return Target(version, *self._checks.find(name, version), received_ns)
 
     def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw], spans: Spans = NO_SPANS) -> int:
-        """The elements of BYTES tensors that decoding `message` with `raws` and `spans` makes, at most."""
+        """An upper bound of the number of BYTES elements in `message`, `raws` and `spans`."""
         count = 0
         raw_at = 0
         for at, tensor in enumerate(message.inputs):
             span = spans.inputs.get(at)
             if tensor.datatype == DataType.BYTES.value:
-                # Each takes four bytes at least.
+                # Each element takes at least four bytes.
                 if span is not None:
                     count += declared_count(tensor.shape, span.byte_size // 4)
                 elif raw_at < len(raws):
@@ -110,7 +110,7 @@ class GrpcCodec:
         return count
 
     def labels(self, response: InferResponse, classifications: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """By output, the class labels that encoding needs.
+        """The class labels that encoding needs, by output.
 
         Raises:
             TooLarge: as `check_classes`.
@@ -129,7 +129,7 @@ class GrpcCodec:
         deadline_ns: int | None,
         spans: Spans = NO_SPANS,
     ) -> DecodedRequest:
-        """As `decode`, for a `target` that is known and contents that may be elsewhere; safe in a thread."""
+        """As `decode`, for a known `target`, and raw contents that may be outside the message; safe in a thread."""
         version, servable, check, received_ns = target
         request_id = message.id
         if len(request_id) > self._limits.id_length:
@@ -202,7 +202,7 @@ class GrpcCodec:
     def _mixed_inputs(
         self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw], spans: Mapping[int, Span]
     ) -> dict[str, Array]:
-        """Inputs of which some lie in shared memory; raw contents are those of the others."""
+        """Decodes inputs of which some are in shared memory; the raw contents belong to the others."""
         tensors = message.inputs
         check.input_count(len(tensors))
         if raw and len(raw) != len(tensors) - len(spans):
@@ -266,7 +266,7 @@ def encode_message(
     labels: Mapping[str, Sequence[str]],
     shared: Mapping[str, Span] = NO_SHARED,
 ) -> pb.ModelInferResponse:
-    """The message that carries `response`; outputs are raw, or in shared memory. Safe in a thread.
+    """Encodes `response` as a message; outputs are raw contents, or in shared memory. Safe in a thread.
 
     Raises:
         InvalidRequest: as `Span.write`.
@@ -283,7 +283,7 @@ def encode_serialised(
     labels: Mapping[str, Sequence[str]],
     shared: Mapping[str, Span] = NO_SHARED,
 ) -> bytes:
-    """The serialised result of `encode_message`, without the copies of raw contents into a message and out of it. Safe in a thread."""
+    """As `encode_message`, serialised, without copying the raw contents through a message. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
     parts: list[Raw] = []
     for array, datatype in _outputs(message, response, classifications, labels, shared):
@@ -299,9 +299,9 @@ def _outputs(
     labels: Mapping[str, Sequence[str]],
     shared: Mapping[str, Span],
 ) -> list[tuple[Array | None, DataType]]:
-    """Adds the outputs' descriptions to `message`; returns what they hold: None for one that is in shared memory.
+    """Adds the outputs' descriptions to `message`; returns their arrays, None for an output in shared memory.
 
-    Clients count raw contents by the outputs' positions, so that one in shared memory has empty ones.
+    Clients match raw contents to outputs by position, so that an output in shared memory has empty contents.
     """
     signature = response.signature
     held: list[tuple[Array | None, DataType]] = []
@@ -326,7 +326,7 @@ def _outputs(
 
 
 def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, contents: pb.InferTensorContents) -> Array:
-    """The array of `contents`, taken from the field that belongs to the datatype."""
+    """The array of the typed `contents`, from the field of the datatype."""
     datatype = spec.datatype
     field = _CONTENTS.get(datatype)
     if field is None:
@@ -343,17 +343,17 @@ def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], coun
             raise SignatureMismatch(f"input '{spec.name}' holds values outside the range of {datatype.value}, {bounds.min} to {bounds.max}")
         narrow: Array = wide.astype(datatype.numpy)
         return narrow.reshape(shape)
-    # protobuf hands the whole field over as an array where it can, with no Python number for each element.
+    # protobuf copies the whole field to an array if possible, without a Python number for each element.
     array: Array = np.array(values, dtype=datatype.numpy)
     return array.reshape(shape)
 
 
 _ID = encoded_varint(pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | LENGTH)
 _RAW = encoded_varint(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | LENGTH)
-#: What precedes an id, by the id's length.
+#: The bytes before an id, by the id's length.
 _SHORT = 0x80
 _SHORT_IDS = tuple(_ID + bytes((size,)) for size in range(_SHORT))
-#: Larger tensors are not copied twice.
+#: Tensors above this size, in bytes, are copied only once.
 _COPIED_BYTES = 8192
 
 
@@ -378,7 +378,8 @@ class ResponseLayouts:
         shapes: list[object] = []
         for array in outputs.values():
             shapes.append(array.shape)
-        # Hashing a signature would cost more than all else here: its identity is looked up, which no other has while its layout is kept.
+        # The key is the signature's `id`, because hashing the signature is slow. The layout keeps the signature alive, so that its `id` is
+        # unique.
         key = (id(signature), response.model_name, response.model_version, *outputs, *shapes)
         layout = self._kept.get(key)
         if layout is None:
@@ -396,7 +397,7 @@ class ResponseLayouts:
             parts = [model, described]
         for length, array in zip(lengths, outputs.values(), strict=True):
             parts.append(length)
-            # A view where it can be: the join is the one copy of a tensor. Of a small one, two copies take half as long as a view.
+            # A large tensor is a view, so that the join is its only copy. For a small one, two copies take half as long as making a view.
             is_view = array.nbytes > _COPIED_BYTES and array.flags.c_contiguous
             parts.append(array.data if is_view else array.tobytes())
         return b"".join(parts)

@@ -1,7 +1,7 @@
 """JSON and binary bodies of KServe v2 over HTTP: decode to a validated request, encode the response.
 
 All functions are pure once the `SignatureCheck` is known, so that they can run in a thread. The text of a response around its numbers
-follows from the request and the shapes of the outputs, so that it is kept for the next response (`ResponseFrame`).
+depends only on the request and the output shapes, so that it is cached (`ResponseFrame`).
 """
 
 import base64
@@ -49,7 +49,7 @@ from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory
 
 _HEADER_DIGITS = 20
-#: A body as it came, or a view of the memory it was read into.
+#: A body as bytes, or a view of its receive buffer.
 Body = bytes | memoryview
 
 
@@ -65,7 +65,7 @@ def parse_header_length(text: str | None, body_length: int) -> int | None:
     """The value of `Inference-Header-Content-Length`; None where the header is absent.
 
     Raises:
-        InvalidRequest: not a decimal number, or more than the body holds.
+        InvalidRequest: the value is not a decimal number, or exceeds the body's length.
     """
     if text is None:
         return None
@@ -84,10 +84,10 @@ def json_text(body: Body, header_length: int | None) -> bytes:
 
 
 def parse_head(body: Body, header_length: int | None, limits: Limits) -> dict[str, Any]:
-    """The JSON part of `body`; empty where there is none. `header_length` as `parse_header_length` read it.
+    """Parses the JSON part of `body`; empty if there is none. `header_length` is the result of `parse_header_length`.
 
     Raises:
-        InvalidRequest: it is no JSON object.
+        InvalidRequest: the JSON part is no object.
     """
     if header_length == 0:
         return {}
@@ -98,14 +98,14 @@ def parse_head(body: Body, header_length: int | None, limits: Limits) -> dict[st
 
 
 def count_strings(head: Mapping[str, Any], body_bytes: int, limits: Limits) -> int:
-    """The elements of BYTES tensors that decoding makes, at most."""
+    """An upper bound of the number of BYTES elements that decoding makes."""
     count = 0
     inputs = head.get("inputs")
     # More inputs than allowed will be rejected, whatever they hold.
     for tensor in inputs[: limits.tensor_count] if isinstance(inputs, list) else ():
         if isinstance(tensor, dict) and tensor.get("datatype") == DataType.BYTES.value:
             shape = tensor.get("shape")
-            # In JSON an element takes three bytes at least, in binary four.
+            # An element takes at least three bytes in JSON, and four in binary.
             if isinstance(shape, list) and set(map(type, shape)) <= {int}:
                 count += declared_count(shape, body_bytes // 3)
     return min(count, body_bytes)
@@ -120,7 +120,7 @@ def decode(
     limits: Limits,
     spans: Spans = NO_SPANS,
 ) -> DecodedRequest:
-    """The request that `body` makes, whose JSON part is `head`; safe in a thread.
+    """Decodes `body`, whose JSON part is `head`; safe in a thread.
 
     Raises:
         ServingError: it contradicts the protocol, the limits or the model's signature.
@@ -182,7 +182,7 @@ def _request(
 
 
 def _whole_body(check: SignatureCheck, target: Target, body: Body) -> DecodedRequest:
-    """The body is the one input's data and nothing else; one row; every output comes back binary."""
+    """Decodes a body that holds only the raw data of the model's single input: one row, all outputs binary."""
     model = target.model_name
     if len(check.inputs) != 1:
         raise InvalidRequest(f"a raw binary request needs a model with exactly one input; '{model}' has {len(check.inputs)}")
@@ -268,7 +268,7 @@ def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Lim
 def _outputs(
     check: SignatureCheck, given: object, all_binary: bool, limits: Limits, spans: Mapping[int, Span]
 ) -> tuple[tuple[str, ...], Mapping[str, int], frozenset[str]]:
-    """Names in the order wanted, classifications, and which outputs go binary."""
+    """The requested outputs in order, the classifications, and the outputs to send as binary data."""
     if not given and (given is None or given == []):
         return check.default_outputs, {}, frozenset(check.default_outputs if all_binary else ())
     outputs = _list(given, "outputs")
@@ -326,7 +326,7 @@ def _list(given: object, what: str) -> list[Any]:
     return given
 
 
-#: Where the numbers of an array will stand: a byte that JSON text never holds.
+#: Placeholder of an array's numbers: a byte that JSON text never contains.
 _GAP = b"\0"
 
 
@@ -335,8 +335,8 @@ class ResponseFrame(NamedTuple):
 
     Attributes:
         texts: The text before, between and after the gaps.
-        in_text: For each output, whether its numbers are printed into the next gap; else its bytes follow the text.
-        has_binary: Whether the response has the header that says where the text ends, as for every request of a binary output.
+        in_text: For each output, whether its numbers are printed into the next gap; else its binary data follow the text.
+        has_binary: Whether the response has the header with the length of the text, which it has if any binary output is requested.
     """
 
     texts: list[bytes]
@@ -344,9 +344,9 @@ class ResponseFrame(NamedTuple):
     has_binary: bool
 
     def filled(self, arrays: Sequence[Array], request_id: str) -> Encoded | None:
-        """The response with these outputs; None where one holds a number that needs care to be printed.
+        """The response with these outputs; None if one has a number that is not finite.
 
-        REQUIRES: their shapes are those that the frame was made for, and small.
+        REQUIRES: the outputs have the frame's shapes and are small.
         """
         first = self.texts[0]
         pieces: list[Raw] = [first] if not request_id else [b'{"id":%b,' % orjson.dumps(request_id), first[1:]]
@@ -378,10 +378,10 @@ def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest,
 
 
 def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str, Sequence[str]]) -> Encoded:
-    """The body that carries `response`.
+    """Encodes the body of `response`.
 
     Raises:
-        InvalidRequest: JSON was asked for, and cannot carry an output's values.
+        InvalidRequest: the client requested JSON, which cannot represent an output's values.
     """
     signature = response.signature
     outputs: list[dict[str, Any]] = []
@@ -395,7 +395,7 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
             datatype = DataType.BYTES
         output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
         if name in decoded.shared_outputs:
-            # The place is not repeated, as with Triton: its C++ client expects binary_data_size in any parameters of an output.
+            # As in Triton, the response does not repeat the region: its C++ client expects binary_data_size in any parameters of an output.
             decoded.shared_outputs[name].write(array_pieces(array, datatype), name)
         elif name in decoded.binary_outputs:
             pieces = array_pieces(array, datatype)
@@ -449,7 +449,7 @@ def _response_text(response: InferResponse, outputs: list[dict[str, Any]], *, wi
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-    """The message as JSON values: repeated fields and maps always, plain fields unless in a oneof, messages only where set."""
+    """Converts a message to JSON values: repeated fields and maps always, plain fields unless in a oneof, messages only if set."""
     printed: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -460,7 +460,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
     return printed
 
 
-# Descriptors are of either protobuf's Python or its C classes, which share no type.
+# protobuf's Python and C descriptor classes have no common type.
 def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 

@@ -1,8 +1,7 @@
-"""POST .../infer: from the bytes of a request to the bytes of its response, without any framework between.
+"""POST .../infer: decodes, runs and encodes infer requests without a web framework.
 
-Small requests and responses, which are most, are decoded and encoded at once on the event loop and need no task (`infer_exchange.py`); what
-takes long is done in threads, by a task (`HttpInfer.reply`). A request whose path is written in an unusual way comes through the
-framework, to the same code.
+Most requests and responses are small: they are decoded and encoded on the event loop without a task (`infer_exchange.py`). Large ones need
+a task and threads (`HttpInfer.reply`). A request whose path has an unusual form is routed by FastAPI to the same code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ HEADER_LENGTH: Final = b"inference-header-content-length"
 _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 
-#: JSON up to this size is parsed without counting first what its values will take: not even the worst becomes large.
+#: JSON up to this size is parsed without estimating its memory first: even in the worst case it is small.
 _SMALL_JSON_BYTES: Final = 4096
 
 
@@ -42,12 +41,12 @@ class InferCall(NamedTuple):
     """The facts of infer requests from their path and headers.
 
     Attributes:
-        model: As the path names it, not yet checked.
-        version: As the path names it; None: the one that serves by default.
+        model: The name in the path, not yet checked.
+        version: The version in the path; None: the default version.
         header_length: Inference-Header-Content-Length as sent; None: absent.
-        content_encoding: Of the body, as sent; None: absent.
-        response_encoding: What the client prefers among ours; None: as it is.
-        metadata: What other headers bring; None: nothing.
+        content_encoding: The request's Content-Encoding as sent; None: absent.
+        response_encoding: The supported encoding that the client prefers; None: no compression.
+        metadata: The request metadata of other headers; None: there is none.
     """
 
     model: str
@@ -59,7 +58,7 @@ class InferCall(NamedTuple):
 
 
 def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], reader: HeaderReader) -> InferCall:
-    """The call that a request with `headers`, names in lower case, makes."""
+    """Reads the path and the `headers` (names in lower case)."""
     length, encoding, accepted = headers.get(HEADER_LENGTH), headers.get(b"content-encoding"), headers.get(b"accept-encoding")
     return InferCall(
         model,
@@ -75,10 +74,10 @@ class HttpInfer:
     """Decodes, runs and encodes infer requests. Confined to: the event loop.
 
     Attributes:
-        engine: What runs them.
+        engine: Runs the requests.
         limits: Bounds on what clients send.
-        headers: Reads what headers bring.
-        request_memo: Plans of requests whose structure is known.
+        headers: Reads request metadata from headers.
+        request_memo: The memo of request plans.
     """
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
@@ -92,7 +91,7 @@ class HttpInfer:
         self.request_memo = RequestMemo()
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles a request for (`model`, `version`) that came through the framework.
+        """Handles a request for (`model`, `version`) that FastAPI has routed.
 
         Raises:
             ServingError: nothing was sent yet. ClientGone: the client disconnected.
@@ -100,7 +99,7 @@ class HttpInfer:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         received_ns = self.engine.now_ns()
         with reservation_of(self.engine.budget, scope) as reservation:
-            # `read_body` unpacks it.
+            # `read_body` decompresses it.
             body = await read_body(receive, headers, reservation, self.limits)
             call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
             pieces, response_headers = await self.reply(call, body, received_ns, reservation)
@@ -131,7 +130,7 @@ class HttpInfer:
         return reply
 
     def note_sent(self, trace: RequestTrace, received_ns: int) -> None:
-        """Notes when a traced request was read and completed. Decoding counts as reading, and writing ends where the transport begins."""
+        """Records the times of a traced request. Decoding counts as receiving; sending ends when the transport takes the response."""
         now_ns = self.engine.now_ns()
         trace.mark("HTTP_RECV_START", received_ns)
         trace.mark("HTTP_RECV_END", trace.begun_ns)
@@ -139,10 +138,10 @@ class HttpInfer:
         trace.mark("HTTP_SEND_END", now_ns)
 
     def decode_now(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest | None:
-        """The request that `body` makes, not packed; None where telling takes longer than the event loop has time for.
+        """Decodes `body`, which is not compressed; None: it is too large for the event loop.
 
         Raises:
-            ServingError: it makes none.
+            ServingError: the request is invalid.
         """
         limits = self.limits
         text_cost = 0
@@ -150,7 +149,7 @@ class HttpInfer:
             try:
                 servable, check = self._checks.find(call.model, call.version)
             except UnknownModel:
-                # What is no name at all is another error.
+                # An invalid name is a different error.
                 check_model_name(call.model)
                 raise
             size = len(body)
@@ -173,7 +172,7 @@ class HttpInfer:
                 head = parsed.restored(limits)
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
-                # The thread parses the text again, and takes its cost.
+                # The thread parses the text again and reserves its cost.
                 reservation.give_back(text_cost)
                 return None
             if spans.input_bytes:
@@ -203,7 +202,7 @@ class HttpInfer:
         header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, len(body))
         try:
             if not isinstance(body, bytes) and header_length is None:
-                # All of it is text, which is searched and counted as bytes.
+                # The whole body is JSON text, which is searched and counted as bytes.
                 reservation.take(len(body))
                 body = await run_off_loop(bytes, body)
             text = http_codec.json_text(body, header_length)
@@ -220,16 +219,16 @@ class HttpInfer:
     def _measured(self, head: Mapping[str, Any], body: Body, header_length: int | None) -> tuple[Spans, int]:
         """The bytes of a request in shared memory, and the upper bound of its decoded strings."""
         limits = self.limits
-        # Most requests are not searched, and of the others only those whose text has the word.
+        # Only requests whose text contains the parameter's name are searched.
         is_shared = self._memory.is_allowed and b"shared_memory_region" in http_codec.json_text(body, header_length)
         spans = spans_of_head(head, self._memory, limits) if is_shared else NO_SPANS
         return spans, http_codec.count_strings(head, len(body) + spans.input_bytes, limits)
 
     def encode_now(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> Encoded | None:
-        """The response bytes of `response`; None where making it takes longer than the event loop has time for.
+        """Encodes `response`; None: it is too large for the event loop.
 
         Raises:
-            ServingError: `response` cannot be carried as asked.
+            ServingError: `response` cannot be encoded in the requested form.
         """
         if call.response_encoding is not None:
             return None
@@ -251,7 +250,7 @@ class HttpInfer:
         """As `encode_now`, in threads: the response's body, in pieces, and its headers.
 
         Raises:
-            ServingError: `response` cannot be carried as asked.
+            ServingError: `response` cannot be encoded in the requested form.
         """
         limits = self.limits
         labels = http_codec.labels_for(self.engine, response, decoded, limits)

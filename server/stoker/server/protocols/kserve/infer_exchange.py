@@ -1,4 +1,4 @@
-"""Infer requests on the short path: the body goes from the socket to where it is decoded, the response from the encoder to the socket."""
+"""Infer requests on the direct route: the body is decoded from its receive buffer, and the encoded response is written to the socket."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from stoker.server.protocols.kserve.inference import with_request_id_prefix
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions
 
 _TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
-#: Bodies from here on are read into one block of memory, as they come.
+#: Bodies of at least this size are received into one block of memory.
 _BLOCK_BYTES: Final = 64 * 1024
 _JSON: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _BINARY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
@@ -53,9 +53,9 @@ class InferRoute:
     """Infer requests that begin with the same head.
 
     Attributes:
-        infer: What decodes and encodes them.
-        call: What the head says of them.
-        length: Bytes of their bodies; None: they come in chunks.
+        infer: Decodes and encodes the requests.
+        call: The facts from the request head.
+        length: Bytes of the body; None: it is chunked.
     """
 
     __slots__ = ("call", "infer", "length")
@@ -69,10 +69,10 @@ class InferRoute:
         return InferExchange(self, connection)
 
     def block(self) -> memoryview:
-        """Memory for one body, so aligned that its binary tensors are; a page of it exists only once it is written to.
+        """Memory for one body, aligned for its binary tensors. The system commits a page when it is first written.
 
         Raises:
-            Overloaded: this host has none left.
+            Overloaded: the host has not enough memory.
         """
         length, text = self.length or 0, self.call.header_length
         text_bytes = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
@@ -83,7 +83,7 @@ class InferRoute:
 
 
 class InferExchange:
-    """One infer request. Confined to: the event loop. INVARIANT: what it reserved is released when it completes or is abandoned."""
+    """One infer request. Confined to: the event loop. INVARIANT: its reservation is released when it completes or is abandoned."""
 
     # fmt: off
     __slots__ = (
@@ -148,13 +148,13 @@ class InferExchange:
         if self._flight is not None:
             self._flight.cancel()
         if self._task is not None:
-            # It gives back what it holds once its threads have ended.
+            # The task releases the reservation once its threads have ended.
             self._task.cancel()
         else:
             self._reservation.release()
 
     def _keep(self, piece: bytes) -> None:
-        """Puts a piece of a body that comes in several to the others."""
+        """Stores a piece of the body."""
         self._filled += len(piece)
         most = self._route.infer.limits.http_body_bytes
         if self._filled > most:
@@ -164,17 +164,17 @@ class InferExchange:
         self._pieces += piece
 
     def _whole(self) -> Body:
-        """The body, once it has come."""
+        """The complete body."""
         block, pieces = self._block, self._pieces
         self._block = self._pieces = None
         if block is not None:
             return block.toreadonly()
-        # Of a large one in chunks, a view: it is not copied once more.
+        # A large chunked body is a view, which saves a copy.
         pieces = pieces or bytearray()
         return bytes(pieces) if len(pieces) < _BLOCK_BYTES else memoryview(pieces).toreadonly()
 
     def _start(self, body: Body) -> None:
-        """Decodes and submits the request, or leaves both to a task where they take long."""
+        """Decodes and submits the request; a large one in a task."""
         route = self._route
         infer, call = route.infer, route.call
         try:
@@ -187,7 +187,7 @@ class InferExchange:
             if call.metadata is not None:
                 call.metadata.apply_to(decoded.request)
             self._decoded = decoded
-            # A connection has one request at a time: with this one, all of its bytes have been passed on.
+            # A connection has one request at a time, and all bytes of this one have arrived.
             reads = infer.engine.reads
             reads.begin(self._connection)
             try:
@@ -198,11 +198,11 @@ class InferExchange:
                 reads.end()
         except ServingError:
             raise
-        except Exception:  # noqa: BLE001 - the last stop of any defect: logged; the response is 500
+        except Exception:  # noqa: BLE001 - any defect: logged, the status is 500
             self._fail_unexpectedly()
 
     def _done(self, reply: EngineResponse) -> None:
-        """The engine has responded."""
+        """Sends the engine's result."""
         decoded, route = self._decoded, self._route
         assert decoded is not None
         self._flight = None
@@ -223,13 +223,13 @@ class InferExchange:
             self._fail_unexpectedly()
 
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Leaves the rest of the request to a task. What is reserved is released at the latest when the task has ended."""
+        """Runs `work` in a task. The reservation is released at the latest when the task has ended."""
         self._task = self._connection.begin_task(work)
         # A callback, not `finally` in `work`: a task that is cancelled before its first step runs no code of its coroutine.
         self._task.add_done_callback(lambda _: self._reservation.release())
 
     async def _respond_async(self, body: Body) -> None:
-        """Decodes in threads; and then there is a task, which may as well wait for the response."""
+        """Decodes in threads, then waits for the response in the same task."""
         route = self._route
         await self._send_slowly(route.infer.reply(route.call, body, self._received_ns, self._reservation))
 
@@ -238,13 +238,13 @@ class InferExchange:
         await self._send_slowly(route.infer.encode(route.call, decoded, response))
 
     async def _send_slowly(self, making: Coroutine[Any, Any, tuple[Sequence[Piece], HeaderList]]) -> None:
-        """Sends what `making` makes."""
+        """Awaits `making` and sends its response."""
         try:
             pieces, headers = await making
             self._finish(HttpResponse(200, headers, pieces).parts(keep_alive=self._connection.keep_alive))
         except ServingError as error:
             self._fail(error)
-        except Exception:  # noqa: BLE001 - the last stop of any defect: logged; the response is 500
+        except Exception:  # noqa: BLE001 - any defect: logged, the status is 500
             self._fail_unexpectedly()
 
     def _write(self, encoded: Encoded) -> None:
@@ -279,7 +279,7 @@ class InferExchange:
             self._write_large(parts)
 
     def _write_large(self, parts: Sequence[Piece]) -> None:
-        """Writes a response that counts against the budget of bytes in flight until its client has taken it."""
+        """Writes a response that counts against the byte budget until its client has received it."""
         unflushed = self._connection.reservation(self._route.infer.engine.budget)
         try:
             unflushed.take(sum(map(len, parts)))

@@ -1,8 +1,8 @@
 """ModelInfer without a transport: serialised request in, serialised message out.
 
-It takes bytes, not a message, because room for them is reserved before they are parsed. Most requests are like one that came before, and
-are read by its template; other small ones are parsed at once; from `SMALL_BYTES` on, a request is looked through on the wire first, and
-what takes long goes to a thread.
+It takes serialised bytes because memory is reserved before they are parsed. Most requests have the structure of an earlier one and are
+decoded by its template. Other small ones are parsed at once. From `SMALL_BYTES` on, a request is scanned in wire format first, and long
+work runs in a thread.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Inference:
         self._most_inline_bytes = limits.decode_inline_bytes
 
     def lead_bytes(self, size_bytes: int) -> int:
-        """Where the first tensor of a message of `size_bytes` begins, if it is like the last one of that size."""
+        """The offset of the first tensor in the last message of `size_bytes`, in bytes."""
         return self._templates.lead_bytes(size_bytes)
 
     def start(self, data: Raw, call: Call | None) -> Completion[Any]:
@@ -84,10 +84,10 @@ class Inference:
         return completion
 
     async def model_infer(self, data: bytes, call: Call | None) -> bytes:
-        """As `start`, to be awaited.
+        """As `start`, as a coroutine.
 
         Raises:
-            ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
+            ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded: the byte budget is exhausted.
         """
         response: bytes = await self.start(data, call).outcome()
         return response
@@ -104,7 +104,7 @@ class Inference:
         return decoded
 
     async def _model_infer(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None) -> bytes:
-        """For requests that are looked through first, and may go to a thread."""
+        """Handles requests that are scanned first, and may need a thread."""
         with Reservation(self._engine.budget) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
             self._templates.learn(data, decoded)
@@ -129,7 +129,7 @@ class Inference:
             raise
 
     def encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
-        """The serialised response; None where making it takes a thread."""
+        """The serialised response; None: it is large and needs a thread."""
         most = self._most_inline_bytes
         # As `_is_large`, without the call.
         for array in response.outputs.values():
@@ -144,7 +144,7 @@ class Inference:
         return outcome
 
     def _note_sent(self, request: InferRequest) -> None:
-        """Notes what this side sees of a traced call: it is read before it is handed over, and sent after its response is."""
+        """Records the times of a traced call: received before it is submitted, sent after its response."""
         assert request.trace is not None
         now_ns = self._engine.now_ns()
         request.trace.mark("GRPC_WAITREAD_START", request.received_ns)
@@ -153,7 +153,7 @@ class Inference:
         request.trace.mark("GRPC_SEND_END", now_ns)
 
     async def decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
-        """The request that `data` makes; what it takes in memory is taken from `reservation` before it is made.
+        """Decodes `data`; its memory is added to `reservation` first.
 
         Raises:
             ServingError: as `GrpcCodec.decode`; Overloaded, TooLarge.
@@ -172,7 +172,7 @@ class Inference:
             raise
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
-        """The message that carries `response`; a large one is made in a thread."""
+        """Encodes `response`; a large one in a thread."""
         try:
             labels = self._codec.labels(response, decoded.classifications)
             if self._is_large(response):
@@ -211,7 +211,7 @@ class Inference:
         *,
         is_long: bool = False,
     ) -> DecodedRequest:
-        """The request of a message that is not small, or not all of it."""
+        """Decodes a message that is large, or whose raw contents were cut out."""
         limits, codec = self._limits, self._codec
         target = codec.target(message)
         strings = codec.count_strings(message, raws, spans)
@@ -225,7 +225,7 @@ class Inference:
         try:
             version = parse_version(message.model_version, message.model_name)
         except InvalidRequest:
-            version = None  # no number: that is what `error` says of it
+            version = None  # not a number: `error` reports it
         self._engine.count_rejected(message.model_name, version, error, Via.KSERVE_GRPC)
 
     def _parsed(self, data: Raw) -> pb.ModelInferRequest:
@@ -244,11 +244,11 @@ class Inference:
 
 
 class _InferCompletion(Completion[bytes]):
-    """One request on its way. INVARIANT: its bytes of the budget are released once, when it is over.
+    """One request in progress. INVARIANT: its reservation is released once, when it completes.
 
     Attributes:
         decoded: The request; None until it is decoded.
-        running: The engine's part, or the task that encodes the response.
+        running: The engine's completion, or the task that encodes the response.
     """
 
     __slots__ = ("_inference", "_size_bytes", "decoded", "running")
@@ -263,7 +263,7 @@ class _InferCompletion(Completion[bytes]):
         self.running: InFlight | None = None
 
     def responded(self, outcome: EngineResult) -> None:
-        """Takes the engine's result."""
+        """Receives the engine's result."""
         decoded = self.decoded
         assert decoded is not None
         if isinstance(outcome, Exception):
@@ -283,10 +283,10 @@ class _InferCompletion(Completion[bytes]):
             self.end(encoded)
 
     def end(self, result: bytes | Exception) -> None:
-        """Completes, and releases what the request holds."""
+        """Completes the call and releases the reservation."""
         if self.is_over:
             return
-        # What is running refers to this completion: without the way back, its tensors and its trace are free as soon as it is.
+        # `running` refers to this completion. Without this reference cycle, tensors and trace are freed with the completion.
         self.running = None
         try:
             self.complete(result)
@@ -299,7 +299,7 @@ class _InferCompletion(Completion[bytes]):
             running.cancel()
         budget = self._inference._engine.budget
         if isinstance(running, TaskCompletion):
-            # A thread reads the tensors still: what they hold is free when it has ended.
+            # A thread still reads the tensors: their memory is released when it has ended.
             running.when_ended(lambda: budget.release(self._size_bytes))
         else:
             budget.release(self._size_bytes)

@@ -19,12 +19,12 @@ from stoker.server.core.request import Array, InferRequest, InferResponse
 from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
 from stoker.server.protocols.kserve.http_codec import Body, ResponseFrame, frame_of
 
-#: How deep a flat `data` is nested in the JSON of a request.
+#: Nesting depth of a flat `data` in the JSON of a request.
 _DATA_DEPTH: Final = 4
 
 
 class _Listed(NamedTuple):
-    """An input whose elements are a list; `pack` makes their bytes."""
+    """An input whose elements are a JSON list; `pack` converts them to bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Binary(NamedTuple):
 class RequestPlan:
     """How to decode requests of one structure, and to encode their responses. Confined to: the event loop.
 
-    A plan decodes what is certain to be valid. It never says what is wrong: all else is decoded in full.
+    A plan decodes only requests that are certainly valid. All others are decoded in full, which finds the error.
     """
 
     __slots__ = ("_check", "_colons", "_decoded", "_frame", "_model_version", "_shapes", "_signature")
@@ -62,9 +62,9 @@ class RequestPlan:
         self._shapes: list[tuple[int, ...]] = []
 
     def decode(self, check: SignatureCheck, parsed: ParsedJson, body: Body, received_ns: int) -> DecodedRequest | None:
-        """The request that `body` makes, whose JSON part is `parsed`; None where it must be decoded in full.
+        """Decodes `body`, whose JSON part is `parsed`; None if it must be decoded in full.
 
-        REQUIRES: `parsed` has the plan's structure. `check` is that of the version that the request reaches now.
+        REQUIRES: `parsed` has the plan's structure. `check` belongs to the version that the request currently selects.
         """
         # The structure does not show repeated keys, nor whether there are lists.
         if check is not self._check or not parsed.is_plain(self._colons):
@@ -74,21 +74,21 @@ class RequestPlan:
             return None
         known = self._decoded
         request = _renewed(known.request, parsed.request_id, inputs, received_ns, len(body))
-        # Not `_replace`, which takes as long as all the rest.
+        # `_replace` would take as long as the rest of this function.
         return DecodedRequest(request, known.classifications, False, known.binary_outputs, known.shared_outputs, self)
 
     def _inputs(self, parsed: ParsedJson, body: Body) -> dict[str, Array] | None:
         raise NotImplementedError
 
     def learn(self, response: InferResponse) -> None:
-        """Keeps the text that later responses have in common with `response`, which was encoded in full."""
+        """Caches the text that later responses share with `response`, which was encoded in full."""
         self._frame = frame_of(response, self._decoded)
         self._model_version = response.model_version
         self._signature = response.signature
         self._shapes = [array.shape for array in response.outputs.values()]
 
     def encode(self, response: InferResponse) -> Encoded | None:
-        """The body that carries `response`; None where it differs from the one learned."""
+        """Encodes `response`; None if its shapes differ from those of the cached text."""
         frame = self._frame
         if frame is None or response.signature is not self._signature or response.model_version != self._model_version:
             return None
@@ -164,7 +164,7 @@ class RequestMemo:
         self._heads: BoundedCache[bytes, ParsedJson] = BoundedCache()
 
     def __len__(self) -> int:
-        """Plans kept."""
+        """Number of cached plans."""
         return len(self._plans)
 
     def parse(self, text: bytes, limits: Limits, *, is_binary: bool) -> ParsedJson | None:
@@ -183,7 +183,7 @@ class RequestMemo:
         return self._plans.get((name, version, key))
 
     def remember(self, parsed: ParsedJson, check: SignatureCheck, decoded: DecodedRequest, limits: Limits) -> DecodedRequest:
-        """Plans requests with the structure of `parsed`, which `check` validated as `decoded`; returns it with its plan."""
+        """Makes a plan for the structure of `parsed`, which `check` validated as `decoded`; returns `decoded` with the plan."""
         if len(parsed.key) > KEY_BYTES or decoded.classifications or decoded.shared_outputs:
             return decoded
         plan: RequestPlan
@@ -227,7 +227,7 @@ def _binary(check: SignatureCheck, request: InferRequest, given: list[Mapping[st
 
 
 def _renewed(request: InferRequest, request_id: str, inputs: Mapping[str, Array], received_ns: int, size_bytes: int) -> InferRequest:
-    """`request` with another id and other tensors, for no servable yet."""
+    """A copy of `request` with another id and other tensors, without a servable."""
     return InferRequest(
         request.model_name, inputs, request.output_names, request.signature, request.model_version, request_id, request.rows,
         request.deadline_ns, dict(request.parameters), received_ns, size_bytes, request.via, request.priority, request.timeout_us,

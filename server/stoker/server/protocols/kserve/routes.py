@@ -38,7 +38,7 @@ _MODEL: Final = "/v2/models/{model}"
 _VERSION: Final = "/versions/{version}"
 #: Characters of base64 that are decoded at once: a multiple of four, so that every piece is valid alone.
 _STEP: Final = 1 << 20
-#: No version number has more.
+#: Most digits of a version number.
 _VERSION_DIGITS: Final = 18
 _FAILURES: Final[dict[int | str, dict[str, Any]]] = {"default": {"model": schemas.ErrorResponse, "description": "Failure"}}
 
@@ -284,7 +284,7 @@ def _load_message(model: str, parameters: Mapping[str, str]) -> pb.RepositoryMod
 
 
 def _decoded(text: str) -> bytes:
-    # In steps, because each holds the interpreter; only the last may be padded.
+    # In steps, because each holds the GIL; only the last may be padded.
     if text.find("=", 0, (len(text) - 1) // _STEP * _STEP) >= 0:
         raise ValueError("padding before the end")
     return b"".join([base64.b64decode(text[at : at + _STEP], validate=True) for at in range(0, len(text), _STEP)])

@@ -38,7 +38,7 @@ def metadata_to_message(description: ModelDescription) -> pb.ModelMetadataRespon
 
 
 def statistics_to_message(statistics: Iterable[ModelStatistics]) -> pb.ModelStatisticsResponse:
-    """All versions' statistics. Cache counts are there and 0, because clients read them whatever the server has."""
+    """All versions' statistics. Cache counts are always 0; they are present because clients read them."""
     return pb.ModelStatisticsResponse(model_stats=[_statistics(each) for each in statistics])
 
 
@@ -112,16 +112,16 @@ _NO_LOG_SETTINGS = "the server does not support dynamic logging"
 
 
 class KServeService:
-    """All RPCs but the infer ones, which it only holds. Confined to: the event loop.
+    """All RPCs; the infer RPCs are separate attributes. Confined to: the event loop.
 
     Attributes:
         inference: ModelInfer.
         stream_inference: ModelStreamInfer.
-        headers: Reads what metadata bring to infer requests.
+        headers: Reads the request metadata of infer requests.
     """
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
-        """`extensions` are those of the server; None: with everything off that is off by default."""
+        """`extensions` are those of the server; None: with their default settings."""
         self._extensions = extensions or Extensions(limits)
         self.inference = Inference(engine, limits, self._extensions)
         self.headers = self._extensions.grpc_headers
@@ -237,9 +237,9 @@ class KServeService:
         return response
 
     def change_trace_settings(self, model: str, given: Given, restrictions: Restrictions) -> dict[str, list[str]]:
-        """Changes what `given` names of the trace settings of `model` (empty: of all models); returns all of them.
+        """Changes the trace settings of `model` (empty: of all models) that `given` names; returns all of them.
 
-        `restrictions` are those of the port that the call came by.
+        `restrictions` are those of the call's port.
 
         Raises:
             Unsupported: this server does not trace. Forbidden: the client may not change them. And as `TraceControl.update`.
@@ -253,12 +253,12 @@ class KServeService:
         return traces.read(model)
 
     def change_log_settings(self, given: Mapping[str, Any], restrictions: Restrictions) -> dict[str, bool | int | str]:
-        """Changes what `given` names of the log settings; returns all of them.
+        """Changes the log settings that `given` names; returns all of them.
 
-        `restrictions` are those of the port that the call came by.
+        `restrictions` are those of the call's port.
 
         Raises:
-            Unsupported: the log is not ours to change. Forbidden: the client may not change it. And as `LogControl.update`.
+            Unsupported: the server does not control the log. Forbidden: the client may not change it. And as `LogControl.update`.
         """
         logs = self._extensions.logs
         if logs is None:
@@ -278,7 +278,7 @@ def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:
     """The configuration and files in the parameters of a load request.
 
     Raises:
-        InvalidRequest: an unknown key, a value of a wrong type, or files without a config.
+        InvalidRequest: a key is unknown, a value has a wrong type, or there are files without a config.
     """
     config: str | None = None
     files: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Which tensors of a request lie in shared memory, by their parameters `shared_memory_region`, `_offset` and `_byte_size`.
+"""Finds the tensors of a request that are in shared memory, by their parameters `shared_memory_region`, `_offset` and `_byte_size`.
 
 Spans are found on the event loop, where the table of regions is; the codecs then read and write them, in a thread where that takes long.
 """
@@ -15,11 +15,11 @@ _KEYS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_siz
 
 
 class Spans:
-    """Where tensors of one request lie in shared memory.
+    """The shared-memory spans of one request's tensors.
 
     Attributes:
-        inputs, outputs: By position in the request; others travel in the messages.
-        input_bytes: What reading the inputs copies.
+        inputs, outputs: By position in the request; other tensors are in the message.
+        input_bytes: Bytes that reading the inputs copies.
     """
 
     __slots__ = ("input_bytes", "inputs", "outputs")
@@ -35,7 +35,7 @@ NO_SHARED: Mapping[str, Span] = {}
 
 
 def spans_of_message(message: pb.ModelInferRequest, memory: SharedMemory) -> Spans:
-    """Where in `memory` the tensors lie that are not in `message`.
+    """The spans in `memory` of the tensors of `message`.
 
     Raises:
         ServingError: as `find_span`.
@@ -44,7 +44,7 @@ def spans_of_message(message: pb.ModelInferRequest, memory: SharedMemory) -> Spa
 
 
 def spans_of_head(head: Mapping[str, Any], memory: SharedMemory, limits: Limits) -> Spans:
-    """Where in `memory` the tensors lie that are not in the body whose JSON part is `head`. Wrong forms are left to the codec.
+    """The spans in `memory` of the tensors of a body whose JSON part is `head`. The codec reports malformed fields.
 
     Raises:
         ServingError: as `find_span`.
@@ -53,10 +53,10 @@ def spans_of_head(head: Mapping[str, Any], memory: SharedMemory, limits: Limits)
 
 
 def find_span(memory: SharedMemory, parameters: Mapping[str, object], tensor: str) -> Span | None:
-    """Where the parameters of a tensor say that it lies; None: not in shared memory.
+    """The span that a tensor's parameters name; None: it is not in shared memory.
 
     Raises:
-        InvalidRequest: they contradict each other. And as `SharedMemory.span`.
+        InvalidRequest: the parameters contradict each other. Also the exceptions of `SharedMemory.span`.
     """
     region = parameters.get("shared_memory_region")
     if region is None:
@@ -73,7 +73,7 @@ def find_span(memory: SharedMemory, parameters: Mapping[str, object], tensor: st
 
 
 def span_parameters(span: Span, byte_size: int) -> dict[str, str | int]:
-    """The entry of a response for an output of `byte_size` bytes that was written to `span`."""
+    """The response parameters of an output of `byte_size` bytes that was written to `span`."""
     parameters: dict[str, str | int] = {"shared_memory_region": span.region.name, "shared_memory_byte_size": byte_size}
     if span.offset:
         parameters["shared_memory_offset"] = span.offset
@@ -81,7 +81,7 @@ def span_parameters(span: Span, byte_size: int) -> dict[str, str | int]:
 
 
 def classified_in_shared_memory(output: str) -> InvalidRequest:
-    """The error for an output that would be both."""
+    """The error for an output with both classification and shared memory."""
     return InvalidRequest(f"output '{output[:128]}' asks for 'classification', whose result cannot be placed in shared memory")
 
 

@@ -1,7 +1,7 @@
 """ModelStreamInfer without a transport.
 
-The requests of one stream run concurrently, and responses keep the order of their requests: each request has a short queue that its runner
-fills and that the sender empties in turn. The responses of decoupled models are sent as they come: such a request may never end, and no
+The requests of one stream run concurrently, and responses keep the order of their requests: each request has a short queue, which its task
+fills and which the sender empties in order. The responses of decoupled models are sent as they arrive: such a request may never end, and no
 other request waits for it. The requests in work and the unsent responses of each are bounded. Above the bounds the server stops reading the
 stream and the model waits, so that flow control reaches the client.
 """
@@ -23,14 +23,14 @@ from stoker.server.protocols.kserve.extensions import Call, HeaderReader
 from stoker.server.protocols.kserve.inference import Inference, with_request_id_prefix
 from stoker.server.rpc.message_cost import request_id_of
 
-#: Metadata by which a client asks for a real status at the first failure instead of `error_message`.
+#: Metadata that requests a gRPC error status at the first failure instead of `error_message`.
 GRPC_ERROR_METADATA = "triton_grpc_error"
 FINAL_RESPONSE = "triton_final_response"
 _log = logging.getLogger(__name__)
 
 
 class _Packed(NamedTuple):
-    """One serialised ModelStreamInferResponse, and what it holds of the budget of bytes in flight until it is sent."""
+    """One serialised ModelStreamInferResponse, and its reservation of the byte budget until it is sent."""
 
     data: bytes
     held_bytes: int
@@ -52,10 +52,10 @@ class _ResponseSink(Protocol):
     """Takes the responses to one request."""
 
     async def put(self, reply: _StreamResponse) -> None:
-        """Takes a response; waits while too many are unsent."""
+        """Queues a response; waits while too many are unsent."""
 
     async def end(self) -> None:
-        """There will be no more."""
+        """Marks the end of the responses."""
 
 
 class _Ordered:
@@ -72,12 +72,12 @@ class _Ordered:
 
 
 class _Unordered:
-    """Sends each response of one request as soon as it exists. The request gives up its position in the order."""
+    """Sends each response of one request at once. The request gives up its position in the order."""
 
     def __init__(self, stream: "_Stream", slot: _ResponseSlot, most: int) -> None:
         self._order = stream.order
         self._requests = slot.permits
-        # The position that is given up counts as one response until the sender has reached it.
+        # The released position counts as one response until the sender has reached it.
         self._permits = slot.permits = asyncio.Semaphore(most - 1)
         slot.responses.put_nowait(None)
 
@@ -116,7 +116,7 @@ class StreamInference:
         """Handles the requests of one stream until the client ends it.
 
         Raises:
-            ServingError: a request failed, and the client asked for a real status.
+            ServingError: a request failed, and the client has requested a gRPC error status.
         """
         stream = _Stream(self._engine, self._inference, self._limits, call, self._reader)
         try:
@@ -129,7 +129,7 @@ class _Stream:
     """One stream in progress.
 
     Attributes:
-        order: What is to be sent, in order; None ends it.
+        order: The queue of responses to send; None ends it.
     """
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, reader: HeaderReader) -> None:
@@ -144,7 +144,7 @@ class _Stream:
         self.order: asyncio.Queue[_ResponseSlot | None] = asyncio.Queue()
         self._in_work = 0
         self._is_read = False
-        #: Responses that are not sent yet, and the bytes that they hold of the budget.
+        #: The number of unsent responses, and their reserved bytes.
         self._unsent = 0
         self._unsent_held = Reservation(engine.budget)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,12 +162,12 @@ class _Stream:
         await reader
 
     def _end_if_idle(self) -> None:
-        """Ends the order once nothing can come into it any more."""
+        """Ends the queue once no more responses can be added."""
         if self._is_read and not self._in_work:
             self.order.put_nowait(None)
 
     def close(self) -> None:
-        """Takes back whatever is still in work, and drops what was not sent."""
+        """Cancels the requests in work and drops unsent responses."""
         for task in self._tasks:
             task.cancel()
         self._unsent_held.release()
@@ -176,7 +176,7 @@ class _Stream:
         """`message`, serialised. Reserves bytes for all but the first unsent response, which the transport may accept at once.
 
         Raises:
-            Overloaded: the budget is full; the client reads more slowly than it sends requests.
+            Overloaded: the byte budget is exhausted: the client reads more slowly than it sends requests.
         """
         data = message.SerializeToString()
         held_bytes = len(data) if self._unsent else 0
@@ -200,7 +200,7 @@ class _Stream:
         try:
             while (data := await self._call.receive()) is not None:
                 await self._permits.acquire()
-                # One more than the responses, so that giving up the position never waits.
+                # One more than the responses, so that releasing the position never waits.
                 slot = _ResponseSlot(self._queue_length + 1, self._permits)
                 self.order.put_nowait(slot)
                 self._in_work += 1
@@ -238,7 +238,7 @@ class _Stream:
             self._end_if_idle()
 
     def _id_of(self, request_id: str | None, data: bytes) -> str:
-        """The id of a request that failed; one that was not decoded has it in its bytes."""
+        """The id of a failed request; if it was not decoded, it is read from the bytes."""
         return request_id_of(data, self._limits) if request_id is None else request_id
 
     async def _send_all(self, decoded: DecodedRequest, sink: _ResponseSink) -> None:
@@ -254,7 +254,7 @@ class _Stream:
             version = held.model_version
             following = asyncio.ensure_future(anext(responses, None))
             try:
-                # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
+                # A model that is not decoupled ends the stream at once; a longer stream must not wait for its next response.
                 await asyncio.wait({following}, timeout=0)
                 is_final_sent = following.done() and following.exception() is None and following.result() is None
                 await sink.put(self._packed(await self._message(decoded, held, is_final=is_final_sent)))
