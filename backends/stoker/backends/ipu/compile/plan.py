@@ -1,7 +1,7 @@
 """`plan_graph`: the schedule and the memory of a converted graph on a simulated IPU.
 
-The graph is planned as it was converted, with its precision visible; what the host computes to give its values is another matter
-(`lowering`). The schedule is the graph's order. A node's steps come from `cost_model`, its memory from what `Residency` keeps.
+The converted graph is planned in its own precision; the arithmetic that the host runs is separate (`lowering`). The schedule is the graph's
+order. `cost_model` computes a node's steps, `Residency` its memory.
 
 Where nodes run: the IPU and pipeline stage that `manual_sharding` marked them with, and what a pipeline asks of these marks. PopART's
 rules: a stage lies on one IPU, stages are numbered without gaps, and data go forward only, from a stage to itself or a later one.
@@ -31,10 +31,10 @@ STAGE_KEY = "__pipeline_stage"
 
 
 def placement(node: ir.Node) -> tuple[int, int]:
-    """The IPU and pipeline stage that `manual_sharding` gave the node; 0 and 0 where it gave none.
+    """Returns the IPU and pipeline stage that `manual_sharding` gave the node; by default 0 and 0.
 
     Raises:
-        CompileError: a value is no whole number.
+        CompileError: a value is not an integer.
     """
     found = []
     for key in (IPU_KEY, STAGE_KEY):
@@ -56,13 +56,13 @@ class Placement:
 
 
 class Sharding:
-    """The places of all nodes of a graph, and of its streams."""
+    """The IPUs and pipeline stages of all nodes and streams of a graph."""
 
     def __init__(self, graph: ir.Graph, *, is_pipelined: bool) -> None:
         """Reads the marks.
 
         Raises:
-            CompileError: a mark is no whole number, or the graph is to be pipelined and breaks a rule; names the nodes.
+            CompileError: a mark is not an integer, or the graph is to be pipelined and breaks a rule; the text names the nodes.
         """
         self._placements: Mapping[ir.Node, Placement] = {node: Placement(*placement(node)) for node in graph}
         nodes = list(self._placements.values())
@@ -75,18 +75,18 @@ class Sharding:
         return self._placements[node]
 
     def of_input(self, value: ir.Value) -> Placement:
-        """Where a stream arrives: at the first node that reads it."""
+        """Returns the place where a stream arrives: that of the first node that reads it."""
         readers = {use.node for use in value.uses()}
         return next((placement for node, placement in self._placements.items() if node in readers), self._first)
 
     def of_output(self, value: ir.Value) -> Placement:
-        """Where a stream leaves: at the node that makes it."""
+        """Returns the place where a stream leaves: that of the node that produces it."""
         producer = value.producer()
         return self._last if producer is None else self._placements.get(producer, self._last)
 
     @property
     def stages(self) -> int:
-        """How many pipeline stages there are."""
+        """The number of pipeline stages."""
         return len({placement.stage for placement in self._placements.values()} | {0})
 
     def _check_pipeline(self) -> None:
@@ -118,14 +118,14 @@ _DEFAULT_PROPORTION = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphPlan:
-    """How a graph runs on one replica.
+    """The plan of a graph on one replica.
 
     Attributes:
         steps: The schedule of one micro-batch.
-        memory: One account an IPU.
-        code_bytes, weight_bytes: What loading it moves over the host link.
-        pipeline_stages: 1 where it is not pipelined.
-        holders: For each IPU what takes memory on its fullest tile, with its bytes there, most first.
+        memory: One account per IPU.
+        code_bytes, weight_bytes: Bytes that loading moves over the host link.
+        pipeline_stages: Number of pipeline stages; 1 if the graph is not pipelined.
+        holders: For each IPU, the users of memory on its fullest tile with their bytes, largest first.
     """
 
     steps: tuple[Step, ...]
@@ -139,11 +139,11 @@ class GraphPlan:
 def plan_graph(
     model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
 ) -> GraphPlan:
-    """Plans the converted `model` for `hardware`; `model` may be given shapes that were missing, and is not changed otherwise.
+    """Plans the converted `model` for `hardware`. Only adds missing shapes to `model`.
 
     Raises:
         OutOfTileMemory: a tile would have to hold more than it can.
-        CompileError: a tensor has no static shape, or a sharding number makes no sense.
+        CompileError: a tensor has no static shape, or a sharding number is invalid.
         OptionError: the options leave no tiles, or name no memory proportion in (0, 1].
     """
     plan = survey_graph(model, hardware=hardware, options=options, name=name, constants=constants)
@@ -155,7 +155,7 @@ def plan_graph(
 def survey_graph(
     model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
 ) -> GraphPlan:
-    """As `plan_graph`, for looking only: a plan that does not fit is returned too, its accounts over capacity.
+    """Like `plan_graph`, but also returns a plan that does not fit, with accounts over capacity.
 
     Raises:
         CompileError: as `plan_graph`, except for memory.
@@ -207,7 +207,7 @@ class _Planner:
 
     @property
     def residencies(self) -> list[Residency]:
-        """By number of their IPU."""
+        """The residencies, by number of their IPU."""
         return [self._residencies[ipu] for ipu in sorted(self._residencies)]
 
     def _node(self, index: int, node: ir.Node) -> None:
@@ -250,7 +250,7 @@ class _Planner:
                 residency.hold(value, self._facts[value])
 
     def _overwritten(self, index: int, node: ir.Node, output: ir.Value, residency: Residency) -> ir.Value | None:
-        """The input that `output` may be written over: as large, here, and read by no later node."""
+        """Returns an input that `output` may overwrite: of the same size, on this IPU, and read by no later node."""
         for value in node.inputs:
             if value is None or self._facts[value].is_constant or not residency.holds(value):
                 continue
@@ -269,7 +269,7 @@ class _Planner:
         return self._residencies[ipu]
 
     def _bring(self, value: ir.Value, residency: Residency, placement: Placement, where: str) -> None:
-        """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link.
+        """Ensures that `value` is on the IPU: weights are loaded there once, activations are sent over the link.
 
         In a pipeline an activation waits here while the micro-batches before it pass the stages between its maker and its reader.
         """
@@ -286,12 +286,12 @@ class _Planner:
         residency.read(value)
 
     def _host(self, value: ir.Value, kind: StepKind, placement: Placement) -> None:
-        """Streams `value` from or to the host, through buffers that are there all the time."""
+        """Streams `value` from or to the host through permanent buffers."""
         facts = self._fact(value, f"graph '{self._name}'")
         seconds = HOST_LATENCY_S + facts.byte_count / self._hardware.host_link_bytes_per_s
         self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, placement)
         residency = self._residency(placement.ipu)
-        if self._options.num_io_tiles > 0:  # through the IO tiles, which exchange it with the others
+        if self._options.num_io_tiles > 0:  # through the IO tiles, which exchange data with the other tiles
             residency.buffer(facts.byte_count)
             rate = self._hardware.exchange_bytes * self._options.num_io_tiles
             cycles = facts.byte_count / rate + self._constants.step_cycles
@@ -350,17 +350,17 @@ class _Planner:
 
 
 def _is_view(node: ir.Node) -> bool:
-    """Whether the node's output is memory of its input: a remap looks like an Identity, and moves everything."""
+    """Whether the node's output is a view of its input. A remap is an Identity node, but moves all data."""
     return (node.op_type in VIEWS and marks.REMAP not in node.metadata_props) or is_float8_cast(node)
 
 
 def _as_viewed(facts: TensorFacts, inputs: Sequence[TensorFacts | None]) -> TensorFacts:
-    """A view is as wide and as constant as what it looks at (decoded fp8 is read as its codes)."""
+    """Gives a view the width and constness of its source (decoded fp8 is read as its codes)."""
     source = inputs[0] if inputs else None
     return facts if source is None else replace(facts, bits=source.bits, is_constant=source.is_constant)
 
 
 def _with_shapes(model: ir.Model) -> ir.Model:
-    """`model` with inferred shapes where any is missing."""
+    """Returns `model` with missing shapes inferred."""
     is_known = all(value.shape is not None and value.shape.is_static() for node in model.graph for value in node.outputs if value.name)
     return model if is_known else ShapeInferencePass()(model).model

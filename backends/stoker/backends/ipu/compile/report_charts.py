@@ -1,6 +1,7 @@
-"""Plots of the summary report as inline SVG: no library, no network, colours by the page's own variables so that light and dark work.
+"""Plots of the summary report as inline SVG: no library and no network access. Colours are the page's CSS variables, for light and dark
+mode.
 
-Every mark carries a `<title>`, which browsers show when the pointer rests on it. Beside each plot the page puts a table with its numbers.
+Every mark carries a `<title>`, which browsers show as a tooltip. The page has a table of the numbers beside each plot.
 """
 
 import math
@@ -43,18 +44,18 @@ TIME_KINDS: Mapping[str, Kind] = {
 
 
 def microseconds(seconds: float) -> str:
-    """A time as people read it here."""
+    """Returns a time as text in microseconds."""
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.2f} µs"
 
 
 def legend(kinds: Sequence[Kind]) -> str:
-    """The legend of a plot."""
+    """Returns the legend of a plot."""
     items = "".join(f'<span><i class="{kind.css}"></i>{escape(kind.name)}</span>' for kind in kinds)
     return f'<p class="legend">{items}</p>'
 
 
 def memory_bar(by_category: Mapping[str, int], capacity_bytes: int) -> str:
-    """One tile's memory, what takes it side by side, with its capacity as a line."""
+    """Returns a bar of one tile's memory by category, with its capacity as a line."""
     scale = (WIDTH - 20) / max(capacity_bytes, sum(by_category.values()), 1)
     parts, x = [], 10.0
     for key, size in by_category.items():
@@ -69,7 +70,7 @@ def memory_bar(by_category: Mapping[str, int], capacity_bytes: int) -> str:
 
 
 def tile_histogram(tile_bytes: Sequence[int], capacity_bytes: int, bins: int = 40) -> str:
-    """How many tiles hold how much, from nothing to the capacity (or to the fullest tile, where that holds more)."""
+    """Returns a histogram of the bytes per tile, from 0 to the capacity (or to the fullest tile, if that holds more)."""
     counts, edges = np.histogram(tile_bytes, bins=bins, range=(0, max(capacity_bytes, *tile_bytes, 1)))
     height, top, scale = 150, 14, (WIDTH - 80) / edges[-1]
     most = max(int(counts.max()), 1)
@@ -108,7 +109,7 @@ def stacked_rows(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> str:
 
 
 def activity(runs: Sequence[OpRun], bins: int = 240) -> str:
-    """The work of the device while one micro-batch passes through: a strip for each kind, its height the share of that moment."""
+    """Returns a plot of the device's activity during one micro-batch: a strip for each kind, whose height is its share of the time."""
     total = sum(run.total_s for run in runs)
     if not total:
         return ""
@@ -116,7 +117,7 @@ def activity(runs: Sequence[OpRun], bins: int = 240) -> str:
     shares = {key: np.zeros(bins) for key in kinds}
     for run in runs:
         if run.total_s:
-            # Steps of a node alternate, so that within its time each kind has its share throughout.
+            # Steps of a node alternate, so each kind has a constant share during the node.
             overlap = _overlap(run.start_s / total * bins, (run.start_s + run.total_s) / total * bins, bins)
             for key in kinds:
                 shares[key] += overlap * getattr(run, key) / run.total_s
@@ -137,7 +138,7 @@ def activity(runs: Sequence[OpRun], bins: int = 240) -> str:
 
 
 def lanes(names: Sequence[str], seconds: Sequence[float], micro_batches: int) -> str:
-    """The first micro-batches of a call in the lanes that they pass through; each lane takes one at a time."""
+    """Returns a plot of the first micro-batches of a call in their lanes. Each lane takes one micro-batch at a time."""
     ends = np.zeros((micro_batches + 1, len(names) + 1))
     boxes = []
     for batch in range(micro_batches):
@@ -161,7 +162,7 @@ def lanes(names: Sequence[str], seconds: Sequence[float], micro_batches: int) ->
 
 
 def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
-    """Rows a second over the batch size (logarithmic); batches that do not fit are hollow."""
+    """Returns a plot of rows per second over the batch size (logarithmic). Batches that do not fit are hollow."""
     points = [(each, each.rows_per_s) for each in batches if each.rows_per_s]
     if len(points) < 2:
         return ""
@@ -191,14 +192,14 @@ def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
 
 
 def _overlap(begin: float, end: float, bins: int) -> NDArray[np.float64]:
-    """For each of `bins` unit intervals how much of it lies between `begin` and `end`."""
+    """Returns for each of `bins` unit intervals the part that lies between `begin` and `end`."""
     edges = np.arange(bins + 1, dtype=np.float64)
     shared: NDArray[np.float64] = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, 1.0)
     return shared
 
 
 def _round_up(number: float) -> float:
-    """The next of 1, 2, 2.5, 5 times a power of ten."""
+    """Rounds up to 1, 2, 2.5 or 5 times a power of ten."""
     power = 10 ** math.floor(math.log10(number))
     return float(next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= number * 0.999))
 

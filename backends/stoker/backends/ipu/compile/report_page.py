@@ -1,4 +1,4 @@
-"""The summary report as one page of HTML that needs nothing else: no script, no network, light and dark."""
+"""The summary report as one self-contained HTML page without scripts or network access, with light and dark colours."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ from stoker.backends.ipu.compile.summary_report import GraphReport, IpuMemory, O
 from stoker.compiler.output_files import written_whole
 
 _FILE = "summary_report"
-#: Rows of the table of operations, and bars beside it.
+#: Number of rows in the table of operations, and of bars beside it.
 TOP_OPERATIONS = 25
 _TOP_BARS = 12
-#: Micro-batches that the picture of the lanes shows.
+#: Number of micro-batches in the plot of the lanes.
 _SHOWN_MICRO_BATCHES = 4
 
 _STYLE = """
@@ -45,7 +45,7 @@ pre{white-space:pre-wrap;margin:0;font-size:12px}
 
 
 def render_page(report: SummaryReport) -> str:
-    """The whole page."""
+    """Returns the page as HTML."""
     names = ", ".join(graph.name for graph in report.graphs)
     body = "".join((_head(report, names), *map(_memory, report.memory), *(_graph(graph, report) for graph in report.graphs)))
     title = f"{escape(names)}: summary report (simulated)"
@@ -56,7 +56,7 @@ def render_page(report: SummaryReport) -> str:
 
 
 def write_report(report: SummaryReport, folder: Path) -> tuple[Path, Path]:
-    """Writes `report` into `folder` as `summary_report.json` and `summary_report.html`, each whole or not at all; returns their paths.
+    """Writes `report` into `folder` as `summary_report.json` and `summary_report.html`, each atomically; returns their paths.
 
     Raises:
         CompileError: a file cannot be written.
@@ -96,7 +96,7 @@ def _head(report: SummaryReport, names: str) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes in the unit that leaves digits to read."""
+    """Returns a byte count as text with a suitable unit."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**19 else f"{count / 2**10:,.1f} KiB"
 
 
@@ -252,7 +252,7 @@ def _quartiles(tile_bytes: Sequence[int]) -> Mapping[str, int]:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1, own: int | None = None) -> str:
-    """Columns from number `numbers_from` on are aligned as numbers; row `own` is set apart."""
+    """Returns a table. Columns from index `numbers_from` on are aligned as numbers; row `own` is highlighted."""
 
     def cells(tag: str, texts: Sequence[str]) -> str:
         return "".join(

@@ -1,8 +1,7 @@
-"""One model on its way into a program: checked, planned and lowered, with its streams.
+"""Compiles one model for a program: checks, plans and lowers it, and creates its streams.
 
-The streams of a compiled model: what its anchors are called and look like. Names: a model by itself keeps its tensors' names; a fused one
-has `graphN/streamK` for inputs, by their order in the source model, and `graphN/<output>`. Handles have PopART's forms: `h2d_<id>` and
-`anchor_d2h_<id>`.
+Names of anchors: a single model keeps its tensors' names; a fused one has `graphN/streamK` for inputs, by their order in the source model,
+and `graphN/<output>`. Handles have PopART's forms: `h2d_<id>` and `anchor_d2h_<id>`.
 
 Weights that are not compiled in (`constant_weights: false`): the runtime loads them from tensor data in the file, or from the user. Poplar
 makes every trained parameter such a stream. Here it is every floating-point constant with more than one element, except where ONNX
@@ -28,7 +27,7 @@ from stoker.compiler.options import CompilerOptions
 from stoker.compiler.precision.representation import float8_nodes
 from stoker.compiler.target import SourceModel
 
-#: PopART's numbers of the programs that an inference executable has.
+#: PopART's numbers of the programs in an inference executable.
 WEIGHTS_FROM_HOST, PROGRAM, WEIGHTS_TO_HOST = 0, 5, 7
 PROGRAM_NAMES: Mapping[int, str] = {WEIGHTS_FROM_HOST: "WeightsFromHost", PROGRAM: "Program", WEIGHTS_TO_HOST: "WeightsToHost"}
 
@@ -38,7 +37,7 @@ _FLOAT8 = {np.dtype(ml_dtypes.float8_e4m3fnuz): DataType.F8143, np.dtype(ml_dtyp
 
 
 def tensor_info(value: ir.Value, replication_factor: int = 1) -> TensorInfo:
-    """Type and shape of `value`, with a leading dimension for the replicas where there are several.
+    """Returns type and shape of `value`, with a leading dimension for the replicas if there are several.
 
     Raises:
         CompileError: PopEF has no such type.
@@ -54,7 +53,7 @@ def tensor_info(value: ir.Value, replication_factor: int = 1) -> TensorInfo:
 
 
 def input_anchor(name: str, value: ir.Value, replication_factor: int) -> Anchor:
-    """The stream that feeds `value` in each call of the main program."""
+    """Returns the stream that feeds `value` in each call of the main program."""
     return Anchor(
         name=name,
         handle=f"h2d_{name}",
@@ -66,7 +65,7 @@ def input_anchor(name: str, value: ir.Value, replication_factor: int) -> Anchor:
 
 
 def output_anchor(name: str, value: ir.Value, replication_factor: int) -> Anchor:
-    """The stream that shows `value` after each call of the main program."""
+    """Returns the stream that outputs `value` after each call of the main program."""
     return Anchor(
         name=name,
         handle=f"anchor_d2h_{name}",
@@ -78,12 +77,12 @@ def output_anchor(name: str, value: ir.Value, replication_factor: int) -> Anchor
 
 
 def weight_anchor(name: str, value: ir.Value) -> Anchor:
-    """The stream that loads a weight, once, the same for all replicas."""
+    """Returns the stream that loads a weight once, with the same data for all replicas."""
     return Anchor(name=name, handle=f"h2d_{name}", tensor_info=tensor_info(value), type=TensorType.INPUT, programs=(WEIGHTS_FROM_HOST,))
 
 
 def index_anchor() -> Anchor:
-    """The input that selects a model of a fused program: uint8 of shape [1], as PopRT's tutorial has it."""
+    """The input that selects a model of a fused program: uint8 of shape [1], as in PopRT's tutorial."""
     return Anchor(
         name=INDEX_ANCHOR,
         handle=f"h2d_{INDEX_ANCHOR}",
@@ -94,7 +93,7 @@ def index_anchor() -> Anchor:
 
 
 def batch_size(inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], axis: int) -> int:
-    """Rows of one micro-batch: the size that dimension `axis` has in every output and in one input at least; 0 where there is none.
+    """Rows of one micro-batch: the size of dimension `axis` in every output and at least one input; 0 if there is none.
 
     An input without it, such as a scalar or a table, is the same for all rows.
     """
@@ -103,7 +102,7 @@ def batch_size(inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
 
 
 def is_batched(inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], axis: int) -> bool:
-    """Whether every stream has the rows, so that whoever serves the model may let requests share a call."""
+    """Whether every stream has the rows, so that a server may join requests in a call."""
     return batch_size(inputs, outputs, axis) > 0 and len(_sizes([*inputs, *outputs], axis)) == 1
 
 
@@ -115,7 +114,7 @@ _NEED_CONSTANTS = frozenset({"Pad", "Resize", "Upsample"})
 
 
 def stream_weights(model: ir.Model) -> Mapping[str, ir.TensorProtocol]:
-    """Turns the weights of `model` into inputs, in place; gives their values by name."""
+    """Turns the weights of `model` into inputs, in place; returns their values by name."""
     graph = model.graph
     found = {}
     for name, value in list(graph.initializers.items()):
@@ -137,13 +136,13 @@ class CompiledGraph:
     """One model of a program.
 
     Attributes:
-        sub_graph: For the program.
-        inputs, outputs: The anchors of its streams, with the tensors' names in the model beside them.
+        sub_graph: Its part of the program.
+        inputs, outputs: The anchors of its streams, with the names of the tensors in the model.
         weights: Anchors of streamed weights, and their values.
         plan: Its schedule and memory.
         precision: `fp32`, `fp16`, `fp8` or `fp8_weight`.
-        micro_batch_size: 0 where the model has no batch dimension.
-        notes: What passes left for the runtime: the converted model's metadata.
+        micro_batch_size: Rows of a micro-batch; 0 if the model has no batch dimension.
+        notes: Notes of passes for the runtime: the converted model's metadata.
     """
 
     sub_graph: SubGraph
@@ -157,10 +156,10 @@ class CompiledGraph:
 
 
 def checked_graph(source: SourceModel, hardware: IpuHardware) -> ir.Model:
-    """A copy of a converted model with all types and shapes inferred, which `hardware` can run.
+    """Returns a copy of a converted model with all types and shapes inferred. Checks that `hardware` can run it.
 
     Raises:
-        CompileError: it cannot; all its unsupported operators are named.
+        CompileError: the hardware cannot run it; the text names all unsupported operators.
     """
     model = typed_graph(source.model, tuple(source.outputs))
     check_streams(model)
@@ -173,7 +172,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     """Checks, plans and lowers one converted model.
 
     Raises:
-        CompileError: it cannot run on the device, or does not fit.
+        CompileError: the model cannot run on the device, or does not fit.
     """
     model = checked_graph(source, hardware)
     notes = {key: value for key, value in model.metadata_props.items() if value}
@@ -215,13 +214,13 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
 
 
 def _in_order(inputs: Sequence[ir.Value], source: SourceModel) -> list[ir.Value]:
-    """The inputs as the source model orders them; passes may have added some, which follow, or taken some away."""
+    """Returns the inputs in the order of the source model. Inputs that passes added follow; passes may also have removed some."""
     positions = {name: at for at, name in enumerate(source.inputs)}
     return sorted(inputs, key=lambda value: positions.get(value.name or "", len(positions)))
 
 
 def graph_precision(model: ir.Model) -> str:
-    """The narrowest that `model` computes in: `fp32`, `fp16` or `fp8`; `fp8_weight` where eight bits are only stored."""
+    """Returns the narrowest type of the computations of `model`: `fp32`, `fp16` or `fp8`; `fp8_weight` where eight bits are only stored."""
     uses = [use for _, use in float8_nodes(model)]
     if uses:
         return "fp8" if any(use.computes for use in uses) else "fp8_weight"
@@ -231,10 +230,10 @@ def graph_precision(model: ir.Model) -> str:
 
 
 def check_names(graphs: tuple[CompiledGraph, ...]) -> None:
-    """Anchors of a program must differ in name.
+    """Checks that the anchors of a program have different names.
 
     Raises:
-        OptionError: two have the same.
+        OptionError: two anchors have the same name.
     """
     seen: set[str] = set()
     for graph in graphs:

@@ -1,11 +1,10 @@
-"""The summary report of a compilation: what the tiles hold, where the cycles go, what other batch sizes would give.
+"""The summary report of a compilation: the memory of the tiles, the cycles of the operators, and estimates for other batch sizes.
 
-Nothing is lowered or written for it, so that it exists for models that do not fit as well: it says by how much, and what holds the
-memory. Every figure is modelled; `report_page` shows them as a page.
+The report needs no lowering and no file, so it also covers models that do not fit: it names the missing bytes and the users of the memory.
+Every figure is modelled; `report_page` renders them as a page.
 
-Another batch size for a model whose shapes are fixed: so that a report can say what each size would cost. Only shapes change, and the
-constants that say them (targets of Reshape and Expand, sizes of Resize); weights are never read. The result is good for planning; it is
-never run.
+For the estimates, `rebatch` gives a model with fixed shapes another batch size. It changes only shapes, and the constants that hold them
+(targets of Reshape and Expand, sizes of Resize), and never reads weights. The result is only planned, never run.
 """
 
 import json
@@ -35,11 +34,11 @@ class OpRun:
 
     Attributes:
         node, op_type: Of the converted graph; `Stream` moves an input or output, `Copy` goes between IPUs.
-        ipu, stage: Where it runs.
-        start_s: Since the micro-batch began, one step after the other.
-        compute_s, exchange_s, sync_s, link_s, host_s: By what the device does.
-        tiles: The most that take part in a step.
-        flops, data_bytes: Done and moved.
+        ipu, stage: IPU and pipeline stage that it runs on.
+        start_s: Time since the start of the micro-batch, with all steps in sequence.
+        compute_s, exchange_s, sync_s, link_s, host_s: Times by activity of the device.
+        tiles: Most tiles that take part in a step.
+        flops, data_bytes: Floating-point operations done and bytes moved.
     """
 
     node: str
@@ -62,7 +61,7 @@ class OpRun:
 
 
 def op_runs(steps: Sequence[Step], clock_hz: float) -> tuple[OpRun, ...]:
-    """The schedule of one micro-batch, node by node in its order."""
+    """Returns the schedule of one micro-batch, node by node in order."""
     runs, begun = [], 0
     for gathered in _by_node(steps):
         runs.append(_run(gathered, begun, clock_hz))
@@ -71,7 +70,7 @@ def op_runs(steps: Sequence[Step], clock_hz: float) -> tuple[OpRun, ...]:
 
 
 def _by_node(steps: Sequence[Step]) -> list[list[Step]]:
-    """Successive steps of one node together; a sync belongs to what is waited for with it, the step behind it."""
+    """Groups successive steps by node. A sync belongs to the step after it."""
     groups: list[list[Step]] = []
     waiting: list[Step] = []
     for step in steps:
@@ -107,9 +106,9 @@ def _run(gathered: Sequence[Step], begun: int, clock_hz: float) -> OpRun:
     )
 
 
-#: Operators with a shape as input, and which input.
+#: Operators with a shape as input, and the index of this input.
 _SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
-#: Operators whose output says something of a tensor's shape and nothing of its data.
+#: Operators whose output depends on a tensor's shape only, not on its data.
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
@@ -117,7 +116,7 @@ def rebatch(model: ir.Model, *, axis: int, old: int, new: int) -> None:
     """Gives inputs and outputs `new` rows in dimension `axis`, where they have `old`, and infers the shapes between, in place.
 
     Raises:
-        ShapeError: the model does not follow: a shape inside depends on the batch in a way that is not seen here.
+        ShapeError: a shape inside the model depends on the batch in an unknown way.
     """
     if old == new:
         return
@@ -165,24 +164,25 @@ def _set_target(node: ir.Node, index: int, old: int, new: int, *, is_batched: bo
     return True
 
 
-#: Batch sizes that are planned beside the model's own.
+#: Batch sizes to plan besides the model's own.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _NOTE = "Simulated: every figure is computed by a cost model; no device was measured."
 _TOP_HOLDERS = 12
-#: Batches that do not fit before larger ones are left out.
+#: Number of batch sizes that do not fit after which larger ones are skipped.
 _VIOLATIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEstimate:
-    """The estimate for the model with another micro-batch.
+    """The estimate for the model with another micro-batch size.
 
     Attributes:
         batch: Rows of a micro-batch.
-        fits: Into the tiles.
-        tile_bytes: On the fullest tile.
-        latency_s, rows_per_s: Of a call of the main program, as if it fitted; None where it could not be planned.
-        note: Why not.
+        fits: Whether it fits into the tiles.
+        tile_bytes: Bytes on the fullest tile.
+        latency_s, rows_per_s: Latency and throughput of a call of the main program, even if it does not fit; None if it could not be
+            planned.
+        note: The reason why it could not be planned.
     """
 
     batch: int
@@ -202,9 +202,9 @@ class GraphReport:
         precision: `fp32`, `fp16` or `fp8`.
         micro_batch_size: 0 where it has no batch dimension.
         timing: Of a call of the main program.
-        lane_names, lane_s: What runs side by side on successive micro-batches, and how long each takes.
+        lane_names, lane_s: The lanes that run in parallel on successive micro-batches, and the time of each.
         runs: The schedule of one micro-batch.
-        batches: By size; empty where there is no batch dimension.
+        batches: Estimates by batch size; empty without a batch dimension.
     """
 
     name: str
@@ -223,8 +223,8 @@ class IpuMemory:
     """The memory of one IPU of a replica at the point of its highest use.
 
     Attributes:
-        account: Bytes by category on the fullest tile, and in all on each tile.
-        holders: What takes them on the fullest tile, most first.
+        account: Bytes by category on the fullest tile, and the total of each tile.
+        holders: The users of memory on the fullest tile, largest first.
     """
 
     account: MemoryAccount
@@ -240,13 +240,13 @@ class SummaryReport:
     """The whole report.
 
     Attributes:
-        hardware: What it was planned for.
+        hardware: The hardware of the plan.
         batches_per_step, num_io_tiles, num_ipus, replication_factor, pipeline_stages: Of the program.
-        weight_bytes, code_bytes: What loading moves.
+        weight_bytes, code_bytes: Bytes that loading moves.
         load_s: Modelled time until the first call may begin.
         graphs: The models.
-        memory: One entry an IPU.
-        out_of_memory: The error that compiling gives; empty where everything fits.
+        memory: One entry per IPU.
+        out_of_memory: The error text of compilation; empty if everything fits.
     """
 
     hardware: IpuHardware
@@ -267,7 +267,7 @@ class SummaryReport:
         return not self.out_of_memory
 
     def to_json(self) -> str:
-        """The report for programs: the fields of these classes by their names, times in seconds."""
+        """Returns the report as JSON: the fields of these classes by name, times in seconds."""
         fields = asdict(self)
         return json.dumps({"simulated": True, "note": _NOTE, "fits": self.fits, **fields}, indent=1) + "\n"
 
@@ -276,7 +276,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
     """Plans `sources` as `compile_sources` would, several as one fused program, and other batch sizes of each.
 
     Raises:
-        CompileError: as `compile_sources`, except that a program without room is reported, not rejected.
+        CompileError: as `compile_sources`, except that a program that does not fit is reported, not rejected.
     """
     if not sources:
         raise OptionError("there is no model to report on")
@@ -336,7 +336,7 @@ def _rows(model: ir.Model, options: CompilerOptions) -> int:
 def _program(
     plans: Sequence[GraphPlan], rows: Sequence[int], sources: Sequence[SourceModel], hardware: IpuHardware, options: CompilerOptions
 ) -> StaticProgram:
-    """The schedules as a program without arithmetic: what times are computed from."""
+    """Returns the schedules as a program without graphs, to compute times from."""
     return StaticProgram(
         package_hash="",
         system=hardware.system,

@@ -1,7 +1,7 @@
-"""Which operators and element types the simulated IPU runs. What a model has beyond them is reported all at once.
+"""The operators and element types that the simulated IPU runs. All unsupported nodes of a model are reported at once.
 
-Operators are those that PopART or PopRT's custom operators give the real device, as far as ONNX Runtime's CPU kernels can do them.
-Nodes whose inputs are all known at compile time never reach the device and are not looked at: shape arithmetic may well be in int64.
+The operators are those of PopART and of PopRT's custom operators that ONNX Runtime's CPU kernels can compute.
+Nodes whose inputs are all known at compile time never reach the device and are not checked; shape arithmetic may be in int64.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _ARITHMETIC = words(
     Sin Sinh Size Softmax Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Upsample Xor"""
 )
 
-#: Of ONNX Runtime's own operators: those that PopRT's fusions and its custom operators correspond to.
+#: Operators of ONNX Runtime's own domain that correspond to PopRT's fusions and custom operators.
 _CONTRIBUTED = words(
     """Attention BiasGelu FastGelu FusedMatMul Gelu MultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization
     SkipLayerNormalization SkipSimplifiedLayerNormalization"""
@@ -49,7 +49,7 @@ _REASONS = {
     ),
 }
 
-#: Element types the device stores. 64-bit integers are let through where they are indices only; see `_INDEX_READERS`.
+#: Element types the device stores. 64-bit integers are accepted if they are only indices; see `_INDEX_READERS`.
 _DEVICE_TYPES = frozenset(
     {
         ir.DataType.BOOL,
@@ -65,7 +65,7 @@ _DEVICE_TYPES = frozenset(
 )
 _FLOAT8_TYPES = frozenset({ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ})
 _INDEX_TYPES = frozenset({ir.DataType.INT64})
-#: Operators that take indices, or hand them on: ONNX prescribes int64 there, the device holds 32 bits.
+#: Operators that read or pass on indices. ONNX prescribes int64 for these; the device stores 32 bits.
 _INDEX_READERS = MOVING | {"ArgMax", "ArgMin", "Cast", "CastLike", "Constant", "Range", "Resize", "Shape", "Size", "Upsample"}
 
 _HINTS = {
@@ -75,10 +75,10 @@ _HINTS = {
 
 
 def check_streams(model: ir.Model) -> None:
-    """Checks that the device has the types of all inputs and outputs.
+    """Checks that the device supports the types of all inputs and outputs.
 
     Raises:
-        CompileError: naming every tensor whose type it has not.
+        CompileError: a type is not supported; the text names every such tensor.
     """
     found = []
     for role, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
@@ -94,12 +94,12 @@ def check_supported(model: ir.Model, hardware: IpuHardware, *, has_custom_librar
     """Checks every node that reaches the device, sub-graphs included.
 
     Args:
-        model: Typed.
-        hardware: What it is to run on.
+        model: A model with all types inferred.
+        hardware: The hardware to run on.
         has_custom_libraries: Whether operators of unknown domains come with the libraries that the user gave.
 
     Raises:
-        UnsupportedOperators: listing all nodes it cannot run, with reasons.
+        UnsupportedOperators: the text lists all nodes that the device cannot run, with reasons.
     """
     found = list(_unsupported(model, hardware, has_custom_libraries))
     if found:
@@ -116,7 +116,7 @@ def _unsupported(model: ir.Model, hardware: IpuHardware, has_custom_libraries: b
         is_consequence = node.op_type in _SUPPORTED.get(node.domain, ()) and any(value in untyped for value in node.inputs)
         if reason:
             untyped.update(output for output in node.outputs if output.dtype is None)
-        # Of a chain of nodes with unknown types, the first is the cause.
+        # In a chain of nodes with unknown types, the first one is the cause.
         if reason and not is_consequence:
             op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             label = node.name or next((output.name for output in node.outputs if output.name), "")
@@ -124,7 +124,7 @@ def _unsupported(model: ir.Model, hardware: IpuHardware, has_custom_libraries: b
 
 
 def _reason(node: ir.Node, hardware: IpuHardware, known: frozenset[ir.Value], has_custom_libraries: bool) -> str:
-    """Why the device cannot run `node`; empty where it can."""
+    """Returns the reason why the device cannot run `node`; empty if it can."""
     if node.domain not in _SUPPORTED:
         if not has_custom_libraries:
             return f"operators of domain '{node.domain}' are not known; custom_library_so_paths names the library that has them"

@@ -40,10 +40,10 @@ class IpuTarget(Target):
     has_report = True
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
-        """Rejects options that contradict each other or the device, and FP8 where the device has none.
+        """Rejects options that contradict each other or the device, and FP8 if the device does not support it.
 
         Raises:
-            OptionError: naming option, value and what was expected.
+            OptionError: an option is invalid; the text names the option, its value and the expected values.
         """
         hardware = choose_device(options)
         check_options(options, hardware)
@@ -55,7 +55,7 @@ class IpuTarget(Target):
         """Checks that the device can run every node; see `check_supported`.
 
         Raises:
-            UnsupportedOperators: listing all nodes that the device cannot run, with reasons.
+            UnsupportedOperators: the text lists all nodes that the device cannot run, with reasons.
         """
         check_supported(typed_graph(ir.to_proto(model)), choose_device(options), has_custom_libraries=bool(custom_libraries))
 
@@ -84,7 +84,7 @@ class IpuTarget(Target):
 
 
 def summarise(compiled: CompiledModel) -> Mapping[str, object]:
-    """The summary of an executable: device, batch, memory, and the modelled times of each sub-graph."""
+    """Returns the summary of an executable: device, batch, memory, and the modelled times of each sub-graph."""
     program = compiled.program
     fullest = max(program.memory, key=lambda each: sum(each.by_category.values()), default=None)
     timings = {graph.name: step_timing(program, graph.index) for graph in program.graphs}
@@ -109,10 +109,10 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
 
 
 def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: SourceModel) -> ServedPart:
-    """How model number `at` of the executable is served.
+    """Returns the served part for model number `at` of the executable.
 
-    The rows that one call of the main program takes are the most a batch can have. Servers batch along dimension 0, all tensors at once: a
-    model whose batch is elsewhere, that has an input without it, or whose rows depend on each other, is served as it is.
+    The largest batch is the number of rows in one call of the main program. Servers batch all tensors along dimension 0. A model is served
+    without batching if its batch is another dimension, an input has no batch dimension, or its rows depend on each other.
     """
     program = compiled.program
     graph = program.graphs[at]
@@ -135,7 +135,7 @@ def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: Sourc
     datatypes = _datatypes(compiled, graph)
     if len(program.graphs) == 1:
         return ServedPart(suffix=graph.name, config=config, datatypes=datatypes, not_servable=not_servable)
-    # Clients know the tensors by their names in the model; the streams of a fused executable have others.
+    # Clients use the names in the model; the streams of a fused executable have other names.
     names = {each.anchor: each.tensor for each in (*graph.inputs, *graph.outputs)}
     config["parameters"] = {SUB_GRAPH_PARAMETER: str(graph.index)}
     files = {NAME_MAP_FILENAME: json.dumps(names, indent=2) + "\n"}
@@ -143,14 +143,14 @@ def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: Sourc
 
 
 def _datatypes(compiled: CompiledModel, graph: SubGraph) -> dict[str, tuple[DataType, ...]]:
-    """By tensor, the element types in which it may be served: see `ServedPart.datatypes`."""
+    """Returns the element types in which each tensor may be served: see `ServedPart.datatypes`."""
     kinds = {anchor.name: SERVED.get(anchor.tensor_info.data_type) for anchor in compiled.metadata.anchors}
     bound = ((each.tensor, kinds[each.anchor]) for each in (*graph.inputs, *graph.outputs))
     return {tensor: (kind, *castable_to(kind)) for tensor, kind in bound if kind is not None}
 
 
 def _stream_shapes(compiled: CompiledModel, graph: SubGraph) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Of its inputs and its outputs, in one micro-batch of one replica."""
+    """Returns the shapes of inputs and outputs in one micro-batch of one replica."""
     shapes = {anchor.name: _micro_batch_shape(anchor) for anchor in compiled.metadata.anchors}
     return [shapes[each.anchor] for each in graph.inputs], [shapes[each.anchor] for each in graph.outputs]
 

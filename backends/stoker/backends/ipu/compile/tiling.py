@@ -1,15 +1,14 @@
-"""How a matrix product or convolution is spread over tiles.
+"""Plans the distribution of a matrix product or convolution over tiles.
 
 A contraction has five extents: groups (independent products), rows (batch and output positions), inner (input channels), outer (output
 channels) and taps (positions of the kernel). A *partition* cuts groups, rows, inner and outer into pieces, one for each tile; a
-*serialised* one makes the outputs in several slices, one after the other, so that less is held at once. All cuts are tried, as Poplibs'
-planner does, and the quickest that keeps its temporary data within the allowed share of a tile is taken:
+*serialised* one computes the outputs in several sequential slices, which needs less memory at once. All cuts are tried, as Poplibs' planner
+does, and the fastest one whose temporary data stays within the allowed share of a tile is chosen:
 
-* Each tile receives its piece of the input, with the halo of the kernel, and of the weights, except where only one piece of rows needs
-  them: then they stay where they are.
-* The matrix unit takes blocks of 16 outputs x (16 fp16, 32 fp8, 4 fp32) inputs, and passes all rows of the tile by each. Few rows, or
-  extents that are no multiple of a block, waste it: this is why small batches are slow.
-* If inner is cut, the partial sums are exchanged and added.
+* Each tile receives its piece of the input, with the halo of the kernel, and of the weights, unless only one piece of rows needs the
+weights: then they are not moved. * The matrix unit takes blocks of 16 outputs x (16 fp16, 32 fp8, 4 fp32) inputs, and streams all rows of
+the tile through each. Few rows, or extents that are not a multiple of a block, leave it partly idle, so small batches are slow. * If inner
+is cut, the partial sums are exchanged and added.
 """
 
 import functools
@@ -37,12 +36,13 @@ class Contraction:
         rows: Rows of the output of one group: batch x output positions.
         inner, outer: Input and output channels of one group.
         taps: Positions of the kernel; 1 for a matrix product.
-        kernel, strides: Of a convolution's spatial dimensions; empty for a matrix product.
-        macs_per_cycle: Of a tile in the precision it multiplies in.
-        input_bytes, weight_bytes, partial_bytes, output_bytes: An element.
-        is_weight_constant: Known at compile time, so that it already lies where it is used, in the order the matrix unit wants.
-        is_rearranged: Each tile must bring the input it receives into that order itself. A convolution finds its input in the blocks in
-            which the one before it left its output; a matrix product reads what normalisations and transposes left in rows.
+        kernel, strides: Sizes in a convolution's spatial dimensions; empty for a matrix product.
+        macs_per_cycle: Multiply-accumulates of a tile per cycle, in the precision of the product.
+        input_bytes, weight_bytes, partial_bytes, output_bytes: Bytes per element.
+        is_weight_constant: Whether the weight is known at compile time, and so already on its tiles in the order of the matrix unit.
+        is_rearranged: Whether each tile must rearrange its received input into the order of the matrix unit. The input of a convolution is
+            already in blocks, because the previous convolution wrote them; a matrix product reads rows that normalisations and transposes
+            wrote.
     """
 
     groups: int
@@ -70,13 +70,13 @@ class Partition:
     """The cut chosen for a contraction, with what one slice of it costs the busiest tile.
 
     Attributes:
-        tiles: Tiles that take part.
-        slices: Slices of the output, one after the other.
-        receive_bytes: Input and weights received.
-        compute_cycles: Of the matrix unit, and of bringing its inputs into order.
-        partials_bytes: Partial sums received; 0 where inner is not cut.
-        reduce_cycles: Of adding them.
-        temporary_bytes: Held beside inputs and outputs.
+        tiles: Number of tiles that take part.
+        slices: Number of sequential slices of the output.
+        receive_bytes: Bytes of input and weights received.
+        compute_cycles: Cycles of the matrix unit, and of rearranging its inputs.
+        partials_bytes: Bytes of partial sums received; 0 if inner is not cut.
+        reduce_cycles: Cycles of adding them.
+        temporary_bytes: Temporary memory besides inputs and outputs.
     """
 
     tiles: int
@@ -90,9 +90,9 @@ class Partition:
 
 @functools.lru_cache(maxsize=4096)
 def partition(contraction: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants) -> Partition:
-    """The quickest partition of `contraction` over `tiles` tiles whose temporary data stays within `limit_bytes` a tile.
+    """Returns the fastest partition of `contraction` over `tiles` tiles whose temporary data stays within `limit_bytes` per tile.
 
-    If none does, the one with the least temporary data.
+    If there is none, returns the one with the least temporary data.
     """
     candidates = [_best(form, hardware, tiles, limit_bytes, constants) for form in _forms(contraction)]
     fitting = [each for each in candidates if each[0].temporary_bytes <= limit_bytes]
@@ -102,7 +102,7 @@ def partition(contraction: Contraction, hardware: IpuHardware, tiles: int, limit
 
 
 def _forms(contraction: Contraction) -> list[Contraction]:
-    """The contraction itself, and for narrow inputs with the last or all kernel dimensions unrolled into input channels."""
+    """Yields the contraction itself; for narrow inputs also with the last or all kernel dimensions unrolled into input channels."""
     forms = [contraction]
     block = _inner_block(contraction)
     if contraction.taps > 1 and contraction.inner < block:
@@ -119,7 +119,7 @@ def _inner_block(contraction: Contraction) -> int:
 
 
 def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants) -> tuple[Partition, float]:
-    """The best cut of one form, and its cycles."""
+    """Returns the best cut of one form, and its cycles."""
     block = _inner_block(form)
     packed = max(1, min(form.groups, OUTPUT_CHANNELS // max(form.inner, form.outer, 1)))
     groups = math.ceil(form.groups / packed)
@@ -185,7 +185,7 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
 
 
 def _input_positions(form: Contraction, rows: _Array) -> _Array:
-    """Input positions that a tile needs for `rows` output positions: a patch as square as may be, and its halo."""
+    """Returns the input positions that a tile needs for `rows` output positions: the most nearly square patch, and its halo."""
     dims = len(form.kernel)
     if dims == 0:
         return rows
@@ -197,7 +197,7 @@ def _input_positions(form: Contraction, rows: _Array) -> _Array:
 
 
 def _cuts(extent: int, tiles: int) -> _Array:
-    """Into how many pieces an extent of `extent` blocks may be cut: those that change the size of a piece, thinned to a few dozen."""
+    """Returns the numbers of pieces to try for an extent of `extent` blocks: those that change the size of a piece, at most a few dozen."""
     pieces = {1}
     size = extent
     while size >= 1 and len(pieces) < 24:
@@ -218,7 +218,7 @@ CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "FusedMatMu
 def contraction_of(
     node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts, hardware: IpuHardware, *, is_fp8: bool, partials_type: str
 ) -> Contraction:
-    """`node`, which must be one of `CONTRACTIONS`, as a contraction."""
+    """Returns `node` as a contraction. REQUIRES: its operator is in `CONTRACTIONS`."""
     left, right = inputs[0], inputs[1]
     if left is None or right is None:
         raise AssertionError(f"{node.op_type} without two inputs passed the checker")

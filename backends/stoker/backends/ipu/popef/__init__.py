@@ -1,6 +1,6 @@
 """The PopEF container: its logical schema, reader, writer and dump. The names are those of Graphcore's `popef` module, in snake_case.
 
-Our own bytes, since the vendor's layout is not public: docs/popef.md.
+The byte layout is Stoker's own, because the vendor's is not public: docs/popef.md.
 """
 
 from stoker.backends.ipu.popef.model import Model, ModelBuilder, write_model

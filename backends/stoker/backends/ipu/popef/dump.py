@@ -23,7 +23,7 @@ from stoker.backends.ipu.program import MemoryAccount, StaticProgram, SubGraph
 
 Report = dict[str, Any]
 
-#: What is looked into, all blobs of a kind together: a small file may hold many large ones, compressed.
+#: Most bytes to read of all blobs of a kind together: a small file may hold many large compressed blobs.
 MAX_JSON_BYTES = 1 << 20
 HEX_BYTES = 32
 
@@ -170,24 +170,24 @@ def _opaques(readers: Iterable[OpaqueReader]) -> list[Report]:
 
 
 def _json(data: bytes) -> dict[str, Any] | list[Any] | None:
-    """The content as JSON, where it is an object or a list that can be written again."""
+    """Returns the content as JSON, if it is an object or a list that can be serialised again."""
     try:
         content = json.loads(data)
         json.dumps(content, allow_nan=False)
-    except (ValueError, RecursionError):  # no JSON, no UTF-8, NaN, or nested beyond any use
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, NaN, or nested too deeply
         return None
     return content if isinstance(content, dict | list) else None
 
 
 _COMMON = ("ipu_version", "num_ipus", "replication_factor", "device_iterations", "is_pod", "num_processes", "is_inference", "seed_handle")
 _JSON_WIDTH = 100
-#: What lies deeper stays on one line, so that made-up nesting costs nothing.
+#: Deeper levels stay on one line, so that malicious nesting is cheap.
 _JSON_DEPTH = 8
 _COLUMNS = ("Name", "Direction", "Type", "Shape", "dtype", "Bytes", "Handle", "Programs")
 
 
 def text_of(report: Report) -> str:
-    """All sections of one file; a section with nothing in it says so."""
+    """Returns all sections of one file as text; empty sections are marked."""
     return "\n".join(_printable(line) for line in _lines(report)) + "\n"
 
 
@@ -312,7 +312,7 @@ def _opaque(report: Report) -> Iterator[str]:
 
 
 def _json_text(value: Any, depth: int = 0) -> Iterator[str]:
-    """JSON with one line for whatever fits into one."""
+    """Returns JSON in which every value that fits into one line takes one line."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= _JSON_WIDTH or depth == _JSON_DEPTH or not isinstance(value, dict | list):
         yield text
@@ -330,7 +330,7 @@ def _json_text(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    """Text that cannot move a terminal's cursor: names in a file may hold anything."""
+    """Escapes control characters: names in a file are untrusted and could move a terminal's cursor."""
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
@@ -363,14 +363,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> int:
-    """To stdout, in whatever encoding it has; a reader such as `| head` may close it early."""
+    """Prints to stdout in its encoding; a reader such as `| head` may close it early."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        # What is left in the buffer goes nowhere, or the interpreter would complain while it ends.
+        # Discard the rest of the buffer; otherwise the interpreter prints an error at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):

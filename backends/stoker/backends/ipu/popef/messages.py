@@ -1,6 +1,6 @@
-"""The schema's records to protobuf messages and back.
+"""Converts the schema's records to protobuf messages and back.
 
-Writing checks the same things as reading, so that what is written can be read.
+Writing performs the same checks as reading, so every written file can be read.
 """
 
 import math
@@ -15,13 +15,13 @@ from stoker.backends.containers.framing import MAX_INFO_BYTES, MAX_RECORDS, Comp
 from stoker.backends.ipu.popef.pb import popef_pb2 as pb
 from stoker.backends.ipu.popef.schema import Anchor, BlobType, DataType, Metadata, Option, PopefError, ProgramFlow, TensorInfo, TensorType
 
-#: Raised by hand when the layout changes; a file of another version is rejected, and the package hash names it.
+#: Incremented by hand when the layout changes; a file of another version is rejected, and the package hash names it.
 CONTAINER_VERSION = 1
 
 MAX_BLOBS = MAX_RECORDS
-#: Of all metadata of a file together: they are read, and kept, as soon as a file is opened.
+#: Most bytes of all metadata of a file, which are read and kept when a file is opened.
 MAX_METADATA_BYTES = 1 << 22
-#: Of an opaque blob that is stored compressed: it is read whole.
+#: Most bytes of a compressed opaque blob, which is read at once.
 MAX_INFLATED_OPAQUE_BYTES = 1 << 26
 
 
@@ -45,7 +45,7 @@ def _check(header: RecordHeader) -> None:
 
 
 POPEF = Framing(
-    # As PNG does it: the first byte is no text, and the line ends show that no transfer has rewritten them.
+    # Like PNG's: the first byte is not text, and changed line ends show that a transfer converted them.
     magic=b"\x89PopEF\r\n",
     closing_magic=b"\x89PopEND\n",
     version=CONTAINER_VERSION,
@@ -58,14 +58,14 @@ POPEF = Framing(
 )
 
 
-#: What numpy holds, with room for the axis of a feed's samples.
+#: Most dimensions of a tensor; numpy can hold one more, for the axis of a feed's samples.
 MAX_RANK = 32
 MAX_ANCHORS = 1 << 16
 MAX_OPTIONS = 1 << 12
-#: Of tensors and blobs: what fits a signed 64-bit size.
+#: Largest size of tensors and blobs: the maximum of a signed 64-bit integer.
 MAX_BYTES = (1 << 63) - 1
 
-#: Fields of metadata that are stored as they are.
+#: Fields of metadata that are stored unchanged.
 _COUNTS = ("replication_factor", "num_ipus", "num_processes", "device_iterations")
 _PLAIN = ("executable", *_COUNTS, "ipu_version", "is_pod", "is_inference", "seed_handle")
 
@@ -89,10 +89,10 @@ class BlobInfo:
     samples: int = 0
 
     def check_names(self, kind: BlobType) -> None:
-        """Whether a blob of that type is named as it must be.
+        """Checks that a blob of that type has a valid name.
 
         Raises:
-            PopefError: It is not; the text says why.
+            PopefError: The name is invalid; the text names the reason.
         """
         if not self.name:
             raise PopefError(f"a blob of type {kind.name} needs a name")
@@ -100,10 +100,10 @@ class BlobInfo:
             raise PopefError(f"a blob of type {kind.name} must name its executable")
 
     def check(self, kind: BlobType, content_bytes: int) -> None:
-        """Whether this describes a blob of that type and size.
+        """Checks that the info matches a blob of that type and size.
 
         Raises:
-            PopefError: It does not; the text says why.
+            PopefError: It does not match; the text names the reason.
         """
         self.check_names(kind)
         if kind is BlobType.DATA_TENSOR or kind is BlobType.DATA_FEED:
@@ -116,7 +116,7 @@ class BlobInfo:
                 raise PopefError(f"{count} x {describe(self.tensor_info)} take {expected} bytes, but there are {content_bytes}")
 
     def serialized(self) -> bytes:
-        """As bytes, the same for the same info.
+        """Returns the info as bytes. Equal infos give equal bytes.
 
         Raises:
             PopefError: A name cannot be stored.
@@ -134,7 +134,7 @@ class BlobInfo:
         """Reads what `serialized` wrote.
 
         Raises:
-            PopefError: It is no such message.
+            PopefError: The bytes are not such a message.
         """
         message = parse_message(pb.BlobInfo, data, {})
         info = _tensor_info(message.tensor_info, message.name) if message.HasField("tensor_info") else None
@@ -142,22 +142,22 @@ class BlobInfo:
 
 
 def check_tensor_info(info: TensorInfo, name: str, samples: int = 1) -> None:
-    """Whether numpy can hold that many tensors of this shape as one array.
+    """Checks that numpy can hold that many tensors of this shape as one array.
 
     Raises:
         PopefError: It cannot; the text names the tensor.
     """
-    # An empty axis makes no bytes, but the other axes must still be possible.
+    # An empty axis means zero bytes, but the other axes must still be valid.
     extent = math.prod(max(1, size) for size in (*info.shape[:MAX_RANK], samples)) * info.data_type.numpy.itemsize
     if len(info.shape) > MAX_RANK or min(info.shape, default=0) < 0 or extent > MAX_BYTES:
         raise PopefError(f"tensor {name!r} has the impossible shape {list(info.shape[:MAX_RANK])}, {samples} times")
 
 
 def check_metadata(metadata: Metadata) -> None:
-    """Whether metadata are complete: names that are not empty, anchors with different names, counts that are counts.
+    """Checks that metadata are complete: names are not empty, anchors have different names, counts are valid.
 
     Raises:
-        PopefError: They are not; the text names the field or anchor.
+        PopefError: The metadata are incomplete; the text names the field or anchor.
     """
     if not metadata.executable:
         raise PopefError("metadata must name their executable")
@@ -180,7 +180,7 @@ def check_metadata(metadata: Metadata) -> None:
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """As bytes, the same for the same metadata.
+    """Returns the metadata as bytes. Equal metadata give equal bytes.
 
     Raises:
         PopefError: They are not complete, or a value cannot be stored.
@@ -206,7 +206,7 @@ def decode_metadata(data: bytes) -> Metadata:
     """Reads what `encode_metadata` wrote.
 
     Raises:
-        PopefError: It is no such message, or the metadata are not complete.
+        PopefError: The bytes are not such a message, or the metadata are incomplete.
     """
     message = parse_message(pb.Metadata, data, {8: MAX_OPTIONS, 9: MAX_OPTIONS, 12: MAX_ANCHORS, 14: MAX_OPTIONS})
     flow = message.program_flow
@@ -223,7 +223,7 @@ def decode_metadata(data: bytes) -> Metadata:
 
 
 def describe(info: TensorInfo) -> str:
-    """Type and shape, as people write them: `F32[2, 3]`."""
+    """Returns type and shape as text, such as `F32[2, 3]`."""
     return f"{info.data_type.name}{list(info.shape)}"
 
 
@@ -231,13 +231,13 @@ def parse_message(kind: Callable[[], _Message], data: bytes, limits: Mapping[int
     """Parses bytes as a message of that type, with at most `limits[field]` entries of a repeated field.
 
     Raises:
-        PopefError: They are not one, or have more entries.
+        PopefError: The bytes are not such a message, or have more entries.
     """
     return framing.parse_message(kind, data, limits, PopefError)
 
 
 def make_message(kind: Callable[..., _Message], /, **fields: object) -> _Message:
-    """A message of these values.
+    """Returns a message with these values.
 
     Raises:
         PopefError: A value does not fit its field: a negative count, text that is no Unicode.

@@ -1,4 +1,4 @@
-"""A model: metadata, executable and data that belong together, from however many files a reader was given."""
+"""A model: metadata, executable and data that belong together, from one or several files."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ class Model:
     """The parts of a file that a runtime loads.
 
     Attributes:
-        metadata: Of the executable.
+        metadata: Metadata of the executable.
         executable: Its blob; `program()` reads it.
         tensors: Tensor data by anchor or weight, read when asked for.
         feeds: Feed data by anchor, read when asked for.
-        opaques: Contents of opaque blobs by name, read, and found damaged, when asked for.
+        opaques: Contents of opaque blobs by name; read and checked at access.
     """
 
     metadata: Metadata
@@ -33,29 +33,29 @@ class Model:
 
     @property
     def path(self) -> str:
-        """The file with the executable, or what stands for it in messages."""
+        """The file with the executable, or its name in error texts."""
         return self.executable.blob.source.path
 
     def program(self) -> StaticProgram:
         """The executable's program.
 
         Raises:
-            PopefError: It is damaged, or no program of a simulated IPU; names blob and offset.
+            PopefError: The program is damaged, or not for a simulated IPU; the text names blob and offset.
         """
         return load_program(self.executable)
 
 
 class ModelBuilder:
-    """Puts together what a reader found; blobs of one model share the name of its executable."""
+    """Groups the blobs of a reader into models. Blobs of one model share the name of its executable."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def create_model(self, executable: str | None = None) -> Model:
-        """One of the models.
+        """Returns one of the models.
 
         Args:
-            executable: Name of its executable; may be left out where there is only one.
+            executable: Name of its executable; may be omitted if there is only one.
 
         Raises:
             PopefError: There is no such model, several to choose from, or its executable is missing.
@@ -88,7 +88,7 @@ class ModelBuilder:
 
 
 class _Contents(Mapping[str, bytes]):
-    """Contents of opaque blobs, which may be large and of no interest: each is read whenever it is asked for."""
+    """Contents of opaque blobs, which may be large. Each is read at every access."""
 
     def __init__(self, blobs: Mapping[str, OpaqueReader]) -> None:
         self._blobs = blobs
@@ -107,7 +107,7 @@ def write_model(model: Model, writer: Writer) -> None:
     """Writes a model's blobs, those of this model only: executable and data as they are stored, metadata and opaque blobs as they are now.
 
     Raises:
-        PopefError: A blob is damaged, or the writer has one of its name.
+        PopefError: A blob is damaged, or the writer already has a blob of its name.
     """
     writer.copy(model.executable.blob)
     writer.write(model.metadata)
@@ -119,7 +119,7 @@ def write_model(model: Model, writer: Writer) -> None:
 
 
 def load_program(executable: ExecutableReader) -> StaticProgram:
-    """The program in an executable blob. Takes memory for its graphs once.
+    """Reads the program in an executable blob, with a single copy of its graphs in memory.
 
     Raises:
         PopefError: The blob is damaged, or holds no program of a simulated IPU; names blob and offset.
@@ -133,7 +133,7 @@ def load_program(executable: ExecutableReader) -> StaticProgram:
 
 
 def _by_name(blobs: Iterable[_Blob], metadata: Metadata) -> dict[str, _Blob]:
-    """Those of this model: blobs that name its executable, else those that name none and one of its anchors."""
+    """Returns the blobs of this model: those that name its executable, else those that name no executable but one of its anchors."""
     anchors = {anchor.name for anchor in metadata.anchors}
     shared: dict[str, _Blob] = {}
     own: dict[str, _Blob] = {}

@@ -1,15 +1,14 @@
-"""`StaticProgram` to the bytes of an executable blob, and back.
+"""Converts a `StaticProgram` to the bytes of an executable blob and back.
 
     4 bytes   `IPUP`
     4 bytes   length of the description, little-endian
     ...       the description: protobuf `stoker.ipu.Program`
     ...       the graphs' ONNX bytes, one after the other
 
-The graphs stand apart so that what describes a program is read without them, and so that no message nears protobuf's 2 GiB.
+The graphs are separate so that the description can be read without them, and so that no message approaches protobuf's limit of 2 GiB.
 
-The package hash: which compiler an executable was made by. Poplar rejects executables of another build of itself. Here the hash names what
-a file's meaning depends on: the version of the program's format, raised by hand, and of the container. So the same sources give the same
-bytes on every machine and day.
+The package hash identifies the compiler of an executable. Poplar rejects executables of another build of itself. Here the hash covers the
+versions of the program's format and of the container, which are incremented by hand. So the same sources always give the same bytes.
 """
 
 import dataclasses
@@ -26,14 +25,14 @@ from stoker.backends.ipu.popef.schema import PackageHashMismatch, PopefError
 from stoker.backends.ipu.program import FORMAT_VERSION, Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 
 MAGIC = b"IPUP"
-#: Far above what a plan of many IPUs takes: a tile is some three bytes, a step some twenty. Each takes ten times that in memory.
+#: Far more than a plan of many IPUs takes: about three bytes per tile and twenty per step, and ten times as much in memory.
 MAX_DESCRIPTION_BYTES = 1 << 23
 MAX_STEPS = 1 << 18
 MAX_GRAPHS = 1 << 12
 MAX_IPUS = 1 << 12
-#: Of an IPU, and of all IPUs together.
+#: Most tiles of an IPU, and of all IPUs together.
 MAX_TILES, MAX_ALL_TILES = 1 << 16, 1 << 21
-#: Rings of that many entries are made for a program as soon as it is loaded.
+#: Most batches per step: loading a program creates rings of that many entries.
 MAX_BATCHES_PER_STEP = 1 << 16
 
 _HEAD = struct.Struct("<4sI")
@@ -53,16 +52,16 @@ _STEP_COLUMNS = ("kind", "cycles", "tiles", "flops", "data_bytes", "ipu", "stage
 
 
 def encode_program(program: StaticProgram) -> bytes:
-    """The program as an executable blob's content: the same bytes for the same program.
+    """Returns the program as an executable blob's content. Equal programs give equal bytes.
 
     Raises:
-        PopefError: It contradicts itself, or a value cannot be stored.
+        PopefError: The program contradicts itself, or a value cannot be stored.
     """
     return b"".join((encode_description(program), *(graph.onnx for graph in program.graphs)))
 
 
 def encode_description(program: StaticProgram) -> bytes:
-    """The header before the graphs' ONNX bytes; `encode_program` returns both.
+    """Returns the header before the graphs' ONNX bytes; `encode_program` returns both.
 
     Raises:
         PopefError: The program contradicts itself, or a value cannot be stored.
@@ -86,7 +85,7 @@ def decode_program(data: bytes) -> StaticProgram:
     """Reads what `encode_program` wrote.
 
     Raises:
-        PopefError: It is no program, or one that contradicts itself; offsets are from the start of `data`.
+        PopefError: The data is not a program, or contradicts itself; offsets are from the start of `data`.
     """
     return read_program(io.BytesIO(data), len(data))
 
@@ -95,7 +94,7 @@ def read_program(stream: BinaryIO, size_in_bytes: int) -> StaticProgram:
     """Reads what `encode_program` wrote from a stream, of which `size_in_bytes` are left.
 
     Raises:
-        PopefError: It is no program, or one that contradicts itself.
+        PopefError: The data is not a program, or contradicts itself.
     """
     program, sizes = read_description(stream, size_in_bytes)
     graphs = tuple(
@@ -113,15 +112,15 @@ def read_description(
     """Reads all but the graphs' ONNX bytes, which stand next in the stream.
 
     Args:
-        stream: Stands where the program begins.
-        size_in_bytes: Of the whole program.
-        most_bytes: Longest description to take memory for.
+        stream: Positioned at the start of the program.
+        size_in_bytes: Size of the whole program.
+        most_bytes: Longest description to read into memory.
 
     Returns:
         The program, its graphs without ONNX, and the length of each graph's ONNX.
 
     Raises:
-        PopefError: It is no program, or one that contradicts itself.
+        PopefError: The data is not a program, or contradicts itself.
     """
     if size_in_bytes < _HEAD.size:
         raise PopefError(f"{size_in_bytes} bytes are no program: its head alone has {_HEAD.size}", offset=0)
@@ -160,7 +159,7 @@ def _exactly(stream: BinaryIO, length: int, what: str) -> bytes:
 
 
 def _check(message: pb.Program) -> None:
-    """The checks of a program in both directions: columns of equal length, valid indices, counts that are not negative."""
+    """Checks a program before writing and after reading: columns of equal length, valid indices, counts that are not negative."""
     for name, most in _COUNTS.items():
         if not 1 <= getattr(message, name) <= most:
             raise PopefError(f"a program's {name} is {getattr(message, name)}; 1 to {most} are allowed")
@@ -285,19 +284,19 @@ def _memory(message: pb.MemoryAccount) -> MemoryAccount:
 
 
 def package_hash() -> str:
-    """Of this build: 32 hexadecimal digits."""
+    """Returns the package hash of this build: 32 hexadecimal digits."""
     return hashlib.sha256(f"stoker ipu: program {FORMAT_VERSION}, container {CONTAINER_VERSION}".encode()).hexdigest()[:32]
 
 
 def check_package_hash(found: str, path: str = "") -> None:
-    """Whether an executable is of this build.
+    """Checks that this build compiled an executable.
 
     Args:
-        found: The hash it carries.
-        path: Its file, for the message.
+        found: The hash in the executable.
+        path: Its file, for the error text.
 
     Raises:
-        PackageHashMismatch: It is of another one; the text names both hashes.
+        PackageHashMismatch: Another build compiled it; the text names both hashes.
     """
     if found != package_hash():
         raise PackageHashMismatch(
