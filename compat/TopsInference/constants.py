@@ -1,6 +1,6 @@
-"""Constants of the vendor's Python module, and what they mean here.
+"""Constants of the vendor's Python module, and their equivalents in Stoker.
 
-Names are those seen in public scripts; numbers are those of the vendor's public header where it has them.
+Names are those of public scripts; numbers are those of the vendor's public header, if it defines them.
 """
 
 import enum
@@ -10,7 +10,7 @@ from stoker.backends.api.tensor import DataType
 
 
 class BuildFlag(enum.IntFlag):
-    """What an engine computes in."""
+    """The precision in which an engine computes."""
 
     KDEFAULT = 1
     KFP16 = 2
@@ -20,21 +20,21 @@ class BuildFlag(enum.IntFlag):
 
 
 class BufferType(enum.IntEnum):
-    """Where inputs and outputs of a run are; they are never mixed."""
+    """Location of the inputs and outputs of a run: all in host memory or all in device memory."""
 
     TIF_ENGINE_RSC_IN_HOST_OUT_HOST = 0
     TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE = 1
 
 
 class ParserType(enum.IntEnum):
-    """The formats that a parser reads."""
+    """Model formats of a parser."""
 
     ONNX_MODEL = 0
     TF_MODEL = 1
 
 
 class MemcpyKind(enum.IntEnum):
-    """Which way a copy goes."""
+    """Direction of a copy."""
 
     TIF_MEMCPY_HOST_TO_DEVICE = 0
     TIF_MEMCPY_DEVICE_TO_HOST = 1
@@ -57,7 +57,7 @@ class DType(enum.IntEnum):
     DT_FLOAT64 = 12
 
 
-#: Ours for the vendor's.
+#: Stoker's dtypes by the vendor's.
 DATA_TYPES: Mapping[DType, DataType] = {
     DType.DT_BOOL: DataType.BOOL, DType.DT_INT8: DataType.INT8, DType.DT_INT16: DataType.INT16, DType.DT_INT32: DataType.INT32,
     DType.DT_INT64: DataType.INT64, DType.DT_UINT8: DataType.UINT8, DType.DT_UINT16: DataType.UINT16, DType.DT_UINT32: DataType.UINT32,

@@ -1,4 +1,4 @@
-"""Device memory by its address, as the vendor's functions have it. An address may lie inside a block."""
+"""Device memory by address, as in the vendor's functions. An address may lie inside a block."""
 
 import bisect
 import operator
@@ -14,7 +14,7 @@ from TopsInference.owned_devices import checked_stream, owned_device
 
 
 class _Blocks:
-    """Blocks by address; none is ever given out twice. Any thread may use it."""
+    """Memory blocks by address; addresses are never reused. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ _blocks = _Blocks()
 
 
 def block_at(pointer: Any, purpose: str) -> BufferPart:
-    """The memory from `pointer` on.
+    """Returns the memory that starts at `pointer`.
 
     Raises:
         StatusError: it is no address of device memory that is allocated.
@@ -71,7 +71,7 @@ def block_at(pointer: Any, purpose: str) -> BufferPart:
 
 @recorded
 def mem_alloc(nbytes: int) -> int:
-    """The address of `nbytes` bytes of this thread's device, all zero.
+    """Allocates `nbytes` zeroed bytes on this thread's device and returns their address.
 
     Raises:
         StatusError: no device is set, no positive size, or out of memory.
@@ -83,7 +83,7 @@ def mem_alloc(nbytes: int) -> int:
 
 @recorded
 def mem_free(pointer: int) -> bool:
-    """Frees what `mem_alloc` gave.
+    """Frees memory of `mem_alloc`.
 
     Raises:
         StatusError: it is no such address, was freed before, or queued work uses it.
@@ -113,7 +113,7 @@ def mem_h2d_copy(host: Any, pointer: int, nbytes: int) -> bool:
 
 @recorded
 def mem_d2h_copy(pointer: int, host: Any, nbytes: int) -> bool:
-    """Copies `nbytes` from the device into the beginning of the array `host`.
+    """Copies `nbytes` from the device to the beginning of the array `host`.
 
     Raises:
         StatusError: the memory cannot be used, or is too small.
@@ -125,7 +125,7 @@ def mem_d2h_copy(pointer: int, host: Any, nbytes: int) -> bool:
 
 @recorded
 def mem_copy(source: Any, target: Any, nbytes: int, kind: int) -> bool:
-    """Either copy, by `kind`.
+    """Copies in the direction `kind`.
 
     Raises:
         StatusError: as theirs, or no such kind.
@@ -137,7 +137,7 @@ def mem_copy(source: Any, target: Any, nbytes: int, kind: int) -> bool:
 
 @recorded
 def mem_copy_async(source: Any, target: Any, nbytes: int, kind: int, stream: Stream) -> bool:
-    """Queues a copy on `stream`; the array must stay as it is until the stream is synchronised.
+    """Queues a copy on `stream`; the array must not change until the stream is synchronised.
 
     Raises:
         StatusError: the memory or the stream cannot be used, or the memory is too small.

@@ -1,4 +1,4 @@
-"""`ErrorManager`: the errors so far, for a caller that asks later. The same errors are raised where they happen."""
+"""`ErrorManager` records errors for later inspection. The same errors are also raised where they occur."""
 
 import functools
 import logging
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-#: A manager that is never cleared keeps the newest errors only.
+#: Maximum number of errors; the oldest are dropped.
 _KEPT = 1000
 
 
 class ErrorManager:
-    """Errors of all threads since it was made. Any thread may use it."""
+    """The errors of all threads since its creation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,11 +27,11 @@ class ErrorManager:
         _managers.add(self)
 
     def get_error_count(self) -> int:
-        """How many are kept."""
+        """Returns the number of recorded errors."""
         return len(self._errors)
 
     def get_error_status(self, index: int) -> Status:
-        """Status of the error with that index, from 0.
+        """Returns the status of the error with that index, from 0.
 
         Raises:
             StatusError: there is none.
@@ -39,7 +39,7 @@ class ErrorManager:
         return self._error(index).status
 
     def get_error_msg(self, index: int) -> str:
-        """Text of the error with that index, from 0.
+        """Returns the text of the error with that index, from 0.
 
         Raises:
             StatusError: there is none.
@@ -56,13 +56,13 @@ class ErrorManager:
         return True
 
     def clear(self) -> bool:
-        """Forgets all of them."""
+        """Removes all errors."""
         with self._lock:
             self._errors.clear()
         return True
 
     def record(self, error: StatusError) -> None:
-        """Keeps `error`, once."""
+        """Records `error` once."""
         with self._lock:
             if not any(each is error for each in self._errors):
                 self._errors.append(error)
@@ -78,18 +78,18 @@ _managers: "weakref.WeakSet[ErrorManager]" = weakref.WeakSet()
 
 
 def create_error_manager() -> ErrorManager:
-    """A manager that records all failures from now on."""
+    """Returns a manager that records all failures from now on."""
     return ErrorManager()
 
 
 def record(error: StatusError) -> None:
-    """Tells every manager of `error`."""
+    """Records `error` in every manager."""
     for manager in tuple(_managers):
         manager.record(error)
 
 
 def recorded(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, whose failures every manager records before they are raised."""
+    """Wraps `function` so that every manager records its failures before they are raised."""
 
     @functools.wraps(function)
     def call(*arguments: _P.args, **named: _P.kwargs) -> _R:

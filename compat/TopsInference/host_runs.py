@@ -1,4 +1,4 @@
-"""Runs whose inputs and outputs are arrays of the host; the buffers between are made and freed here."""
+"""Runs with inputs and outputs in host arrays; device buffers are allocated and freed per run."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -40,7 +40,7 @@ def given_arrays(executable: GcuExecutable, inputs: Any, purpose: str) -> list[A
 
 
 def gathered_samples(executable: GcuExecutable, samples: int, inputs: Any, purpose: str) -> list[Array]:
-    """One array for each input, of a list of samples for each: arrays of one sample, with or without a first dimension of 1.
+    """Returns one array for each input, from a list of samples for each: arrays of one sample, with or without a first dimension of 1.
 
     Raises:
         StatusError: their number, a dtype or a shape is wrong.
@@ -55,7 +55,7 @@ def gathered_samples(executable: GcuExecutable, samples: int, inputs: Any, purpo
 
 
 def fill_outputs(executable: GcuExecutable, values: Sequence[Array], outputs: list[Any], purpose: str) -> None:
-    """Puts `values` into `outputs`: appended to an empty list; else into its arrays, or lists of arrays of one sample each.
+    """Writes `values` to `outputs`: appended to an empty list, else into its arrays, or into lists of arrays of one sample each.
 
     Raises:
         StatusError: their number, or a dtype or shape is wrong, or an array is read-only.
@@ -73,7 +73,7 @@ def fill_outputs(executable: GcuExecutable, values: Sequence[Array], outputs: li
 
 
 def check_outputs(executable: GcuExecutable, samples: int, outputs: Any, purpose: str) -> None:
-    """Rejects what `fill_outputs` could not fill.
+    """Rejects outputs that `fill_outputs` cannot fill.
 
     Raises:
         StatusError: see there.
@@ -132,7 +132,7 @@ def _array(value: Any, where: str) -> Array:
 
 
 def run_on_host(engine: Engine, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs for `inputs`, both in the engine's order with the samples as first dimension; returns when all is done.
+    """Runs `inputs` and returns the outputs, both in the engine's order with samples as the first dimension.
 
     Raises:
         StatusError: an input is of the wrong dtype or shape, memory runs out, or the run failed.
@@ -151,7 +151,7 @@ def run_on_host(engine: Engine, inputs: Sequence[Array]) -> list[Array]:
 
 
 def submit_on_host(engine: Engine, inputs: Sequence[Array], stream: Stream) -> "Future[list[Array]]":
-    """As `run_on_host`, queued on `stream`; `inputs` must stay as they are until it has come to them.
+    """Queues a run like `run_on_host` on `stream`; `inputs` must not change until they were copied to it.
 
     Raises:
         StatusError: as `run_on_host`, except for what makes the run fail; that is the future's.
@@ -188,7 +188,7 @@ def submit_on_host(engine: Engine, inputs: Sequence[Array], stream: Stream) -> "
 
 
 def sample_count(engine: Engine, inputs: Sequence[Array]) -> int:
-    """How many samples `inputs` have.
+    """Returns the number of samples in `inputs`.
 
     Raises:
         StatusError: there are too many or too few of them, or one is of the wrong dtype or shape.
@@ -230,7 +230,7 @@ def _buffer(engine: Engine, array: Array, stack: ExitStack) -> DeviceBuffer:
 
 
 def _abandon(stack: ExitStack, stream: Stream) -> None:
-    """Frees the buffers once what was queued already has ended."""
+    """Frees the buffers after the queued work ended."""
     ended: Future[None] = Future()
     ended.add_done_callback(lambda _: stack.close())
     try:

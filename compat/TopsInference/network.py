@@ -1,6 +1,6 @@
-"""The one door from the runtime to the compiler: what a parser gives and an optimizer takes.
+"""The interface between runtime and compiler: a parser returns a network, and an optimizer compiles it.
 
-A serving install has no compiler. It is looked for by name when a model is to be read, and missing it is an error of that call.
+A serving installation has no compiler. The compiler is imported by name when a model is read; if it is missing, that call fails.
 """
 
 import importlib
@@ -12,21 +12,21 @@ from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime.errors import Status, StatusError
 from TopsInference.constants import DType
 
-#: Where the compiler's side of this door is; it offers `read_network`.
+#: Module that implements the compiler's side; it defines `read_network`.
 _COMPILER = "TopsInference.onnx_network"
 
 
 class Network(Protocol):
-    """A model that was read."""
+    """A parsed model."""
 
     def dump(self) -> None:
-        """Prints it, a line for each layer."""
+        """Prints the model, one line per layer."""
 
     def get_layer_num(self) -> int:
-        """How many layers (nodes) it has."""
+        """Returns the number of layers (nodes)."""
 
     def build(self, *, build_flag: str, resource_mode: str) -> GcuExecutable:
-        """Compiles it.
+        """Compiles the model.
 
         Args:
             build_flag: `fp32`, `fp16` or `mixed`.

@@ -1,6 +1,6 @@
-"""`OnnxNetwork`: an ONNX model between the runtime's parser and its optimizer.
+"""`OnnxNetwork` connects the runtime's parser and optimizer to the compiler.
 
-Runtime and compiler do not know each other; here they meet. What the compiler rejects is raised as the runtime's `StatusError`.
+Compiler errors are raised as the runtime's `StatusError`.
 """
 
 import sys
@@ -25,8 +25,8 @@ class OnnxNetwork:
     """Implements `TopsInference.network.Network`.
 
     Attributes:
-        model: As it was read.
-        name: Of the engines built of it.
+        model: The parsed model.
+        name: Name of the engines built from it.
     """
 
     def __init__(self, model: onnx.ModelProto, name: str, input_shapes: Mapping[str, Sequence[int]], outputs: Sequence[str]) -> None:
@@ -159,6 +159,6 @@ def _described(value: onnx.ValueInfoProto) -> str:
 
 
 def _raised(error: CompileError) -> StatusError:
-    """As the runtime raises it, which names the status itself."""
+    """Converts a compiler error to the runtime's `StatusError`."""
     status = status_of(error).value
     return StatusError(status, str(error).removesuffix(f" [TopsInference: {status.name}]"))

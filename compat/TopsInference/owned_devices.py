@@ -1,7 +1,7 @@
-"""Which device a thread's calls go to.
+"""Assigns devices to threads.
 
-A thread that calls `set_device` owns those clusters: its calls go there, until it releases them or owns others. All other threads share
-what the main thread owns.
+A thread that calls `set_device` owns those clusters: its calls use them until it releases them or owns others. All other threads use the
+clusters that the main thread owns.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from TopsInference.error_manager import record, recorded
 
 
 class _Owners:
-    """The devices of each thread, the one used last. Any thread may use it."""
+    """The devices of each thread; the most recent one is in use. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,15 +65,15 @@ class _Owners:
 
 
 _owners = _Owners()
-atexit.register(_owners.release_all)  # what a script leaves behind ends before the interpreter does
+atexit.register(_owners.release_all)  # release what a script left open before the interpreter exits
 
 
 @recorded
 def set_device(card_id: int, cluster_ids: int | Sequence[int] = -1) -> Device:
-    """Makes clusters of a card this thread's, and gives the handle that `release_device` takes.
+    """Assigns clusters of a card to this thread, and returns the handle for `release_device`.
 
     Args:
-        card_id: From 0.
+        card_id: Card number, from 0.
         cluster_ids: One, several, or -1 for all.
 
     Raises:
@@ -90,7 +90,7 @@ def set_device(card_id: int, cluster_ids: int | Sequence[int] = -1) -> Device:
 
 @recorded
 def release_device(handle: Device) -> bool:
-    """Gives back what `set_device` gave, with all that was made on it.
+    """Releases a handle of `set_device` with everything that was allocated on it.
 
     Raises:
         StatusError: it is no such handle, or was released before.
@@ -113,7 +113,7 @@ def device(card_id: int, cluster_id: int | Sequence[int] = -1) -> Iterator[Devic
 
 
 def owned_device(purpose: str) -> Device:
-    """The device that this thread's calls go to.
+    """Returns the device for this thread's calls.
 
     Raises:
         StatusError: neither this thread nor the main thread has one.
@@ -125,13 +125,13 @@ def owned_device(purpose: str) -> Device:
 
 
 def find_device() -> Device | None:
-    """As `owned_device`; None where there is none."""
+    """Returns the device for this thread's calls; None if there is none."""
     return _owners.newest()
 
 
 @recorded
 def create_stream() -> Stream:
-    """A stream of this thread's device.
+    """Creates a stream on this thread's device.
 
     Raises:
         StatusError: no device is set, or its card has as many streams as it can have.
@@ -141,7 +141,7 @@ def create_stream() -> Stream:
 
 @recorded
 def synchronize_stream(stream: Stream) -> bool:
-    """Returns when all that was queued on `stream` has ended.
+    """Waits until all work queued on `stream` has ended.
 
     Raises:
         StatusError: the first failure since the last call.
@@ -152,7 +152,7 @@ def synchronize_stream(stream: Stream) -> bool:
 
 @recorded
 def destroy_stream(stream: Stream) -> bool:
-    """Ends `stream`; what has not begun is dropped.
+    """Destroys `stream`; work that has not started is dropped.
 
     Raises:
         StatusError: it is no stream, or was destroyed before.
@@ -164,7 +164,7 @@ def destroy_stream(stream: Stream) -> bool:
 
 
 def checked_stream(stream: Any, purpose: str) -> Stream:
-    """`stream`, which came from a user.
+    """Returns `stream`, a user's argument, if it is a valid stream.
 
     Raises:
         StatusError: it is none.
@@ -175,14 +175,14 @@ def checked_stream(stream: Any, purpose: str) -> Stream:
 
 
 class PyFuture:
-    """Any thread may use it."""
+    """The result of a queued run. Thread-safe."""
 
     def __init__(self, future: "concurrent.futures.Future[list[Any]]", stream: Stream | None) -> None:
         self._future = future
         self._stream = stream
 
     def get(self, timeout_s: float | None = None) -> list[Any]:
-        """The outputs, once the run has ended. If it failed, its stream takes new work again after this.
+        """Waits for the run and returns the outputs. After a failure is reported here, its stream accepts new work.
 
         Raises:
             StreamTimeout: it has not ended in that time; it goes on.
@@ -201,12 +201,12 @@ class PyFuture:
             raise
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """As `get`, for a caller that has the outputs already."""
+        """Waits like `get`, without returning the outputs."""
         self.get(timeout_s)
         return True
 
     def status(self) -> Status:
-        """How the run ended; it is waited for."""
+        """Waits for the run and returns its status."""
         try:
             self.get()
         except StatusError as error:
@@ -214,5 +214,5 @@ class PyFuture:
         return Status.TIF_SUCCESS
 
     def done(self) -> bool:
-        """Whether the run has ended."""
+        """Returns whether the run has ended."""
         return self._future.done()

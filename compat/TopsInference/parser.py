@@ -1,4 +1,4 @@
-"""`Parser`: reads models."""
+"""`Parser` reads models; `Optimizer` compiles them to engines."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ _PRECISIONS = {BuildFlag.KDEFAULT: "fp32", BuildFlag.KFP16: "fp16", BuildFlag.KF
 
 
 class Optimizer:
-    """Confined to: one thread."""
+    """Compiles networks to engines. Confined to one thread."""
 
     def __init__(self) -> None:
         self._flag = BuildFlag.KDEFAULT
@@ -28,7 +28,7 @@ class Optimizer:
 
     @recorded
     def set_build_flag(self, flag: int) -> bool:
-        """What engines compute in: `KDEFAULT`, `KFP16` or `KFP16_MIX`.
+        """Sets the precision of engines: `KDEFAULT`, `KFP16` or `KFP16_MIX`.
 
         Raises:
             StatusError: anything else; the device has no int8, and engines cannot be refitted here.
@@ -42,12 +42,12 @@ class Optimizer:
         return True
 
     def get_build_flag(self) -> BuildFlag:
-        """The flag that was set last."""
+        """Returns the current build flag."""
         return self._flag
 
     @recorded
     def set_compile_options(self, options: str | Mapping[str, Any]) -> bool:
-        """Options of the compiler, as a dict or its JSON: `resource_mode` counts; all others are accepted, and logged.
+        """Sets compiler options from a dict or JSON: `resource_mode` has an effect; all others are accepted and logged.
 
         Raises:
             StatusError: they are no JSON object.
@@ -68,12 +68,12 @@ class Optimizer:
         return True
 
     def get_compile_options(self) -> str:
-        """The options that were set last, as JSON."""
+        """Returns the current options as JSON."""
         return json.dumps(self._options)
 
     @recorded
     def build(self, network: Network) -> PyEngine:
-        """An engine for `network`, which a parser has read.
+        """Compiles `network`, which a parser has read.
 
         Raises:
             StatusError: it is none, an option is wrong, or the model exceeds a limit of the device.
@@ -85,12 +85,12 @@ class Optimizer:
 
 
 def create_optimizer() -> Optimizer:
-    """An optimizer with nothing set."""
+    """Returns an optimizer with default settings."""
     return Optimizer()
 
 
 class Parser:
-    """Confined to: one thread. What is set counts for the models read after it; None takes a setting back."""
+    """Reads models with the settings made before. Confined to one thread. None resets a setting."""
 
     def __init__(self) -> None:
         self._input_names: list[str] | None = None
@@ -101,7 +101,7 @@ class Parser:
 
     @recorded
     def set_input_names(self, names: str | Sequence[str] | None) -> bool:
-        """Names of all inputs, as a list or as `a,b`: the order of the shapes and types that are set.
+        """Sets the names of all inputs, as a list or as `a,b`. They define the order of shapes and types.
 
         Raises:
             StatusError: these are no names.
@@ -111,7 +111,7 @@ class Parser:
 
     @recorded
     def set_output_names(self, names: str | Sequence[str] | None) -> bool:
-        """Names of the outputs wanted, as a list or as `a,b`.
+        """Sets the names of the requested outputs, as a list or as `a,b`.
 
         Raises:
             StatusError: these are no names.
@@ -121,7 +121,7 @@ class Parser:
 
     @recorded
     def set_input_dtypes(self, dtypes: str | Sequence[int | str] | None) -> bool:
-        """Types of the inputs, which must be the model's: `DT_FLOAT32,DT_INT64`, or a list of `DT_*`.
+        """Sets the types of the inputs, which must match the model: `DT_FLOAT32,DT_INT64`, or a list of `DT_*`.
 
         Raises:
             StatusError: there is no such type.
@@ -131,7 +131,7 @@ class Parser:
 
     @recorded
     def set_output_dtypes(self, dtypes: str | Sequence[int | str] | None) -> bool:
-        """Types of the outputs wanted, which must be the model's.
+        """Sets the types of the requested outputs, which must match the model.
 
         Raises:
             StatusError: there is no such type.
@@ -141,7 +141,7 @@ class Parser:
 
     @recorded
     def set_input_shapes(self, shapes: str | Sequence[Sequence[int]] | None) -> bool:
-        """Whole shapes of the inputs: `1,3,224,224:1,10`, a colon between inputs, or a list of lists.
+        """Sets the full shapes of the inputs: `1,3,224,224:1,10`, with a colon between inputs, or a list of lists.
 
         Raises:
             StatusError: a shape is none, not static, or has more dimensions than the device takes.
@@ -150,12 +150,12 @@ class Parser:
         return True
 
     def enable_graph_builder(self, is_enabled: bool = True) -> bool:
-        """Accepted: there is one way to build a graph here."""
+        """Accepted without effect: Stoker has a single graph builder."""
         return is_enabled
 
     @recorded
     def read(self, model: str | os.PathLike[str]) -> Network:
-        """The model in an ONNX file.
+        """Reads a model from an ONNX file.
 
         Raises:
             StatusError: there is no such file, it cannot be read, or it is not what was set.
@@ -172,7 +172,7 @@ class Parser:
 
     @recorded
     def read_from_str(self, content: bytes) -> Network:
-        """The model in the bytes of an ONNX file.
+        """Reads a model from the bytes of an ONNX file.
 
         Raises:
             StatusError: they cannot be read, or the model is not what was set.
@@ -183,7 +183,7 @@ class Parser:
 
     @recorded
     def read_object(self, model: Any) -> Network:
-        """An `onnx.ModelProto` in memory.
+        """Reads an `onnx.ModelProto` in memory.
 
         Raises:
             StatusError: it is none, or not what was set.
@@ -203,7 +203,7 @@ class Parser:
 
 @recorded
 def create_parser(model_type: int = ParserType.ONNX_MODEL) -> Parser:
-    """A parser of ONNX models.
+    """Returns a parser of ONNX models.
 
     Raises:
         StatusError: another kind of model is asked for.

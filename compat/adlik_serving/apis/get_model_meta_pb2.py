@@ -1,4 +1,4 @@
-"""What a model takes and gives, and how its versions are."""
+"""Messages with the inputs, outputs and version states of a model."""
 
 from stoker_client._pb.adlik_messages import (
     GetModelMetaRequest,

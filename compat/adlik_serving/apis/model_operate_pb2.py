@@ -1,4 +1,4 @@
-"""Changes of the model repository."""
+"""Messages to change the model repository."""
 
 from stoker_client._pb.adlik_messages import (
     ModelInfo,

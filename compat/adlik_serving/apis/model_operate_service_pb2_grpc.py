@@ -1,4 +1,4 @@
-"""The stub of changes to the model repository."""
+"""The stub of the service that changes the model repository."""
 
 from adlik_serving.apis.stubs import stub_class
 from stoker_client._pb import adlik_messages as pb

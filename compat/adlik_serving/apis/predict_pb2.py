@@ -1,4 +1,4 @@
-"""Predictions."""
+"""Messages of predictions."""
 
 from stoker_client._pb.adlik_messages import (
     PredictRequest,

@@ -1,4 +1,4 @@
-"""The stub of predictions."""
+"""The stub of the prediction service."""
 
 from adlik_serving.apis.stubs import stub_class
 from stoker_client._pb import adlik_messages as pb

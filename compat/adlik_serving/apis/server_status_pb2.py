@@ -1,4 +1,4 @@
-"""Whether the server runs."""
+"""Messages of the server's status."""
 
 from stoker_client._pb.adlik_messages import (
     ServerStatusRequest,

@@ -1,4 +1,4 @@
-"""The stub of the question whether the server runs."""
+"""The stub of the server status service."""
 
 from adlik_serving.apis.stubs import stub_class
 from stoker_client._pb import adlik_messages as pb

@@ -1,4 +1,4 @@
-"""What grpcio's generator would make of Adlik's services: a class whose instances have a callable for each method."""
+"""Stub classes equivalent to those that grpcio's generator makes for Adlik's services: an instance has one callable per method."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 
 def stub_class(service: str, methods: Mapping[str, tuple[type[Message], type[Message]]]) -> type[Any]:
-    """The stub of `adlik.serving.<service>`; `methods` are its unary methods with the classes of request and response."""
+    """Returns the stub class of `adlik.serving.<service>`; `methods` are its unary methods with their request and response classes."""
 
     def __init__(self: Any, channel: grpc.Channel) -> None:  # noqa: N807 - it becomes the class's own
         for name, (request, reply) in methods.items():

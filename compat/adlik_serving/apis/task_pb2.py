@@ -1,4 +1,4 @@
-"""Tasks."""
+"""Messages of tasks."""
 
 from stoker_client._pb.adlik_messages import (
     CreateTaskRequest,

@@ -1,4 +1,4 @@
-"""The stub of tasks."""
+"""The stub of the task service."""
 
 from adlik_serving.apis.stubs import stub_class
 from stoker_client._pb import adlik_messages as pb

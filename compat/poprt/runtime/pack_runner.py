@@ -33,14 +33,14 @@ from stoker.backends.simulated.pacing import WaitableClock
 
 
 class PackFeeder:
-    """Any thread may use it."""
+    """Collects requests into packs and sends complete packs to the device. Thread-safe."""
 
     def __init__(self, packing: Packing[PackRequest], clock: WaitableClock, send: Callable[[Pack[PackRequest]], None]) -> None:
-        """A feeder without requests.
+        """Starts without requests.
 
         Args:
             packing: Forms the packs.
-            clock: What windows go by.
+            clock: Source of the current time.
             send: Runs a pack, and tells each of its requests its end; it does not raise, and may wait for the device.
         """
         self._packing = packing
@@ -53,7 +53,7 @@ class PackFeeder:
         self._watcher: threading.Thread | None = None
 
     def add(self, request: PackRequest) -> None:
-        """Takes a request; runs what is complete by it.
+        """Adds a request, and runs the packs that it completes.
 
         Raises:
             SessionStopped: the feeder is closed.
@@ -77,7 +77,7 @@ class PackFeeder:
         self._drain()
 
     def close(self) -> None:
-        """Fails what was not yet given to the device. May be called again."""
+        """Fails requests that were not sent to the device yet. May be called again."""
         with self._changed:
             self._is_closed = True
             waiting = [*self._ready, *self._packing.flush()]
@@ -101,7 +101,7 @@ class PackFeeder:
             self._drain()
 
     def _drain(self) -> None:
-        """Runs what is complete, one thread at a time, so that the order stays."""
+        """Runs the complete packs, one thread at a time, to keep their order."""
         while self._ready:
             with self._sending:
                 with self._changed:
@@ -120,10 +120,10 @@ Array = npt.NDArray[Any]
 
 
 class PackRunner(ModelRunner):
-    """A packed executable on one or several devices. Any thread may use it.
+    """Runs a packed executable on one or several devices. Thread-safe.
 
     Attributes:
-        layout: What the model takes and gives.
+        layout: Inputs and outputs of the model.
     """
 
     _feeder: PackFeeder | None = None
@@ -165,7 +165,7 @@ class PackRunner(ModelRunner):
         return [desc for desc in super().get_execute_inputs() if desc.name != self.layout.unpack_info]
 
     def get_model_inputs(self) -> list[DataDesc]:
-        """Those, and the weights that are not compiled in."""
+        """Returns the inputs of `get_execute_inputs` and the weights that are not compiled in."""
         return [desc for desc in super().get_model_inputs() if desc.name != self.layout.unpack_info]
 
     def execute(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> Outputs:
@@ -185,7 +185,7 @@ class PackRunner(ModelRunner):
         return self.execute_async(inputs, outputs).result()
 
     def execute_async(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> InferenceFuture:
-        """Queues one sequence; waits only while the device is far behind. All memory must stay as it is until the future is done.
+        """Queues one sequence; blocks only while the device's queue is full. Caller memory must not change until the future is done.
 
         Raises:
             ApplicationRuntimeError: the request does not fit the model.
@@ -197,25 +197,25 @@ class PackRunner(ModelRunner):
         return request.future
 
     def flush(self) -> None:
-        """Sends what is waiting for others; for callers who know that nothing more comes."""
+        """Runs the open pack now, for callers that know that no more requests follow."""
         if self._feeder is not None:
             self._feeder.flush()
 
     def close(self) -> None:
-        """Stops, fails what waits, and gives back the devices it took. May be called again."""
+        """Stops, fails pending requests, and releases the devices. May be called again."""
         if self._feeder is not None:
             self._feeder.close()
         super().close()
 
     def run_pack(self, pack: Pack[PackRequest]) -> None:
-        """Runs `pack` as one batch; each of its requests receives its end."""
+        """Runs `pack` as one batch; each of its requests completes with a result or an error."""
         try:
             super().execute_async(self._batch(pack)).add_done_callback(self._delivery(pack))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests must end
             fail(pack, error)
 
     def _batch(self, pack: Pack[PackRequest]) -> dict[str, Array]:
-        """The model's inputs: zeros where no sequence is."""
+        """Returns the model's inputs, with zeros where there is no sequence."""
         batch = {
             name: np.zeros(desc.shape, desc.numpy_data_type()) for name, desc in self._inputs.items() if not desc.popef_contains_tensor_data
         }
@@ -258,7 +258,7 @@ class PackRunner(ModelRunner):
 
 
 def _sender(runner: PackRunner) -> Callable[[Pack[PackRequest]], None]:
-    """Lets `runner` run packs, and holds no reference to it: a runner without references gives its devices back."""
+    """Returns a function that runs packs on `runner` through a weak reference, so that an unused runner releases its devices."""
     reference = weakref.ref(runner)
 
     def send(pack: Pack[PackRequest]) -> None:

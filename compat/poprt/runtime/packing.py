@@ -19,7 +19,7 @@ from stoker.backends.ipu.runtime.runtime_config import RunnerType, RuntimeConfig
 
 
 class PackAlgorithm(enum.Enum):
-    """Where the next item goes."""
+    """Where the next sequence is placed."""
 
     end_to_end = 0
     next_fit = 1
@@ -76,11 +76,11 @@ class PackRunnerConfig(RuntimeConfig):
         self.algo = value
 
     def enable_padding_remove_mode(self, mask_name: str, input_names: Sequence[str]) -> None:
-        """Takes out of each request what its mask says is padding, so that requests of one fixed length are packed by their real one.
+        """Removes padding according to the request's mask, so that requests of one fixed length are packed by their real length.
 
         Args:
-            mask_name: The input that is 0 where the others are padding.
-            input_names: The others.
+            mask_name: The input that is 0 at padding positions of the others.
+            input_names: The inputs from which padding is removed.
         """
         self.padding_remove_mask = mask_name
         self.padding_remove_inputs = tuple(input_names)
@@ -96,7 +96,7 @@ class PackRunnerConfig(RuntimeConfig):
         self.delimiter_num = delimiter_num
 
     def check(self) -> None:
-        """Rejects values that make no sense.
+        """Rejects invalid values.
 
         Raises:
             ValueError: a value is out of range, or contradicts another; names the field.
@@ -127,12 +127,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """The tokens of one device batch.
+    """The shape of one device batch.
 
     Attributes:
-        rows: How many rows there are.
-        row_length: Tokens in each.
-        gap: Tokens that stay free between neighbours of a row.
+        rows: Number of rows.
+        row_length: Tokens per row.
+        gap: Tokens that stay free between neighbouring sequences in a row.
     """
 
     rows: int
@@ -141,7 +141,7 @@ class RowShape:
 
     @property
     def tokens(self) -> int:
-        """Of all rows together."""
+        """Returns the number of tokens in all rows."""
         return self.rows * self.row_length
 
 
@@ -162,7 +162,7 @@ class Placed(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Pack(Generic[Item]):
-    """Items that run together, in the order in which they came."""
+    """Items that run together, in the order of their arrival."""
 
     items: tuple[Placed[Item], ...]
 
@@ -180,12 +180,12 @@ class _Rows:
         self._current = 0
 
     def find(self, length: int) -> int | None:
-        """The row for `length` more tokens, or None."""
+        """Returns a row with space for `length` more tokens, or None."""
         first = 0 if self._looks_back else self._current
         return next((row for row in range(first, len(self._used)) if self._start(row) + length <= self._length), None)
 
     def take(self, row: int, length: int) -> int:
-        """Puts `length` tokens into `row`; returns where they begin among all tokens of the batch."""
+        """Reserves `length` tokens in `row`; returns the index of the first one among all tokens of the batch."""
         start = self._start(row)
         self._used[row] = start + length
         self._current = row
@@ -201,7 +201,7 @@ class Packing(Generic[Item]):
     def __init__(
         self, shapes: Sequence[RowShape], algorithm: PackAlgorithm = PackAlgorithm.next_fit, *, max_items: int, window_ns: int
     ) -> None:
-        """Starts empty.
+        """Starts without an open pack.
 
         Args:
             shapes: Of each group of inputs whose lengths belong together.
@@ -228,21 +228,21 @@ class Packing(Generic[Item]):
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the open pack is due; None if there is none."""
+        """Returns the time at which the open pack must run; None if there is none."""
         return self._deadline_ns
 
     def longest(self, group: int = 0) -> int:
-        """Tokens that an item may have at most."""
+        """Returns the maximum number of tokens of an item."""
         shape = self._shapes[group]
         return shape.tokens if self._algorithm is PackAlgorithm.end_to_end else shape.row_length
 
     def add(self, item: Item, lengths: Sequence[int], now_ns: int) -> list[Pack[Item]]:
-        """Puts an item into the open pack.
+        """Adds an item to the open pack.
 
         Args:
             item: Anything.
             lengths: Its tokens, a number for each group.
-            now_ns: The time.
+            now_ns: Current time in nanoseconds.
 
         Returns:
             Packs that are complete by this, none, one or two: the open one if the item did not fit it, the item's own if that is full.
@@ -269,11 +269,11 @@ class Packing(Generic[Item]):
         return complete
 
     def due(self, now_ns: int) -> list[Pack[Item]]:
-        """The open pack if its window is over."""
+        """Closes and returns the open pack if its window is over."""
         return self.flush() if self._deadline_ns is not None and now_ns >= self._deadline_ns else []
 
     def flush(self) -> list[Pack[Item]]:
-        """The open pack, if there is one."""
+        """Closes and returns the open pack, if there is one."""
         packs = [Pack(tuple(self._open))] if self._open else []
         self._open, self._rows, self._deadline_ns = [], [], None
         return packs

@@ -20,7 +20,7 @@ from stoker.compiler.options import CompilerOptions
 
 
 def fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Inputs that a caller must feed: those without an initialiser."""
+    """Returns the inputs without an initialiser, which callers must feed."""
     given = {each.name for each in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in given]
 
@@ -31,15 +31,15 @@ class SourceModel:
 
     Attributes:
         model: After conversion: static shapes (but for a target that `keeps_free_dimensions`), the precision asked for.
-        name: `graph0`... where several are fused; the model's name otherwise.
+        name: `graph0`... if several models are fused; otherwise the model's name.
         outputs: The outputs wanted; empty for all.
         inputs: Names of its inputs in the order of the source model.
         custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
-        batches: Where several batch sizes were asked for, the model converted for each of them; `model` is the first of these.
-        source: The model before conversion; None where it was not kept.
-        precision: What was asked for; targets that make it themselves find a `model` in FP32.
-        samples: File of samples to calibrate and compare with; None: there is none.
-        batch_size: Rows of a batch that the options ask for; None: the options leave it open.
+        batches: The model converted for each requested batch size; `model` is the first. Empty unless several sizes were requested.
+        source: The model before conversion; None if it was not kept.
+        precision: The requested precision; for precisions that the target makes itself, `model` is in FP32.
+        samples: File of samples for calibration and comparison; None if there is none.
+        batch_size: Rows per batch that the options set; None if they do not.
     """
 
     model: onnx.ModelProto
@@ -56,14 +56,14 @@ class SourceModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPart:
-    """The facts for serving one of the models of a fused executable.
+    """The data for serving one model of a fused executable.
 
     Attributes:
-        suffix: Distinguishes it from the other parts: the served model is called `<model_name>_<suffix>`.
-        config: As `Artefact.config`, with the parameters that select this part.
+        suffix: Distinguishes the part: the served model is called `<model_name>_<suffix>`.
+        config: Same as `Artefact.config`, with the parameters that select this part.
         files: Further text files of a version's folder, by name.
-        datatypes: As `Artefact.datatypes`, by the tensors' names in this part's model.
-        not_servable: Why a server's results would differ from those of the source model; empty: they would not.
+        datatypes: Same as `Artefact.datatypes`, by the tensor names in this part's model.
+        not_servable: Why a server's results would differ from the source model's; empty if they would not.
     """
 
     suffix: str
@@ -79,7 +79,7 @@ class Artefact:
 
     Attributes:
         path: The file.
-        summary: What `--show` and a served config say of it: device, batch, memory, estimated latency and throughput.
+        summary: Text for `--show` and for a served config: device, batch, memory, estimated latency and throughput.
         config: Fields for config.pbtxt that only the target knows: `backend`, `max_batch_size`, `parameters`.
         parts: Of a fused executable, one for each of its models, in order; they are served instead of the whole.
         companions: Further files that must lie beside the first, by name; they are where `export` left them, in the same folder.
@@ -99,14 +99,14 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """How fast an executable ran.
+    """The measured speed of an executable.
 
     Attributes:
-        batch_size: Items of one call.
-        calls: Calls that were measured.
-        latency_s: Mean of one call, in seconds.
-        throughput: Items a second.
-        note: What the figures are, such as `simulated device`; empty for a real one.
+        batch_size: Items per call.
+        calls: Number of measured calls.
+        latency_s: Mean time of one call, in seconds.
+        throughput: Items per second.
+        note: Qualifier of the figures, such as `simulated device`; empty for a real device.
         parts: Of a fused executable, the same for each of its models, by name; the figures above are then the first one's.
     """
 
@@ -120,15 +120,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The compiled model beside the source model.
+    """The result of comparing the compiled model with the source model.
 
     Attributes:
-        text: For people.
-        data: For programs: what JSON can hold.
-        measurement: How fast what was compiled ran; None where that was not asked for.
-        snr_db: Least signal to noise of the outputs of numbers, in decibels; None where there is none.
-        speedup: How many times as fast as the source it ran; None where that was not asked for.
-        failures: Outputs that are further from the source's than the precision explains: see `check_limits`.
+        text: Report text.
+        data: The same report as JSON-compatible data.
+        measurement: Speed of the compiled model; None if it was not requested.
+        snr_db: Lowest signal-to-noise ratio of the numeric outputs, in decibels; None if there are none.
+        speedup: Speed relative to the source model; None if it was not requested.
+        failures: Outputs that differ more from the source's than the precision explains: see `check_limits`.
     """
 
     text: str
@@ -140,34 +140,34 @@ class Comparison:
 
 
 class Target(abc.ABC):
-    """A device family that models are compiled for."""
+    """A device family for which models are compiled."""
 
-    #: As `--target` spells it.
+    #: Name for `--target`.
     name: str
     aliases: tuple[str, ...] = ()
     #: Name of the file that `export` writes.
     artefact_filename: str
     #: Whether one executable may hold several compiled batch sizes (`SourceModel.batches`).
     takes_batch_sizes: bool = False
-    #: Whether `report` is there.
+    #: Whether `report` is implemented.
     has_report: bool = False
-    #: Fields of `CompilerOptions` that only some devices have, and this one does: `build_flag`, `resource_mode`.
+    #: Device-specific fields of `CompilerOptions` that this target supports: `build_flag`, `resource_mode`.
     build_options: frozenset[str] = frozenset()
-    #: Passes of the converter that are not for this device.
+    #: Converter passes that do not run for this target.
     skip_passes: tuple[str, ...] = ()
     #: Precisions that the converter, or this target behind it, makes; `check_options` may know that a device lacks one of them.
     precisions: tuple[str, ...] = ("fp32", "fp16", "fp8", "fp8_weight")
-    #: Whether `compare` is there: what is compiled is compared with the source, instead of what was converted.
+    #: Whether `compare` is implemented: the compiled model, not the converted one, is compared with the source.
     compares: bool = False
     #: Whether dimensions that the source leaves open, and no option gives a size, stay open; otherwise each must get a size.
     keeps_free_dimensions: bool = False
 
     def filename(self, options: CompilerOptions) -> str:
-        """Name of the file that `export` writes with these options."""
+        """Returns the name of the file that `export` writes with these options."""
         return self.artefact_filename
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:  # noqa: B027 - most devices reject nothing
-        """Looks at what can be said before any model is read; `precisions` are those that the models are to be converted to.
+        """Checks what can be checked before a model is read; `precisions` are the requested precisions of the models.
 
         Raises:
             OptionError: the device cannot do what is asked for, whatever the model.
@@ -176,27 +176,27 @@ class Target(abc.ABC):
     def check_operators(  # noqa: B027 - a device may take all of them
         self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]
     ) -> None:
-        """Looks at a converted model that cannot be compiled as it is: its outputs have no static shape.
+        """Checks a converted model that cannot be compiled because its outputs have no static shape.
 
         Raises:
             CompileError: the device cannot run some of its operators anyway; all of them are listed.
         """
 
     def explain(self, error: CompileError) -> None:  # noqa: B027 - our own words are enough for most devices
-        """Adds to the text of `error`, a model that could not be converted, what users of this device know such a rejection by."""
+        """Adds advice for users of this device to the text of `error`, a failed conversion."""
 
     @abc.abstractmethod
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
-        """Compiles `sources` (several: fused into one executable) into the file `path`.
+        """Compiles `sources` (several: fused into one executable) into file `path`.
 
         Raises:
             CompileError: a limit of the device is exceeded, or an operator is not supported.
         """
 
     def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
-        """Writes into `folder` what compiling `sources` would give, memory and time in detail, and returns the files; nothing is compiled.
+        """Writes the planned memory and time of `sources` into `folder` without compiling, and returns the files.
 
-        A model that does not fit is reported on, too.
+        A model that does not fit is reported too.
 
         Raises:
             CompileError: this target has no report, a model cannot be planned, or a file cannot be written.
@@ -204,7 +204,7 @@ class Target(abc.ABC):
         raise CompileError(f"target '{self.name}' has no report of what it compiles")
 
     def compare(self, artefact: Artefact, sources: Sequence[SourceModel], options: CompilerOptions, *, is_timed: bool) -> Comparison:
-        """Holds what `export` made of `sources` against the source models: outputs, and, where `is_timed`, speed.
+        """Compares the result of `export` with the source models: outputs and, if `is_timed`, speed.
 
         Raises:
             CompileError: this target compares nothing, or one of the two does not run.
@@ -224,12 +224,12 @@ ENTRY_POINT_GROUP = "stoker.targets"
 
 
 def target_names() -> list[str]:
-    """Names of the installed targets, sorted."""
+    """Returns the names of the installed targets, sorted."""
     return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
 
 
 def find_target(name: str) -> Target:
-    """The target called `name`, by its entry point's name or one of its aliases.
+    """Returns the target called `name`: the name of its entry point or one of its aliases.
 
     Raises:
         OptionError: there is none; the text lists those there are.
@@ -238,7 +238,7 @@ def find_target(name: str) -> Target:
     points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name in points:
         return _made(name, points[name].load)
-    # Aliases are known to the classes only, so all are imported.
+    # The classes define the aliases, so all targets are imported.
     for point_name, point in points.items():
         with contextlib.suppress(CompileError):  # one that cannot be imported has no aliases, and is not what was asked for
             target = _made(point_name, point.load)
@@ -258,16 +258,13 @@ def _made(name: str, load: object) -> Target:
     return target
 
 
-#: Errors that are made of their text alone.
+#: Errors that are constructed from their text alone.
 _PLAIN_ERRORS = (CompileError, OptionError, PassError, ShapeError)
 
 
 @contextlib.contextmanager
 def rejections_of(target: Target, options: CompilerOptions, *, label: str = "", custom_libraries: Sequence[str] = ()) -> Iterator[None]:
-    """Errors of the block, a conversion, begin with `label`; the target also checks a model without static shapes.
-
-    The target may add to the text of each.
-    """
+    """Prefixes conversion errors inside the block with `label`; the target adds its checks and its advice to the text."""
     try:
         try:
             yield

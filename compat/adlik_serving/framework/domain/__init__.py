@@ -1,1 +1,1 @@
-"""Where Adlik keeps its models' messages."""
+"""Package of Adlik's model messages."""

@@ -1,4 +1,4 @@
-"""A model's configuration."""
+"""Messages of a model's configuration."""
 
 from stoker_client._pb.adlik_messages import (
     DataType,

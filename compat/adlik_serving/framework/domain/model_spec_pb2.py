@@ -1,4 +1,4 @@
-"""Which model is meant."""
+"""The message that identifies a model."""
 
 from stoker_client._pb.adlik_messages import (
     ModelSpec,

@@ -1,4 +1,4 @@
-"""Which versions are served."""
+"""Messages that select the served versions."""
 
 from stoker_client._pb.adlik_messages import (
     VersionPolicyProto,

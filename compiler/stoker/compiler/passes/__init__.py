@@ -1,4 +1,4 @@
-"""Passes: one change to a graph each, in a registry, ordered by what they need of each other."""
+"""Graph passes, their registry, and the manager that orders them by their dependencies."""
 
 from stoker.compiler.passes.custom import ProtoPass, load_custom_passes
 from stoker.compiler.passes.edit import traverse_graphs, traverse_nodes

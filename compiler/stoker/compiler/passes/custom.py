@@ -1,4 +1,4 @@
-"""Passes that users bring: Python files that register passes, and passes written against `onnx.ModelProto`."""
+"""User-defined passes: Python files that register passes, and passes that work on `onnx.ModelProto`."""
 
 import abc
 import importlib.machinery
@@ -15,9 +15,9 @@ from stoker.compiler.passes.registry import Pass, registered_since, registration
 
 
 class ProtoPass(Pass):
-    """A pass whose `run` takes an `onnx.ModelProto` and returns one (the same, changed, or another), as PopRT's own are written.
+    """A pass whose `run` takes and returns an `onnx.ModelProto` (changed in place or new), as in PopRT.
 
-    The model is written out for it and read in again, so that it costs a copy of the model.
+    The model is serialised for the call and parsed afterwards, which costs one copy of the model.
     """
 
     @abc.abstractmethod
@@ -25,7 +25,7 @@ class ProtoPass(Pass):
         """Returns the changed model."""
 
     def apply(self, model: ir.Model) -> bool:
-        """Runs on a copy, and lets `model` become what came back.
+        """Runs the pass on a copy, and replaces the content of `model` by the result.
 
         Raises:
             PassError: `run` returned something else than a model.
@@ -41,7 +41,7 @@ class ProtoPass(Pass):
         return True
 
 
-#: Larger models count as changed rather than being compared byte by byte.
+#: Larger models count as changed instead of being compared byte by byte.
 _COMPARABLE_BYTES = 1 << 26
 
 
@@ -69,10 +69,10 @@ def load_custom_passes(path: str | Path) -> list[str]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     mark = registration_mark()
-    sys.modules[module_name] = module  # dataclasses and pickle look their module up
+    sys.modules[module_name] = module  # dataclasses and pickle look up their module in sys.modules
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the file is a user's: it may raise anything
+    except Exception as error:  # user code may raise anything
         del sys.modules[module_name]
         raise PassError(f"{path}:{_line_of(error, path)}: {type(error).__name__}: {_first_line(error)}") from error
     names = registered_since(mark)
@@ -87,7 +87,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _line_of(error: Exception, path: Path) -> int:
-    """The line of `path` that was at work last."""
+    """Returns the line of `path` that ran last before the error."""
     if isinstance(error, SyntaxError) and error.lineno is not None and error.filename == str(path):
         return error.lineno
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

@@ -1,4 +1,4 @@
-"""The few changes that all passes make to a graph, done once and with care."""
+"""Helpers for graph changes and queries that many passes need."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-#: Key in `Graph.meta` (which is not written to files) of a graph that is the body of a function: it can hold no initialisers.
+#: Key in `Graph.meta` (not serialised) that marks a function body; function bodies cannot hold initialisers.
 FUNCTION_BODY = "stoker.function_body"
 
 
 def traverse_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, then the graphs inside it, outer before inner; then the same of every function.
+    """Yields the main graph and its sub-graphs, outer before inner, then the same for every function.
 
-    The graphs may be changed while they are walked over; graphs that appear meanwhile may be missed.
+    The caller may change the graphs during the iteration; graphs that are added meanwhile may be missed.
     """
     yield from _with_subgraphs(model.graph)
     for function in list(model.functions.values()):
@@ -23,7 +23,7 @@ def traverse_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def traverse_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Every node of every graph; a node removed meanwhile is not visited."""
+    """Yields every node of every graph, except nodes that are removed during the iteration."""
     for graph in traverse_graphs(model):
         for node in tuple(graph):
             if node.graph is graph:
@@ -31,7 +31,7 @@ def traverse_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def traverse_values(model: ir.Model) -> Iterator[ir.Value]:
-    """Inputs and outputs of every graph, and outputs of every node; not initialisers that are no inputs."""
+    """Yields inputs and outputs of every graph and outputs of every node, but no initialisers that are not inputs."""
     for graph in traverse_graphs(model):
         yield from graph.inputs
         yield from graph.outputs
@@ -40,7 +40,7 @@ def traverse_values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
-    """Graphs in the attributes of `node` itself, such as the two branches of an If."""
+    """Returns the graphs in the attributes of `node`, such as the two branches of an If."""
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.is_ref():
@@ -61,30 +61,30 @@ def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def describe(node: ir.Node) -> str:
-    """How messages name a node: `node 'conv1' (Conv, making 'y')`."""
+    """Returns the text for `node` in messages: `node 'conv1' (Conv, making 'y')`."""
     domain = f"{node.domain}::" if node.domain else ""
     made = ", ".join(f"'{output.name}'" for output in node.outputs if output.name)
     return f"node '{node.name or ''}' ({domain}{node.op_type}, making {made or 'nothing'})"
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
-    """Whether `node` is one of these operators of ONNX's own domain."""
+    """Returns whether `node` is one of these operators of ONNX's default domain."""
     return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
 
 
 def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that makes `value`, if it is one of these operators."""
+    """Returns the node that computes `value`, if it is one of these operators."""
     node = value.producer() if value is not None else None
     return node if is_op(node, *op_types) else None
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """An input that may have been left out, as None or by a shorter list."""
+    """Returns the input at `index`; None if it is omitted or the list is shorter."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor of an initialiser that no caller can override, or of a Constant node; else None."""
+    """Returns the tensor of an initialiser that callers cannot override, or of a Constant node; None for other values."""
     if value is None or value.is_graph_input():
         return None
     producer = value.producer()
@@ -96,19 +96,19 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
-    """`constant_tensor` as an array, which is not to be written to; None for strings as well."""
+    """Returns `constant_tensor` as a read-only array; None for strings too."""
     tensor = constant_tensor(value)
     return None if tensor is None or tensor.dtype == ir.DataType.STRING else tensor.numpy()
 
 
 def constant_ints(value: ir.Value | None) -> list[int] | None:
-    """The numbers of a constant integer tensor of rank 0 or 1, as axes and shapes are."""
+    """Returns the numbers of a constant integer tensor of rank 0 or 1, such as axes or shapes."""
     array = constant_of(value)
     return None if array is None or array.dtype.kind not in "iu" else [int(each) for each in array.reshape(-1)]
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape if all its dimensions are known, else None."""
+    """Returns the shape if all its dimensions are known, else None."""
     if value is None:
         return None
     shape = value.shape
@@ -121,21 +121,21 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def rank_of(value: ir.Value | None) -> int | None:
-    """The number of dimensions, known even where the dimensions are not."""
+    """Returns the number of dimensions, even if the sizes are unknown."""
     return None if value is None or value.shape is None else len(value.shape)
 
 
 def only_use(value: ir.Value) -> ir.Node | None:
-    """The one node that reads `value`, once, if nothing else does: no other node, sub-graph or graph output."""
+    """Returns the only reader of `value`, if it reads it once and no other node, sub-graph or graph output uses the value."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def substitute(old: ir.Value, new: ir.Value) -> bool:
-    """Lets everything that reads `old` read `new`; afterwards `old` is unused, and its node can be removed.
+    """Makes everything that reads `old` read `new`; afterwards `old` is unused, and its node can be removed.
 
-    Where `old` is an output of its graph, `new` takes its name; where it cannot (it is an input, an initialiser, an output already or from
-    an outer graph), an Identity keeps the name, so that `new` itself stays as it was.
+    If `old` is an output of its graph, `new` takes its name. If `new` cannot (it is an input, an initialiser, already an output, or from an
+    outer graph), an Identity keeps the name and `new` stays unchanged.
 
     Returns:
         Whether anything changed: not if `old` is an output and comes from just such an Identity.
@@ -164,7 +164,7 @@ def substitute(old: ir.Value, new: ir.Value) -> bool:
 
 
 def bypass(node: ir.Node, value: ir.Value | None = None) -> bool:
-    """Removes a node of one output whose value is `value` (default: its first input). Returns whether anything changed."""
+    """Replaces the single output of a node by `value` (default: its first input) and removes the node. Returns whether anything changed."""
     value = node.inputs[0] if value is None else value
     if value is None or not substitute(node.outputs[0], value):
         return False
@@ -173,27 +173,29 @@ def bypass(node: ir.Node, value: ir.Value | None = None) -> bool:
 
 
 def remove(node: ir.Node) -> None:
-    """Removes a node that nothing reads any more."""
+    """Removes a node without readers."""
     graph = node.graph
     if graph is not None:
         graph.remove(node, safe=True)
 
 
 def remove_if_unused(node: ir.Node | None) -> None:
-    """Removes a node if no output of it is read or is a graph's output."""
+    """Removes a node if none of its outputs is read or is a graph output."""
     if node is not None and node.graph is not None and not any(output.uses() or output.is_graph_output() for output in node.outputs):
         remove(node)
 
 
 def new_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, role: str) -> ir.Value:
-    """A constant for `node`, named after the node's output and `role`: an initialiser of its graph, or a Constant in a function."""
+    """Adds a constant for `node`, named after the node's output and `role`: an initialiser of its graph, or a Constant node in a
+    function.
+    """
     graph = node.graph
     assert graph is not None, "a constant was asked for by a node that is in no graph"
     return place_constant(node, array, unused_name(graph, f"{node.outputs[0].name}_{role}"))
 
 
 def place_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, name: str) -> ir.Value:
-    """A constant called `name`, which must be unused, for `node` and those after it: see `new_constant`."""
+    """Adds a constant with the unused name `name` for `node` and later nodes; see `new_constant`."""
     graph = node.graph
     assert graph is not None, "a constant was asked for by a node that is in no graph"
     tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name) if isinstance(array, np.ndarray) else array
@@ -207,7 +209,7 @@ def place_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, name:
 
 
 def unused_name(graph: ir.Graph, wanted: str) -> str:
-    """`wanted`, with a number after it if some value of `graph` has that name."""
+    """Returns `wanted`, with a number appended if a value of `graph` has that name."""
     taken = {value.name for value in graph.inputs} | set(graph.initializers)
     taken.update(output.name for node in graph for output in node.outputs)
     name, number = wanted, 1
@@ -224,7 +226,7 @@ def replace_node(
     *,
     domain: str = "",
 ) -> ir.Node:
-    """Puts one node in the place of another: same name, same outputs, same metadata. Returns the new one."""
+    """Replaces one node by another with the same name, outputs and metadata. Returns the new node."""
     graph = node.graph
     assert graph is not None, "the node to be replaced is in no graph"
     outputs = [ir.Value(name=output.name, shape=output.shape, type=output.type) for output in node.outputs]
@@ -245,14 +247,14 @@ def replace_node(
 
 
 class Chain:
-    """Adds nodes before `node` in the order of the calls; they and their outputs are named after it."""
+    """Adds nodes before `node` in the order of the calls; they and their outputs get names derived from `node`."""
 
     def __init__(self, node: ir.Node) -> None:
         self.nodes: list[ir.Node] = []
         self._node = node
 
     def add(self, op_type: str, inputs: Sequence[ir.Value | None], role: str, **attributes: Any) -> ir.Value:
-        """The output of one more node, which is assumed to be of the element type of its first input."""
+        """Adds one node and returns its output, which gets the element type of the first input."""
         made = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes))
         made.name = f"{self._node.name}_{role}" if self._node.name else None
         made.outputs[0].name = f"{self._node.outputs[0].name}_{role}"
@@ -264,7 +266,7 @@ class Chain:
         return made.outputs[0]
 
     def cast(self, value: ir.Value, kind: ir.DataType, role: str) -> ir.Value:
-        """`value` in element type `kind`: itself if it is of that type."""
+        """Returns `value` in element type `kind`, with a Cast if required."""
         if value.dtype == kind:
             return value
         made = self.add("Cast", [value], role, to=int(kind))

@@ -1,4 +1,4 @@
-"""Passes that print, check or compare a model, and that add or remove outputs."""
+"""Passes that print, check or compare a model, or add or remove outputs."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ class ModelOverview:
     """Counts of the parts of a model, sub-graphs and functions included.
 
     Attributes:
-        name: Of the main graph.
-        opsets: Versions by domain; ONNX's own is the empty one.
-        operators: How many nodes of each operator there are, most frequent first; `domain::name` outside ONNX's own domain.
-        parameters: Elements of all initialisers.
-        parameter_bytes: Their size.
+        name: Name of the main graph.
+        opsets: Opset versions by domain; the default ONNX domain is the empty text.
+        operators: Number of nodes of each operator, most frequent first; `domain::name` outside the default domain.
+        parameters: Number of elements of all initialisers.
+        parameter_bytes: Size of all initialisers in bytes.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ModelOverview:
 
     @classmethod
     def of(cls, model: ir.Model) -> "ModelOverview":
-        """Looks through `model`."""
+        """Collects the counts of `model`."""
         operators: collections.Counter[str] = collections.Counter()
         parameters = parameter_bytes = 0
         for graph in traverse_graphs(model):
@@ -58,7 +58,7 @@ class ModelOverview:
         )
 
     def table(self) -> Table:
-        """For people."""
+        """Returns the rows of the printed table."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
         table = Table(title=f"{self.name or 'model'}: opset {opsets}")
         table.add_column("operator")
@@ -74,13 +74,13 @@ class ModelOverview:
 
 @register("model_overview")
 class ModelOverviewPass(Pass):
-    """Prints how many nodes of each operator there are, and how large the weights are.
+    """Prints the number of nodes of each operator and the size of the weights.
 
     Args:
         console: Where to print; standard output if None.
 
     Attributes:
-        overview: What it saw when it ran last.
+        overview: Counts of the last run.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -95,14 +95,14 @@ class ModelOverviewPass(Pass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoInfo:
-    """One input or output.
+    """One input or output of the model.
 
     Attributes:
-        name: Of the tensor.
-        is_input: Whether it goes in.
-        dtype: As ONNX names it; `?` if undeclared.
-        shape: As declared, such as `[n,3]`; `?` if undeclared.
-        bytes: Its size; None while a dimension is variable.
+        name: Tensor name.
+        is_input: Whether it is an input.
+        dtype: Element type under its ONNX name; `?` if undeclared.
+        shape: Declared shape, such as `[n,3]`; `?` if undeclared.
+        bytes: Size in bytes; None if a dimension is variable.
     """
 
     name: str
@@ -113,7 +113,7 @@ class IoInfo:
 
     @classmethod
     def of(cls, value: ir.Value, *, is_input: bool) -> "IoInfo":
-        """The declaration of `value`."""
+        """Reads the declaration of `value`."""
         shape = static_shape(value)
         dtype = value.dtype
         known = shape is not None and dtype is not None and dtype != ir.DataType.STRING
@@ -127,20 +127,20 @@ class IoInfo:
 
 
 def io_info(model: ir.Model) -> list[IoInfo]:
-    """Inputs that must be fed, then outputs, each in their order."""
+    """Returns the inputs that must be fed, then the outputs, each in graph order."""
     inputs = [IoInfo.of(value, is_input=True) for value in fed_inputs(model).values()]
     return inputs + [IoInfo.of(value, is_input=False) for value in model.graph.outputs]
 
 
 @register("model_io_info_stat")
 class ModelIoInfoStat(Pass):
-    """Prints name, element type, shape and size of the inputs and outputs: what host IO costs, and what IO tiles must hold.
+    """Prints name, element type, shape and size of the inputs and outputs, which determine the cost of host IO and the IO tiles' memory.
 
     Args:
         console: Where to print; standard output if None.
 
     Attributes:
-        tensors: What it saw when it ran last.
+        tensors: Inputs and outputs of the last run.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -164,9 +164,9 @@ class ModelIoInfoStat(Pass):
 
 @model_pass()
 def check_unsupported_attribute(model: ir.Model) -> bool:
-    """Rejects nodes with attributes that their operator does not have, of the wrong type, or that ask for training; all of them at once.
+    """Rejects nodes with unknown attributes, attributes of a wrong type, or training attributes; the error lists all of them.
 
-    Operators of other domains than ONNX's are not looked at, since their schemas are not known.
+    Operators outside ONNX's domains are not checked, because their schemas are unknown.
     """
     opset = model.opset_imports.get("", 1)
     found = [
@@ -200,15 +200,15 @@ def _objections(node: ir.Node, opset: int) -> list[str]:
 
 @register("check_with_fake_data")
 class CheckWithFakeData(Pass):
-    """Runs the model and its source on ONNX Runtime with the same random data, and prints how far each output is off.
+    """Runs the model and its source on ONNX Runtime with the same random data, and prints the error of each output.
 
     Args:
         source: The model before the passes; all its outputs that still exist are compared.
-        seed: Of the random data.
+        seed: Seed of the random data.
         console: Where to print; standard output if None.
 
     Attributes:
-        errors: The figures of the last run, by output: mse, mae, max and cosine.
+        errors: The error figures of the last run, by output: mse, mae, max and cosine.
     """
 
     def __init__(self, source: onnx.ModelProto | None = None, seed: int = 0, console: Console | None = None) -> None:
@@ -229,16 +229,16 @@ class CheckWithFakeData(Pass):
 
 @register("final_check")
 class FinalCheck(Pass):
-    """Rejects a model that ONNX finds invalid, whose inputs or outputs are not of static shape, or whose nodes share names.
+    """Rejects a model that ONNX finds invalid, that has inputs or outputs of variable shape, or whose nodes share names.
 
-    All reasons are given at once.
+    The error lists all reasons.
     """
 
     def __init__(self, *, is_static: bool = True) -> None:
-        """Takes what is asked of shapes.
+        """Sets which shapes to check.
 
         Args:
-            is_static: Whether inputs and outputs must be of static shape.
+            is_static: Whether inputs and outputs must have static shapes.
         """
         self.is_static = is_static
 
@@ -269,7 +269,7 @@ class FinalCheck(Pass):
 
 
 def _sources_of_doubt(model: ir.Model) -> list[ir.Node]:
-    """Nodes of the main graph that lead to outputs of unknown shape though their own inputs' shapes are all known."""
+    """Returns nodes of the main graph that lead to outputs of unknown shape although the shapes of their inputs are known."""
     waiting = [value.producer() for value in model.graph.outputs if static_shape(value) is None]
     found: dict[ir.Node, None] = {}
     seen: set[ir.Node] = set()
@@ -287,10 +287,10 @@ def _sources_of_doubt(model: ir.Model) -> list[ir.Node]:
 
 @register("add_checkpoints")
 class AddCheckpoints(Pass):
-    """Makes tensors inside the main graph outputs as well, after those that there are.
+    """Makes inner tensors of the main graph additional outputs, after the existing outputs.
 
     Args:
-        checkpoints: Names of tensors that nodes of the main graph make.
+        checkpoints: Names of tensors that nodes of the main graph compute.
     """
 
     def __init__(self, checkpoints: Sequence[str] = ()) -> None:
@@ -312,10 +312,10 @@ class AddCheckpoints(Pass):
 
 @register("remove_outputs")
 class RemoveOutputs(Pass):
-    """Drops outputs of the model, with the nodes and weights that only they needed. The inputs stay, so that callers need not change.
+    """Removes outputs of the model, with the nodes and weights that only they need. The inputs stay, so callers need no change.
 
     Args:
-        remove_outputs: Names of outputs; at least one other must be left.
+        remove_outputs: Names of outputs; at least one output must remain.
     """
 
     def __init__(self, remove_outputs: Sequence[str] = ()) -> None:

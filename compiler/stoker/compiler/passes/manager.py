@@ -1,4 +1,4 @@
-"""`PassManager` runs passes one after another, in an order that satisfies what they need of each other."""
+"""`PassManager` sorts passes by their constraints and runs them in that order."""
 
 import heapq
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 PassProgress = Callable[[int, int, str], None]
 """Called with (passes done, passes in all, name of the pass that runs next; empty at the end)."""
 
-# Errors that are made of nothing but their text, and so can be made again with the pass in front.
+# Errors that are constructed from their text alone, so they can be raised again with the name of the pass in front.
 _PLAIN_ERRORS = (CompileError, OptionError, PassError, ShapeError)
 
 
@@ -24,7 +24,7 @@ class PassManager:
     """A list of passes to run on models.
 
     Args:
-        passes: Passes, or names of passes that take no settings.
+        passes: Passes, or names of passes without required settings.
         verify_each: Checks the model with ONNX's checker and strict shape inference after every pass that changed it.
     """
 
@@ -35,11 +35,11 @@ class PassManager:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """In the order in which they will run, once sorted."""
+        """Returns the passes in their current order."""
         return tuple(self._passes)
 
     def add_passes(self, passes: Iterable[Pass | str]) -> None:
-        """Appends to the list.
+        """Appends passes to the list.
 
         Raises:
             PassError: there is no pass of that name.
@@ -47,7 +47,7 @@ class PassManager:
         self._passes += [get_pass(each) if isinstance(each, str) else each for each in passes]
 
     def sort_passes(self) -> None:
-        """Orders the list by what the passes need of each other (`sort_passes`).
+        """Sorts the list by the constraints of the passes (see `sort_passes`).
 
         Raises:
             PassError: there is no such order.
@@ -85,17 +85,17 @@ def _run_one(each: Pass, model: ir.Model) -> bool:
     try:
         return each.apply(model)
     except CompileError as error:
-        if type(error) in _PLAIN_ERRORS and not str(error).startswith(f"{each.name}:"):  # options are called as their passes
+        if type(error) in _PLAIN_ERRORS and not str(error).startswith(f"{each.name}:"):  # options have the same names as their passes
             raise type(error)(f"pass '{each.name}': {error}") from error
         raise
-    except Exception as error:  # a pass is code of anybody, also of users: whatever it raises, say which pass it was
+    except Exception as error:  # custom passes may raise anything; the error must name the pass
         raise PassError(f"pass '{each.name}' failed: {type(error).__name__}: {error}") from error
 
 
 def sort_passes(passes: Sequence[Pass]) -> list[Pass]:
-    """`passes` in an order that satisfies `depend` (some occurrence of each must come first) and `before` (every occurrence comes later).
+    """Sorts `passes` so that each pass in `depend` occurs before its dependent, and each pass in `before` only after it.
 
-    A list that is in order already stays as it is; otherwise as few passes as possible move, each no further than it has to.
+    A sorted list stays unchanged; otherwise as few passes as possible move, as little as possible.
 
     Raises:
         PassError: two of them exclude each other, one needs a pass that is not in the list, or the constraints go round in a circle.
@@ -108,7 +108,7 @@ def sort_passes(passes: Sequence[Pass]) -> list[Pass]:
             waiting_for[index] += 1
     ready = [index for index, count in enumerate(waiting_for) if count == 0]
     order: list[int] = []
-    while ready:  # of the passes that may run, the one that stood first: this keeps the sort stable
+    while ready:  # a stable sort: of the passes that may run next, take the first one in the list
         index = heapq.heappop(ready)
         order.append(index)
         for follower in followers[index]:
@@ -133,7 +133,7 @@ def _reject_contradictions(passes: Sequence[Pass]) -> None:
 
 
 def _followers(passes: Sequence[Pass]) -> list[set[int]]:
-    """For each pass, the positions of those that must run after it."""
+    """Returns, for each pass, the positions of the passes that must run after it."""
     followers: list[set[int]] = [set() for _ in passes]
     first: dict[str, int] = {}
     for index, each in enumerate(passes):
@@ -146,7 +146,7 @@ def _followers(passes: Sequence[Pass]) -> list[set[int]]:
 
 
 def _circle(followers: Sequence[set[int]], stuck: set[int]) -> list[int]:
-    """One circle among the passes that could not be placed, its first pass repeated at the end.
+    """Returns a cycle among the passes that could not be sorted, with the first pass repeated at the end.
 
     INVARIANT: each of `stuck` waits for another of `stuck`, so that walking backwards must come round.
     """

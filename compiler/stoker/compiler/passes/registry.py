@@ -21,10 +21,10 @@ from stoker.compiler.passes.edit import describe, is_op, traverse_graphs, traver
 
 
 def read_model(model: onnx.ModelProto) -> ir.Model:
-    """`model` for passes to work on. It must outlive the result, whose weights lie in it.
+    """Returns `model` as an `onnx_ir` model. `model` must outlive the result, which refers to its weights.
 
-    `onnx_ir` shares tensors with the message they came from, and renaming a value renames its tensor: in the message too. Here tensors
-    have names of their own, so that no pass changes the message; their bytes are still the message's, not a copy.
+    `onnx_ir` shares tensors with the protobuf message, and renaming a value would rename the message's tensor. The result therefore has
+    separate tensor names, so passes do not change the message; the bytes are shared.
     """
     read = ir.from_proto(model)
     for graph in traverse_graphs(read):
@@ -49,7 +49,7 @@ def _detached(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
     )
 
 
-#: Passes see models of this opset of the main domain only; the converter brings them there and back.
+#: Passes work only on models of this opset of the default domain; the converter converts to it and back.
 INTERNAL_OPSET = 18
 
 AnyModel = TypeVar("AnyModel", onnx.ModelProto, ir.Model)
@@ -59,7 +59,7 @@ class Pass(abc.ABC):
     """One pass, made with its settings as keyword arguments of `__init__`.
 
     Class attributes, set by `register`:
-        name: As in the registry.
+        name: Name in the registry.
         against: Passes that may not run in the same list.
         depend: Passes that must have run before this one.
         before: Passes that must not run before this one.
@@ -72,18 +72,18 @@ class Pass(abc.ABC):
 
     @abc.abstractmethod
     def run(self, model: ir.Model) -> bool:
-        """Changes `model` in place, sub-graphs included; returns whether it changed.
+        """Changes `model` in place, including sub-graphs; returns whether it changed.
 
         Raises:
             CompileError: with node, operator and reason; the model is then not to be used further.
         """
 
     def apply(self, model: ir.Model) -> bool:
-        """The function that runs a pass: `run`, or an adapter around it. It returns whether `model` changed."""
+        """Runs the pass through `run`, or through an adapter. Returns whether `model` changed."""
         return self.run(model)
 
     def __call__(self, model: AnyModel) -> AnyModel:
-        """Runs on a model of either kind and returns one of that kind; a `ModelProto` given is left as it was."""
+        """Runs on a model of either type and returns the same type; a `ModelProto` argument is not changed."""
         if isinstance(model, ir.Model):
             self.apply(model)
             return model
@@ -93,7 +93,7 @@ class Pass(abc.ABC):
 
     @classmethod
     def description(cls) -> str:
-        """The first paragraph of its docstring, in one line."""
+        """Returns the first paragraph of the pass's docstring as one line."""
         text = (cls.__doc__ or "").strip().split("\n\n")[0]
         return " ".join(text.split())
 
@@ -109,7 +109,7 @@ _are_builtins_loaded = False
 def register(
     name: str, *, against: Iterable[str] = (), depend: Iterable[str] = (), before: Iterable[str] = ()
 ) -> Callable[[PassType], PassType]:
-    """Enters the decorated class as pass `name`; a later registration of a name replaces an earlier one, so that ours can be overridden."""
+    """Registers the decorated class as pass `name`. A later registration replaces an earlier one, so users can override built-in passes."""
 
     def enter(cls: PassType) -> PassType:
         cls.name = name
@@ -122,19 +122,19 @@ def register(
 
 
 def registration_mark() -> int:
-    """A moment, for `registered_since`; our own passes count as registered before it."""
+    """Returns a mark for `registered_since`; built-in passes count as registered before it."""
     load_builtin_passes()
     return len(_history)
 
 
 def registered_since(mark: int) -> list[str]:
-    """Names registered after that moment, in order, each once."""
+    """Returns the names registered after the mark, in order and without duplicates."""
     return list(dict.fromkeys(_history[mark:]))
 
 
 @contextmanager
 def temporary_registrations() -> Iterator[None]:
-    """Registrations within the block end with it, for tests of custom passes."""
+    """Removes passes that were registered inside the block, for tests of custom passes."""
     load_builtin_passes()
     before = dict(_passes)
     try:
@@ -155,11 +155,11 @@ def load_builtin_passes() -> None:
         package = importlib.import_module(f"stoker.compiler.passes.{group}")
         for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{package.__name__}.{module.name}")
-    _passes.update(earlier)  # a pass that was registered before ours were loaded overrides them too
+    _passes.update(earlier)  # passes that were registered before the built-in ones are loaded also override them
 
 
 def pass_class(name: str) -> type[Pass]:
-    """The class registered as `name`.
+    """Returns the class registered as `name`.
 
     Raises:
         PassError: there is none; the text names the nearest ones.
@@ -171,7 +171,7 @@ def pass_class(name: str) -> type[Pass]:
 
 
 def get_pass(name: str, **settings: Any) -> Pass:
-    """Pass `name` with `settings`, callable on a model.
+    """Returns pass `name` with `settings`, callable on a model.
 
     Raises:
         PassError: there is none of that name, or it does not take these settings.
@@ -184,7 +184,7 @@ def get_pass(name: str, **settings: Any) -> Pass:
 
 
 def _what_is_wrong(cls: type[Pass], settings: dict[str, Any]) -> str | None:
-    """Which settings `cls` does not take or wants besides; None: all are as it takes them."""
+    """Returns which settings `cls` does not accept or requires in addition; None if the settings are valid."""
     signature = inspect.signature(cls)
     try:
         signature.bind(**settings)
@@ -197,7 +197,7 @@ def _what_is_wrong(cls: type[Pass], settings: dict[str, Any]) -> str | None:
 
 
 def get_all_pass_names() -> list[str]:
-    """Names of all registered passes, sorted."""
+    """Returns the names of all registered passes, sorted."""
     load_builtin_passes()
     return sorted(_passes)
 
@@ -207,7 +207,7 @@ class NodePass(Pass):
 
     @abc.abstractmethod
     def visit(self, node: ir.Node) -> bool:
-        """Changes the graph around `node` or leaves it; returns whether it changed. It may remove `node` and any other."""
+        """Changes the graph around `node` or leaves it; returns whether it changed. It may remove `node` and other nodes."""
 
     def run(self, model: ir.Model) -> bool:
         return visit_nodes(model, self.visit)
@@ -215,7 +215,7 @@ class NodePass(Pass):
 
 @contextmanager
 def blamed_on(node: ir.Node) -> Iterator[None]:
-    """Errors raised inside name `node`.
+    """Adds the name of `node` to errors raised inside the block.
 
     Raises:
         PassError: instead of any exception that is not a `CompileError` already.
@@ -225,7 +225,7 @@ def blamed_on(node: ir.Node) -> Iterator[None]:
         yield
     except CompileError:
         raise
-    except Exception as error:  # a pass met something that its author did not foresee: say where, whatever it was
+    except Exception as error:  # an unexpected error of a pass: the message must name the node
         raise PassError(f"{where}: {type(error).__name__}: {error}") from error
 
 
@@ -271,7 +271,7 @@ def register_function(
     against: Iterable[str] = (),
     before: Iterable[str] = (),
 ) -> None:
-    """Registers a pass without settings that does `run`, with the name, the description and the module of `function`."""
+    """Registers a pass without settings that calls `run`, with the name, description and module of `function`."""
 
     class FunctionPass(Pass):
         __doc__ = function.__doc__

@@ -1,4 +1,4 @@
-"""Inputs get fixed shapes; shapes are inferred, and computations of constants and shapes are folded."""
+"""Passes that set fixed input shapes, infer shapes, and fold computations of constants and shapes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ from stoker.compiler.passes.simplify import fold_constants
 
 
 def fed_inputs(model: ir.Model) -> dict[str, ir.Value]:
-    """Inputs that a caller must feed, by name in order: those that have no initialiser."""
+    """Returns the inputs without initialiser, which callers must feed, by name in graph order."""
     return {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
 
 
@@ -35,7 +35,7 @@ def require_static_inputs(model: ir.Model) -> None:
 
 
 class FixedDimensions:
-    """Collects sizes for dimensions of inputs, rejects contradictions, and writes them wherever they belong."""
+    """Collects sizes for input dimensions, rejects contradictions, and writes the sizes to the model."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -43,10 +43,10 @@ class FixedDimensions:
         self._by_axis: dict[tuple[ir.Value, int], int] = {}
 
     def fix(self, value: ir.Value, axis: int, size: int) -> None:
-        """Notes that dimension `axis` of input `value` has `size` elements.
+        """Records that dimension `axis` of input `value` has `size` elements.
 
         Raises:
-            ShapeError: it is known to have another size, by itself or by its name, or the size is none.
+            ShapeError: the dimension, or one of the same name, has another size, or `size` is below 1.
         """
         where = f"input '{value.name}' dimension {axis}"
         if size < 1:
@@ -64,7 +64,7 @@ class FixedDimensions:
         self._by_axis[value, axis] = size
 
     def apply(self) -> bool:
-        """Writes the sizes, also to every value with a dimension of the same name; returns whether there was anything to write."""
+        """Writes the sizes, also to every value with a dimension of the same name; returns whether any were set."""
         for (value, axis), size in self._by_axis.items():
             assert value.shape is not None, "fix saw it"
             dims = list(value.shape)

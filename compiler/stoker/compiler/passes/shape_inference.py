@@ -1,4 +1,4 @@
-"""ONNX's checker and shape inference on a model whose weights are not copied: both accept serialised models of at most 2 GB."""
+"""Runs ONNX's checker and shape inference without copying weights: both accept serialised models of at most 2 GB."""
 
 import logging
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ import onnx_ir as ir
 
 from stoker.compiler.errors import PassError
 
-#: Initialisers up to this size stay in the light model, because shapes, axes and the like decide what shapes are inferred.
+#: Initialisers up to this size in bytes stay in the light model, because shapes and axes affect shape inference.
 SMALL_BYTES = 1024
 
 
 @contextmanager
 def light_proto(model: ir.Model) -> Iterator[onnx.ModelProto]:
-    """The model with its large weights declared as inputs instead; `model` is as it was once the block ends.
+    """Yields the model with its large weights declared as inputs; `model` is restored at the end of the block.
 
-    Initialisers of sub-graphs stay, since a branch of an If can have no inputs.
+    Initialisers of sub-graphs stay, because a branch of an If has no inputs.
     """
     graph = model.graph
     initializers, inputs = list(graph.initializers.values()), list(graph.inputs)
@@ -43,7 +43,7 @@ def light_proto(model: ir.Model) -> Iterator[onnx.ModelProto]:
 
 
 def verify(model: ir.Model, when: str, *, shapes: bool = True) -> None:
-    """Checks structure and, where `shapes` is true, types and shapes.
+    """Checks the structure and, if `shapes` is true, types and shapes.
 
     Raises:
         PassError: the model is invalid; the text says `when` and what ONNX found.
@@ -60,10 +60,9 @@ log = logging.getLogger(__name__)
 
 
 def infer_shapes(model: ir.Model) -> bool:
-    """Fills in the shapes and types that follow from what is known; known dimensions stay. Returns whether anything was filled in.
+    """Adds inferred shapes and types; known dimensions stay. Returns whether anything was added.
 
-    A contradiction that ONNX finds is logged with its text, and what can be inferred beside it is kept: a target that needs
-    a shape will say which it misses.
+    A contradiction that ONNX finds is logged, and inference continues for the rest: a target that needs a missing shape reports it.
     """
     with light_proto(model) as proto:
         try:
@@ -124,7 +123,7 @@ def _merge_value(value: ir.Value, found: onnx.TypeProto) -> bool:
 
 
 def _named(mine: int | ir.SymbolicDim, theirs: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
-    """A number over a name, our own name over another, any name over none."""
+    """Selects a dimension: a number wins over a name, the existing name over another name, and any name over none."""
     if isinstance(theirs, int) or isinstance(mine, int):
         return theirs
     return mine if mine.value is not None else theirs

@@ -1,1 +1,1 @@
-"""Removing what does nothing, joining what is one."""
+"""Passes that remove nodes without effect and merge redundant ones."""

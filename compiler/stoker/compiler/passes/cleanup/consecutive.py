@@ -1,4 +1,4 @@
-"""Nodes that follow each other are made one."""
+"""Passes that merge consecutive nodes into one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ from stoker.compiler.passes.registry import node_pass
 
 @node_pass("Add", "Sub", "Mul", "Div")
 def fuse_consecutive_arithmetic(node: ir.Node) -> bool:
-    """Makes one node of two additions (or subtractions) or two multiplications (or divisions) of constants in a row.
+    """Merges two consecutive additions (or subtractions) or multiplications (or divisions) of constants into one node.
 
-    Floating-point results may differ in the last bit, since there is one rounding less. Left alone: divisions of integers; constants
-    whose combination would overflow, vanish or be larger than both; values between that others read.
+    Floating-point results may differ in the last bit, because there is one rounding less. The nodes stay if they divide integers, if the
+    combined constant would overflow, underflow or exceed both constants, or if another node reads the intermediate value.
     """
     second = _step(node)
     inner = second.value.producer() if second is not None else None
@@ -78,7 +78,7 @@ def _step(node: ir.Node) -> _Step | None:
 
 
 def _combine(first: _Step, second: _Step) -> NDArray[Any] | None:
-    """The one constant of both steps, in their type; None where it would not do."""
+    """Returns the combined constant; None if the dtypes differ, it leaves the normal range, or it is larger than both constants."""
     kind = first.constant.dtype
     if kind != second.constant.dtype:
         return None
@@ -100,19 +100,19 @@ def _combine(first: _Step, second: _Step) -> NDArray[Any] | None:
 
 
 def _smallest_normal(kind: np.dtype[Any]) -> float:
-    """Below it a product has lost digits that the two steps kept."""
+    """Returns the smallest normal number; a smaller product loses digits that the two steps keep."""
     return float(_float_form(kind).smallest_normal)
 
 
-# ml_dtypes' own, because it knows bfloat16 too; it comes without types.
+# the function of ml_dtypes, because it supports bfloat16 too; it has no type stubs
 _float_form: Callable[[Any], Any] = ml_dtypes.finfo
 
 
 @node_pass("Cast")
 def fuse_consecutive_cast(node: ir.Node) -> bool:
-    """Casts directly from the first type to the last where the one between holds every value of the first.
+    """Casts directly from the first type to the last if the intermediate type holds every value of the first.
 
-    float -> float16 -> float stays: the rounding in the middle is part of the result. A first cast that others read stays for them.
+    float -> float16 -> float stays, because its rounding is part of the result. The first Cast stays if other nodes read it.
     """
     first = producer_of(node.inputs[0], "Cast")
     source = first.inputs[0] if first is not None else None
@@ -131,7 +131,7 @@ def fuse_consecutive_cast(node: ir.Node) -> bool:
 
 
 def holds_every_value(wide: ir.DataType, narrow: ir.DataType) -> bool:
-    """Whether casting from `narrow` to `wide` changes no value."""
+    """Returns whether casting from `narrow` to `wide` keeps every value."""
     if wide == narrow:
         return True
     if not (_is_number(wide) and _is_number(narrow)):
@@ -150,7 +150,7 @@ def holds_every_value(wide: ir.DataType, narrow: ir.DataType) -> bool:
     if wide.is_integer():
         return False
     if narrow not in _PLAIN_FLOATS and wide not in _PLAIN_FLOATS:
-        return False  # between 8-bit formats: no infinities here, no negative zero there
+        return False  # between 8-bit formats: some have no infinities, others no negative zero
     less, more = _float_form(narrow.numpy()), _float_form(wide.numpy())
     return bool(
         wide in _PLAIN_FLOATS
@@ -160,7 +160,7 @@ def holds_every_value(wide: ir.DataType, narrow: ir.DataType) -> bool:
     )
 
 
-# ml_dtypes' own, because they know numpy's types and the small ones; they come without types of their own.
+# the functions of ml_dtypes, because they support numpy's and the small types; they have no type stubs
 _int_form: Callable[[Any], Any] = ml_dtypes.iinfo
 
 _PLAIN_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -175,9 +175,10 @@ _KEEP_ORDER = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 @node_pass("Reshape")
 def fuse_consecutive_reshape(node: ir.Node) -> bool:
-    """Reshapes directly what a Reshape, Flatten, Squeeze or Unsqueeze has reshaped before; the first stays if others read it.
+    """Merges a Reshape with a preceding Reshape, Flatten, Squeeze or Unsqueeze; the first node stays if others read it.
 
-    A 0 in the target copies a dimension of what lies between; it is replaced by its size, and without a known size the two stay.
+    A 0 in the target copies a dimension of the intermediate value. It is replaced by the dimension's size; if the size is unknown, both
+    nodes stay.
     """
     first = producer_of(node.inputs[0], *_KEEP_ORDER)
     target = constant_ints(input_at(node, 1)) if first is not None else None
@@ -200,7 +201,7 @@ def fuse_consecutive_reshape(node: ir.Node) -> bool:
 
 @node_pass("Squeeze")
 def fuse_consecutive_squeeze(node: ir.Node) -> bool:
-    """Makes one Squeeze of two in a row that both name their axes (`fill_squeeze_axes` lets them), where the rank is known."""
+    """Merges two consecutive Squeezes that both name their axes (see `fill_squeeze_axes`), if the rank is known."""
     first = producer_of(node.inputs[0], "Squeeze")
     if first is None:
         return False
@@ -218,7 +219,7 @@ def fuse_consecutive_squeeze(node: ir.Node) -> bool:
 
 @node_pass("Transpose")
 def fuse_consecutive_transpose(node: ir.Node) -> bool:
-    """Makes one Transpose of two in a row, or none if the second undoes the first. A first one that others read as well stays for them."""
+    """Merges two consecutive Transposes, or removes both if the second undoes the first. The first stays if other nodes read it."""
     first = producer_of(node.inputs[0], "Transpose")
     if first is None:
         return False
@@ -245,7 +246,7 @@ def _permutation(node: ir.Node) -> list[int] | None:
 
 @node_pass("Unsqueeze")
 def fuse_consecutive_unsqueeze(node: ir.Node) -> bool:
-    """Makes one Unsqueeze of two in a row with constant axes, where the rank is known or no axis counts from the back."""
+    """Merges two consecutive Unsqueezes with constant axes, if the rank is known or no axis is negative."""
     first = producer_of(node.inputs[0], "Unsqueeze")
     if first is None:
         return False
@@ -257,7 +258,7 @@ def fuse_consecutive_unsqueeze(node: ir.Node) -> bool:
     last = middle + len(outer)
     outer = [axis % last if axis < 0 else axis for axis in outer]
     inner = [axis % middle if axis < 0 else axis for axis in inner]
-    # What the second adds pushes what the first added to the back.
+    # The axes that the second Unsqueeze adds shift the axes of the first.
     free = [axis for axis in range(max([*inner, *outer], default=0) + last + 1) if axis not in outer]
     axes = sorted([*outer, *(free[axis] for axis in inner)])
     replace_node(node, "Unsqueeze", [first.inputs[0], new_constant(node, np.array(axes, np.int64), "axes")])
@@ -267,10 +268,10 @@ def fuse_consecutive_unsqueeze(node: ir.Node) -> bool:
 
 @node_pass("BatchNormalization")
 def fuse_bn_into_conv(node: ir.Node) -> bool:
-    """Folds a BatchNormalization into the weights and bias of the Conv or ConvTranspose that it alone reads.
+    """Folds a BatchNormalization into the weights and bias of the Conv or ConvTranspose before it, if it is the only reader.
 
-    The new weights are computed in double and rounded once to the type of the old; weights that other nodes read stay for them. Nothing
-    is folded where a new weight would not be finite in that type.
+    The new weights are computed in double precision and rounded once to the type of the old weights. Weights that other nodes read are
+    copied. If a new weight would not be finite in its type, both nodes stay.
     """
     conv = producer_of(node.inputs[0], "Conv", "ConvTranspose")
     if conv is None or only_use(conv.outputs[0]) is not node or node.attributes.get_int("training_mode", 0) != 0:
@@ -302,7 +303,7 @@ def fuse_bn_into_conv(node: ir.Node) -> bool:
 
 
 def _along_outputs(factor: NDArray[Any], weights: NDArray[Any], conv: ir.Node) -> NDArray[Any]:
-    """`factor`, one per output channel, in a shape that multiplies `weights`."""
+    """Returns `factor`, one number per output channel, reshaped to multiply `weights`."""
     spatial = (1,) * (weights.ndim - 2)
     if conv.op_type == "Conv":  # [outputs, inputs / group, ...]
         return factor.reshape(-1, 1, *spatial)
@@ -314,7 +315,7 @@ def _along_outputs(factor: NDArray[Any], weights: NDArray[Any], conv: ir.Node) -
 
 
 def _drop(value: ir.Value | None) -> None:
-    """Removes an initialiser that nothing reads any more, so that the weights are not held twice."""
+    """Removes an initialiser without readers, so that the weights are not in memory twice."""
     if value is not None and value.is_initializer() and not value.uses() and not value.is_graph_output() and not value.is_graph_input():
         graph = value.graph
         assert graph is not None, "an initialiser belongs to a graph"

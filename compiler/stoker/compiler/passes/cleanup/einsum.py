@@ -1,4 +1,4 @@
-"""`replace_einsum_with_matmul`: a sum of products over shared letters is a product of matrices."""
+"""The pass `replace_einsum_with_matmul` replaces a sum of products over shared letters by a matrix product."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from stoker.compiler.passes.registry import node_pass
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of two tensors summed over letters, by the role of each letter.
+    """The letters of a product of two tensors, by their role.
 
     Attributes:
         left: The letters of the first operand.
-        right: Those of the second.
-        output: Those of the result.
-        batch: In both operands and in the result, in the order of the result.
-        rows: In the first operand and in the result only.
-        columns: In the second operand and in the result only.
-        summed: In both operands and not in the result.
-        left_only: In the first operand alone: summed before the product.
-        right_only: The same for the second.
+        right: The letters of the second operand.
+        output: The letters of the result.
+        batch: Letters in both operands and in the result, in the order of the result.
+        rows: Letters in the first operand and in the result only.
+        columns: Letters in the second operand and in the result only.
+        summed: Letters in both operands and not in the result.
+        left_only: Letters in the first operand only; they are summed before the product.
+        right_only: Letters in the second operand only; they are summed before the product.
     """
 
     left: str
@@ -39,14 +39,14 @@ class Product:
 
 
 def parse_product(equation: str) -> Product | None:
-    """The roles of the letters of an equation with two operands; None for others, for ellipses and for diagonals (`ii`)."""
+    """Returns the roles of the letters of an equation with two operands; None for other equations, ellipses and diagonals (`ii`)."""
     text = equation.replace(" ", "")
     operands, arrow, output = text.partition("->")
     parts = operands.split(",")
     if len(parts) != 2 or "." in text:
         return None
     left, right = parts
-    if not arrow:  # without an arrow: the letters that occur once, in order of the alphabet
+    if not arrow:  # without an arrow, the result has the letters that occur once, in alphabetical order
         output = "".join(sorted(letter for letter in {*left, *right} if (left + right).count(letter) == 1))
     if any(len(set(letters)) != len(letters) for letters in (left, right, output)):
         return None
@@ -65,9 +65,9 @@ def parse_product(equation: str) -> Product | None:
 
 @node_pass("Einsum")
 def replace_einsum_with_matmul(node: ir.Node) -> bool:
-    """Replaces an Einsum of two operands by MatMul, with a Transpose, Reshape or ReduceSum around it where it takes one.
+    """Replaces an Einsum of two operands by MatMul, with Transpose, Reshape or ReduceSum around it where required.
 
-    Left alone: other numbers of operands, ellipses, diagonals, variable shapes, and dimensions of size 1 that are broadcast.
+    Einsums with another number of operands, ellipses, diagonals, variable shapes, or broadcast dimensions of size 1 stay.
     """
     equation = node.attributes.get("equation")
     product = parse_product(equation.as_string()) if equation is not None and not equation.is_ref() else None
@@ -81,7 +81,7 @@ def replace_einsum_with_matmul(node: ir.Node) -> bool:
 
 
 class _Writer:
-    """Writes the nodes of one product before the Einsum that they replace."""
+    """Adds the nodes of one product in front of the Einsum that they replace."""
 
     def __init__(self, node: ir.Node, sizes: dict[str, int]) -> None:
         self._node, self._sizes = node, sizes
@@ -100,7 +100,9 @@ class _Writer:
         return self._in_order(result, letters, product.output, "ordered")
 
     def _operand(self, value: ir.Value, letters: str, alone: str, groups: tuple[str, str, str], role: str) -> ir.Value:
-        """`value` as a stack of matrices: the batch letters one by one, then each of the other two groups as one dimension."""
+        """Returns `value` as a stack of matrices: the batch letters stay separate, and each of the other two groups becomes one
+        dimension.
+        """
         if alone:
             axes = new_constant(self._node, np.array([letters.index(letter) for letter in alone], np.int64), f"{role}_axes")
             value = self._chain.add("ReduceSum", [value, axes], f"{role}_summed", keepdims=0)

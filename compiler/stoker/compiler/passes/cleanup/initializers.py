@@ -1,4 +1,4 @@
-"""Constants become initialisers; unused, equal and misplaced initialisers are removed or moved."""
+"""Passes that convert constants to initialisers, and remove, merge or move initialisers."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ from stoker.compiler.passes.registry import model_pass, node_pass
 
 @node_pass("Constant")
 def extract_constant_to_initializer(node: ir.Node) -> bool:
-    """Turns Constant nodes into initialisers of their graph, under the same name. One that is a graph output stays, sparse ones too."""
+    """Turns Constant nodes into initialisers of their graph with the same name. Graph outputs and sparse constants stay."""
     graph = node.graph
     if graph is None or graph.meta.get(FUNCTION_BODY) or "sparse_value" in node.attributes:
         return False
@@ -29,7 +29,9 @@ def extract_constant_to_initializer(node: ir.Node) -> bool:
 
 @model_pass()
 def eliminate_unused_initializer(model: ir.Model) -> bool:
-    """Removes initialisers that no node reads and that are no graph output; one that is an input too stays, as part of the signature."""
+    """Removes initialisers that no node reads and that are no graph output. Initialisers that are also inputs stay, as part of the
+    signature.
+    """
     changed = False
     for graph in traverse_graphs(model):
         for name, value in list(graph.initializers.items()):
@@ -41,16 +43,16 @@ def eliminate_unused_initializer(model: ir.Model) -> bool:
 
 @model_pass()
 def move_subgraph_initializer(model: ir.Model) -> bool:
-    """Moves initialisers of sub-graphs to the main graph; a name that is taken there or in another sub-graph gets a number."""
+    """Moves initialisers of sub-graphs to the main graph. A name that is in use there or in another sub-graph gets a number."""
     if not LiftSubgraphInitializersToMainGraphPass()(model).modified:
         return False
-    NameFixPass()(model)  # a sibling's value may have the name that is now visible to it from outside
+    NameFixPass()(model)  # a sibling graph may use the name that is now visible in it
     return True
 
 
 @model_pass()
 def remove_initializer_from_input(model: ir.Model) -> bool:
-    """Removes initialisers from the list of inputs, where IR versions before 4 had them all; they are constants then."""
+    """Removes initialisers from the list of inputs (IR versions before 4 list them all). They become constants."""
     return bool(RemoveInitializersFromInputsPass()(model).modified)
 
 
@@ -59,10 +61,9 @@ Known = dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value]
 
 
 def merge_equal(graph: ir.Graph, known: Known) -> bool:
-    """Replaces initialisers of `graph` that equal one of `known` or an earlier one of their own; adds the others to `known`.
+    """Replaces initialisers of `graph` that equal one in `known` or an earlier one of `graph`; adds the others to `known`.
 
-    Bytes decide, so that -0.0 and 0.0, and NaNs of different kinds, stay apart. SHA-256 stands for the bytes: a model holds fewer tensors
-    than would ever collide.
+    Initialisers are compared by the SHA-256 of their bytes, so -0.0 and 0.0, and different NaNs, stay distinct.
     """
     changed = False
     for name, value in list(graph.initializers.items()):
@@ -80,7 +81,7 @@ def merge_equal(graph: ir.Graph, known: Known) -> bool:
 
 @model_pass()
 def eliminate_duplicate_initializer(model: ir.Model) -> bool:
-    """Lets readers of initialisers with the same bytes read one of them; those that are inputs or outputs of a graph stay."""
+    """Merges initialisers with the same bytes; initialisers that are inputs or outputs of a graph stay."""
     changed = False
     for graph in traverse_graphs(model):
         changed = merge_equal(graph, {}) or changed
@@ -89,7 +90,7 @@ def eliminate_duplicate_initializer(model: ir.Model) -> bool:
 
 @model_pass()
 def remove_duplicated_initializer(model: ir.Model) -> bool:
-    """As `eliminate_duplicate_initializer`, and a sub-graph reads an equal initialiser of the graphs around it."""
+    """Merges equal initialisers like `eliminate_duplicate_initializer`, also between a sub-graph and the graphs around it."""
     changed = _merge_inwards(model.graph, {})
     for function in model.functions.values():
         changed = _merge_inwards(function.graph, {}) or changed

@@ -1,4 +1,4 @@
-"""Nodes that do nothing are removed."""
+"""Passes that remove nodes without effect."""
 
 from math import prod
 from typing import Any
@@ -25,18 +25,18 @@ from stoker.compiler.passes.registry import NodePass, node_pass, register
 
 @node_pass("Identity")
 def eliminate_identity(node: ir.Node) -> bool:
-    """Removes Identity nodes, except where one gives an input, an initialiser or a second output its name as a graph output.
+    """Removes Identity nodes, except those that give an input, an initialiser or a second output its name as a graph output.
 
-    Those that stand for a layout remap stay too: `auto_insert_remap` asked for them.
+    Identity nodes that mark a layout remap (`auto_insert_remap`) stay too.
     """
     return REMAP not in node.metadata_props and bypass(node)
 
 
 @node_pass("Add", "Sub", "Mul", "Div", "Pow", "Or", "And")
 def eliminate_nop_arithmetic(node: ir.Node) -> bool:
-    """Removes x + 0, x - 0, x * 1, x / 1, x ** 1, x or False and x and True, where the constant does not broadcast x to a larger shape.
+    """Removes x + 0, x - 0, x * 1, x / 1, x ** 1, x or False, and x and True, if the constant does not broadcast x to a larger shape.
 
-    x + 0 turns -0.0 into 0.0, which x does not; it stays where a division or a power reads it, where the two zeros differ.
+    x + 0 turns -0.0 into 0.0. It stays if a division or a power reads it, because these distinguish the two zeros.
     """
     neutral = _NEUTRAL[node.op_type]
     if len(node.inputs) != 2:
@@ -70,7 +70,7 @@ def _keeps_shape(constant: NDArray[Any], value: ir.Value) -> bool:
 
 
 def _zero_sign_matters(node: ir.Node, constant: NDArray[Any]) -> bool:
-    """Only +0.0 added or -0.0 subtracted changes a zero, and only -0.0."""
+    """Returns whether a reader distinguishes zeros and the node changes one: adding +0.0 or subtracting -0.0 turns -0.0 into +0.0."""
     if constant.dtype.kind in "iub" or node.op_type not in ("Add", "Sub"):
         return False
     has_sign = constant.view(f"u{constant.dtype.itemsize}") != 0
@@ -81,7 +81,7 @@ def _zero_sign_matters(node: ir.Node, constant: NDArray[Any]) -> bool:
 
 @node_pass("Cast", "CastLike")
 def eliminate_nop_cast(node: ir.Node) -> bool:
-    """Removes Cast and CastLike nodes whose input is known to be of the resulting element type already."""
+    """Removes Cast and CastLike nodes whose input already has the target element type."""
     source = node.inputs[0] if node.inputs else None
     if source is None or source.dtype is None:
         return False
@@ -96,7 +96,7 @@ def eliminate_nop_cast(node: ir.Node) -> bool:
 
 @node_pass("Expand")
 def eliminate_nop_expand(node: ir.Node) -> bool:
-    """Removes Expand nodes whose target adds no dimension and enlarges none."""
+    """Removes Expand nodes that add no dimension and enlarge none."""
     source, target = node.inputs[0], constant_ints(input_at(node, 1))
     shape = static_shape(source)
     if shape is not None and shape == static_shape(node.outputs[0]):
@@ -110,7 +110,7 @@ def eliminate_nop_expand(node: ir.Node) -> bool:
 
 @node_pass("Flatten")
 def eliminate_nop_flatten(node: ir.Node) -> bool:
-    """Removes Flatten nodes that give a matrix the shape it has."""
+    """Removes Flatten nodes that keep the shape of a matrix."""
     if rank_of(node.inputs[0]) != 2:
         return False
     axis = node.attributes.get_int("axis", 1)
@@ -123,12 +123,12 @@ def eliminate_nop_flatten(node: ir.Node) -> bool:
 
 @register("eliminate_nop_if")
 class EliminateNopIf(NodePass):
-    """Replaces an If whose condition is constant by the branch that it takes."""
+    """Replaces an If with a constant condition by the selected branch."""
 
     def run(self, model: ir.Model) -> bool:
         if not super().run(model):
             return False
-        NameFixPass()(model)  # names of a branch were its own; around it they may be taken
+        NameFixPass()(model)  # names of the branch may be in use in the surrounding graph
         return True
 
     def visit(self, node: ir.Node) -> bool:
@@ -158,14 +158,14 @@ class EliminateNopIf(NodePass):
 
 @node_pass("Pad")
 def eliminate_nop_pad(node: ir.Node) -> bool:
-    """Removes Pad nodes whose pads are all 0, whatever their mode and value."""
+    """Removes Pad nodes whose pads are all 0, for every mode and value."""
     pads = constant_ints(input_at(node, 1))
     return pads is not None and not any(pads) and bypass(node)
 
 
 @node_pass("Reshape")
 def eliminate_nop_reshape(node: ir.Node) -> bool:
-    """Removes Reshape nodes that keep the shape; of variable dimensions, a 0 keeps one and a single -1 is what is left."""
+    """Removes Reshape nodes that keep the shape. For variable dimensions, the target must be 0 or a single -1."""
     source = node.inputs[0]
     shape = static_shape(source)
     if shape is not None and shape == static_shape(node.outputs[0]):
@@ -181,7 +181,7 @@ def eliminate_nop_reshape(node: ir.Node) -> bool:
 
 @node_pass("Transpose")
 def eliminate_nop_transpose(node: ir.Node) -> bool:
-    """Removes Transpose nodes that keep the order of dimensions; without `perm` they reverse it, which is nothing up to rank 1."""
+    """Removes Transpose nodes that keep the order of dimensions. Without `perm` the order is reversed, which has no effect up to rank 1."""
     order = node.attributes.get("perm")
     if order is None:
         rank = rank_of(node.inputs[0])

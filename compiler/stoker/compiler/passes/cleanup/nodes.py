@@ -1,4 +1,4 @@
-"""Unused and equal nodes are removed; nodes are sorted and named."""
+"""Passes that remove unused and duplicate nodes, and that sort and name nodes."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -14,15 +14,15 @@ from stoker.compiler.passes.registry import model_pass
 
 @model_pass()
 def eliminate_deadend(model: ir.Model) -> bool:
-    """Removes nodes whose outputs nothing reads, with the initialisers that only they read; optional outputs that nothing reads go too."""
+    """Removes nodes without used outputs, with the initialisers that only they read, and unused optional outputs."""
     return bool(RemoveUnusedNodesPass()(model).modified)
 
 
 @model_pass()
 def eliminate_duplicate_nodes(model: ir.Model) -> bool:
-    """Merges nodes of one graph that have operator, inputs, attributes and metadata in common.
+    """Merges nodes of one graph with equal operator, inputs, attributes and metadata.
 
-    Left alone: operators that ONNX calls random or does not know, and nodes with sub-graphs.
+    Random operators, operators unknown to ONNX, and nodes with sub-graphs stay.
     """
     changed = False
     for graph in traverse_graphs(model):
@@ -33,7 +33,7 @@ def eliminate_duplicate_nodes(model: ir.Model) -> bool:
             earlier = first.setdefault(_identity(node), node)
             if earlier is node:
                 continue
-            # An Identity whose output is a graph output beside an equal one stays: only Identities can be both.
+            # An Identity that gives a graph output its name stays beside an equal one.
             if all(substitute(mine, theirs) for mine, theirs in zip(node.outputs, earlier.outputs, strict=True)):
                 remove(node)
                 changed = True
@@ -44,13 +44,13 @@ def _is_repeatable(node: ir.Node, opset: int) -> bool:
     if node.domain != "" or subgraphs_of(node) or node.op_type in _RANDOM_IN_TRAINING:
         return False
     try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # whose stubs do not know about determinism
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # the type stubs of onnx lack determinism
     except onnx.defs.SchemaError:
         return False
     return bool(schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic)
 
 
-#: Random only with training_mode, for which the schema has no word.
+#: Random only with training_mode; the schema cannot express this.
 _RANDOM_IN_TRAINING = frozenset({"Dropout"})
 
 
@@ -64,7 +64,7 @@ def _identity(node: ir.Node) -> Hashable:
 
 @model_pass()
 def sort_graph(model: ir.Model) -> bool:
-    """Puts nodes in topological order; those that do not depend on each other stay as they stood."""
+    """Sorts nodes topologically; independent nodes keep their order."""
     before = [node for graph in traverse_graphs(model) for node in graph]
     try:
         model.graph.sort()
@@ -77,7 +77,7 @@ def sort_graph(model: ir.Model) -> bool:
 
 @model_pass()
 def unique_name_for_nodes(model: ir.Model) -> bool:
-    """Gives every node a name of its own in the whole model: unnamed ones after their operator, later ones of a name a number."""
+    """Gives every node a unique name in the whole model: unnamed nodes get their operator's name, duplicates get a number."""
     nodes = list(traverse_nodes(model))
     taken = {node.name for node in nodes if node.name}
     seen: set[str] = set()

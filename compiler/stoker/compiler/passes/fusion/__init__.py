@@ -1,1 +1,1 @@
-"""Several nodes made one."""
+"""Passes that fuse several nodes into one."""

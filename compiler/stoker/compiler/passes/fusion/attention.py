@@ -17,10 +17,10 @@ from stoker.compiler.passes.registry import model_pass
 
 @model_pass()
 def fused_attention(model: ir.Model) -> bool:
-    """Replaces the three products that make query, key and value from one input by one, with their weights side by side, and a Split.
+    """Merges the three products that compute query, key and value from one input into one product with concatenated weights, and a Split.
 
-    Recognised by the attention around them. Biases are joined where all three follow their products directly; where reshapes stand in
-    between (as tf2onnx writes it) they stay behind the Split. Tolerance is rounding: summation may be ordered otherwise for another width.
+    The pass finds them by the attention around them. Biases are merged if all three directly follow their products; if reshapes stand
+    between (as tf2onnx writes them), the biases stay after the Split. Tolerance is rounding: the summation order may depend on the width.
     """
     editor = GraphEditor(model)
     changed = False
@@ -75,7 +75,7 @@ def matmul_rotary_embedding(editor: GraphEditor, concat: ir.Node) -> bool:
 
 
 def half_rotation(size: int) -> NDArray[np.float32]:
-    """R of shape [size, size] where x @ R is (-x2, x1) for the halves x1, x2 of x."""
+    """Returns R of shape [size, size] where x @ R is (-x2, x1) for the halves x1, x2 of x."""
     half = size // 2
     matrix = np.zeros((size, size), np.float32)
     matrix[np.arange(half) + half, np.arange(half)] = -1
@@ -84,7 +84,7 @@ def half_rotation(size: int) -> NDArray[np.float32]:
 
 
 def neighbour_rotation(size: int) -> NDArray[np.float32]:
-    """R of shape [size, size] where x @ R is (-x[1], x[0], -x[3], x[2], ...)."""
+    """Returns R of shape [size, size] where x @ R is (-x[1], x[0], -x[3], x[2], ...)."""
     even = np.arange(0, size, 2)
     matrix = np.zeros((size, size), np.float32)
     matrix[even + 1, even] = -1
@@ -93,7 +93,7 @@ def neighbour_rotation(size: int) -> NDArray[np.float32]:
 
 
 def _halves(concat: ir.Node) -> ir.Value | None:
-    """X where `concat` is (-x2, x1), along the last dimension."""
+    """Returns x where `concat` is (-x2, x1), along the last dimension."""
     if len(concat.inputs) != 2 or not _is_last_axis(concat, concat.outputs[0]):
         return None
     neg, first = producer_of(concat.inputs[0], "Neg"), concat.inputs[1]
@@ -110,7 +110,7 @@ def _halves(concat: ir.Node) -> ir.Value | None:
 
 
 def _neighbours(concat: ir.Node) -> ir.Value | None:
-    """X where `concat` puts (-x[1], x[3], ...) beside (x[0], x[2], ...) along a new last dimension."""
+    """Returns x where `concat` puts (-x[1], x[3], ...) beside (x[0], x[2], ...) along a new last dimension."""
     if len(concat.inputs) != 2:
         return None
     right, left = (producer_of(value, "Unsqueeze") for value in concat.inputs)
@@ -125,7 +125,7 @@ def _neighbours(concat: ir.Node) -> ir.Value | None:
 
 
 def _common_source(first: ir.Value, second: ir.Value, wanted: Any) -> ir.Value | None:
-    """The value that `first` and `second` are slices of, with the bounds that `wanted` gives for its last size."""
+    """Returns the value of which `first` and `second` are slices, with the bounds that `wanted` returns for its last size."""
     slices = [producer_of(value, "Slice") for value in (first, second)]
     if slices[0] is None or slices[1] is None or slices[0].inputs[0] is not slices[1].inputs[0]:
         return None
@@ -137,7 +137,7 @@ def _common_source(first: ir.Value, second: ir.Value, wanted: Any) -> ir.Value |
 
 
 def _bounds(node: ir.Node, shape: tuple[int, ...]) -> list[int] | None:
-    """[start, end, step] of a Slice of the last dimension only."""
+    """Returns [start, end, step] of a Slice that cuts only the last dimension."""
     starts, ends, axes, steps = (constant_ints(input_at(node, index)) for index in range(1, 5))
     if starts is None or ends is None or axes is None or len(axes) != 1 or axes[0] % len(shape) != len(shape) - 1:
         return None
@@ -188,7 +188,7 @@ def _move(editor: GraphEditor, attention: Attention) -> bool:
 
 
 def _scale_projection(editor: GraphEditor, projection: Projection | None, factor: float) -> bool:
-    """Multiplies weights and bias, if only the query is made from them."""
+    """Multiplies weights and bias of the projection, if only the query uses them."""
     if projection is None or not all(is_private(value) for value in projection.path):
         return False
     weights, bias = projection.matmul.inputs[1], projection.bias

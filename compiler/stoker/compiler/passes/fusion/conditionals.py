@@ -1,4 +1,4 @@
-"""If nodes are merged, or replaced by both branches and a selection."""
+"""Passes that merge If nodes, or replace them by both branches and a selection."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from stoker.compiler.passes.matching.editing import GraphEditor, graph_of
 from stoker.compiler.passes.matching.rewriting import rewrite_pass
 from stoker.compiler.passes.registry import model_pass
 
-#: Types that ONNX Runtime's Where takes (FP16 through a cast of its own); booleans are selected with And and Or.
+#: Types that ONNX Runtime's Where supports (FP16 by an internal cast); booleans are selected with And and Or.
 _SELECTABLE = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8)
 
-#: Operators that fail on some values, or take as long as the data says; the branch that is not taken must not meet such values.
+#: Operators that fail on some values or run as long as the data requires; they must not run on values of the other branch.
 _UNSAFE = frozenset(
     {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter", "Mod", "Loop", "Scan", "Compress", "NonZero"}
 )
@@ -68,7 +68,7 @@ def _can_select(first: ir.Value, second: ir.Value) -> bool:
 
 
 def _inline(editor: GraphEditor, node: ir.Node, branch: ir.Graph) -> Sequence[ir.Value]:
-    """Moves the nodes and constants of `branch` in front of `node`, with fresh names; returns its results."""
+    """Moves the nodes and constants of `branch` in front of `node` under new names; returns the branch's results."""
     results = list(branch.outputs)
     branch.outputs.clear()
     for value in list(branch.initializers.values()):
@@ -115,13 +115,13 @@ def merge_if_with_same_cond(model: ir.Model) -> bool:
                 by_condition.setdefault(node.inputs[0], []).append(node)
         merged = [_merge_all(editor, nodes) for nodes in by_condition.values()]
         if any(merged):
-            graph.sort()  # readers of an earlier If may stand before the one it went into
+            graph.sort()  # readers of an earlier If may stand before the If that replaces it
             changed = True
     return changed
 
 
 def _can_move(node: ir.Node) -> bool:
-    """Whether every result of both branches is made inside its branch."""
+    """Returns whether every result of both branches is computed inside its branch."""
     for name in _BRANCHES:
         branch = node.attributes[name].as_graph()
         own = {output for each in branch for output in each.outputs}
@@ -142,7 +142,7 @@ def _merge_all(editor: GraphEditor, nodes: list[ir.Node]) -> bool:
 
 
 def _merge_into(editor: GraphEditor, earlier: ir.Node, later: ir.Node) -> None:
-    """Gives `later` the branches and the outputs of `earlier`."""
+    """Adds the branches and the outputs of `earlier` to `later`."""
     for name in _BRANCHES:
         _absorb(editor, later.attributes[name].as_graph(), earlier.attributes[name].as_graph())
     first_new = len(later.outputs)
@@ -153,7 +153,7 @@ def _merge_into(editor: GraphEditor, earlier: ir.Node, later: ir.Node) -> None:
 
 
 def _absorb(editor: GraphEditor, into: ir.Graph, branch: ir.Graph) -> None:
-    """Moves all of `branch` behind the nodes and outputs of `into`, with fresh names: branches of two nodes may use the same ones."""
+    """Moves all of `branch` behind the nodes and outputs of `into` under new names, since branches of two nodes may share names."""
     outputs = list(branch.outputs)
     branch.outputs.clear()
     for value in list(branch.initializers.values()):
@@ -187,7 +187,7 @@ def merge_variant_if(model: ir.Model) -> bool:
             if not any(is_op(each, "Loop", "Scan") for each in branch.all_nodes())
         }
         if branch_of:
-            # From the back, so that a node's readers have moved before it is looked at.
+            # In reverse order, so that the readers of a node have moved before it is checked.
             changed |= any([_sink(graph, node, branch_of) for node in reversed(list(graph))])  # noqa: C419 - all of them
     return changed
 

@@ -35,7 +35,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def fuse_gelu(editor: GraphEditor, curve: ir.Node, x: ir.Value, op_type: str) -> bool:
-    """Replaces x/2 * (1 + curve) by one node; `curve` is the Erf or Tanh node. Returns whether the graph around it was one."""
+    """Replaces x/2 * (1 + curve) by one node; `curve` is the Erf or Tanh node. Returns whether the graph matched."""
     if x.dtype not in _FLOATS:
         return False
     plus_one = only_use(curve.outputs[0])
@@ -88,7 +88,7 @@ def gelu_pattern(editor: GraphEditor, tanh: ir.Node) -> bool:
 
 
 def _odd_cubic(value: ir.Value) -> tuple[ir.Value, float, float] | None:
-    """(x, a, b) where `value` is a*x + b*x^3."""
+    """Returns (x, a, b) where `value` is a*x + b*x^3."""
     product = product_of(value)
     if len(product.factors) == 1:
         return _sum_of_powers(product.factors[0], product.scale)
@@ -101,7 +101,7 @@ def _odd_cubic(value: ir.Value) -> tuple[ir.Value, float, float] | None:
 
 
 def _sum_of_powers(value: ir.Value, scale: float) -> tuple[ir.Value, float, float] | None:
-    """(x, a, b) where scale * `value` is a*x + b*x^3, from an Add."""
+    """Returns (x, a, b) where scale * `value` is a*x + b*x^3, from an Add."""
     add = producer_of(value, "Add")
     if add is None or add.inputs[0] is None or add.inputs[1] is None:
         return None
@@ -118,7 +118,7 @@ def _sum_of_powers(value: ir.Value, scale: float) -> tuple[ir.Value, float, floa
 
 
 def _one_plus_square(value: ir.Value, x: ir.Value) -> float | None:
-    """C where `value` is 1 + c*x^2."""
+    """Returns c where `value` is 1 + c*x^2."""
     add = producer_of(value, "Add")
     if add is None:
         return None

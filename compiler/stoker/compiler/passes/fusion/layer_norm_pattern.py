@@ -1,4 +1,4 @@
-"""`layer_norm_pattern`: layer normalisation, as exporters spell it, becomes one node."""
+"""The pass `layer_norm_pattern` fuses layer normalisation, as exporters write it, into one node."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over dimensions `axis` and after; `last` is the node that makes it."""
+    """A matched normalisation (x - mean) / sqrt(variance + epsilon) * scale + bias over dimensions `axis` and after; `last` computes it."""
 
     x: ir.Value
     axis: int
@@ -58,7 +58,7 @@ def layer_norm_pattern(editor: GraphEditor, sqrt: ir.Node) -> bool:
 
 
 def _norm_around(sqrt: ir.Node) -> _Norm | None:
-    """The normalisation whose standard deviation `sqrt` makes."""
+    """Returns the normalisation whose standard deviation `sqrt` computes."""
     add = producer_of(sqrt.inputs[0], "Add")
     parts = None if add is None else split_constant(add)
     epsilon = None if parts is None else scalar_of(parts[1])
@@ -86,7 +86,7 @@ def _norm_around(sqrt: ir.Node) -> _Norm | None:
 
 
 def _with_parameters(norm: _Norm) -> _Norm:
-    """`norm` with the constant scale and bias that follow it, where they do."""
+    """Returns `norm` with the constant scale and bias that follow it, if any."""
     scale = bias = None
     last = norm.last
     mul = reader_of(last.outputs[0], "Mul")
@@ -99,7 +99,7 @@ def _with_parameters(norm: _Norm) -> _Norm:
 
 
 def _multiplied_out(norm: _Norm) -> _Norm | None:
-    """`norm`, whose `last` makes m = scale / deviation, as x * m + (bias - mean * m)."""
+    """Returns `norm`, whose `last` computes m = scale / deviation, if it continues as x * m + (bias - mean * m)."""
     slope = norm.last.outputs[0]
     users = [use.node for use in slope.uses()]
     if len(users) != 2 or slope.is_graph_output():
@@ -117,7 +117,7 @@ def _multiplied_out(norm: _Norm) -> _Norm | None:
 
 
 def _squared_deviation(variance: ir.Node) -> tuple[ir.Value, int] | None:
-    """(x, axis) where `variance` is the mean of (x - mean of x)^2, both over the dimensions from `axis` on."""
+    """Returns (x, axis) where `variance` is the mean of (x - mean of x)^2, both over the dimensions from `axis` on."""
     square = variance.inputs[0]
     power = None if square is None else power_of(square)
     if power is None or power[0] != 2:
@@ -127,7 +127,7 @@ def _squared_deviation(variance: ir.Node) -> tuple[ir.Value, int] | None:
 
 
 def _deviation(value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    """(x, axis) where `value` is x minus its mean over the dimensions from `axis` on."""
+    """Returns (x, axis) where `value` is x minus its mean over the dimensions from `axis` on."""
     sub = producer_of(value, "Sub")
     mean = None if sub is None else producer_of(sub.inputs[1], "ReduceMean")
     if sub is None or mean is None or sub.inputs[0] is None or mean.inputs[0] is not sub.inputs[0]:
@@ -137,7 +137,9 @@ def _deviation(value: ir.Value | None) -> tuple[ir.Value, int] | None:
 
 
 def _trailing_axis(reduce: ir.Node, x: ir.Value) -> int | None:
-    """First of the reduced dimensions if they are the last ones (of as many as `x` has) and are kept with size 1; from the front."""
+    """Returns the first reduced dimension, counted from the front, if the reduced dimensions are the last of `x` and are kept with
+    size 1.
+    """
     rank = rank_of(x)
     attribute = reduce.attributes.get("axes")
     axes = list(attribute.as_ints()) if attribute is not None else constant_ints(input_at(reduce, 1))
@@ -148,13 +150,13 @@ def _trailing_axis(reduce: ir.Node, x: ir.Value) -> int | None:
 
 
 def _parameter(node: ir.Node, norm: _Norm) -> ir.Value | None:
-    """The constant input of `node`, if it varies along the normalised dimensions only."""
+    """Returns the constant input of `node`, if it varies along the normalised dimensions only."""
     parts, shape = split_constant(node), static_shape(norm.x)
     return parts[1] if parts is not None and shape is not None and _fits(parts[1], shape, norm.axis) else None
 
 
 def _fits(parameter: ir.Value | None, shape: tuple[int, ...], axis: int) -> bool:
-    """Whether `parameter` is left out, or varies along dimensions `axis` and after only and can be broadcast to them."""
+    """Returns whether `parameter` is omitted, or can be broadcast to dimensions `axis` and after and varies only there."""
     if parameter is None:
         return True
     given = static_shape(parameter)
@@ -167,7 +169,7 @@ def _fits(parameter: ir.Value | None, shape: tuple[int, ...], axis: int) -> bool
 def _shaped(
     editor: GraphEditor, near: ir.Node, parameter: ir.Value | None, sizes: tuple[int, ...], default: NDArray[Any], name: str
 ) -> ir.Value:
-    """`parameter` itself where it has exactly the normalised shape, else a constant of that shape."""
+    """Returns `parameter` if it has the normalised shape, else a constant broadcast to that shape."""
     array = constant_of(parameter)
     if parameter is not None and array is not None and array.shape == sizes:
         return parameter

@@ -17,7 +17,7 @@ from stoker.compiler.passes.matching.edges import is_ancestor, other_input, spli
 from stoker.compiler.passes.matching.editing import GraphEditor, find_node, graph_of
 from stoker.compiler.passes.registry import Pass, model_pass, register
 
-#: Operators that act on each element, or on the last two dimensions of each matrix, and broadcast what they are given.
+#: Operators on single elements, or on the last two dimensions of each matrix, that broadcast their inputs.
 STACKABLE = frozenset(
     {
         "MatMul", "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Greater", "Less", "Equal", "Not",
@@ -28,13 +28,13 @@ STACKABLE = frozenset(
 
 
 class BranchStacker:
-    """Builds the stacked form of corresponding values of several branches, in front of one node.
+    """Builds the stacked form of corresponding values of several branches in front of one node.
 
     Args:
-        editor: Of the model.
-        before: The node that the new ones go in front of.
-        option: What the user asked for, for errors.
-        entries: Values where the branches begin: stacked as they are, not looked behind.
+        editor: Editor of the model.
+        before: The node in front of which new nodes are inserted.
+        option: The user's option, for error texts.
+        entries: Values where the branches begin; they are stacked without looking at their producers.
     """
 
     def __init__(self, editor: GraphEditor, before: ir.Node, *, option: str, entries: Sequence[tuple[ir.Value, ...]]) -> None:
@@ -44,7 +44,7 @@ class BranchStacker:
         self._is_distinct = False
 
     def finish(self, outputs: Sequence[ir.Value]) -> None:
-        """Builds everything that makes `outputs`, one of each branch, and lets the entries of the stacked result replace them.
+        """Stacks the nodes that compute `outputs` (one for each branch), and replaces each output by its slice of the stacked result.
 
         Raises:
             PassError: as `stack`; also where nothing differs between the branches, so that there is nothing to stack.
@@ -61,7 +61,7 @@ class BranchStacker:
             self._editor.replace(output, self._editor.insert(self._before, "Squeeze", [row, axes], like=output))
 
     def stack(self, values: tuple[ir.Value, ...], rank: int) -> ir.Value:
-        """The values of all branches as one, with the branch as first dimension; `rank` is that of the values they are combined with.
+        """Stacks the values of all branches along a new first dimension; `rank` is the rank of the values that they are combined with.
 
         Raises:
             PassError: the branches differ, or hold an operator that cannot be stacked; the text names the nodes.
@@ -92,7 +92,7 @@ class BranchStacker:
         axes = self._editor.constant(self._before, np.array([0]), f"{self._before.name}/branch_axis")
         rows = [self._editor.insert(self._before, "Unsqueeze", [value, axes], dtype=value.dtype, shape=[1, *shape]) for value in values]
         if len(set(values)) == 1:
-            return rows[0]  # one input for all branches: broadcast
+            return rows[0]  # one input for all branches: broadcasting suffices
         self._is_distinct = True
         return self._editor.insert(self._before, "Concat", rows, attributes={"axis": 0}, dtype=values[0].dtype, shape=[len(values), *shape])
 
@@ -140,7 +140,7 @@ class BranchStacker:
 
 
 def _operands(node: ir.Node) -> Sequence[ir.Value | None]:
-    """Inputs; where their order does not matter and one is constant, that one last."""
+    """Returns the inputs. If their order does not matter and one is constant, the constant is last."""
     parts = split_constant(node) if node.op_type in ("Add", "Mul", "Max", "Min") else None
     return parts if parts is not None else node.inputs
 
@@ -151,14 +151,14 @@ def _signature(node: ir.Node) -> tuple[str, str, int, Mapping[str, object]]:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Nodes from `begin`, which reads the branch's input first, to `end`, which makes its output."""
+    """The nodes from `begin`, which reads the branch's input first, to `end`, which computes its output."""
 
     begin: ir.Node
     end: ir.Node
 
 
 def parse_names(names: str | Sequence[str], *, option: str, each: int) -> list[str]:
-    """Node names from a comma list or a sequence, `each` for every branch.
+    """Parses node names from a comma-separated text or a sequence, with `each` names per branch.
 
     Raises:
         OptionError: they are not at least two times `each`.
@@ -175,7 +175,7 @@ def parse_names(names: str | Sequence[str], *, option: str, each: int) -> list[s
 def find_branches(
     model: ir.Model, names: Sequence[str], *, option: str, op_types: Sequence[str] = (), ends: Sequence[str] = ()
 ) -> list[Branch]:
-    """Branches by (begin, end) names one after another.
+    """Finds branches by their consecutive (begin, end) names.
 
     Raises:
         PassError: a node is missing, is another operator, or stands in another graph; or a branch needs the result of another.
@@ -197,7 +197,7 @@ def find_branches(
 
 
 def merge_by_stacking(editor: GraphEditor, branches: Sequence[Branch], *, option: str) -> None:
-    """Computes all branches as one with a new leading dimension; the graph is sorted again afterwards."""
+    """Computes all branches as one with a new leading dimension, and sorts the graph afterwards."""
     graph = graph_of(branches[0].begin)
     positions = {node: position for position, node in enumerate(graph)}
     last = max((branch.end for branch in branches), key=positions.__getitem__)
@@ -208,7 +208,7 @@ def merge_by_stacking(editor: GraphEditor, branches: Sequence[Branch], *, option
 
 
 def merge_columns(editor: GraphEditor, matmuls: Sequence[ir.Node], biases: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
-    """One MatMul (and Add) with the weights of all side by side, and a Split, in front of the first of the nodes.
+    """Builds one MatMul (and Add) with the concatenated weights of all products, and a Split, in front of the first product.
 
     REQUIRES: `can_merge_columns`; `biases` are empty or constants that `is_column_bias` accepts.
     """
@@ -235,7 +235,7 @@ def merge_columns(editor: GraphEditor, matmuls: Sequence[ir.Node], biases: Seque
 
 
 def can_merge_columns(matmuls: Sequence[ir.Node]) -> bool:
-    """Whether the products read one input and have constant matrices of one type and height."""
+    """Returns whether the products read one input and have constant matrices of equal type and height."""
     weights = [constant_of(node.inputs[1]) for node in matmuls]
     if len({node.inputs[0] for node in matmuls}) != 1 or any(array is None or array.ndim != 2 for array in weights):
         return False
@@ -243,7 +243,7 @@ def can_merge_columns(matmuls: Sequence[ir.Node]) -> bool:
 
 
 def is_column_bias(bias: ir.Value | None, width: int) -> bool:
-    """Whether `bias` is a constant with one number for each column (or one for all)."""
+    """Returns whether `bias` is a constant with one number per column (or one for all)."""
     array = constant_of(bias)
     return array is not None and array.size in (1, width) and (array.size == 1 or array.shape[-1] == width)
 
@@ -255,7 +255,7 @@ def _row(bias: ir.Value) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 
 
 def _input_of(begin: ir.Node, option: str) -> ir.Value:
-    """The one input of a branch's first node that is not constant."""
+    """Returns the only input of a branch's first node that is not constant."""
     found = [value for value in begin.inputs if value is not None and constant_of(value) is None]
     if len(found) != 1:
         raise PassError(f"{option}: {describe(begin)} must have exactly one input that is not constant; it has {len(found)}")
@@ -313,7 +313,7 @@ class MergeMatmulAdd(Pass):
 
 
 def _bias(branch: Branch) -> ir.Value | None:
-    """The addend of the product, if that is one constant number a column and nothing else reads the product."""
+    """Returns the addend of the product, if it is a constant with one number per column and the Add is the product's only reader."""
     product = branch.begin.outputs[0]
     weights = static_shape(branch.begin.inputs[1])
     bias = other_input(branch.end, product)
@@ -343,7 +343,7 @@ class MergeMoE(Pass):
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Indices `start` to `end` of dimension `axis`, taken by `node`."""
+    """A Slice: `node` takes the indices `start` to `end` of dimension `axis`."""
 
     node: ir.Node
     axis: int

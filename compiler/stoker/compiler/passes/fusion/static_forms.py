@@ -1,4 +1,4 @@
-"""Operators whose shapes depend on data, or that enlarge tensors, get a static or later form."""
+"""Passes for operators whose shapes depend on data, or that enlarge tensors."""
 
 import numpy as np
 import onnx_ir as ir
@@ -39,13 +39,13 @@ def compress_pattern(editor: GraphEditor, node: ir.Node) -> bool:
 
 
 def _replace_computed(editor: GraphEditor, node: ir.Node, data: ir.Value, condition: ir.Value, shape: tuple[int, ...], axis: int) -> bool:
-    """Gathers rows in the order of a stable sort of the condition, and zeroes those that were not chosen."""
+    """Gathers the rows in the order of a stable sort of the condition, and sets the unselected rows to zero."""
     given, size = static_shape(condition), shape[axis]
     if given is None or not 0 < given[0] <= size or data.dtype is None:
         return False
     count = given[0]
     label = node.name or "Compress"
-    # Sorting keys: chosen rows count down from 2 * count, the others from count, so that each keeps its place among its kind.
+    # Sort keys: selected rows count down from 2 * count, the others from count, so both keep their relative order.
     downwards = editor.constant(node, np.arange(count, 0, -1, dtype=np.int32), f"{label}/places")
     bonus = editor.constant(node, np.array(count, np.int32), f"{label}/bonus")
     number = editor.insert(node, "Cast", [condition], attributes={"to": ir.DataType.INT32.value}, dtype=ir.DataType.INT32, shape=[count])
@@ -106,7 +106,7 @@ def post_expand(editor: GraphEditor, expand: ir.Node) -> bool:
 
 
 def _inputs_on(reader: ir.Node, large: ir.Value, small: ir.Value) -> list[ir.Value | None] | None:
-    """The inputs of `reader` with `small` for `large`, or None where it does not work element by element on it."""
+    """Returns the inputs of `reader` with `small` instead of `large`; None if it does not work element by element."""
     if is_op(reader, *_BINARY):
         parts = split_constant(reader)
         if parts is None or scalar_of(parts[1]) is None or (rank_of(parts[1]) or 0) > (rank_of(small) or 0):

@@ -1,4 +1,4 @@
-"""Factors, normalisations and casts by constants go into the constants that they follow."""
+"""Passes that fold factors, normalisations and casts into constants."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def fuse_bn_into_gemm(editor: GraphEditor, norm: ir.Node) -> bool:
 
 
 def _affine(norm: ir.Node) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """(a, b) where the normalisation is a*x + b, each of shape [channels]; None if its statistics are not constant."""
+    """Returns (a, b) where the normalisation is a*x + b, each of shape [channels]; None if its statistics are not constant."""
     arrays: list[NDArray[Any] | None] = [constant_of(value) for value in norm.inputs[1:5]]
     scale, offset, mean, variance = (None if array is None else array.astype(np.float64) for array in arrays)
     if scale is None or offset is None or mean is None or variance is None:
@@ -119,20 +119,20 @@ def _fold_before(editor: GraphEditor, node: ir.Node, variable: ir.Value, factor:
 
 
 def _own_matrix(matmul: ir.Node) -> NDArray[Any] | None:
-    """The right operand, if it is a constant floating-point matrix that only this node reads."""
+    """Returns the right operand, if it is a constant floating-point matrix that only this node reads."""
     weights = matmul.inputs[1]
     array = constant_of(weights) if weights is not None and is_private(weights) else None
     return array if array is not None and array.ndim == 2 and array.dtype.kind == "f" else None
 
 
 def _adds_dimensions(factor: NDArray[Any], to: ir.Value) -> bool:
-    """Whether multiplying by `factor` gives more dimensions than `to` has."""
+    """Returns whether the product of `factor` and `to` has more dimensions than `to`."""
     rank = rank_of(to)
     return factor.ndim > 1 if rank is None else factor.ndim > rank
 
 
 def _along_last(factor: NDArray[np.float64], size: int) -> NDArray[np.float64] | None:
-    """`factor` as one number for each index of the last dimension, or None where it varies along another one."""
+    """Returns `factor` as one number for each index of the last dimension; None if it varies along another dimension."""
     if factor.size == 1:
         return np.full(size, factor.reshape(()))
     return factor.reshape(-1) if factor.shape[-1] == size == factor.size else None

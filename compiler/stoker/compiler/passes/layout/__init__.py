@@ -1,1 +1,1 @@
-"""Passes for an accelerator's memory and IO."""
+"""Passes for an accelerator's memory and host IO."""

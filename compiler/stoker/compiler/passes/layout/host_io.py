@@ -1,4 +1,4 @@
-"""Inputs and outputs in the form in which the host transfers them."""
+"""Passes that change inputs and outputs to the form in which the host transfers them."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from stoker.compiler.passes.registry import Pass, register
 
 log = logging.getLogger(__name__)
 
-#: Of the three colours of ImageNet's training images, of pixels scaled to 0..1: what torchvision's models are trained with.
+#: Mean and standard deviation per colour of ImageNet's training images, for pixels scaled to 0..1, as used by torchvision's models.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -33,9 +33,9 @@ class EightBitsIO(Pass):
     (NCHW) or last (NHWC). Input names stay. Where the choice was made is recorded in the model's metadata.
 
     Args:
-        inputs: Names of the images; all floating-point inputs that look like one if empty.
-        mean: One number a colour, of pixels scaled to 0..1.
-        std: One number a colour, of pixels scaled to 0..1.
+        inputs: Names of the images; empty selects all floating-point inputs with the shape of an image.
+        mean: One number per colour, for pixels scaled to 0..1.
+        std: One number per colour, for pixels scaled to 0..1.
     """
 
     def __init__(self, inputs: Sequence[str] = (), mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD) -> None:
@@ -116,7 +116,7 @@ _GROUP = re.compile(r"(?P<dtype>\w+)\s*,\s*\[(?P<shape>[\d,\s]*)\]\s*(?:,\s*(?P<
 
 @dataclass(frozen=True, slots=True)
 class InputGroup:
-    """Inputs to be joined: of this dtype and shape, the first `num` of them in graph order (all if None)."""
+    """A group of inputs to concatenate: the first `num` inputs of this dtype and shape in graph order (None: all)."""
 
     dtype: ir.DataType
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ class InputGroup:
 
     @classmethod
     def parse(cls, text: str) -> "InputGroup":
-        """From `dtype,[d0,d1..][,num]`, such as `fp32,[512,1],50`.
+        """Parses `dtype,[d0,d1..][,num]`, such as `fp32,[512,1],50`.
 
         Raises:
             OptionError: it is not of this form, or the dtype is unknown.

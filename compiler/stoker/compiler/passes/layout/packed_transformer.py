@@ -1,4 +1,4 @@
-"""`packed_transformer`: several sequences share a row, instead of each being padded to a row of its own."""
+"""The pass `packed_transformer` lets several sequences share a row, instead of padding each one to a full row."""
 
 import json
 import logging
@@ -23,11 +23,11 @@ from stoker.compiler.passes.simplify import fold_constants
 
 log = logging.getLogger(__name__)
 
-#: Version of the note's JSON.
+#: Version of the JSON in the metadata.
 NOTE_VERSION = 1
-#: Sequences for each row, where the caller does not say: the published packed runs have twice as many sequences as rows.
+#: Default number of sequences per row: the published packed runs have twice as many sequences as rows.
 SEQUENCES_PER_ROW = 2
-#: Whole numbers up to this are exact in FP16, which a floating-point mask may become.
+#: Integers up to this value are exact in FP16, which the mask may be converted to.
 _EXACT_IN_HALF = 2048
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
@@ -124,7 +124,7 @@ class PackedTransformer(Pass):
         return True
 
     def _inputs(self, graph: ir.Graph) -> list[ir.Value]:
-        """The inputs with a value for each token; the first is one of whole numbers, or else the first of all."""
+        """Returns the inputs with a value for each token; an integer input is first, if there is one."""
         fed = [value for value in graph.inputs if value.name not in graph.initializers]
         by_name = {value.name: value for value in fed}
         unknown = [name for name in self._group if name not in by_name]
@@ -144,7 +144,7 @@ class PackedTransformer(Pass):
 
 
 class _PackingInputs:
-    """The inputs that tell sequences apart: those there are, and those that are made when something needs them."""
+    """The inputs that distinguish sequences: existing ones, and those that are added on demand."""
 
     def __init__(self, editor: GraphEditor, graph: ir.Graph, group: Sequence[ir.Value], tokens: TokenGraph, sizes: PackSizes) -> None:
         self._editor = editor
@@ -160,28 +160,28 @@ class _PackingInputs:
 
     @property
     def position_name(self) -> str:
-        """Of the input of positions, if there is one."""
+        """Returns the name of the input of positions, if there is one."""
         return "" if self._positions is None else str(self._positions.name)
 
     @property
     def unpack_name(self) -> str:
-        """Of the input of places, if something needed it."""
+        """Returns the name of the input of sequence starts, if it was needed."""
         return "" if self._unpack is None else str(self._unpack.name)
 
     def position_ids(self) -> ir.Value:
-        """Each token's place in its sequence."""
+        """Returns the position of each token in its sequence."""
         if self._positions is None:
             self._positions = self._input("position_ids", [self._sizes.rows, self._sizes.row_length])
         return self._positions
 
     def unpack_info(self) -> ir.Value:
-        """Row and offset of each sequence."""
+        """Returns row and offset of each sequence."""
         if self._unpack is None:
             self._unpack = self._input("unpack_info", [self._sizes.sequences, 2])
         return self._unpack
 
     def finish(self) -> None:
-        """Removes nodes whose outputs no node reads."""
+        """Removes nodes whose outputs are unused."""
         self._editor.remove_dead(self.numbers.producer())
         if self.numbers in self._made and not self.numbers.uses():
             self._graph.inputs.remove(self.numbers)
@@ -194,7 +194,7 @@ class _PackingInputs:
         return value
 
     def _numbered(self, mask: ir.Value | None) -> ir.Value:
-        """The mask as sequence numbers, int32; what read it gets 1 and 0 as before."""
+        """Returns the mask as sequence numbers, int32; existing readers get 1 and 0 as before."""
         if mask is None:
             mask = self._input("attention_mask", [self._sizes.rows, self._sizes.row_length])
             self.mask_name = str(mask.name)
@@ -266,7 +266,7 @@ def _mask_of(group: Sequence[ir.Value], tokens: TokenGraph) -> ir.Value | None:
 
 
 def _outputs(graph: ir.Graph, tokens: TokenGraph) -> tuple[list[str], list[str]]:
-    """Names of outputs by token, and by sequence.
+    """Returns the names of the outputs per token and per sequence.
 
     Raises:
         PassError: an output is neither, or not by rows first.

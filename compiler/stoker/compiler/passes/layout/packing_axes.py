@@ -13,10 +13,10 @@ from stoker.compiler.errors import PassError
 
 
 class Role(enum.Enum):
-    """The items that a factor of a dimension counts.
+    """What a factor of a dimension counts.
 
-    ROW: rows of the batch. TOKEN: tokens of a row. KEY: tokens of a row as another token attends to them. SEQUENCE: what rows become where
-    one token of each is chosen: in the packed model, sequences. SAME: copies made by Expand.
+    ROW: rows of the batch. TOKEN: tokens of a row. KEY: tokens of a row as keys of another token's attention. SEQUENCE: what rows become
+    where one token of each is selected; sequences in the packed model. SAME: copies made by Expand.
     """
 
     ROW = "row"
@@ -28,7 +28,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Part of a dimension; `size` is that of the model before packing."""
+    """Part of a dimension; `size` is its size in the model before packing."""
 
     role: Role | None
     size: int
@@ -43,32 +43,32 @@ class Mixed(PassError):
 
 
 def plain(shape: Iterable[int]) -> Layout:
-    """Dimensions that count nothing of interest."""
+    """Returns dimensions without rows, tokens, keys or sequences."""
     return tuple((Factor(None, size),) if size != 1 else () for size in shape)
 
 
 def axis_of(role: Role, size: int) -> Axis:
-    """A dimension that counts just this."""
+    """Returns a dimension with a single factor."""
     return (Factor(role, size),)
 
 
 def length(axis: Axis) -> int:
-    """Its size before packing."""
+    """Returns the size of the dimension before packing."""
     return prod(factor.size for factor in axis)
 
 
 def roles(axis: Axis) -> frozenset[Role]:
-    """The roles of a dimension, without those of copies."""
+    """Returns the roles of a dimension, without copies."""
     return frozenset(factor.role for factor in axis if factor.role is not None and factor.role is not Role.SAME)
 
 
 def roles_in(layout: Iterable[Axis]) -> frozenset[Role]:
-    """The roles of all dimensions."""
+    """Returns the roles of all dimensions."""
     return frozenset().union(*(roles(axis) for axis in layout))
 
 
 def find(layout: Layout, role: Role) -> int | None:
-    """The one dimension that counts `role` and nothing else."""
+    """Returns the only dimension whose single role is `role`."""
     found = [index for index, axis in enumerate(layout) if any(factor.role is role for factor in axis)]
     if len(found) != 1 or any(factor.role is not role and factor.size != 1 for factor in layout[found[0]]):
         return None
@@ -76,17 +76,17 @@ def find(layout: Layout, role: Role) -> int | None:
 
 
 def is_copies(axis: Axis) -> bool:
-    """Whether all entries along it are the same, so that it may be read as a dimension of 1."""
+    """Returns whether all entries along the dimension are equal, so that it can be treated as a dimension of size 1."""
     return all(factor.role is Role.SAME for factor in axis)
 
 
 def relabelled(axis: Axis, old: Role, new: Role) -> Axis:
-    """`axis` with one role for another."""
+    """Returns `axis` with one role replaced by another."""
     return tuple(Factor(new, factor.size) if factor.role is old else factor for factor in axis)
 
 
 def regrouped(layout: Layout, shape: Sequence[int]) -> Layout:
-    """The dimensions after a Reshape to `shape`.
+    """Returns the dimensions after a Reshape to `shape`.
 
     Raises:
         Mixed: it cuts rows or tokens into pieces.
@@ -116,7 +116,7 @@ def regrouped(layout: Layout, shape: Sequence[int]) -> Layout:
 
 
 def aligned(layout: Layout, rank: int) -> Layout:
-    """`layout` with dimensions of 1 in front, as broadcasting sees it."""
+    """Returns `layout` with leading dimensions of size 1, as in broadcasting."""
     return ((),) * (rank - len(layout)) + layout
 
 
@@ -133,7 +133,7 @@ class Joined:
     """The result of broadcasting operands against each other.
 
     Attributes:
-        layout: Of the result.
+        layout: Dimensions of the result.
         as_keys: Operands whose tokens meet the keys of another one.
         constant_axes: For operands that do not depend on tokens: dimensions of the result that they have where others count tokens.
     """
@@ -144,7 +144,7 @@ class Joined:
 
 
 def joined(operands: Sequence[Operand]) -> Joined:
-    """Broadcasts.
+    """Broadcasts the operands.
 
     Raises:
         Mixed: entries of different meaning meet.
@@ -167,7 +167,7 @@ def joined(operands: Sequence[Operand]) -> Joined:
                 raise Mixed(f"it joins {_words(axis)} with {_words(chosen)}")
         made.append(chosen)
     tokens = [position for position, axis in enumerate(made) if Role.TOKEN in roles(axis)]
-    if len(tokens) > 1:  # every token with every other: the last ones are keys
+    if len(tokens) > 1:  # every token with every other: the last dimension counts keys
         made[tokens[-1]] = relabelled(made[tokens[-1]], Role.TOKEN, Role.KEY)
     result.layout = tuple(made)
     return result

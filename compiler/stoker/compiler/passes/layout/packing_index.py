@@ -1,4 +1,4 @@
-"""Where sequences lie, as a packed model computes it from its inputs: indices in int32, made once and only if needed."""
+"""Computes the positions of sequences from the inputs of a packed model: int32 indices, added once and only if needed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,24 +27,24 @@ class PackSizes:
 
     @property
     def tokens(self) -> int:
-        """Of the whole batch."""
+        """Returns the number of tokens in the batch."""
         return self.rows * self.row_length
 
 
 class PackingNodes:
-    """Puts nodes that move entries into one model."""
+    """Adds nodes that rearrange elements to one model."""
 
     def __init__(self, editor: GraphEditor) -> None:
         """Takes the editor of the model."""
         self.editor = editor
 
     def reshaped(self, before: ir.Node, value: ir.Value, shape: Sequence[int]) -> ir.Value:
-        """`value` in another shape."""
+        """Returns `value` in another shape."""
         target = self.editor.constant(before, np.asarray(shape, np.int64), f"{value.name}/shape")
         return self.editor.insert(before, "Reshape", [value, target], name=f"{value.name}/Reshape", dtype=value.dtype, shape=shape)
 
     def transposed(self, before: ir.Node, value: ir.Value, order: Sequence[int], sizes: Sequence[int]) -> ir.Value:
-        """`value`, of shape `sizes`, with its dimensions in another order."""
+        """Returns `value`, of shape `sizes`, with permuted dimensions."""
         if list(order) == sorted(order):
             return value
         return self.editor.insert(
@@ -76,7 +76,7 @@ class PackingNodes:
 
 
 class PackIndex:
-    """Where sequences lie."""
+    """Adds the index tensors that locate sequences."""
 
     def __init__(self, nodes: PackingNodes, first: ir.Node, sizes: PackSizes, numbers: ir.Value, places: Callable[[], ir.Value]) -> None:
         """Takes the inputs that say it.
@@ -92,7 +92,7 @@ class PackIndex:
         self._made: dict[str, ir.Value] = {}
 
     def starts(self) -> ir.Value:
-        """int32 [sequences]: the number of each sequence's first token in the batch."""
+        """Returns int32 [sequences]: the index of each sequence's first token in the batch."""
 
         def make() -> ir.Value:
             count = [self._sizes.sequences]
@@ -102,7 +102,7 @@ class PackIndex:
         return self._once("starts", make)
 
     def tokens(self) -> ir.Value:
-        """int32 [sequences, segment]: numbers of each sequence's tokens in the batch, and of what comes behind them."""
+        """Returns int32 [sequences, segment]: the batch indices of each sequence's tokens, and of the tokens after it."""
 
         def make() -> ir.Value:
             shape = [self._sizes.sequences, self._sizes.segment]
@@ -111,7 +111,7 @@ class PackIndex:
         return self._once("tokens", make)
 
     def is_own(self) -> ir.Value:
-        """Bool [sequences, segment]: whether the token that `tokens` names belongs to the sequence."""
+        """Returns bool [sequences, segment]: whether the token at `tokens` belongs to the sequence."""
 
         def make() -> ir.Value:
             sizes = self._sizes
@@ -148,7 +148,7 @@ class PackIndex:
         return self._once("segments", make)
 
     def _sequence(self) -> ir.Value:
-        """int32 [rows, row_length]: each token's sequence, from 0; 0 for what is no token."""
+        """Returns int32 [rows, row_length]: the sequence of each token, from 0; 0 for padding."""
 
         def make() -> ir.Value:
             shape = [self._sizes.rows, self._sizes.row_length]
@@ -157,7 +157,7 @@ class PackIndex:
         return self._once("sequence", make)
 
     def _unbounded(self) -> ir.Value:
-        """As `tokens`, also where the batch ends before the segment does."""
+        """Returns the same as `tokens`, without clamping segments that extend beyond the batch."""
 
         def make() -> ir.Value:
             starts = self._nodes.reshaped(self._first, self.starts(), [self._sizes.sequences, 1])
@@ -182,5 +182,5 @@ class PackIndex:
 
 
 def inverse(order: Sequence[int]) -> list[int]:
-    """The order that undoes `order`."""
+    """Returns the inverse of permutation `order`."""
     return [list(order).index(axis) for axis in range(len(order))]

@@ -1,4 +1,4 @@
-"""Makes a padded transformer a packed one, by what `packing_rules` found out about it."""
+"""Turns a padded transformer into a packed one, using the analysis of `packing_rules`."""
 
 from collections.abc import Callable
 from math import prod
@@ -14,7 +14,7 @@ from stoker.compiler.passes.layout.packing_index import PackIndex, PackingNodes,
 from stoker.compiler.passes.layout.packing_rules import Selection, TokenGraph
 from stoker.compiler.passes.matching.editing import GraphEditor
 
-#: Added to the scores of what a token must not attend to: BERT's own number. Its exponential is 0 in every precision, and FP16 holds it.
+#: Added to masked scores, as in BERT. Its exponential is 0 in every precision, and FP16 can represent it.
 MASKED_SCORE = -10000.0
 
 
@@ -37,9 +37,9 @@ class PackedGraph:
 
         Args:
             editor: Of the model.
-            graph: Changed in place.
-            tokens: What is known of it.
-            sizes: What it is packed to.
+            graph: The graph, changed in place.
+            tokens: Analysis of the graph.
+            sizes: Sizes of the packed model.
             first: What is made from inputs alone goes in front of this node, the first of the model's own.
             numbers: int32 [rows, row_length]: the number of each token's sequence in the batch, from 1; 0 where there is no token.
             positions: Gives int32 [rows, row_length]: each token's place in its sequence; called only if the model needs it.
@@ -56,11 +56,11 @@ class PackedGraph:
         self._numbers, self._positions = numbers, positions
         self._rows = [sizes.rows, sizes.row_length]
         self._made: dict[object, ir.Value] = {}
-        #: Values by sequence, [sequences, segment, ...], where attention is done so.
+        #: Values by sequence, [sequences, segment, ...], if attention is done sequence by sequence.
         self._segmented: set[ir.Value] = set()
 
     def rewrite(self) -> None:
-        """Does all of it.
+        """Runs all steps.
 
         Raises:
             PassError: something in the model differs by token in a way that cannot be packed; names the node.
@@ -113,7 +113,7 @@ class PackedGraph:
         node.replace_input_with(number, made)
 
     def _by_position(self, node: ir.Node, value: ir.Value, whole: NDArray[np.generic], axis: int, layout: Layout) -> ir.Value:
-        """Entries of a constant chosen by each token's position, in the dimensions of `layout`."""
+        """Returns the entries of a constant for each token's position, in the dimensions of `layout`."""
         row = find(layout, Role.ROW)
         if row is None:
             raise PassError(f"packed_transformer: {describe(node)}: constant '{value.name}' differs by token, where rows are no dimension")
@@ -149,7 +149,7 @@ class PackedGraph:
                 softmax.replace_input_with(0, self._editor.insert(softmax, "Add", [scores, bias], like=scores))
 
     def _masked_by_row(self, node: ir.Node, mask: ir.Value, *, like: ir.Value | None = None, key: object = None) -> ir.Value:
-        """`mask`, and `MASKED_SCORE` between tokens of different sequences."""
+        """Returns `mask` plus `MASKED_SCORE` between tokens of different sequences."""
         layout = self._layouts[node.outputs[0]]
         same = self._same_sequence(node, layout)
         cache = ("mask", key or mask, same, _float(like or mask))
@@ -163,7 +163,7 @@ class PackedGraph:
         return self._made[cache]
 
     def _same_sequence(self, node: ir.Node, layout: Layout) -> ir.Value:
-        """Bool, in the dimensions of scores: whether token and key are of one sequence."""
+        """Returns bool, in the dimensions of the scores: whether token and key belong to the same sequence."""
         row, token, key = (self._own_axis(node, layout, role) for role in (Role.ROW, Role.TOKEN, Role.KEY))
         cache = ("same", row, token, key, len(layout))
         if cache not in self._made:
@@ -202,7 +202,7 @@ class PackedGraph:
             self._repack(node)
 
     def _unpacked(self, node: ir.Node, value: ir.Value) -> ir.Value:
-        """`value` by sequence: rows become sequences, and tokens those of each sequence, from its first."""
+        """Returns `value` by sequence: rows become sequences, and the token dimension holds the tokens of each sequence."""
         key = ("unpacked", value)
         if key not in self._made:
             layout = self._layouts[value]
@@ -217,7 +217,7 @@ class PackedGraph:
         return self._made[key]
 
     def _repack(self, node: ir.Node) -> None:
-        """The result of attention by row again."""
+        """Returns the result of attention by row."""
         output = node.outputs[0]
         layout = self._layouts[output]
         row, token = (self._own_axis(node, layout, role) for role in (Role.ROW, Role.TOKEN))
@@ -232,7 +232,7 @@ class PackedGraph:
         reader.replace_input_with(0, packed)
 
     def _beyond_sequence(self, node: ir.Node, scores: ir.Value) -> ir.Value:
-        """`MASKED_SCORE` for keys behind the end of a sequence, in the dimensions of scores."""
+        """Returns `MASKED_SCORE` for keys after the end of a sequence, in the dimensions of the scores."""
         layout = self._layouts[node.outputs[0]]
         row, key = (self._own_axis(node, layout, role) for role in (Role.ROW, Role.KEY))
         cache = ("beyond", row, key, len(layout), scores.dtype)
@@ -288,7 +288,7 @@ class PackedGraph:
     # Sizes -------------------------------------------------------------------------------------------------------------------------------
 
     def _resize(self) -> None:
-        """Gives every value its new shape, and Reshape and Expand their new targets."""
+        """Sets the new shape of every value, and the new targets of Reshape and Expand."""
         for node in list(self._graph):
             for output in node.outputs:
                 layout = self._layouts.get(output)
@@ -320,6 +320,6 @@ def _float(value: ir.Value) -> np.dtype[np.generic]:
 
 
 def _is_relative(array: NDArray[np.generic], first: int, second: int) -> bool:
-    """Whether entries depend on the difference of two positions only, as those of a causal mask or of relative positions do."""
+    """Returns whether entries depend only on the difference of two positions, such as in a causal mask or in relative positions."""
     moved = np.moveaxis(array, (first, second), (0, 1))
     return bool(np.array_equal(moved[1:, 1:], moved[:-1, :-1]))

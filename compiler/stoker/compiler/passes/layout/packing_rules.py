@@ -1,4 +1,4 @@
-"""Which operators treat the tokens of a row independently, and how the dimensions of their outputs follow from those of their inputs."""
+"""Finds the operators that process tokens independently, and derives the dimensions of their outputs from those of their inputs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from stoker.compiler.passes.matching.edges import int_attribute
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a table."""
+    """Returns the set of words in `text`."""
     return frozenset(text.split())
 
 
@@ -55,16 +55,16 @@ class Selection:
 
 @dataclass(slots=True)
 class TokenGraph:
-    """The result of the rules.
+    """The result of the analysis.
 
     Attributes:
-        layouts: Of every value that depends on tokens.
-        selections: Where rows end, and sequences begin.
+        layouts: Dimensions of every value that depends on tokens.
+        selections: The nodes at which rows end and sequences begin.
         constants: (node, number of the input, dimensions of the result): constants that differ along rows, tokens or keys.
         keyed: (node, number of the input): where what is known of each token meets the keys of scores.
         sums: Running sums over the tokens of rows, [rows, row length].
         contexts: Products of probabilities and values.
-        softmaxes: Over keys, with whether a mask was added before.
+        softmaxes: The Softmax nodes over keys, with whether a mask was added before.
     """
 
     layouts: dict[ir.Value, Layout] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _Reading:
                 self.found.layouts[output] = self._sized(output, layout) if node.op_type == "Split" else layout
 
     def _layout(self, value: ir.Value | None) -> Layout:
-        """Of an input; constants have plain dimensions."""
+        """Returns the dimensions of an input; constants have plain dimensions."""
         if value is not None and value in self.found.layouts:
             return self.found.layouts[value]
         shape = static_shape(value)
