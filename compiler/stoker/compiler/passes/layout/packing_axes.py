@@ -13,7 +13,7 @@ from stoker.compiler.errors import PassError
 
 
 class Role(enum.Enum):
-    """What a factor of a dimension counts.
+    """The kind of items that a factor of a dimension counts.
 
     ROW: rows of the batch. TOKEN: tokens of a row. KEY: tokens of a row as keys of another token's attention. SEQUENCE: what rows become
     where one token of each is selected; sequences in the packed model. SAME: copies made by Expand.
