@@ -1,6 +1,7 @@
 """Requests of a known structure are decoded and encoded exactly as without the memo."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from tests.fakes.fake_engine import FakeEngine, echo, simple
+from tests.fakes.traced_memory import traced_memory
 
 LIMITS = Limits()
 NUMBERS = [kind for kind in DataType if kind not in (DataType.BYTES, DataType.FP16, DataType.BF16)]
@@ -402,3 +404,28 @@ def test_elements_of_a_known_structure_are_not_nested_more_deeply_than_allowed()
         else:
             with pytest.raises(InvalidRequest, match="nested more than 6 levels"):
                 infer.decode_now(PLAIN, varied, 5, Reservation(engine.budget))
+
+
+@pytest.mark.parametrize("levels", [101, 120, 252, 253, 300, 1020, 1100])
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_structure_nested_too_deeply_is_rejected_at_any_depth(levels: int, is_binary: bool) -> None:
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    text = b'{"inputs":[],"x":' + b"[" * levels + b"]" * levels + b"}"
+    call = PLAIN._replace(header_length=str(len(text)) if is_binary else None)
+    with pytest.raises(InvalidRequest, match="nested more than 100 levels deep"):
+        HttpInfer(engine, LIMITS).decode_now(call, text, 5, Reservation(engine.budget))
+
+
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_objects_of_parsed_texts_are_not_kept(is_valid: bool) -> None:
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    with traced_memory() as memory:
+        for at in range(200):
+            text = orjson.dumps({"inputs": [tensor] if is_valid else [], "k": at, "x": [{"": 0}] * 250})
+            assert len(text) <= KEY_BYTES
+            call = PLAIN._replace(header_length=str(len(text)))
+            with contextlib.nullcontext() if is_valid else pytest.raises(InvalidRequest):
+                infer.decode_now(call, text + bytes(8 if is_valid else 0), 5, Reservation(engine.budget))
+        assert memory.held_bytes() < 200 * 3 * KEY_BYTES + 100_000, "the objects alone take 10 MB"

@@ -30,6 +30,8 @@ def test_ejected_worker_gets_one_probe_after_its_pause_and_serves_again_on_succe
     ejections = InstanceEjections()
     ejections.ended(0, FAILED, 0)
     assert ejections.choose(FREE, FIRST_EJECTION_NS) == 0
+    assert ejections.choose(FREE, FIRST_EJECTION_NS) == 0, "a choice without a batch is no probe"
+    ejections.dispatched(0)
     assert ejections.choose((5, 1, 1), FIRST_EJECTION_NS) == 1, "one batch only"
     assert ejections.next_probe_ns(FIRST_EJECTION_NS) is None
     assert ejections.ended(0, WORKED, FIRST_EJECTION_NS + 5)
@@ -47,7 +49,8 @@ def test_each_failed_probe_doubles_the_pause_up_to_a_bound() -> None:
         pauses.append((until_ns - now_ns) // FIRST_EJECTION_NS)
         now_ns = until_ns
         assert ejections.choose(FREE, now_ns) == 0
-        assert not ejections.ended(0, FAILED, now_ns), "it ejections already"
+        ejections.dispatched(0)
+        assert not ejections.ended(0, FAILED, now_ns), "it is ejected already"
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert MAX_EJECTION_NS == 60 * FIRST_EJECTION_NS
 

@@ -505,6 +505,28 @@ def test_ejected_instance_is_probed_by_the_timer_alone_and_serves_again():
     run(scenario())
 
 
+def test_ejected_instance_is_probed_though_batches_wait_for_their_window():
+    async def scenario() -> None:
+        rig = Rig(workers=2, max_queue_delay_us=10_000)
+        sick, well = rig.workers
+
+        async def one(worker: PuppetWorker, *outcomes: Unavailable) -> None:
+            waiting = await rig.ask()
+            await rig.settle()
+            rig.time.advance(10_000)
+            assert len(worker.works) == 1
+            worker.finish(list(outcomes)) if outcomes else worker.finish()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+        await one(sick, Unavailable("card 0 is being reset"))
+        await one(well)
+        rig.time.advance(1_000_000)
+        await one(sick)
+        assert rig.log.ejected_counts == [1, 0]
+
+    run(scenario())
+
+
 def test_client_errors_eject_no_instance():
     async def scenario() -> None:
         rig = Rig(workers=2)

@@ -212,6 +212,8 @@ class Scheduler:
                 self._recorder.queue_depth -= len(batch)
                 work = _Batch(self, batch, worker, now_ns)
                 self._running.add(work)
+                if len(self._pool.workers) > 1:
+                    self._pool.dispatched(worker)
                 self._pool.workers[worker].submit(work)
         finally:
             self._is_dispatching = False

@@ -42,16 +42,24 @@ class InstanceEjections:
     def choose(self, free_slots: Sequence[int], now_ns: int) -> int | None:
         """The instance for the next batch; `free_slots` has one number for each. None: wait until one is free.
 
-        An instance whose pause is over takes precedence, and gets one batch only.
+        An instance whose pause is over takes precedence, and gets one batch only: see `dispatched`.
         """
         ejections = self._ejections
         if not ejections or len(ejections) == len(free_slots):
             return _freest(range(len(free_slots)), free_slots)
         for index, ejection in ejections.items():
             if not ejection.is_probing and ejection.until_ns <= now_ns and free_slots[index] > 0:
-                ejection.is_probing = True
                 return index
         return _freest((index for index in range(len(free_slots)) if index not in ejections), free_slots)
+
+    def dispatched(self, index: int) -> None:
+        """Records that instance `index`, which `choose` returned while others were healthy, gets a batch: its probe, if it is ejected.
+
+        `choose` does not record it, since the batch may have to wait for its window first.
+        """
+        ejection = self._ejections.get(index)
+        if ejection is not None:
+            ejection.is_probing = True
 
     def next_probe_ns(self, now_ns: int) -> int | None:
         """When the passing of time may next change the result of `choose`, nanoseconds; None: never."""
@@ -117,6 +125,11 @@ class WorkerPool:
     def next_probe_ns(self, now_ns: int) -> int | None:
         """When the passing of time may next change the result of `free`, nanoseconds; None: never."""
         return self._ejections.next_probe_ns(now_ns)
+
+    def dispatched(self, worker: int) -> None:
+        """Records that a worker gets a batch."""
+        if 0 < len(self._ejections) < len(self.workers):
+            self._ejections.dispatched(worker)
 
     def ended(self, worker: int, result: BatchResult, now_ns: int) -> None:
         """Records the end of a worker's batch."""

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError
 from stoker.backends.api.wire import LENGTH, encoded_varint
-from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
+from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, trimmed
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_plans import read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import NUMBERS, SMALL_BYTES, VALUE_FIELDS, TensorFields, split_predict_request
@@ -225,7 +225,8 @@ class Predict:
             engine.count_rejected(query.model.name, query.model.version, error, via)
             raise
         if key is not None and len(key if isinstance(key, bytes) else key[1]) <= KEY_BYTES:
-            self._plans.put(key, plan_of(query, target, request, limits))
+            kept = trimmed(key) if isinstance(key, bytes) else (key[0], trimmed(key[1]))
+            self._plans.put(kept, plan_of(query, target, request, limits))
         return request
 
     async def _respond(self, query: PredictQuery, request: InferRequest, reservation: Reservation) -> PredictionResponse:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 
 from stoker.backends.api.model import ModelSignature, TensorSpec
-from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, ParsedJson, parse_structure
+from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, ParsedJson, parse_structure, trimmed
 from stoker.server.codecs.tensors import UNPACKABLE, Packer, array_from_bytes, flattened, packer
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
 from stoker.server.core.limits import Limits
@@ -160,7 +161,7 @@ class RequestMemo:
 
     def __init__(self) -> None:
         self._plans: BoundedCache[tuple[str, int | None, bytes], RequestPlan] = BoundedCache()
-        #: JSON parts before binary tensors: clients without ids send the same one each time.
+        #: JSON parts of valid requests before binary tensors: clients without ids send the same one each time.
         self._heads: BoundedCache[bytes, ParsedJson] = BoundedCache()
 
     def __len__(self) -> int:
@@ -171,12 +172,7 @@ class RequestMemo:
         """As `parse_structure`; with `is_binary`, binary tensors follow `text`."""
         if not is_binary:
             return parse_structure(text, limits)
-        parsed = self._heads.get(text)
-        if parsed is None:
-            parsed = parse_structure(text, limits)
-            if parsed is not None and not parsed.data and len(text) <= KEY_BYTES:
-                self._heads.put(text, parsed)
-        return parsed
+        return self._heads.get(text) or parse_structure(text, limits)
 
     def find(self, name: str, version: int | None, key: bytes) -> RequestPlan | None:
         """The plan of requests to (`name`, `version`) with the structure `key`."""
@@ -187,16 +183,19 @@ class RequestMemo:
         if len(parsed.key) > KEY_BYTES or decoded.classifications or decoded.shared_outputs:
             return decoded
         plan: RequestPlan
+        parsed.key = trimmed(parsed.key)
         if parsed.data:
             listed = _listed(check, decoded.request)
             if listed is None:
                 return decoded
             plan = _ListPlan(check, parsed, decoded, listed, limits)
         else:
-            binary = _binary(check, decoded.request, parsed.head["inputs"])
+            binary = _binary(check, decoded.request, orjson.loads(parsed.key)["inputs"])
             if binary is None:
                 return decoded
             plan = _BinaryPlan(check, parsed, decoded, binary)
+            if len(parsed.text) <= KEY_BYTES:
+                self._heads.put(parsed.text, parsed)
         request = decoded.request
         self._plans.put((request.model_name, request.model_version, parsed.key), plan)
         return decoded._replace(repeats=plan)
