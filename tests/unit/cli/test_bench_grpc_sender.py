@@ -1,7 +1,9 @@
 """The gRPC sender against grpc.aio, and against bytes of a test's own where a server must misbehave."""
 
 import asyncio
+import contextlib
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import hpack
 import pytest
 
 from stoker.cli.bench.grpc_sender import GrpcSender
+from stoker.cli.bench.loops import ClosedLoop, Samples
 from stoker.cli.bench.sender import RequestFailed
 from stoker_client.dialect import Call
 from stoker_client.settings import TlsConfig, make_connection
@@ -251,12 +254,99 @@ def test_response_that_is_not_grpc_is_an_error_and_the_next_call_runs(script: by
 
 
 def test_refused_stream_is_sent_again():
-    assert asyncio.run(scripted(frame(3, 0, 1, struct.pack(">I", 7)), response(3), calls=1)) == ([""], 1)
+    assert asyncio.run(scripted(refuse_stream(1), response(3), calls=1)) == ([""], 1)
+
+
+def goaway(last: int) -> bytes:
+    return frame(7, 0, 0, struct.pack(">II", last, 0))
+
+
+def refuse_stream(stream: int) -> bytes:
+    return frame(3, 0, stream, struct.pack(">I", 7))
+
+
+def streams_allowed(count: int) -> bytes:
+    return frame(4, 0, 0, struct.pack(">HI", 3, count))
+
+
+class CountingServer:
+    """Counts connections and streams, and answers each stream with `answer`.
+
+    A new connection gets `first` at once, and `second` once the client has its settings. From the 41st connection or stream on the server
+    behaves well, so that a client that retries without bound ends as well.
+    """
+
+    def __init__(self, answer: Callable[[int], bytes], first: bytes = SETTINGS, second: bytes = b"") -> None:
+        self.connections = self.streams = 0
+        self._answer, self._first, self._second = answer, first, second
+
+    async def errors(self, *, calls: int, at_once: int = 1) -> list[str]:
+        """The errors that a closed loop of `calls` calls records; good responses have none."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        sender, samples = sender_to(server.sockets[0].getsockname()[1], b"x"), Samples()
+        try:
+            async with asyncio.timeout(20):
+                await ClosedLoop(sender, samples, time.perf_counter_ns, concurrency=at_once, requests=calls).run()
+            assert samples.count == calls
+            return samples.failed_texts
+        finally:
+            await sender.close()
+            server.close()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        is_good = self.connections > 40
+        writer.write(SETTINGS if is_good else self._first)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readexactly(24)
+            second = b"" if is_good else self._second
+            while True:
+                head = await reader.readexactly(9)
+                await reader.readexactly(int.from_bytes(head[:3], "big"))
+                if head[3:5] == b"\x04\x01":
+                    writer.write(second)
+                elif head[3] == 1:
+                    self.streams += 1
+                    stream = int.from_bytes(head[5:], "big")
+                    writer.write(response(stream) if is_good or self.streams > 40 else self._answer(stream))
+        writer.close()
+
+
+REFUSED = "UNAVAILABLE: the server refused the call and its retry: "
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "connections"),
+    [(refuse_stream, "REFUSED_STREAM", 1), (lambda stream: goaway(0), "GOAWAY with code 0", 12)],
+    ids=["refused stream", "goaway"],
+)
+def test_refused_call_is_sent_twice_and_counts_as_failed(answer: Callable[[int], bytes], reason: str, connections: int):
+    server = CountingServer(answer)
+    assert asyncio.run(server.errors(calls=6)) == [REFUSED + reason] * 6
+    assert (server.streams, server.connections) == (12, connections)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(SETTINGS + goaway(0), b""), (streams_allowed(0), goaway(0))],
+    ids=["before the call", "while the call waits for a stream"],
+)
+def test_call_opens_at_most_two_connections_that_end_unused(first: bytes, second: bytes):
+    server = CountingServer(response, first, second)
+    assert asyncio.run(server.errors(calls=3)) == [REFUSED + "a new connection ended before its first call"] * 3
+    assert (server.streams, server.connections) == (0, 6)
+
+
+def test_calls_that_wait_for_a_stream_outlast_connections_of_one_call_each():
+    server = CountingServer(lambda stream: goaway(stream) + response(stream), streams_allowed(1))
+    assert asyncio.run(server.errors(calls=10, at_once=10)) == []
+    assert (server.streams, server.connections) == (10, 10)
 
 
 def test_after_goaway_the_next_call_opens_a_connection():
-    goaway = frame(7, 0, 0, struct.pack(">II", 1, 0))
-    assert asyncio.run(scripted(goaway + response(1), response(1), calls=2)) == (["", ""], 2)
+    assert asyncio.run(scripted(goaway(1) + response(1), response(1), calls=2)) == (["", ""], 2)
 
 
 def test_lost_connection_fails_its_call_and_the_next_call_opens_another():

@@ -47,7 +47,7 @@ Fields = Sequence[tuple[Any, ...]]
 
 
 class _Refused(Exception):
-    """The server has not looked at the call: it may be sent again."""
+    """The server has not processed the call: it may be sent once more. `str()` names the refusal."""
 
 
 class GrpcSender:
@@ -87,9 +87,10 @@ class GrpcSender:
         begun_ns = _now_ns()
         try:
             async with asyncio.timeout(self._timeout_s):
+                is_retry = False
                 while True:
-                    connection = await self._ready()
                     try:
+                        connection = await self._ready()
                         stream, response = connection.call(self._body)
                         sent_ns = _now_ns()
                         try:
@@ -97,10 +98,11 @@ class GrpcSender:
                         except asyncio.CancelledError:
                             connection.cancel(stream)
                             raise
-                    except _Refused:
-                        await asyncio.sleep(0)
-                    else:
                         break
+                    except _Refused as refusal:
+                        if is_retry:
+                            raise RequestFailed(f"UNAVAILABLE: the server refused the call and its retry: {refusal}") from refusal
+                        is_retry = True
         except TimeoutError as error:
             raise RequestFailed(f"DEADLINE_EXCEEDED: no response within {self._timeout_s:g} s") from error
         except OSError as error:
@@ -117,19 +119,29 @@ class GrpcSender:
                 connection.close()
 
     async def _ready(self) -> "_H2Connection":
-        """The next connection in turn, as soon as the server allows another stream on it."""
+        """The next connection in turn, as soon as the server allows another stream on it.
+
+        A call may wait through several connections, as long as each of them takes some call.
+
+        Raises:
+            _Refused: The connection ended before it took any call.
+        """
         at = self._turn = (self._turn + 1) % len(self._connections)
-        connection = self._connections[at]
-        if connection is None or not connection.is_usable:
-            async with self._locks[at]:
-                connection = self._connections[at]
-                if connection is None or not connection.is_usable:
-                    connection = await open_connection(self._connection, self._tls, lambda: _H2Connection(self._fields))
-                    await connection.settled
-                    self._connections[at] = connection
-        while connection.is_full and connection.is_usable:
-            await connection.wait_for_stream()
-        return connection
+        while True:
+            connection = self._connections[at]
+            if connection is None or not connection.is_usable:
+                async with self._locks[at]:
+                    connection = self._connections[at]
+                    if connection is None or not connection.is_usable:
+                        connection = await open_connection(self._connection, self._tls, lambda: _H2Connection(self._fields))
+                        await connection.settled
+                        self._connections[at] = connection
+            while connection.is_full and connection.is_usable:
+                await connection.wait_for_stream()
+            if connection.is_usable:
+                return connection
+            if connection.is_unused:
+                raise _Refused("a new connection ended before its first call")
 
 
 class _Stream:
@@ -174,6 +186,10 @@ class _H2Connection(asyncio.Protocol):
         self._headers: tuple[bytes, int] = (b"", 0)  # a header block that is not complete, and the flags of its first frame
 
     @property
+    def is_unused(self) -> bool:
+        return self._next_stream == 1
+
+    @property
     def is_full(self) -> bool:
         return len(self._streams) >= self._max_streams
 
@@ -184,13 +200,7 @@ class _H2Connection(asyncio.Protocol):
         await waiting
 
     def call(self, body: bytes) -> "tuple[int, asyncio.Future[list[bytes]]]":
-        """Starts a call; the future holds the response with its five-byte prefix, in parts.
-
-        Raises:
-            _Refused: The connection takes no more calls.
-        """
-        if not self.is_usable or self._transport is None:
-            raise _Refused
+        """Starts a call on a usable connection; the future holds the response with its five-byte prefix, in parts."""
         number = self._next_stream
         self._next_stream += 2
         stream = self._streams[number] = _Stream(asyncio.get_running_loop().create_future(), body, self._stream_window)
@@ -199,9 +209,9 @@ class _H2Connection(asyncio.Protocol):
         if size <= self._window and size <= stream.window and size <= self._max_frame and not self._blocked:
             self._window -= size
             stream.unsent = memoryview(b"")
-            self._transport.write(_frame(_HEADERS, _END_HEADERS, number, block) + _frame(_DATA, _END_STREAM, number, body))
+            self._write(_frame(_HEADERS, _END_HEADERS, number, block) + _frame(_DATA, _END_STREAM, number, body))
         else:
-            self._transport.write(_frame(_HEADERS, _END_HEADERS, number, block))
+            self._write(_frame(_HEADERS, _END_HEADERS, number, block))
             self._blocked.append(number)
             self._send_blocked()
         return number, stream.response
@@ -266,9 +276,10 @@ class _H2Connection(asyncio.Protocol):
             self._apply_settings(payload)
         elif kind == _RST_STREAM:
             code = int.from_bytes(payload, "big")
-            self._end(number, _Refused() if code == _REFUSED_STREAM else RequestFailed(f"the server reset the stream with code {code}"))
+            is_refusal = code == _REFUSED_STREAM
+            self._end(number, _Refused("REFUSED_STREAM") if is_refusal else RequestFailed(f"the server reset the stream with code {code}"))
         elif kind == _GOAWAY:
-            self._drain(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF)
+            self._drain(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF, int.from_bytes(payload[4:8], "big"))
         if kind in (_HEADERS, _CONTINUATION) and flags & _END_HEADERS:
             self._take_headers(number, *self._headers)
 
@@ -338,11 +349,11 @@ class _H2Connection(asyncio.Protocol):
         if not self.is_usable and not self._streams:
             self.close()
 
-    def _drain(self, last: int) -> None:
-        """The server takes no new streams, and has not looked at those after `last`."""
+    def _drain(self, last: int, code: int) -> None:
+        """The server takes no new streams, and has not processed those after `last`."""
         self.is_usable = False
         for number in [each for each in self._streams if each > last]:
-            self._end(number, _Refused())
+            self._end(number, _Refused(f"GOAWAY with code {code}"))
         self._wake()
 
     def _break(self, error: OSError) -> None:
