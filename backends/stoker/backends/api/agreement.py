@@ -1,4 +1,4 @@
-"""Whether a model file offers what the served signature promises."""
+"""Checks that a model file agrees with the served signature."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from stoker.backends.api.ragged import BatchInput
 
 
 def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> Iterator[Violation]:
-    """Everything in which `signature` and the tensors of the file that is to serve it contradict each other.
+    """Returns all contradictions between `signature` and the tensors of the model file.
 
-    Names, datatypes (the file's own, or one that the backend casts it to), ranks and fixed sizes must agree; where the file leaves a size
-    open the signature may fix it, never the reverse. Every input the file needs must be in the signature; outputs may be left out. With
-    max_batch_size n the first dimension of every file tensor is the batch: open, or fixed to exactly n, and then the device always
-    computes n rows. Any other fixed size could not take what the signature allows.
+    Names, datatypes (the file's own, or one that the backend casts it to), ranks and fixed sizes must agree; the signature may fix a size
+    that is variable in the file, never the reverse. Every input the file needs must be in the signature; outputs may be left out. With
+    max_batch_size n the first dimension of every file tensor is the batch: open, or fixed to exactly n, and then the device always computes
+    n rows. Any other fixed size could not take what the signature allows.
     """
     scattered = {output.name for output in signature.batch_outputs}
     for side, specs, tensors in (("input", signature.inputs, inputs), ("output", signature.outputs, outputs)):
@@ -44,7 +44,7 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
 
 
 def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> int | None:
-    """Holds `signature` against the tensors of the file that is to serve it.
+    """Checks `signature` against the tensors of the model file.
 
     Returns:
         The `static_batch_size` the instance must declare: n if some tensor's first dimension is fixed to n, None otherwise.
@@ -66,7 +66,7 @@ def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], out
 
 
 def _artefact_violations(made: Iterable[BatchInput], in_file: Mapping[str, FileTensor]) -> Iterator[Violation]:
-    """What speaks against feeding the file's inputs with those `made` from the batch."""
+    """Returns violations of the file's inputs that are `made` from the batch."""
     for each in made:
         tensor = in_file.get(each.name)
         if tensor is None:
@@ -81,7 +81,7 @@ def _artefact_violations(made: Iterable[BatchInput], in_file: Mapping[str, FileT
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One tensor, as it is served and as the file has it."""
+    """A tensor of the signature and its counterpart in the file."""
 
     at: str
     name: str

@@ -3,8 +3,8 @@
 A backend is one folder and one line in the entry-point group `stoker.backends`; the entry point names a `Backend` subclass, which the
 server instantiates once, without arguments. Nothing here knows asyncio, protocols or scheduling.
 
-Where the responses of one request go, when a model may return any number of responses. A worker's thread gives them, the event loop takes
-them; what lies between is bounded, so that a model that is faster than its client waits.
+A `ResponseSink` takes the responses of a request to a model that may return any number of responses. A worker's thread puts them, the event
+loop takes them. The buffer between them is bounded, so a model that is faster than its client waits.
 """
 
 import abc
@@ -28,8 +28,8 @@ class Figure:
     Attributes:
         name: In Prometheus' form, such as `stoker_ipu_busy_seconds_total`: prefix `stoker_`, base units, counters end in `_total`.
         help: One sentence.
-        kind: `counter` only rises, `gauge` does as it likes.
-        value: Now.
+        kind: `counter` never decreases, `gauge` may change in both directions.
+        value: The current value.
         labels: Such as `{"device": "0"}`.
     """
 
@@ -48,7 +48,7 @@ class ResponseSink(Protocol):
     """Takes the responses of one request."""
 
     def put(self, outputs: "Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]") -> bool:
-        """Takes one response; waits while too many are unread. False: the client wants no more, stop.
+        """Adds one response; waits while too many are unread. False: the client has cancelled, so the model must stop.
 
         Called in the worker's thread.
         """
@@ -59,7 +59,7 @@ Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """All that one instance needs to load.
+    """The arguments of a load of one instance.
 
     Attributes:
         model_name: For messages.
@@ -70,7 +70,7 @@ class LoadRequest:
         parameters: config.pbtxt `parameters`, key to string value.
         graph_level: config.pbtxt `optimization.graph.level`; None where not written.
         instance_name: Such as `digits_0`.
-        cpu_threads: CPU threads this instance may keep busy: the usable cores shared out among the instances.
+        cpu_threads: CPU threads this instance may keep busy: the usable cores divided among the instances.
         device_id: The device that `instance_group.gpus` gives this instance; None where the backend chooses one.
         siblings: Instances of this version with the same `device_id`, this one included.
     """
@@ -88,7 +88,7 @@ class LoadRequest:
     siblings: int = 1
 
     def candidate(self, facts: ModelFacts) -> Candidate:
-        """What `Backend.check` judges, with the `facts` of this request's file."""
+        """Returns the candidate for `Backend.check`, with the `facts` of this request's file."""
         return Candidate(facts=facts, signature=self.signature, parameters=self.parameters, graph_level=self.graph_level)
 
 
@@ -116,11 +116,11 @@ class Instance(abc.ABC):
 
     #: The batch size the device always computes; the batch processor pads to it. None: any size up to max_batch_size.
     static_batch_size: int | None = None
-    #: Batches that may be in work at once, completed in order.
+    #: Most batches in flight; they complete in order.
     pipeline_depth: int = 1
-    #: Whether `execute` only computes, on this host's cores: it never sleeps, keeps a pace, or waits for a device; and how much there is to
-    #: do follows from the shapes of the inputs, not from what they hold. Only then may it run on the server's event loop, and only while
-    #: it is quick (config.pbtxt `execution: auto`): measured times must predict the next ones.
+    #: Whether `execute` only computes on this host's cores, without sleeping, pacing or waiting for a device, and its work depends only on
+    #: the shapes of the inputs, not on their values. Only then may a short batch run inline on the event loop (config.pbtxt `execution:
+    #: auto`), because measured times must predict later ones.
     only_computes: bool = False
     #: Makes the `BatchProcessor` of an instance, its signature and a clock; None: `BatchProcessor` itself.
     batch_processor: "Callable[[Any, ModelSignature, Clock], Any] | None" = None
@@ -139,15 +139,15 @@ class Instance(abc.ABC):
 
         Raises:
             ServingError: with a message for the client. Any other exception is reported as BACKEND_FAILED.
-            Unavailable: the device is lost, hangs or is being reset, whatever the request: where a model has several instances, this one
-                is passed over for a while. All other errors are taken as the request's own.
+            Unavailable: the device is lost, hangs or is being reset, whatever the request: if a model has several instances, this one is
+                ejected for a time. All other errors are attributed to the request.
         """
 
     def bound(self, rows: int) -> BoundBatch | None:
         """The bound tensors of a batch of `rows` rows, which save `execute` a copy of every tensor; None: there are none.
 
         The batch processor asks for every batch, where the model is batched, not ragged, all its inputs are required, and `pipeline_depth`
-        is 1. What is returned is used before the next call.
+        is 1. The batch processor uses the result before the next call.
         """
         return None
 
@@ -197,18 +197,24 @@ class Backend(abc.ABC):
         return ()
 
     def figures(self) -> Iterable[Figure]:
-        """What its devices do, for metrics. Called at every scrape, on the event loop: it must only read what is at hand."""
+        """Returns metrics of its devices. Called at every scrape on the event loop, so it must only read existing values."""
         return ()
 
     def has_memory_to_release(self) -> bool:
-        """Whether a large batch has run since `give_memory_back`: then the next rest counts, however short the work before it was."""
+        """Whether a large batch has run since `give_memory_back`.
+
+        If so, the server releases memory at its next idle time, however short the work before it was.
+        """
         return False
 
     def give_memory_back(self) -> None:  # noqa: B027 - most backends keep nothing that grows with requests
-        """Releases memory that grew with the largest batch. Called when the server rests, in a thread of its own, beside any `execute`."""
+        """Releases memory that grew with the largest batch.
+
+        Called when the server is idle, in a separate thread, concurrently with any `execute`.
+        """
 
     def notices(self) -> Iterable[str]:
-        """What an operator should know of the models that are loaded now: one line each, shown at start."""
+        """Returns notices for the operator about the loaded models, one line each, shown at start."""
         return ()
 
     @abc.abstractmethod
@@ -220,16 +226,16 @@ class Backend(abc.ABC):
         """
 
     def check(self, candidate: Candidate) -> Iterable[Violation]:
-        """Every reason against serving `candidate` that can be found without a device.
+        """Returns all violations of `candidate` that can be found without a device.
 
-        The server asks before every load, and `stoker check` asks in the same place, so that the two cannot disagree. All that is wrong
-        is named at once: parameters also where the signature is None.
+        The server and `stoker check` both call this before a load, so their results agree. It returns all violations at once, including
+        those of parameters if the signature is None.
         """
         return ()
 
     @abc.abstractmethod
     def load(self, request: LoadRequest) -> Instance:
-        """Loads one instance. Runs in a worker thread; may take long. `check` had no objection.
+        """Loads one instance. Runs in a worker thread; may take long. REQUIRES: `check` found no violation.
 
         Raises:
             ModelLoadError: the file cannot be loaded, contradicts the signature, or exceeds the device's limits.

@@ -1,8 +1,8 @@
-"""N requests in, one device execution, N outcomes out.
+"""Runs N requests as one execution on the device and returns N outcomes.
 
 A `BatchProcessor` copies every request's tensors once, runs the instance once, and returns slices of the outputs for each request. The
 copies go into the tensors that the instance has bound (`Instance.bound`), or into preallocated `Buffer`s. A request's outcome never depends
-on a batchmate: if the execution of several fails, each is run once more alone, so that only the culprit fails.
+on other requests of its batch: if the execution of several fails, each is run again alone, so that only the failing request gets the error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,15 @@ from stoker.backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
-#: A block of variable size is kept for the next batch up to here, bytes: beyond it, the largest batch ever would decide what is held.
+#: A block of variable size is kept for the next batch up to this size in bytes, so that one large batch does not determine the memory for
+#: ever.
 KEPT_BYTES = 8 << 20
-#: A batch has failed, and so many of its requests after it, each alone and with UNAVAILABLE: it is the device, not a request.
+#: After a failed batch, so many of its requests that fail alone with UNAVAILABLE mean that the device failed, not a request.
 LOST_IN_A_ROW = 2
 
 
 class Share(Protocol):
-    """One request's share of a batch; whatever knows these things of a request is one."""
+    """The interface of one request's share of a batch."""
 
     @property
     def inputs(self) -> Arrays:
@@ -52,7 +53,7 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A share without a request, such as a warm-up's; see `Share`."""
+    """A share without a request, such as one for warm-up; see `Share`."""
 
     inputs: Arrays
     rows: int
@@ -62,19 +63,19 @@ class BatchItem:
 
 
 Outcome = Mapping[str, Array] | ServingError
-"""What became of one request: its outputs by name, `[rows, *dims]`, or its error."""
+"""The outcome of one request: its outputs by name, `[rows, *dims]`, or its error."""
 
 
 class BatchResult:
-    """Outcomes in the order of the items, and where the time went (summed over retries).
+    """Outcomes in the order of the items, and times in nanoseconds (summed over retries).
 
     Attributes:
         outcomes: One for each item.
         executions: Rows of each execution that the instance finished.
-        input_ns: Gathering inputs into Buffers.
-        infer_ns: Inside `Instance.execute`.
-        output_ns: Slicing outputs.
-        cpu_ns: What the thread that ran it spent on a processor, where that was measured.
+        input_ns: Time to gather inputs into Buffers.
+        infer_ns: Time in `Instance.execute`.
+        output_ns: Time to slice outputs.
+        cpu_ns: CPU time of the thread, if it was measured.
     """
 
     __slots__ = ("cpu_ns", "executions", "infer_ns", "input_ns", "outcomes", "output_ns")
@@ -197,7 +198,7 @@ class BatchProcessor:
         return result
 
     def _run_apart(self, items: Sequence[Share], result: BatchResult) -> None:
-        """Runs each of `items` alone, while the device lets it: one that hangs would else be waited for once for each of them."""
+        """Runs each of `items` alone, but stops after `LOST_IN_A_ROW` that a lost device failed: each could cost a timeout."""
         lost = 0
         for item in items:
             alone = self._attempt([item], result)
@@ -341,7 +342,7 @@ class BatchProcessor:
 
 
 def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -> BatchProcessor:
-    """A processor for one slot of `instance`'s worker: of the class that the instance brings, else the one for all."""
+    """Returns a processor for one slot of `instance`'s worker, of the instance's own class if it has one."""
     processor: BatchProcessor = (instance.batch_processor or BatchProcessor)(instance, signature, clock)
     return processor
 
@@ -356,7 +357,10 @@ def _union(items: Sequence[Share]) -> tuple[str, ...]:
 
 
 def as_failure(error: BaseException) -> BackendFailed:
-    """The failure a client sees; the original is its cause, for the log. An OSError's text holds a path, its strerror does not."""
+    """Returns the failure for the client, with the original error as its cause for the log.
+
+    An OSError's text holds a path, its strerror does not.
+    """
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     failure = BackendFailed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     failure.__cause__ = error

@@ -1,4 +1,4 @@
-"""What would be served, judged before a device is touched: `Candidate` and the `Violation`s a backend finds in it."""
+"""The configuration to serve, checked before a device is used: `Candidate` and the `Violation`s a backend finds in it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A version that may be served, as far as it is known without a device.
+    """The properties of a version that are known without a device.
 
     Attributes:
         facts: What the backend's `inspect` read from the file.

@@ -15,7 +15,7 @@ from stoker.backends.ipu.popef.schema import BlobType, Metadata, PopefError, Ten
 
 @dataclass(frozen=True, slots=True)
 class Blob(Record):
-    """A blob whose header and info have been read; its content is read, and checked, when asked for.
+    """A blob whose header and info have been read. Its content is read and checked at access.
 
     Attributes:
         parsed_info: Its name and what it belongs to.
@@ -29,41 +29,41 @@ class Blob(Record):
         return BlobType(self.header.kind)
 
     def error(self, reason: str, offset: int | None = None) -> PopefError:
-        """An error of this blob, at its content by default."""
+        """Returns an error for this blob, by default at the offset of its content."""
         return cast("PopefError", Record.error(self, reason, offset))
 
 
 @dataclass(frozen=True, slots=True)
 class BlobReader:
-    """A named blob, whose content is read when asked for."""
+    """A named blob, whose content is read at access."""
 
     blob: Blob
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """The name of the blob."""
         return self.blob.parsed_info.name
 
     @property
     def executable(self) -> str:
-        """Name of the executable it belongs to; empty where that is not said."""
+        """Name of the executable that it belongs to; empty if not stated."""
         return self.blob.parsed_info.executable
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the content, decompressed."""
+        """Size of the decompressed content."""
         return self.blob.header.content_bytes
 
     def data(self) -> bytes:
-        """The content, checked.
+        """Reads and checks the content.
 
         Raises:
-            PopefError: It is damaged.
+            PopefError: The content is damaged.
         """
         return self.blob.data()
 
     def get_standalone_data_stream(self) -> BinaryIO:
-        """The content as a stream of its own, checked when its end is read."""
+        """Returns the content as a separate stream, which is checked when its end is read."""
         return self.blob.open()
 
 
@@ -72,7 +72,7 @@ class ExecutableReader(BlobReader):
     """An executable blob; `name` links it to its metadata."""
 
     def get_standalone_executable_stream(self) -> BinaryIO:
-        """The executable as a stream of its own, checked when its end is read."""
+        """Returns the executable as a separate stream, which is checked when its end is read."""
         return self.blob.open()
 
 
@@ -88,11 +88,11 @@ class TensorReader(BlobReader):
     @property
     def info(self) -> TensorDataInfo:
         """Name, shape and type."""
-        assert self.blob.parsed_info.tensor_info is not None  # the walk rejected a blob without
+        assert self.blob.parsed_info.tensor_info is not None  # the walk rejected blobs without it
         return TensorDataInfo(self.name, self.blob.parsed_info.tensor_info)
 
     def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
-        """The values, read-only, in the shape and type that `info` says (8-bit floats as their codes in uint8).
+        """Returns the read-only values in the shape and type of `info` (8-bit floats as their codes in uint8).
 
         Raises:
             PopefError: The content is damaged.
@@ -106,11 +106,11 @@ class FeedReader(TensorReader):
     """Several consecutive samples for one tensor; `info` is of one sample."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Returns the number of samples."""
         return self.blob.parsed_info.samples
 
     def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
-        """All samples, read-only, along a new first axis.
+        """Returns all samples, read-only, along a new first axis.
 
         Raises:
             PopefError: The content is damaged.
@@ -120,10 +120,10 @@ class FeedReader(TensorReader):
 
 
 class Reader:
-    """Collects what lies in one or several files.
+    """Reads the blobs of one or several files.
 
-    A file is walked when it is given: all headers, and so its completeness, are checked then and metadata are read; a content is read and
-    checked when asked for, `verify` reads them all. Two blobs of the same type, executable and name are rejected, in one file or in two.
+    Parsing a file reads the metadata and checks all headers, and so that the file is complete. Contents are read and checked at access;
+    `verify` reads all of them. Two blobs of the same type, executable and name are rejected, in one file or in two.
     """
 
     def __init__(self) -> None:
@@ -132,27 +132,29 @@ class Reader:
         self._seen: dict[tuple[BlobType, str, str], Blob] = {}
 
     def parse_file(self, path: str | os.PathLike[str]) -> None:
-        """Takes in a file.
+        """Adds a file.
 
         Raises:
-            PopefError: It cannot be opened, or is no whole PopEF file; names blob and offset. Nothing of it is taken in then.
+            PopefError: The file cannot be opened, or is not a complete PopEF file; the text names blob and offset. The reader is unchanged
+                then.
         """
         self._parse(ByteSource.of_file(path, PopefError))
 
     def parse_stream(self, stream: BinaryIO) -> None:
-        """Takes in a binary stream that can seek, from where it stands. It must stay open as long as something may be read from it.
+        """Adds a seekable binary stream from its current position. The stream must stay open while contents may be read.
 
         Raises:
-            PopefError: It is text, or no whole PopEF file; names blob and offset. Nothing of it is taken in then.
+            PopefError: The stream is a text stream, or not a complete PopEF file; the text names blob and offset. The reader is unchanged
+                then.
         """
         self._parse(ByteSource.of_stream(stream, PopefError))
 
     def blobs(self) -> tuple[Blob, ...]:
-        """Every blob in the order of the files."""
+        """Returns all blobs in the order of the files."""
         return tuple(self._blobs)
 
     def metadata(self) -> tuple[Metadata, ...]:
-        """Of every executable."""
+        """The metadata of every executable."""
         return tuple(self._metadata)
 
     def executables(self) -> tuple[ExecutableReader, ...]:
@@ -172,10 +174,10 @@ class Reader:
         return tuple(OpaqueReader(blob) for blob in self._of(BlobType.OPAQUE))
 
     def verify(self) -> None:
-        """Reads every content through.
+        """Reads and checks all contents.
 
         Raises:
-            PopefError: One is damaged; names blob and offset.
+            PopefError: A content is damaged; the text names blob and offset.
         """
         for blob in self._blobs:
             blob.verify()
@@ -206,10 +208,10 @@ class Reader:
 
 
 def walk(source: ByteSource) -> Iterator[Blob]:
-    """The blobs of a file, by their headers and infos; the end of the iteration says that the closing record agrees.
+    """Yields the blobs of a file from their headers and infos. The iteration ends normally only if the closing record matches.
 
     Raises:
-        PopefError: A header, info or the closing record is damaged or missing; names blob and offset.
+        PopefError: A header, info or the closing record is damaged or missing; the text names blob and offset.
     """
     for record in walk_records(source, POPEF):
         try:

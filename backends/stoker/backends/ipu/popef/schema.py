@@ -1,6 +1,6 @@
 """PopEF's logical schema: the records of a file, with the field names of Graphcore's open writers (PopART, TensorFlow, PopTorch).
 
-The vendor's bytes are not public, so the container that carries these records is our own (docs/popef.md).
+The vendor's bytes are not public, so the container of these records is Stoker's own (docs/popef.md).
 """
 
 import enum
@@ -13,23 +13,23 @@ from stoker.backends.containers.framing import ContainerError
 
 
 class PopefError(ContainerError):
-    """A PopEF file that cannot be read or written as asked; `location`, called `blob` here too, says which blob of it."""
+    """A PopEF file cannot be read or written. `blob` is another name of `location`."""
 
     def __init__(self, reason: str, *, path: str = "", blob: str = "", location: str = "", offset: int | None = None) -> None:
-        """Takes the place under either name.
+        """Accepts the location under either name.
 
         Args:
-            reason: What was wrong and what was expected.
-            path: The file; empty where there is none.
-            blob: Which blob, such as `blob 2 (DATA_TENSOR 'weights')`; empty where it is no blob's fault.
-            location: The same.
-            offset: Byte of the file where the trouble was found; None where it has no place.
+            reason: The error and the expected value.
+            path: The file; empty if there is none.
+            blob: The blob, such as `blob 2 (DATA_TENSOR 'weights')`; empty if the error concerns no blob.
+            location: Same as `blob`.
+            offset: Byte offset of the error in the file; None if it has none.
         """
         super().__init__(reason, path=path, location=blob or location, offset=offset)
 
     @property
     def blob(self) -> str:
-        """Which blob; empty where it is no blob's fault."""
+        """The blob; empty if the error concerns no blob."""
         return self.location
 
 
@@ -48,7 +48,7 @@ class BlobType(enum.IntEnum):
 
 
 class TensorType(enum.IntEnum):
-    """Which way an anchor's data goes."""
+    """The direction of an anchor's data."""
 
     UNKNOWN = 0
     INPUT = 1
@@ -76,12 +76,12 @@ class DataType(enum.IntEnum):
 
     @property
     def numpy(self) -> "np.dtype[np.generic]":
-        """How numpy holds an element; 8-bit floats are held as their codes in uint8."""
+        """The numpy dtype of an element; 8-bit floats are stored as their codes in uint8."""
         return _NUMPY[self]
 
     @classmethod
     def of(cls, dtype: "np.dtype[np.generic]") -> "DataType":
-        """The type of a numpy dtype.
+        """Returns the type for a numpy dtype.
 
         Raises:
             KeyError: PopEF has no such type.
@@ -130,12 +130,12 @@ class Anchor:
     """One stream between host and device.
 
     Attributes:
-        name: As users know it.
-        handle: As the executable knows it (PopART: `h2d_<id>`, `anchor_d2h_<id>`).
+        name: The name for users.
+        handle: The name in the executable (PopART: `h2d_<id>`, `anchor_d2h_<id>`).
         tensor_info: Of one micro-batch; with `is_per_replica` the shape has a leading replica dimension.
         is_per_replica: Whether every replica gets data of its own.
         type: Input or output.
-        programs: Indices of the programs that use it.
+        programs: Indices of the programs that use the anchor.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFlow:
-    """Which programs to run once at the start, in a loop, and at the end."""
+    """The programs to run once at the start, in a loop, and at the end."""
 
     load: tuple[int, ...] = ()
     main: tuple[int, ...] = ()
@@ -199,12 +199,12 @@ class Metadata:
 
     @property
     def inputs(self) -> tuple[Anchor, ...]:
-        """Anchors that take data."""
+        """The input anchors."""
         return tuple(anchor for anchor in self.anchors if anchor.type is TensorType.INPUT)
 
     @property
     def outputs(self) -> tuple[Anchor, ...]:
-        """Anchors that give data."""
+        """The output anchors."""
         return tuple(anchor for anchor in self.anchors if anchor.type is TensorType.OUTPUT)
 
 
@@ -217,10 +217,10 @@ class TensorDataInfo:
 
 
 def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The same names, repeated ones with a numeric suffix, as TensorFlow's writer names its anchors.
+    """Returns the names, with a numeric suffix for repeated ones, like TensorFlow's writer.
 
-    The first of its name keeps it; the next are `name_1`, `name_2`, ..., passing over names that stand elsewhere in the list. Metadata with
-    two anchors of one name are rejected by the writer, so a compiler whose source may repeat names calls this first.
+    The first occurrence keeps its name; the next are `name_1`, `name_2`, ..., skipping names that occur elsewhere in the list. Metadata
+    with two anchors of one name are rejected by the writer, so a compiler whose source may repeat names calls this first.
     """
     listed = tuple(names)
     taken = set(listed)

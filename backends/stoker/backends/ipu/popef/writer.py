@@ -1,4 +1,4 @@
-"""Writing PopEF: blob after blob, each streamed, and a closing record. The same blobs give the same bytes."""
+"""Writing PopEF: streams one blob after another, then the closing record. Equal blobs give equal bytes."""
 
 import contextlib
 import enum
@@ -28,12 +28,12 @@ COMPRESSION_LEVEL = 6
 class BlobWriter:
     """One open blob: its content goes to `stream`; `close` completes it.
 
-    As a context manager it closes at the end; after an exception it takes the blob back, so that the file holds no half one.
+    As a context manager it closes the blob at the end; after an exception it discards the blob, so that the file holds no partial blob.
 
     Attributes:
-        stream: Where to write the content.
-        label: What to call the blob in messages.
-        is_open: Whether it is neither complete nor taken back.
+        stream: The stream for the content.
+        label: Name of the blob in error texts.
+        is_open: Whether it is neither complete nor discarded.
         is_complete: Whether it is in the file.
     """
 
@@ -54,10 +54,10 @@ class BlobWriter:
         row.put(row.offset, bytes(HEADER_BYTES) + self._packed_info)
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Takes the next part of the content; returns its bytes.
+        """Writes the next part of the content; returns the number of bytes.
 
         Raises:
-            PopefError: The blob is closed, or the file does not take it.
+            PopefError: The blob is closed, or writing to the file fails.
         """
         if not self.is_open:
             raise PopefError("the blob is closed", path=self._row.path, blob=self.label)
@@ -71,8 +71,8 @@ class BlobWriter:
         """Completes the blob; a second call does nothing.
 
         Raises:
-            PopefError: The content has another size than its shape and type say, or one that no reader takes (the blob is taken back then),
-                or the file does not take it.
+            PopefError: The content has another size than its shape and type say, or a size that no reader accepts (the blob is then
+                discarded), or writing to the file fails.
         """
         if not self.is_open:
             return
@@ -98,7 +98,7 @@ class BlobWriter:
         self.is_complete = True
 
     def discard(self) -> None:
-        """Takes the blob back, as if it had never been begun."""
+        """Discards the blob, as if it had never begun."""
         if self.is_open:
             self.is_open = False
             self._row.take_back()
@@ -134,28 +134,28 @@ class _ContentStream(io.RawIOBase):
 
 
 class Writer:
-    """Writes blobs to a binary stream that can seek, from where it stands; `close` ends them with the closing record.
+    """Writes blobs to a binary stream that can seek, from its current position; `close` adds the closing record.
 
-    Only one blob may be open at a time. As a context manager it closes at the end, but not after an exception: what was written then lacks
-    its closing record, and no reader takes it for whole.
+    Only one blob may be open at a time. As a context manager it closes at the end, but not after an exception: the file then lacks its
+    closing record, and readers reject it as incomplete.
     """
 
     def __init__(self, stream: BinaryIO, path: str = "<stream>") -> None:
         """Starts at the stream's position.
 
         Args:
-            stream: Stays the caller's to close.
-            path: What to call it in messages.
+            stream: The stream. The caller closes it.
+            path: Its name in error texts.
 
         Raises:
-            PopefError: It takes text, or cannot go back to fill in a header.
+            PopefError: It is a text stream, or is not seekable.
         """
         try:
             stream.write(b"")
             seekable = stream.seekable()
-        except TypeError as error:  # takes str
+        except TypeError as error:  # a text stream
             raise PopefError("a binary stream is needed: open the file in mode 'wb'", path=path) from error
-        except (OSError, ValueError, AttributeError) as error:  # read-only, closed, or no stream at all
+        except (OSError, ValueError, AttributeError) as error:  # read-only, closed, or not a stream
             raise PopefError(f"cannot be written to as a stream: {error}", path=path) from error
         if not seekable:
             raise PopefError("a stream that can seek is needed: write to io.BytesIO first", path=path)
@@ -187,7 +187,7 @@ class Writer:
 
         Args:
             info: Name, shape and type.
-            executable: Whose; empty: any that has an anchor of that name.
+            executable: The executable; empty: any that has an anchor of that name.
             compress: Whether to store it compressed.
 
         Raises:
@@ -214,7 +214,7 @@ class Writer:
         """Writes metadata.
 
         Raises:
-            PopefError: They are not complete, their executable has some already, or another blob is open.
+            PopefError: The metadata are incomplete, their executable already has metadata, or another blob is open.
         """
         content = encode_metadata(metadata)
         if self._metadata_bytes + len(content) > MAX_METADATA_BYTES:
@@ -227,7 +227,7 @@ class Writer:
         """Writes a blob of another file as it is stored there.
 
         Raises:
-            PopefError: It is damaged, its name is taken here, or another blob is open.
+            PopefError: The blob is damaged, its name is taken in this file, or another blob is open.
         """
         key = self._admit(blob.type, blob.parsed_info)
         at = self._row.offset + HEADER_BYTES
@@ -266,7 +266,7 @@ class Writer:
         return blob
 
     def _admit(self, kind: BlobType, info: BlobInfo) -> tuple[BlobType, str, str]:
-        """Whether such a blob may be begun now; returns its key among the blobs."""
+        """Checks that such a blob may begin now; returns its key among the blobs."""
         if self._closed:
             raise PopefError("the file is complete: its closing record has been written", path=self.path)
         self._settle()
@@ -283,7 +283,7 @@ class Writer:
         return key
 
     def _settle(self) -> None:
-        """Makes sure that no blob is open, and remembers the last one if it is in the file."""
+        """Checks that no blob is open, and records the last one if it is in the file."""
         if self._open is None:
             return
         blob, key = self._open
@@ -295,27 +295,27 @@ class Writer:
 
 
 class Mode(enum.Enum):
-    """How to treat a file that exists."""
+    """The treatment of an existing file."""
 
     CREATE = "create"
     APPEND = "append"
 
 
 class FileWriter(Writer):
-    """Writes a file, which appears under its name, whole, when it is closed; until then what had that name stays.
+    """Writes a file atomically: it replaces an existing file of its name only when it is closed.
 
-    As a context manager it closes at the end, and after an exception leaves everything as it was.
+    As a context manager it closes at the end; after an exception it changes nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = Mode.CREATE) -> None:
-        """Begins beside `path`.
+        """Opens a temporary file beside `path`.
 
         Args:
             path: The file.
-            mode: `CREATE` replaces what is there; `APPEND` begins with the blobs of the file that is there.
+            mode: `CREATE` replaces an existing file; `APPEND` starts with its blobs.
 
         Raises:
-            PopefError: It cannot be written, or to be appended to, it is no whole PopEF file.
+            PopefError: The file cannot be written, or with `APPEND` is not a complete PopEF file.
         """
         self._target = Path(path)
         reader = Reader()
@@ -324,7 +324,7 @@ class FileWriter(Writer):
         try:
             self._beside = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}")
             self._file = cast("BinaryIO", self._beside.open("xb"))
-        except (OSError, ValueError) as error:  # ValueError: no name at all, or a NUL in it
+        except (OSError, ValueError) as error:  # ValueError: the name is empty or contains a NUL
             reason = error.strerror if isinstance(error, OSError) else error
             raise PopefError(f"cannot be written: {reason}", path=str(path)) from error
         super().__init__(self._file, str(path))
@@ -354,13 +354,13 @@ class FileWriter(Writer):
             raise PopefError(f"cannot be written: {error.strerror}", path=self.path) from error
 
     def abandon(self) -> None:
-        """Leaves everything as it was; does nothing once the file has its name."""
-        with contextlib.suppress(OSError):  # what a full disk did not take is not wanted any more
+        """Discards the file; does nothing after `close`."""
+        with contextlib.suppress(OSError):  # a failed write to a full disk does not matter any more
             self._file.close()
         self._beside.unlink(missing_ok=True)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Closes, or after an exception abandons."""
+        """Closes the file, or abandons it after an exception."""
         if kind is None:
             try:
                 self.close()
@@ -371,16 +371,16 @@ class FileWriter(Writer):
 
 
 def append_opaque_blobs(path: str | os.PathLike[str], blobs: Mapping[str, bytes], executable: str | None = None) -> None:
-    """Rewrites a file with further opaque blobs behind those it has; other readers see the old file or the new one, never half of it.
+    """Rewrites a file with further opaque blobs after its own, atomically: other readers see the old file or the new one.
 
     Args:
         path: The file.
         blobs: Contents by name, added in this order.
-        executable: Whose they are; may be left out where the file has only one executable.
+        executable: The executable of the blobs; may be omitted if the file has only one.
 
     Raises:
-        PopefError: The file is damaged or cannot be written, has no such executable, or has an opaque blob of that name already. It stays
-            as it was then.
+        PopefError: The file is damaged or cannot be written, has no such executable, or has an opaque blob of that name already. The file
+            is unchanged then.
     """
     reader = Reader()
     reader.parse_file(path)
