@@ -18,7 +18,7 @@ __all__ = ["compile_model"]
 
 
 def compile_model(request: Mapping[str, Any]) -> dict[str, str]:
-    """Compiles what `request` says; its fields are those of `model_compiler.request.CompileRequest`.
+    """Compiles the model of `request`; its fields are those of `model_compiler.request.CompileRequest`.
 
     Returns:
         `{"status": "success", "path": <zip file>}`, or `{"status": "failure", "error_msg": <why>}`.

@@ -23,17 +23,17 @@ from stoker.compiler.errors import CompileError, OptionError
 
 logger = logging.getLogger(__name__)
 
-#: Adlik's: three more tries, two seconds apart.
+#: As in Adlik: three retries, two seconds apart.
 RETRIES = 3
 PAUSE_S = 2.0
-#: Of one try. Adlik's has none and may wait for ever.
+#: Timeout of one try in seconds. Adlik has none and may wait indefinitely.
 TIMEOUT_S = 10.0
-#: From here on the receiver failed; below it has understood and rejected, which it would do again.
+#: From this status on the receiver failed and a retry may succeed; lower statuses are rejections.
 _FIRST_SERVER_ERROR = 500
 
 
 def check_url(url: str) -> str:
-    """`url`, if a result can be put there.
+    """Returns `url` if it is a valid address for the result.
 
     Raises:
         OptionError: it is no http or https URL with a host.
@@ -49,12 +49,12 @@ def check_url(url: str) -> str:
 
 
 def send_result(url: str, result: Mapping[str, str], *, pause: Callable[[float], None] = time.sleep) -> bool:
-    """Puts `result` to `url`, which `check_url` has seen; whether it was taken. What went wrong is logged.
+    """Sends `result` to `url` with PUT; returns whether it was accepted. Failures are logged. `check_url` must have accepted `url`.
 
     Args:
-        url: Where to.
+        url: The address.
         result: Sent as JSON.
-        pause: Waits so many seconds between tries.
+        pause: Waits this many seconds between tries.
     """
     body = json.dumps(dict(result)).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="PUT")  # noqa: S310 - check_url has seen it
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None, *, environment: Mapping[str, st
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """The fields of the request in file `path`.
+    """Returns the fields of the request in file `path`.
 
     Raises:
         OptionError: it cannot be read, or holds no JSON object.
@@ -113,7 +113,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, origin: str) -> dict[str, Any]:
-    """The fields of the request that `text` is.
+    """Parses `text` as the fields of a request.
 
     Raises:
         OptionError: it is no JSON object, or has a field twice; the text starts with `origin`, and has the line where it can.
@@ -173,7 +173,7 @@ def _wrong(parser: argparse.ArgumentParser, message: str) -> int:
 
 
 def run() -> NoReturn:
-    """As `main`, and ends the process."""
+    """Calls `main` and ends the process with its exit code."""
     try:
         code = main()
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ def compile_model(
 
 
 def compile_from_json(value: Mapping[str, Any] | str | bytes) -> str:
-    """Compiles what the object `value`, or its text, asks for.
+    """Compiles the request in `value`, a JSON object or its text.
 
     Raises:
         stoker.compiler.errors.CompileError: as `compile_model`.
@@ -34,7 +34,7 @@ def compile_from_json(value: Mapping[str, Any] | str | bytes) -> str:
 
 
 def compile_from_env(env: Mapping[str, str] | None = None) -> str:
-    """Compiles what the environment variables ask for.
+    """Compiles the request in the environment variables.
 
     Raises:
         stoker.compiler.errors.CompileError: as `compile_model`.

@@ -1,7 +1,7 @@
-"""`EdgeGraph`: conversions from one kind of model to another, and the shortest way from a source to a target.
+"""`EdgeGraph`: conversions between kinds of models, and the shortest path from a source to a target.
 
-An edge is a function with the type of what it takes and the type of what it gives. A conversion without an edge of its own is a chain of
-edges; what is added as one edge serves every chain that it lies on.
+An edge is a function with the type of its argument and the type of its result. A conversion without an edge is a chain of edges, so a new
+edge serves every chain that contains it.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from stoker.compiler.errors import CompileError
 
 
 class Model(Protocol):
-    """A kind of model; `label` is what people call it."""
+    """A kind of model; `label` is its name in messages."""
 
     @property
     def label(self) -> str: ...
@@ -30,8 +30,8 @@ class Job:
     """The arguments of an edge besides its model.
 
     Attributes:
-        request: What was asked for.
-        workspace: A folder for files on the way; it is removed at the end.
+        request: The request.
+        workspace: A folder for temporary files; it is removed at the end.
     """
 
     request: CompileRequest
@@ -48,17 +48,18 @@ class Edge:
 
 
 class EdgeGraph:
-    """The conversions there are."""
+    """All available conversions."""
 
     def __init__(self) -> None:
         self._edges: dict[type[Any], list[Edge]] = {}
 
     def add(self, source: type[S], target: type[T], convert: Callable[[S, Job], T]) -> None:
-        """Adds the conversion `convert` from `source` to `target`."""
+        """Adds `convert` as the conversion from `source` to `target`."""
         self._edges.setdefault(source, []).append(Edge(source, target, convert))
 
     def path(self, source: type[Any], target: type[Any]) -> list[Edge]:
-        """The fewest edges from `source` to `target`; among equally few those that were added first. Empty where both are the same.
+        """Returns the path with the fewest edges from `source` to `target`; ties go to the edges that were added first. Empty if both are
+        equal.
 
         Raises:
             CompileError: no way leads there; the text says where ways lead from `source`, and from where ways lead to `target`.
@@ -83,7 +84,7 @@ class EdgeGraph:
         return way[::-1]
 
     def convert(self, model: Model, target: type[T], job: Job) -> T:
-        """`model` as a `target`, by the shortest way.
+        """Converts `model` to a `target` by the shortest path.
 
         Raises:
             CompileError: there is no way, or a conversion on it failed.

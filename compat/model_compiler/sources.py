@@ -1,4 +1,4 @@
-"""The kind of source that a request names: found by `framework`, by the file's name, or by what a folder holds."""
+"""Determines the kind of a request's source from `framework`, the file's name, or the content of a folder."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class OnnxFile:
 
 @dataclass(frozen=True, slots=True)
 class TorchProgramFile:
-    """What `torch.export.save` writes."""
+    """A file of `torch.export.save`."""
 
     label: ClassVar[str] = "PyTorch exported program (.pt2)"
     path: Path
@@ -31,7 +31,7 @@ class TorchProgramFile:
 
 @dataclass(frozen=True, slots=True)
 class TorchStateFile:
-    """A state dictionary that `torch.save` wrote, and the script that defines the model it belongs to."""
+    """A state dictionary of `torch.save`, and the script that defines its model."""
 
     label: ClassVar[str] = "PyTorch state (.pt, .pth) with script_path"
     path: Path
@@ -59,8 +59,8 @@ class OnnxModel:
     """An ONNX model in memory.
 
     Attributes:
-        model: Checked, with its weights.
-        origin: Where it came from, for messages.
+        model: The checked model with its weights.
+        origin: Source of the model, for messages.
     """
 
     label: ClassVar[str] = "onnx.ModelProto"
@@ -70,11 +70,11 @@ class OnnxModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServableModel:
-    """A compiled model on its way into the repository.
+    """A compiled model before it is written to the repository.
 
     Attributes:
-        path: The file, outside the repository yet.
-        filename: What it is called in a version's folder.
+        path: The file, still outside the repository.
+        filename: Its name in a version's folder.
         config: Fields of config.pbtxt besides names and tensors.
         inputs, outputs: As clients see them.
     """
@@ -88,7 +88,7 @@ class ServableModel:
 
 
 class GcuEngine(ServableModel):
-    """A `model.exec`."""
+    """A `model.exec` file for a simulated GCU."""
 
     __slots__ = ()
     label = "GCU engine (model.exec)"
@@ -113,7 +113,7 @@ _FRAMEWORK_OF: Mapping[str, str] = {".onnx": "onnx", ".pt2": "torch", ".pth": "t
 
 
 def find_source(request: CompileRequest) -> Model:
-    """The source that `request` names.
+    """Returns the source of `request`.
 
     Raises:
         OptionError: there is no such file, or it is of no kind that can be read; the text lists those that can.

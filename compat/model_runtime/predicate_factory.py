@@ -1,4 +1,4 @@
-"""Predicates that choose the anchors that get the user's data."""
+"""Predicates that select the anchors for user data."""
 
 # ruff: noqa: N802 - the vendor's names
 from typing import Any
@@ -10,15 +10,15 @@ from stoker.backends.ipu.runtime import AnchorPredicate
 
 
 def predProgramFlowMain(metadata: Any) -> AnchorPredicate:
-    """Anchors that a main program of `metadata` uses."""
+    """Selects anchors that a main program of `metadata` uses."""
     return runtime.pred_program_flow_main(bare(metadata))
 
 
 def predProgramNotAssigned() -> AnchorPredicate:
-    """Anchors that no program claims."""
+    """Selects anchors that no program uses."""
     return runtime.pred_program_not_assigned
 
 
 def orBind(first: AnchorPredicate, second: AnchorPredicate) -> AnchorPredicate:
-    """Anchors that either binds."""
+    """Selects anchors that either predicate selects."""
     return runtime.or_bind(first, second)

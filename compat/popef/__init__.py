@@ -38,7 +38,7 @@ ModelBuilder = renamed(model.ModelBuilder)
 
 
 def popefTypeToNumpyDType(data_type: DataType) -> "np.dtype[Any]":  # noqa: N802 - the vendor's name
-    """How numpy holds elements of `data_type`; 8-bit floats are their codes in uint8."""
+    """Returns the numpy dtype for elements of `data_type`; 8-bit floats are codes in uint8."""
     return DataType(data_type).numpy
 
 

@@ -60,14 +60,14 @@ class Backend:
         return self
 
     def get_io_info(self) -> tuple[IoInfo, IoInfo]:
-        """Shapes and dtypes of the inputs and of the outputs, by name."""
+        """Returns shapes and dtypes of the inputs and of the outputs, by name."""
         runner = self._loaded()
         inputs = {each.name: (list(each.shape), each.numpy_data_type()) for each in runner.get_execute_inputs()}
         outputs = {each.name: (list(each.shape), self._given_as(each.numpy_data_type())) for each in runner.get_execute_outputs()}
         return inputs, outputs
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs named, in that order; None: all.
+        """Runs the model and returns the named outputs in that order; None: all.
 
         Raises:
             IpuRuntimeError: the inputs do not fit, or the device failed.
@@ -77,7 +77,7 @@ class Backend:
         return [each.astype(self._given_as(each.dtype), copy=False) for each in found]
 
     def close(self) -> None:
-        """Gives the device back."""
+        """Releases the device."""
         if self._runner is not None:
             self._runner.close()
             self._runner = None

@@ -45,7 +45,7 @@ class CompilerOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Options by name."""
+        """Creates options from values by name."""
         return cls(**values)
 
     if TYPE_CHECKING:  # the fields are slots with the names of Stoker's options
@@ -55,7 +55,7 @@ class CompilerOptions:
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Every option by name."""
+        """Returns every option by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`poprt.converter`: models to models."""
+"""`poprt.converter`: converts models, marks them for sharding, and converts several for fusion."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ class Sharder:
         self._pass = get_pass("manual_sharding", sharding_info=sharding_info, pipelining_info=pipelining_info)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model with its marks; the one given stays as it was.
+        """Returns the model with its marks; the given model is not changed.
 
         Raises:
             CompileError: a node does not exist, or is named twice.

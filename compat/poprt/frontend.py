@@ -1,4 +1,4 @@
-"""`poprt.frontend`: source models as ONNX."""
+"""`poprt.frontend`: reads source models as ONNX."""
 
 import os
 
@@ -14,7 +14,7 @@ class OnnxFrontend:
         self.path = os.fspath(path)
 
     def load_model(self) -> onnx.ModelProto:
-        """The model, weights included wherever they are stored.
+        """Returns the model with all its weights.
 
         Raises:
             CompileError: it cannot be read, or is not valid.

@@ -1,4 +1,4 @@
-"""`poprt.optimizer`: a list of passes as one step."""
+"""`poprt.optimizer`: runs a list of passes as one step."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Optimizer:
         self._passes = PassManager(passes)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The changed model; the one given stays as it was.
+        """Returns the changed model; the given model is not changed.
 
         Raises:
             CompileError: a pass rejects it.

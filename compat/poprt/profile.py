@@ -1,4 +1,4 @@
-"""`poprt.profile`: what a model costs, by Stoker's model of the device."""
+"""`poprt.profile`: the modelled cost of a model on the simulated device."""
 
 from stoker_compat.sources import ModelSource, as_model
 

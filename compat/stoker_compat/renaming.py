@@ -17,7 +17,7 @@ _PLAIN_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinMethodTyp
 
 
 def snake_case(name: str) -> str:
-    """`opaqueBlobs` as `opaque_blobs`; names in snake_case stay as they are."""
+    """Returns `opaqueBlobs` as `opaque_blobs`; names in snake_case stay unchanged."""
     return _BOUNDARY.sub("_", name).lower()
 
 
@@ -66,7 +66,7 @@ class Renamed:
 
 
 def renamed(ours: type, name: str | None = None) -> Any:
-    """The shim of class `ours`, called `name` (by default as ours); static methods may be called on it."""
+    """Returns the shim class of `ours`, named `name` (default: the same name); static methods can be called on it."""
     space: dict[str, Any] = {"_ours": ours, "__doc__": ours.__doc__}
     made: Any = _ShimType(name or ours.__name__, (Renamed,), space)
     _shims.setdefault(ours, made)
@@ -84,7 +84,7 @@ class _ShimType(type):
 
 
 def bare(value: Any) -> Any:
-    """`value` without its shim; functions get their arguments with one."""
+    """Returns `value` without its shim; the arguments of a function get shims."""
     if isinstance(value, Renamed):
         return value._inner
     if isinstance(value, list | tuple):
@@ -97,7 +97,7 @@ def bare(value: Any) -> Any:
 
 
 def dressed(value: Any) -> Any:
-    """`value` in its shim, if it has one; functions get their arguments without."""
+    """Returns `value` in its shim, if it has one; the arguments of a function lose their shims."""
     shim = _shims.get(type(value))
     if shim is not None:
         made = object.__new__(shim)

@@ -1,4 +1,4 @@
-"""Models in any of the forms that the vendor's functions take."""
+"""Reads models in all forms that the vendor's functions accept."""
 
 import os
 from typing import TypeAlias
@@ -14,7 +14,7 @@ ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 def as_model(source: ModelSource) -> onnx.ModelProto:
-    """The ONNX model, with an IR version that ONNX Runtime reads.
+    """Returns the ONNX model, with an IR version that ONNX Runtime reads.
 
     Raises:
         CompileError: the file cannot be read, or is no valid model.

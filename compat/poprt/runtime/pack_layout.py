@@ -18,7 +18,7 @@ from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
 from stoker.backends.ipu.runtime.executable import DataDesc, Executable, user_shape
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture, Waiters
 
-#: Version of the note's JSON.
+#: Version of the JSON of the packing metadata.
 NOTE_VERSION = 1
 #: What other packed models call their input of positions; PopRT's examples do.
 POSITION_IDS = "position_ids"
@@ -50,7 +50,7 @@ class PackGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackLayout:
-    """A packed model.
+    """The inputs, outputs and sizes of a packed model.
 
     Attributes:
         groups: Inputs by group; most models have one.
@@ -72,7 +72,7 @@ class PackLayout:
 
     @classmethod
     def of(cls, executable: Executable, config: PackRunnerConfig) -> "PackLayout":
-        """The layout of `executable` under `config`.
+        """Returns the layout of `executable` under `config`.
 
         Raises:
             ApplicationRuntimeError: they contradict each other, the note is damaged, or the model cannot be packed so.
@@ -263,14 +263,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class PackRequest:
-    """One sequence.
+    """One request with a single sequence.
 
     Attributes:
         inputs: By name, [length, ...] each; masks and positions where they were given.
         lengths: Its tokens in each group of inputs.
         outputs: Memory of the caller, by name; None: allocated, and all outputs are wanted.
         is_batched: Whether the request gave arrays [1, length, ...]; allocated outputs then have that dimension too.
-        future: Its result.
+        future: Completes with the result.
     """
 
     inputs: Mapping[str, Array]
@@ -307,7 +307,7 @@ class PackRequest:
 
 
 class RequestReader:
-    """Checks requests against one packed model. Any thread may use it."""
+    """Checks requests against one packed model. Thread-safe."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class RequestReader:
         self._waiters = waiters
 
     def read(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> PackRequest:
-        """One request.
+        """Checks one request and returns it.
 
         Raises:
             ApplicationRuntimeError: a name, shape, dtype or length is wrong; says which was expected.
@@ -360,7 +360,7 @@ class RequestReader:
         return np.ndim(array) == len(self._inputs[name].shape)
 
     def _checked(self, name: str, array: Array, group: PackGroup) -> Array:
-        """`array` as [length, ...]."""
+        """Returns `array` as [length, ...]."""
         desc = self._inputs[name]
         array = np.asarray(array)
         if name != group.mask and array.dtype != desc.numpy_data_type():

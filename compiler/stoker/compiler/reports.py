@@ -1,8 +1,8 @@
-"""The output of a run: its progress, the models, the accuracy of the conversion, and the speed of the executable.
+"""Prints and writes the results of a run: progress, models, conversion accuracy, and executable speed.
 
-Three reports on accuracy, from the cheapest to the most detailed: `--check` runs both models with random data; `--precision_compare` gives
-the distance of each layer, so that one finds the layer to keep wider; with samples (`--data_preprocess`) the drift of the outputs over them
-is measured, in every precision, since fusions and replacements round too.
+Three reports cover accuracy, from the cheapest to the most detailed. `--check` runs both models with random data. `--precision_compare`
+prints the distance of each layer, to find layers that need a wider type. With samples (`--data_preprocess`), the drift of the outputs is
+measured in every precision, because fusions and replacements round too.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ StepCallback = Callable[[int, int, str], None]
 
 
 class Progress:
-    """Shows phases of work on a stream, by default stderr.
+    """Shows the phases of a run on a stream, by default stderr.
 
     Args:
-        is_shown: False shows nothing at all.
+        is_shown: Whether to show anything.
         stream: A terminal gets a bar; anything else one line when a phase ends.
         now_s: Monotonic time in seconds.
     """
@@ -53,7 +53,7 @@ class Progress:
 
     @contextlib.contextmanager
     def phase(self, title: str) -> Iterator[StepCallback]:
-        """One phase; the block is given a function to report its steps with, and need not call it."""
+        """Shows one phase; yields a function that reports steps, which is optional to call."""
         if not self._is_shown:
             yield _nothing
         elif self._stream.isatty():
@@ -95,10 +95,10 @@ def console_on(stream: TextIO) -> Console:
 
 
 def _nothing(_done: int, _total: int, _step: str) -> None:
-    """Takes reports that are not shown."""
+    """Ignores reports that are not shown."""
 
 
-#: Every supported ONNX Runtime runs models up to this opset.
+#: All supported ONNX Runtime versions run models up to this opset.
 RUNNABLE_OPSET = 22
 DRIFT_LOG = "accuracy_drift.json"
 
@@ -135,7 +135,7 @@ def check(
 
 
 def report_layers(title: str, distances: Sequence[LayerDistance], out: TextIO) -> None:
-    """Prints how far each layer is from the same conversion in FP32."""
+    """Prints the distance of each layer from the same conversion in FP32."""
     out.write(f"layers of {title}: cosine distance from the same conversion in fp32\n")
     headings = ("node", "operator", "tensor", "computed in", "cosine distance")
     rows = [
@@ -184,7 +184,7 @@ def report_drift(
 
 
 def _inputs_to_sample(source: onnx.ModelProto, converted: onnx.ModelProto) -> list[ir.Value] | None:
-    """Inputs of the source's types and the converted model's shapes; None where the two do not take the same data."""
+    """Returns inputs with the source's types and the converted model's shapes; None if the two models take different data."""
     before = {str(value.name): value for value in inputs_of(ir.from_proto(source).graph)}
     after = {str(value.name): value for value in inputs_of(ir.from_proto(converted).graph)}
     if before.keys() != after.keys() or byte_images(converted) or is_packed(converted):
@@ -193,7 +193,7 @@ def _inputs_to_sample(source: onnx.ModelProto, converted: onnx.ModelProto) -> li
 
 
 def _runnable(title: str, source: onnx.ModelProto) -> onnx.ModelProto:
-    """`source` itself where this ONNX Runtime runs it."""
+    """Returns `source` if ONNX Runtime can run it, otherwise the source at the internal opset, with a warning."""
     if opset_of(source) <= RUNNABLE_OPSET or is_runnable(source):
         return source
     logger.warning("%s: ONNX Runtime does not run opset %d; it is compared in the form that passes start from", title, opset_of(source))

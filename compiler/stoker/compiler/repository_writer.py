@@ -41,12 +41,12 @@ _TRITON_NAMES = {theirs: ours for ours, theirs in TENSORFLOW_NAMES.items()}
 
 
 def triton_name(datatype: str) -> str:
-    """Triton's name of `datatype`, which may be in either spelling; any other text as it is."""
+    """Returns Triton's name of `datatype`, which may be in either spelling; other texts are returned unchanged."""
     return _TRITON_NAMES.get(datatype, datatype)
 
 
 CONFIG_NAME = "config.pbtxt"
-#: What servers take for the name of a model's folder.
+#: Valid names of a model's folder.
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
@@ -55,9 +55,9 @@ class ServedTensor:
     """An input or output as clients see it.
 
     Attributes:
-        name: As the source model has it.
-        datatype: `TYPE_FP32`... as clients send and get it.
-        dims: One item's, without the batch dimension where the model is batched.
+        name: Name in the source model.
+        datatype: `TYPE_FP32`..., the type that clients send and receive.
+        dims: Dimensions of one item, without the batch dimension if the model is batched.
         device_datatype: As the executable takes it; a config that says this one instead agrees too.
         layout: `FORMAT_NCHW` or `FORMAT_NHWC` of an image; empty where unknown.
     """
@@ -71,10 +71,10 @@ class ServedTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """One model as it is to be served.
+    """One model to be served.
 
     Attributes:
-        name: Of its folder in the repository.
+        name: Name of its folder in the repository.
         config: What the target says for config.pbtxt: `backend`, `max_batch_size`, `parameters` and further fields. One that says
             `platform` instead of `backend` is written in Adlik's form: with TensorFlow's names of the element types.
         inputs, outputs: In the order of the model.
@@ -89,7 +89,7 @@ class ServedModel:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The fields of its config.pbtxt."""
+        """Returns the fields of the model's config.pbtxt."""
         return served_config(self.name, self.config, self.inputs, self.outputs)
 
 
@@ -142,7 +142,7 @@ def check_model_name(name: str) -> None:
 
 
 def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, files: Mapping[str, Path]) -> Path:
-    """Writes the version, or, where another process wrote that one meanwhile and it `may_count_on`, the next that is free."""
+    """Writes the version. If another process wrote the same version meanwhile and `may_count_on` is set, uses the next free number."""
 
     def fill(draft: Path) -> None:
         for name, path in files.items():
@@ -176,9 +176,9 @@ def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, f
 def served_config(
     name: str, target_config: Mapping[str, Any], inputs: Sequence[ServedTensor], outputs: Sequence[ServedTensor]
 ) -> dict[str, Any]:
-    """The fields of config.pbtxt, in the order in which they are printed.
+    """Returns the fields of config.pbtxt in printing order.
 
-    The config of a model that takes batches enables batching: an executable for many rows takes as long for one.
+    Batching is enabled for a model that takes batches, because an executable takes equally long for one row and for many.
     """
     fields = dict(target_config)
     parameters = fields.pop("parameters", {})
@@ -200,7 +200,7 @@ def served_config(
 
 
 def differences(existing: Mapping[str, Sequence[Any]], config: Mapping[str, Any], tensors: Sequence[ServedTensor]) -> list[str]:
-    """The differences of a config.pbtxt that was read from `config`; fields that only it has are none of our business."""
+    """Returns the differences between an existing config.pbtxt and `config`; fields that only the existing file has are ignored."""
     found = [
         f"{name} is {existing[name][-1]}, the new version needs {config[name]}"
         for name in ("name", "backend", "platform", "max_batch_size")
@@ -258,7 +258,7 @@ def _version_exists(folder: Path, version: int) -> OptionError:
 
 
 def _check_agreement(path: Path, model: ServedModel) -> None:
-    """Compares the config.pbtxt at `path`, if there is one, with what `model` needs."""
+    """Compares the config.pbtxt at `path`, if it exists, with the requirements of `model`."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -287,7 +287,7 @@ def served_tensors(
     is_batched: bool,
     datatypes: Mapping[str, Sequence[DataType]] | None = None,
 ) -> tuple[list[ServedTensor], list[ServedTensor]]:
-    """Inputs and outputs for config.pbtxt.
+    """Returns the inputs and outputs for config.pbtxt.
 
     Args:
         source: Its element types are what clients send and get where the server casts them to what the artefact takes.
@@ -320,7 +320,7 @@ def _tensors(
 
 
 def config_name(tensor: str, element_type: int) -> str:
-    """config.pbtxt's name of an ONNX element type, which `tensor` has.
+    """Returns config.pbtxt's name of the ONNX element type of `tensor`.
 
     Raises:
         CompileError: no request can carry it.

@@ -1,1 +1,1 @@
-"""Number formats below FP32, and what they cost in accuracy."""
+"""Number formats narrower than FP32, and their effect on accuracy."""

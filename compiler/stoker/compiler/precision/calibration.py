@@ -41,7 +41,9 @@ def mae(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
 
 
 def noise_to_signal(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
-    """Energy of the differences over the energy of the signal, the inverse of SNR as a ratio; infinite for noise without signal."""
+    """Returns the energy of the differences over the energy of the signal, the inverse of the SNR as a ratio; infinite for a zero signal
+    with differences.
+    """
     difference = _difference(exact, rounded)
     noise, signal = float(np.sum(difference * difference)), float(np.sum(np.square(exact, dtype=np.float64)))
     if signal == 0:
@@ -50,7 +52,7 @@ def noise_to_signal(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
 
 
 def snr_db(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
-    """Signal to noise in decibels (larger is better); infinite where there is no noise."""
+    """Returns the signal-to-noise ratio in decibels (larger is better); infinite if there are no differences."""
     ratio = noise_to_signal(exact, rounded)
     if ratio == 0:
         return float("inf")
@@ -58,7 +60,7 @@ def snr_db(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
 
 
 def cosine_distance(exact: NDArray[Any], rounded: NDArray[Any]) -> float:
-    """1 - cos of the angle between both as vectors: 0 where they point the same way; 1 where just one of them is zero."""
+    """Returns 1 - cos of the angle between both arrays as vectors: 0 for the same direction; 1 if exactly one of them is zero."""
     first, second = exact.astype(np.float64).reshape(-1), rounded.astype(np.float64).reshape(-1)
     lengths = float(np.linalg.norm(first)), float(np.linalg.norm(second))
     if 0 in lengths:
@@ -97,18 +99,18 @@ def _difference(exact: NDArray[Any], rounded: NDArray[Any]) -> NDArray[np.float6
     return difference
 
 
-#: Values of a tensor that are looked at; more change the choice no more.
+#: Maximum number of values per tensor; more do not change the choice.
 SAMPLED_VALUES: Final = 1 << 16
-#: Scales below the one that reaches the largest value.
+#: Number of scales that are tried below the one that reaches the largest value.
 _CLIPPING_SCALES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorChoice:
-    """The choice for one tensor.
+    """The format and scale that were chosen for one tensor.
 
     Attributes:
-        tensor: Its name.
+        tensor: Tensor name.
         spec: Format and scale.
         loss: Of the kind minimised; NaN where nothing was observed.
         noise: Energy of the rounding error over the energy of the tensor, whatever was minimised; NaN likewise.
@@ -132,11 +134,11 @@ class LayerChoice:
 
     Attributes:
         node, op_type: Which.
-        activation: Of input 0; None where only the weight is in eight bits.
-        weight: Of input 1.
+        activation: Choice for input 0; None if only the weight is in 8 bits.
+        weight: Choice for input 1.
         method: How the weight is rounded: `nearest` or `gptq`.
         is_kept: Whether it keeps its type after all, because its loss is among the worst, or for `reason`.
-        reason: Why eight bits cannot hold it; empty where they can.
+        reason: Why 8 bits cannot represent the layer; empty if they can.
     """
 
     node: str
@@ -159,7 +161,7 @@ class LayerChoice:
 
 
 def loss_of(name: str) -> Loss:
-    """The loss of that name.
+    """Returns the loss function called `name`.
 
     Raises:
         OptionError: there is none.
@@ -174,8 +176,8 @@ class Reservoir:
     """Some of the finite values of one tensor over several batches, evenly spaced, and always the largest of each.
 
     Attributes:
-        batches: How many there will be.
-        parts: What was taken of each.
+        batches: Number of batches that will be added.
+        parts: The values taken from each batch.
         not_finite: Values that were NaN or infinite.
     """
 
@@ -184,7 +186,7 @@ class Reservoir:
     not_finite: int = 0
 
     def add(self, array: NDArray[Any]) -> None:
-        """Takes its share of one batch."""
+        """Takes evenly spaced finite values of one batch, and the largest."""
         flat = array.reshape(-1)
         finite = np.isfinite(flat)
         self.not_finite += int(flat.size - np.count_nonzero(finite))
@@ -196,12 +198,12 @@ class Reservoir:
         self.parts.append(taken)
 
     def values(self) -> NDArray[np.float32]:
-        """All that was taken."""
+        """Returns all values that were taken."""
         return np.concatenate(self.parts) if self.parts else np.zeros(0, np.float32)
 
 
 def sample_values(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[Arrays]) -> dict[str, Reservoir]:
-    """Samples of what `values` hold over `batches`, by name.
+    """Returns samples of `values` over `batches`, by name.
 
     Raises:
         CompileError: the model cannot be run.
@@ -214,7 +216,7 @@ def sample_values(model: ir.Model, values: Sequence[ir.Value], batches: Sequence
 
 
 def choose_spec(tensor: str, values: NDArray[Any], start: Float8Spec, loss: Loss, *, data_type: ir.DataType) -> TensorChoice:
-    """The format and scale of least `loss` over `values`; `start` where nothing is better, or all values are zero."""
+    """Returns the format and scale with the lowest `loss` over `values`; `start` if nothing is better, or if all values are zero."""
     largest = float(np.max(np.abs(values), initial=0.0))
     best = rate_spec(tensor, values, start, loss)
     if largest == 0:
@@ -227,27 +229,27 @@ def choose_spec(tensor: str, values: NDArray[Any], start: Float8Spec, loss: Loss
 
 
 def rate_spec(tensor: str, values: NDArray[Any], spec: Float8Spec, loss: Loss) -> TensorChoice:
-    """The error that `spec` causes over `values`."""
+    """Returns the error that `spec` causes over `values`."""
     rounded = round_to_float8(values, spec.float8_format, spec.scale)
     largest = float(np.max(np.abs(values), initial=0.0))
     return TensorChoice(tensor=tensor, spec=spec, loss=loss(values, rounded), noise=noise_to_signal(values, rounded), largest=largest)
 
 
 def thinned(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Enough of the values of `array` to choose its spec by, always with its largest."""
+    """Returns enough values of `array` to choose its spec, always including the largest."""
     reservoir = Reservoir(1)
     reservoir.add(array)
     return reservoir.values()
 
 
 def worst_layers(choices: Sequence[LayerChoice], count: int) -> set[int]:
-    """Positions of the `count` layers of the largest noise; those of which nothing was observed are never among them."""
+    """Returns the positions of the `count` layers with the most noise; layers without observations are never included."""
     known = [index for index, each in enumerate(choices) if not math.isnan(each.noise)]
     return set(sorted(known, key=lambda index: -choices[index].noise)[:count])
 
 
 def write_log(path: str | Path, choices: Sequence[LayerChoice], facts: Mapping[str, object]) -> None:
-    """Writes `quantize.log`: a line of each fact, then one of each layer."""
+    """Writes `quantize.log`: one line per fact, then one line per layer."""
     lines = [*(f"{name}: {value}" for name, value in facts.items()), *map(str, choices)]
     Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

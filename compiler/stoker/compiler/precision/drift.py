@@ -31,16 +31,16 @@ from stoker.compiler.precision.samples import Arrays, cast_feeds, inputs_of, obs
 
 #: Relative to the largest finite value.
 TOLERANCE: Final = 1e-3
-#: A value so many times as large as small ones of the same array stands for an infinity, as -1e9 or the least float do in masks.
+#: Values above this multiple of the array's small values count as infinite, such as -1e9 or the lowest float in masks.
 _MASK_RATIO: Final = 1e6
 _SMALL_QUANTILE: Final = 0.1
 
 
 def agree(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
-    """Whether both have one shape, NaN and the same infinities in the same places, and elsewhere values that differ by rounding only.
+    """Returns whether both arrays have the same shape, NaNs and infinities, and differ elsewhere only by rounding.
 
-    Integers, truth values and strings must be equal. The tolerance is relative to the largest value, or to the value itself where that
-    is a mask's: neither an infinity nor a huge value allows differences elsewhere.
+    Integers, booleans and strings must be equal. The tolerance is relative to the largest value, or to the value itself for mask values, so
+    that infinities and huge values do not widen it for other elements.
     """
     if found.shape != wanted.shape:
         return False
@@ -66,7 +66,7 @@ _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLi
 
 
 def random_outputs(model: onnx.ModelProto) -> frozenset[str]:
-    """The outputs that depend on an operator of random numbers."""
+    """Returns the outputs that depend on a random operator."""
     functions = {(each.domain, each.name) for each in model.functions if any(_is_random(node, ()) for node in each.node)}
     random: set[str] = set()
     for node in model.graph.node:
@@ -76,14 +76,14 @@ def random_outputs(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _is_random(node: onnx.NodeProto, functions: Iterable[tuple[str, str]]) -> bool:
-    """Whether it, a node within it, or the function that it calls gives random numbers."""
+    """Returns whether the node, a node in its sub-graphs, or the function that it calls is random."""
     if (node.op_type in _RANDOM and node.domain in ("", "ai.onnx")) or (node.domain, node.op_type) in functions:
         return True
     return any(_is_random(inner, functions) for graph in _graphs(node) for inner in graph.node)
 
 
 def _read(node: onnx.NodeProto) -> Iterable[str]:
-    """The values that it and the nodes within it read."""
+    """Returns the values that the node and the nodes in its sub-graphs read."""
     yield from node.input
     for graph in _graphs(node):
         for inner in graph.node:
@@ -99,12 +99,12 @@ def _graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDistance:
-    """One layer.
+    """The distance of one layer from its counterpart.
 
     Attributes:
-        node: Its name in the source model.
-        op_type: Its operator.
-        tensor: Its output.
+        node: Node name in the source model.
+        op_type: Operator type.
+        tensor: Name of the output.
         converted_as: What it computes in, such as `FLOAT16` or `fp8 F143 x 2^-1, F143 x 2^-3`; empty where it has no counterpart.
         cosine_distance: 1 - cos of source and converted output, its mean over the samples; NaN where it has no counterpart.
     """
@@ -123,11 +123,11 @@ class LayerDistance:
 
 
 def compare_layers(source: onnx.ModelProto, converted: ir.Model, batches: Sequence[Arrays] | None = None) -> list[LayerDistance]:
-    """Mean distances of the layers of `source`'s main graph, in its order.
+    """Returns the mean distances of the layers of `source`'s main graph, in its order.
 
     Args:
-        source: Before conversion.
-        converted: After it; its values must have types.
+        source: The model before conversion.
+        converted: The model after conversion; its values must have types.
         batches: Inputs by the source's names, of the converted model's shapes; random ones where it is None.
 
     Raises:
@@ -155,7 +155,7 @@ def compare_layers(source: onnx.ModelProto, converted: ir.Model, batches: Sequen
 
 
 def write_comparison(path: str | Path, distances: Sequence[LayerDistance]) -> None:
-    """Writes `precision_compare.log`: one line a layer."""
+    """Writes `precision_compare.log`: one line per layer."""
     Path(path).write_text("".join(f"{each}\n" for each in distances), encoding="utf-8")
 
 
@@ -186,7 +186,7 @@ class OutputDrift:
     """One output, over all samples together. Figures of an output of strings are None, but for `equal`.
 
     Attributes:
-        output: Its name.
+        output: Output name.
         mse, mae, max_abs: Of the differences; infinite where an element is finite in one model only, or NaN or an infinity in one model
             and another one in the other. Elements that are the same infinity, or NaN, in both models agree, and count nowhere else.
         snr_db: Signal to noise; infinite where nothing differs, minus infinite where `max_abs` is infinite.
@@ -212,12 +212,12 @@ class OutputDrift:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriftReport:
-    """Figures of all outputs.
+    """The figures of all outputs.
 
     Attributes:
-        outputs: In the source's order.
-        samples: Batches they are over.
-        rows: Samples they are over; 0 where the caller did not say.
+        outputs: Figures in the source's order.
+        samples: Number of batches.
+        rows: Number of samples; 0 if the caller did not state it.
         is_held_out: Whether calibration saw none of these samples; None where nothing was calibrated.
     """
 
@@ -228,7 +228,7 @@ class DriftReport:
 
     @property
     def snr_db(self) -> float | None:
-        """The least of the outputs of numbers; None where there is none. A figure that is not a number counts as minus infinity."""
+        """Returns the lowest SNR of the numeric outputs in decibels; None if there are none. NaN counts as minus infinity."""
         known = [each.snr_db for each in self.outputs if each.snr_db is not None]
         return min((-math.inf if math.isnan(each) else each for each in known), default=None)
 
@@ -238,7 +238,7 @@ class DriftReport:
         return f"{self.rows} sample{'' if self.rows == 1 else 's'}{kind}"
 
     def table(self) -> Table:
-        """For people."""
+        """Returns the rows of the printed table."""
         table = Table(title=f"Drift from the source model over {self.samples} batch(es)")
         has_strings = any(each.equal is not None for each in self.outputs)
         has_infinities = any(each.not_finite or each.not_finite_differ for each in self.outputs)
@@ -255,12 +255,12 @@ class DriftReport:
         return table
 
     def to_data(self) -> dict[str, object]:
-        """For programs; a figure that JSON cannot hold (an infinite SNR, NaN) is None."""
+        """Returns JSON-compatible data; values that JSON cannot represent (infinity, NaN) are None."""
         outputs = [{name: _finite(value) for name, value in dataclasses.asdict(each).items()} for each in self.outputs]
         return {"samples": self.samples, "rows": self.rows, "is_held_out": self.is_held_out, "outputs": outputs}
 
     def to_json(self) -> str:
-        """`to_data` as text."""
+        """Returns `to_data` as JSON text."""
         return json.dumps(self.to_data(), indent=2, allow_nan=False)
 
 

@@ -27,13 +27,13 @@ from stoker.compiler.errors import OptionError
 
 NAN_CODE: Final = 0x80
 MAX_CODE: Final = 0x7F
-#: Scales are in [MIN_SCALE, MAX_SCALE]: six bits of the hardware's metadata, signed.
+#: Scales are in [MIN_SCALE, MAX_SCALE]: six signed bits of the hardware's metadata.
 MIN_SCALE: Final = -32
 MAX_SCALE: Final = 31
 
 
 class Float8Format(enum.Enum):
-    """How the eight bits are shared between exponent and mantissa."""
+    """The split of the eight bits into exponent and mantissa."""
 
     F143 = "F143"
     F152 = "F152"
@@ -46,17 +46,17 @@ class Float8Format(enum.Enum):
 
     @property
     def max(self) -> float:
-        """The largest value at scale 0."""
+        """Returns the largest value at scale 0."""
         return 240.0 if self is Float8Format.F143 else 57344.0
 
     @property
     def smallest(self) -> float:
-        """The smallest value above zero at scale 0; it is subnormal."""
+        """Returns the smallest value above zero at scale 0, which is subnormal."""
         return 2.0**-10 if self is Float8Format.F143 else 2.0**-17
 
     @classmethod
     def parse(cls, text: str) -> "Float8Format":
-        """The format of that name, in any case.
+        """Returns the format with that name, ignoring case.
 
         Raises:
             OptionError: there is none.
@@ -68,7 +68,7 @@ class Float8Format(enum.Enum):
 
 
 def check_scale(scale: int, of: str = "scale") -> int:
-    """Returns `scale` if the hardware has it.
+    """Returns `scale` if the hardware supports it.
 
     Raises:
         OptionError: it is not an integer in [-32, 32); the text calls it `of`.
@@ -117,7 +117,7 @@ def decode(codes: ArrayLike, float8_format: Float8Format, scale: int = 0, dtype:
 
 
 def round_to_float8(values: NDArray[Any], float8_format: Float8Format, scale: int = 0, *, nan_on_overflow: bool = False) -> NDArray[Any]:
-    """`values` as they are after storing them in eight bits, in their own dtype."""
+    """Rounds `values` to 8-bit floats and returns them in their original dtype."""
     return decode(encode(values, float8_format, scale, nan_on_overflow=nan_on_overflow), float8_format, scale, values.dtype)
 
 

@@ -63,7 +63,7 @@ def channels_of(node: ir.Node) -> int | None:
 
 
 def rows_of(node: ir.Node, activation: NDArray[Any]) -> NDArray[np.float32]:
-    """X of one batch: `activation`, input 0 of `node`, as the rows that the weight is multiplied by; [rows, channels]."""
+    """Returns X of one batch: `activation`, input 0 of `node`, as the rows that the weight is multiplied by; [rows, channels]."""
     values = activation.astype(np.float32, copy=False)
     if node.op_type == "Conv":
         return _patches(node, values)
@@ -73,7 +73,7 @@ def rows_of(node: ir.Node, activation: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def round_weight(node: ir.Node, weight: NDArray[Any], hessian: NDArray[np.float32], spec: Float8Spec) -> NDArray[np.uint8]:
-    """Codes of `weight`, input 1 of `node`, in its shape.
+    """Returns the codes of `weight`, input 1 of `node`, in its shape.
 
     Args:
         node: Of a form that `channels_of` knows.
@@ -96,7 +96,7 @@ def _round_rows(matrix: NDArray[np.float32], hessian: NDArray[np.float32], spec:
     work, result = matrix.copy(), np.empty_like(matrix)
     damped = hessian.astype(np.float64)
     diagonal = np.diag(damped).copy()
-    is_silent = diagonal == 0  # an input that was never anything but zero: its weight matters to nothing
+    is_silent = diagonal == 0  # the input was always zero, so its weight has no effect
     mean = float(np.mean(diagonal))
     damped[np.diag_indices_from(damped)] += np.where(is_silent, 1.0, 0.0) + _DAMPING * (mean if mean > 0 else 1.0)
     # The upper Cholesky factor of the inverse: row c says how the channels after c make good an error in c.
@@ -169,7 +169,7 @@ class Float8Params:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8Plan:
-    """The planned conversions.
+    """The planned conversions to 8 bits.
 
     Attributes:
         layers: Each layer and what was chosen for it, in the graph's order; those kept included.
@@ -181,7 +181,7 @@ class Float8Plan:
 
 
 def float8_layers(model: ir.Model, *, skip_names: Collection[str] = (), weight_only: bool = False) -> list[ir.Node]:
-    """The Conv, MatMul and Gemm of `model`, sub-graphs included, that can go to eight bits.
+    """Returns the Conv, MatMul and Gemm nodes of `model`, including sub-graphs, that can be converted to 8 bits.
 
     Args:
         model: Its values have types.
@@ -205,7 +205,7 @@ def float8_layers(model: ir.Model, *, skip_names: Collection[str] = (), weight_o
 
 
 def weight_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """The constant input 1 of `node`, if it is one that nothing overrides."""
+    """Returns the constant input 1 of `node`, if callers cannot override it."""
     value = node.inputs[1]
     return None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
 
