@@ -249,7 +249,7 @@ class BatchProcessor:
         return outcomes
 
     def _run_bound(self, bound: BoundBatch, items: Sequence[Share], rows: int, start: int, result: BatchResult) -> list[Outcome] | None:
-        """As `run_together`, in tensors that the instance has bound; None: they do not suit this batch, or the model."""
+        """Like `run_together`, with the instance's bound tensors; None: the bound tensors do not fit this batch or model."""
         inputs = bound.inputs
         first = items[0]
         if first.inputs.keys() != inputs.keys():

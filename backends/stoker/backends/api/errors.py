@@ -125,7 +125,7 @@ class Cancelled(ServingError):
 
 
 class Unsupported(ServingError):
-    """Well-formed, but not offered here."""
+    """The request is well-formed, but the server does not support it."""
 
     code = ErrorCode.UNSUPPORTED
 

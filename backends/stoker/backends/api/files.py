@@ -11,8 +11,8 @@ from stoker.backends.api.errors import ModelLoadError
 class ModelFiles:
     """A private, immutable copy of one version folder.
 
-    Whoever makes it (the lifecycle room) has already rejected links, special files and escapes, so a backend may open anything below
-    `root` without further checks, and nothing outside it.
+    The server has already rejected links, special files and paths outside the folder. So a backend may open any file below `root` without
+    further checks, but no file outside it.
 
     Attributes:
         root: Folder of the copy; lives as long as the loaded version.

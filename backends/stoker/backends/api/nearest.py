@@ -10,7 +10,7 @@ _COMPARED = 80
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 1, closeness: float = CLOSENESS) -> list[str]:
-    """The names among `known` that resemble `word`, best first, in the order of `known` where they are equally near.
+    """Returns the names among `known` that resemble `word`, best first; equally close names in the order of `known`.
 
     Letter case does not count.
 

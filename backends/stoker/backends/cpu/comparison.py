@@ -1,10 +1,10 @@
-"""Compares a compiled model with its source: how far the outputs are apart, and how much faster it runs.
+"""Compares a compiled model with its source: the difference of the outputs and the speed-up.
 
 The source runs on ONNX Runtime as it is; the other as the server will run it, by its backend. Both have all usable cores, and take turns
 in random order.
 
-How fast two functions are beside each other: pairs of short windows, in random order within each pair. Whatever else the machine does meets
-both alike, and neither always runs first. The figures are medians; their uncertainty is that of the median of the pairs' ratios, and
+The speeds of two functions are measured in pairs of short windows, in random order within each pair. So other load on the machine affects
+both equally, and neither always runs first. The figures are medians; their uncertainty is that of the median of the pairs' ratios, and
 figures are printed to the digits that it leaves.
 """
 
@@ -53,11 +53,11 @@ _NOTCH: Final = 1.57
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Seconds of a call in each window, pair by pair.
+    """Seconds per call in each window, pair by pair.
 
     Attributes:
-        source: Of the source.
-        compiled: Of what was compiled.
+        source: Times of the source model.
+        compiled: Times of the compiled model.
     """
 
     source: tuple[float, ...]
@@ -65,22 +65,22 @@ class Speeds:
 
     @property
     def source_s(self) -> float:
-        """Median time of a call of the source."""
+        """Median seconds per call of the source model."""
         return statistics.median(self.source)
 
     @property
     def compiled_s(self) -> float:
-        """Median time of a call of what was compiled."""
+        """Median seconds per call of the compiled model."""
         return statistics.median(self.compiled)
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the compiled one is, by the medians."""
+        """Speed-up of the compiled model, from the medians."""
         return self.source_s / self.compiled_s
 
     @property
     def ratios(self) -> list[float]:
-        """The same of each pair of windows."""
+        """Speed-up in each pair of windows."""
         return [one / other for one, other in zip(self.source, self.compiled, strict=True)]
 
     @property

@@ -1,10 +1,10 @@
-"""Which operators and nodes of a model become INT8.
+"""Selects the operators and nodes of a model that become INT8.
 
 A transformer loses most of its accuracy where Add, Mul, LayerNormalization and Softmax are quantised, and gains nearly all of its speed
 from MatMul and Gemm. Two layers of an encoder, 8 rows of 16 tokens: 20.7 dB with every operator that ONNX Runtime can quantise, 29.9 dB
 with MatMul and Gemm, more where the products of two activations and the results stay FP32, 39.5 dB with dynamic quantisation.
 
-How many of eight bits INT8 weights use. ONNX Runtime multiplies unsigned activations with signed weights. x86 CPUs without VNNI add two
+INT8 weights use 7 or 8 bits. ONNX Runtime multiplies unsigned activations with signed weights. x86 CPUs without VNNI add two
 such products in 16 bits, which saturate: 255 * 127 + 255 * 127 is above 32,767. Weights of 7 bits cannot reach that, at the same speed;
 their rounding costs some 3 dB. CPUs with VNNI and those of other architectures add in 32 bits.
 """
@@ -53,7 +53,7 @@ class Selection:
 
 
 def select(model: onnx.ModelProto, options: CompilerOptions, *, is_dynamic: bool) -> Selection:
-    """What `options` ask for, of what there is in `model`.
+    """Returns the selection by `options` from the operators of `model`.
 
     Raises:
         OptionError: a node to be skipped is not in the model.

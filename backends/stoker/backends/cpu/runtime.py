@@ -1,4 +1,4 @@
-"""ONNX Runtime at work for the compiler: its own rewrites of a model, and the source model as numpy arrays in and out.
+"""Uses ONNX Runtime in the compiler: for its graph optimisations, and to run the source model on numpy arrays.
 
 Only the rewrites that stay within ONNX's operators are taken, so that what is written is read by every runtime. Further levels make
 operators of their own, for the processor they run on; the server has them made when it loads the file.
@@ -71,7 +71,7 @@ Run = Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
 
 
 def run_of(model: onnx.ModelProto, names: Sequence[str], *, threads: int, what: str = "the source model") -> Run:
-    """What runs `model` and gives the outputs `names`; BFLOAT16 comes as float32.
+    """Returns a function that runs `model` and returns the outputs `names`, BFLOAT16 as float32.
 
     Args:
         model: Any dimensions may be open.

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself, for the backends that serve such files: read without `onnx`, without a runtime, bounded throughout.
+"""Reads the declarations of ONNX files for the backends that serve them, without `onnx` or a runtime, and with bounded memory and time.
 
 `runtime` alone needs ONNX Runtime.
 """

@@ -9,7 +9,7 @@ from stoker.backends.api.model import FileTensor, ModelFacts
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.model_file import ExternalTensor, OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
 
-#: What KServe can carry, by ONNX's number.
+#: KServe datatypes by ONNX's number of the element type.
 SERVED: dict[int, DataType] = {
     1: DataType.FP32, 2: DataType.UINT8, 3: DataType.INT8, 4: DataType.UINT16, 5: DataType.INT16, 6: DataType.INT32, 7: DataType.INT64,
     8: DataType.BYTES, 9: DataType.BOOL, 10: DataType.FP16, 11: DataType.FP64, 12: DataType.UINT32, 13: DataType.UINT64, 16: DataType.BF16,
@@ -86,7 +86,7 @@ def facts_of(file: OnnxFile, model_filename: str) -> ModelFacts:
 
 
 def versions_of(file: OnnxFile) -> str:
-    """Its IR version and opsets, for people."""
+    """Returns the IR version and opsets as text."""
     opsets = ", ".join(f"{domain} {version}" for domain, version in sorted(file.opsets.items())) or "none"
     return f"IR version {file.ir_version}; opsets: {opsets}"
 

@@ -1,7 +1,7 @@
-"""What an ONNX file says of itself: versions, inputs, outputs, and the files it draws weights from.
+"""Reads the declarations of an ONNX file: versions, inputs, outputs, and the files of its external weights.
 
-A serving install has no `onnx` package, and reading the interface must not cost what loading costs. So this walks the file's protobuf
-fields (numbers as in onnx.proto), steps over the weights, and descends only where something it needs can be.
+A serving install has no `onnx` package, and reading the interface must be cheaper than loading. So this module walks the file's protobuf
+fields (numbers as in onnx.proto), skips the weights, and descends only into messages that it needs.
 """
 
 import mmap
@@ -69,7 +69,7 @@ class ExternalTensor:
 
 @dataclass(slots=True)
 class OnnxFile:
-    """The parts of a ModelProto that serving cares for.
+    """The parts of a ModelProto that serving needs.
 
     Attributes:
         ir_version: Version of the file format.

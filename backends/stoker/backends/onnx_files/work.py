@@ -1,7 +1,7 @@
-"""Whether the work of an ONNX model follows from the shapes of its inputs, or also from what they hold.
+"""Checks whether the work of an ONNX model depends only on the shapes of its inputs, or also on their values.
 
-A `Loop` whose trip count is an input, or a `Range` to one, takes microseconds for one request and minutes for the next of the same
-shape: nothing that was measured says how long the next batch will take. Such models must never run where others wait for them.
+A `Loop` whose trip count is an input, or a `Range` to one, takes microseconds for one request and minutes for the next of the same shape,
+so measured times do not predict the next batch. Such models must never run inline on the event loop.
 """
 
 import mmap
@@ -13,7 +13,7 @@ from stoker.backends.api.wire import Field, WireError, WireReader
 
 #: Stands for an operator whose name, or a name of its tensors, is not UTF-8.
 UNREADABLE = "(unreadable)"
-#: Operators that run a graph of their own as often, or choose it, by what they are given.
+#: Operators whose inputs choose a sub-graph or the number of its iterations.
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"})
 #: Operators that take the size of what they make, by the places of the inputs that say it (in any set, ONNX Runtime's own too).
 _SIZED_BY: dict[str, tuple[int, ...]] = {
@@ -41,7 +41,7 @@ _SIZED_BY: dict[str, tuple[int, ...]] = {
 
 @dataclass(slots=True)
 class _Node:
-    """What counts of a NodeProto."""
+    """The relevant fields of a NodeProto."""
 
     operator: str
     inputs: list[str]

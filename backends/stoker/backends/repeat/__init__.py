@@ -1,1 +1,1 @@
-"""A backend whose models return several responses to a request, to try streaming with."""
+"""A backend whose models return several responses to a request, to test streaming."""

@@ -86,7 +86,7 @@ class VirtualClock:
                 del self._waiters[waiter]
 
     def until_waited_for(self, timeout_s: float) -> bool:
-        """Blocks until some thread waits for a moment that is still to come; False after `timeout_s` of the machine's time.
+        """Blocks until some thread waits for a future time; False after `timeout_s` of the machine's time.
 
         For whoever moves the clock: moving it before the other thread waits would be too early to be noticed.
         """
@@ -109,7 +109,7 @@ class Pacing(enum.Enum):
 
 
 class Timeline:
-    """When one simulated device is free. Confined to: whoever holds the device.
+    """The reserved time of one simulated device. Confined to: the thread that holds the device.
 
     Attributes:
         free_at_ns: The end of the last reservation.

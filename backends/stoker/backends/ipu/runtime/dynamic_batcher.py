@@ -33,7 +33,7 @@ class Piece(Generic[R]):
 
     @property
     def rows(self) -> int:
-        """How many they are."""
+        """The number of rows."""
         return self.stop - self.start
 
 

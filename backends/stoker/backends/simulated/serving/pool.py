@@ -98,12 +98,12 @@ class DeviceCounters(Generic[Source, Key]):
             return dict(self._batches)
 
     def faults(self) -> Mapping[tuple[int, str], int]:
-        """By device and kind."""
+        """The number of faults, by device and kind."""
         with self._lock:
             return dict(self._faults)
 
     def resets(self) -> Mapping[int, int]:
-        """By device."""
+        """The number of resets, by device."""
         with self._lock:
             return dict(self._resets)
 
