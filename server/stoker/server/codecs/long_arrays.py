@@ -1,13 +1,14 @@
 """Large infer requests in JSON, parsed in short steps.
 
-A JSON parser holds the interpreter from the first byte to the last, also in a thread: 60 MB of numbers stop the event loop for 0.6 to
-0.9 s, and take four times their size as Python objects. So the numbers of each long `"data"` array are cut out first, and made an array
-some thousand at a time; the rest is parsed as usual. The longest stop is then 0.1 s at 60 MB, and 0.02 s instead of 0.1 at 8 MB.
+A JSON parser holds the GIL until it has parsed the whole text, also in a thread: 60 MB of numbers block the event loop for 0.6 to 0.9 s,
+and take four times their size as Python objects. So the numbers of each long `"data"` array are cut out first and converted to an array
+some thousand at a time; the rest is parsed as usual. This blocks the event loop for at most 0.1 s at 60 MB, and 0.02 s instead of 0.1 s at
+8 MB.
 
-This also takes half to three quarters of the time of orjson with numpy, and as long as msgspec with a declared type, which holds the
-interpreter like orjson. ADR 75 has the figures.
+This also takes half to three quarters of the time of orjson with numpy, and as long as msgspec with a declared type, which also holds the
+GIL. ADR 75 has the figures.
 
-A text that this module does not understand is left to the ordinary parser, which reads all of it and finds the error.
+A text that this module cannot parse goes to the ordinary parser, which reports the error.
 """
 
 import re
@@ -32,7 +33,7 @@ _SHORT_BYTES = 64 * 1024
 
 
 def parse_infer_json(text: bytes, limits: Limits) -> Any:
-    """As `parse_tensor_json`, but a long numeric `data` of an input comes as a flat array, int64 or float64, instead of a list.
+    """As `parse_tensor_json`, but a long numeric `data` of an input becomes a flat int64 or float64 array instead of a list.
 
     Raises:
         InvalidRequest: as `parse_tensor_json`.
@@ -49,7 +50,7 @@ def parse_infer_json(text: bytes, limits: Limits) -> Any:
         if numbers is None:
             parts.append(text[start:end])
         else:
-            # Unguessable, so that no client can name another tensor's numbers.
+            # A random placeholder, so that no client can refer to the numbers of another tensor.
             mark = secrets.token_hex(16)
             runs[mark] = numbers
             parts.append(b'"%b"' % mark.encode())
@@ -66,17 +67,17 @@ def parse_infer_json(text: bytes, limits: Limits) -> Any:
 
 
 def _run_end(text: bytes, start: int) -> int:
-    """Where the array at `start` ends if it holds numbers and arrays only: before the next string or end of an object."""
+    """The end of the array at `start` if it holds only numbers and arrays: before the next string or end of an object."""
     quote = text.find(b'"', start)
     end = len(text) if quote < 0 else quote
-    # Looked for only up to the quote, so that a text of nothing but beginnings is still read through once.
+    # The search ends at the quote, so that a text of many array starts is still scanned only once.
     brace = text.find(b"}", start, end)
     end = end if brace < 0 else brace
     return text.rfind(b"]", start, end) + 1 or end
 
 
 def _numbers(run: bytes, limits: Limits) -> Array | None:
-    """The numbers of `run`, nested as they may be; None if it is anything but one well-formed array of only integers or floats."""
+    """The numbers of `run`, at any nesting; None unless it is one well-formed array of integers or floats."""
     if not run.endswith(b"]") or bracket_levels(run[1:-1], limits.json_depth) is None:
         return None
     pieces: list[Array] = []
@@ -84,7 +85,7 @@ def _numbers(run: bytes, limits: Limits) -> Array | None:
     while at < end:
         chunk_end = run.find(b",", at + _STEP_BYTES, end)
         chunk_end = end if chunk_end < 0 else chunk_end
-        # Brackets become blanks: what they separate is still separated by commas, or rejected.
+        # Brackets become blanks: the numbers are still separated by commas, or else rejected.
         text = b"[%b]" % run[at:chunk_end].translate(_FLATTEN)
         piece = _special_piece(text, limits) if b"N" in text or b"I" in text else _piece(text)
         if piece is None:
@@ -97,7 +98,7 @@ def _numbers(run: bytes, limits: Limits) -> Array | None:
 
 
 def _piece(text: bytes) -> Array | None:
-    """The numbers of the flat list `text`; None if it holds anything else, or nothing."""
+    """The numbers of the flat list `text`; None if it is empty or holds other values."""
     try:
         values = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -108,7 +109,7 @@ def _piece(text: bytes) -> Array | None:
 
 
 def _special_piece(text: bytes, limits: Limits) -> Array | None:
-    """As `_piece`, where NaN or an infinity may be among the numbers."""
+    """As `_piece`, for numbers that may include NaN and infinities."""
     try:
         values = parse_tensor_json(text, limits)
     except InvalidRequest:

@@ -1,8 +1,9 @@
-"""The memo of all codecs: what earlier requests of the same structure were validated to mean.
+"""The base of all memos: bounded caches of validated plans, keyed by the structure of a request.
 
-A request's structure is all that its message says but its id and its tensors' elements: names, datatypes, shapes, parameters, outputs. The
-message is parsed as usual, the id and the elements are taken out, and what is left is serialised again: those bytes are the key. So spaces,
-ids and elements do not matter, and two requests have one key only if they mean the same. The value is a plan: how to read the elements.
+A request's structure is its message without its id and its tensors' elements: names, datatypes, shapes, parameters, outputs. The message is
+parsed as usual, the id and the elements are removed, and the remainder is serialised again: those bytes are the key. So spaces, ids and
+elements do not change the key, and two requests have the same key only if their structures are equal. The value is a plan that decodes the
+elements.
 """
 
 from collections.abc import Hashable
@@ -16,12 +17,12 @@ from stoker.server.core.limits import Limits
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-#: Entries of every cache. Together with `KEY_BYTES` it bounds what clients can make the server keep: 2 MiB of keys in each cache. The
-#: values are bounded by the keys, too: plans of validated requests, and texts.
+#: Entries of each cache. Together with `KEY_BYTES` it bounds the memory of cached keys: 2 MiB in each cache. The size of a value, such as a
+#: plan or a text, is bounded by that of its key.
 CACHE_ENTRIES: Final = 1024
-#: The longest key that is kept.
+#: The longest cached key.
 KEY_BYTES: Final = 2048
-#: Of bytes, a number is found faster than a string of length one.
+#: Searching bytes for a number is faster than for a string of length one.
 _BACKSLASH: Final = 0x5C
 
 
@@ -31,10 +32,10 @@ def trimmed(text: bytes) -> bytes:
 
 
 class BoundedCache(Generic[K, V]):
-    """A dictionary of at most `most` entries; the oldest one leaves first. Confined to: the event loop.
+    """A dictionary of at most `most` entries; the oldest one is evicted first. Confined to: the event loop.
 
     Attributes:
-        get: `dict.get` of the entries, without a call between.
+        get: `dict.get` of the entries, bound directly to save a call.
     """
 
     __slots__ = ("_entries", "_most", "get")
@@ -57,16 +58,16 @@ class BoundedCache(Generic[K, V]):
 
 
 class ParsedJson:
-    """An infer request in JSON, parsed and taken apart. Its text is not checked yet: see `is_plain` and `restored`.
+    """A parsed infer request in JSON, split into structure, id and elements. Its text is not checked yet: see `is_plain` and `restored`.
 
     Attributes:
-        text: As it came.
-        key: The structure; see the module.
+        text: The JSON text as sent.
+        key: The serialised structure; see the module.
         head: The JSON object without `id`, its inputs without `data`; None if no input has any. A cache that keeps `self` then keeps two
             texts, and no objects: those of a text may take fifty times its bytes.
-        request_id: Empty where there is none.
-        data: The `data` of each input; empty where no input has any.
-        members: How many members of the text the structure lacks: the id and each `data`.
+        request_id: The id; empty if there is none.
+        data: The `data` of each input; empty if no input has any.
+        members: How many members of the text are not in the structure: the id and each `data`.
     """
 
     __slots__ = ("_is_plain", "data", "head", "key", "members", "request_id", "text")
@@ -82,12 +83,12 @@ class ParsedJson:
         self._is_plain = False
 
     def count(self, character: str, in_key: int) -> int:
-        """How often the text has `character` outside the id and the structure, which has it `in_key` times."""
+        """Counts `character` in the text outside the id and the structure; the structure has it `in_key` times."""
         count = self.text.count(ord(character)) - in_key
         return count - self.request_id.count(character) if self.request_id else count
 
     def is_plain(self, colons: int) -> bool:
-        """Whether no key is repeated, and no colon stands among the elements. The structure has `colons` colons.
+        """Whether no key is repeated and the elements contain no colon. The structure has `colons` colons.
 
         A text without escapes whose value has as many members as it has colons repeats no key.
         """
@@ -96,7 +97,7 @@ class ParsedJson:
         return self._is_plain
 
     def restored(self, limits: Limits) -> dict[str, Any]:
-        """The whole JSON object, as it was parsed. The caller may change it; it may be called once if an input has `data`.
+        """The whole parsed JSON object, which the caller may change. If an input has `data`, this may be called only once.
 
         Raises:
             InvalidRequest: the text is nested too deeply, or an object in it has a key twice.
@@ -113,7 +114,7 @@ class ParsedJson:
 
 
 def parse_structure(text: bytes, limits: Limits) -> ParsedJson | None:
-    """Parses the JSON of an infer request; None where it is unusual or wrong, which the strict parser decides.
+    """Parses the JSON of an infer request; None: it needs the strict parser, because it is unusual or invalid.
 
     REQUIRES: `memory_cost` of `text` is reserved.
     """

@@ -1,10 +1,10 @@
 """System shared memory: the regions that clients have registered, and copies in and out of them.
 
-A region is a part of a POSIX shared-memory object, which on Linux is a file below /dev/shm. Nothing is mapped: tensors are copied at the
-border by `pread` and `pwrite`. A client may truncate its object at any moment, and touching a page of a mapping behind the end of its file
-raises SIGBUS, which ends the process; no check beforehand can rule that out. A read behind the end merely comes up short.
+A region is a part of a POSIX shared-memory object, which on Linux is a file below /dev/shm. Nothing is mapped: tensors are copied by
+`pread` and `pwrite`. A client may truncate its object at any moment, and touching a page of a mapping behind the end of its file raises
+SIGBUS, which ends the process; a check beforehand cannot prevent it. A read behind the end only returns fewer bytes.
 
-All sums are of Python ints, so that no offset and size can overflow into bounds.
+All sums are Python ints, so that offset plus size cannot overflow.
 """
 
 import os
@@ -18,17 +18,17 @@ from pathlib import Path
 from stoker.backends.api.errors import AlreadyExists, InvalidRequest, NotFound, TooLarge, Unsupported
 from stoker.server.core.limits import Limits
 
-#: Where Linux keeps what `shm_open` opens.
-SHM_FOLDER = Path("/dev/shm")  # noqa: S108 - not a temporary file of ours: the folder that POSIX shared memory is
-#: Triton's words.
+#: The folder of Linux's POSIX shared-memory objects.
+SHM_FOLDER = Path("/dev/shm")  # noqa: S108 - not a temporary file: the folder of POSIX shared memory
+#: Triton's error text.
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-#: Names of objects that servers keep for themselves: Triton's own and ours.
+#: Prefixes of object names that servers reserve: Triton's and this server's.
 RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "stoker_")
-#: `shm_open`: one optional slash in front, none behind, at most 255 bytes; a dot file would be legal there, and is of no use here.
+#: `shm_open`: one optional leading slash, no other, at most 255 bytes. Names that start with a dot are valid for it, but rejected here.
 _KEY = re.compile(r"/?([^/\0.][^/\0]{0,254})\Z", re.DOTALL)
-#: Not followed if it is a link, not waited for if it is a pipe, not inherited by child processes.
+#: Do not follow a link, do not wait for a pipe, do not inherit the descriptor in child processes.
 _OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Linux copies no more at once.
+#: The most bytes that Linux copies in one call.
 _COPY_BYTES = 0x7FFF_F000
 
 
@@ -50,10 +50,10 @@ class Region:
     """A registered region.
 
     Attributes:
-        name: What clients call it.
+        name: The region's name.
         key: The name of the shared-memory object.
-        offset: Where in the object it begins, in bytes.
-        byte_size: How long it is.
+        offset: Offset in the object, in bytes.
+        byte_size: Length in bytes.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """A part of a region that one tensor lies in. It keeps the region's memory open, whoever unregisters the region meanwhile.
+    """The part of a region that holds one tensor. It keeps the object open, even if a client unregisters the region meanwhile.
 
     Attributes:
         region: The region.
-        offset: Where in the region it begins, in bytes.
-        byte_size: How long it is.
+        offset: Offset in the region, in bytes.
+        byte_size: Length in bytes.
     """
 
     region: Region
@@ -78,7 +78,7 @@ class Span:
     byte_size: int
 
     def read(self) -> bytes:
-        """A copy of its bytes. Safe in a thread.
+        """Returns a copy of the bytes. Safe in a thread.
 
         Raises:
             InvalidRequest: the object has become shorter since it was registered.
@@ -96,10 +96,10 @@ class Span:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def write(self, pieces: Sequence[bytes | memoryview], output: str) -> int:
-        """Copies an output's bytes to its beginning; returns how many. Safe in a thread.
+        """Copies an output's bytes to the start of the span; returns their number. Safe in a thread.
 
         Raises:
-            InvalidRequest: they do not fit, the object has become shorter, or the host has no memory left for it.
+            InvalidRequest: the bytes do not fit, the object has become shorter, or the host has no memory for it.
         """
         size = sum(map(len, pieces))
         if size > self.byte_size:
@@ -108,8 +108,8 @@ class Span:
                 "bytes to hold the results"
             )
         at = self.region.offset + self.offset
-        # Writing behind the end would make the client's object longer again. Should it shrink right after this look, that is what
-        # happens: by as much as was registered, and to the client's own object.
+        # A write behind the end would extend the object. If the client truncates it right after this check, the write extends the client's
+        # own object, at most to the registered size.
         if self.region.opened.size_bytes() < at + size:
             raise self._has_shrunk()
         for piece in pieces:
@@ -130,14 +130,14 @@ class Span:
 
 
 class SharedMemory:
-    """The table of regions. Confined to: the event loop, but for what it gives out.
+    """The table of regions. Confined to: the event loop, except for spans.
 
     Attributes:
         is_allowed: Whether clients may use shared memory at all.
     """
 
     def __init__(self, limits: Limits, *, is_allowed: bool, folder: Path = SHM_FOLDER) -> None:
-        """An empty table; `folder` is where objects are found."""
+        """Creates an empty table of objects in `folder`."""
         self.is_allowed = is_allowed
         self._limits = limits
         self._folder = folder
@@ -148,7 +148,7 @@ class SharedMemory:
 
         Raises:
             Unsupported: client shared memory is off. AlreadyExists: the name is taken. TooLarge: the table is full.
-            InvalidRequest: no such object, a key that may not be used, or bytes that the object does not have.
+            InvalidRequest: there is no such object, the key is not allowed, or the range exceeds the object.
         """
         if not self.is_allowed:
             raise Unsupported(DISABLED)
@@ -167,17 +167,17 @@ class SharedMemory:
         self._regions[name] = Region(name, key, offset, byte_size, opened)
 
     def unregister(self, name: str) -> None:
-        """Forgets one region, or all where `name` is empty; one that is not registered is no error. Requests that use it finish."""
+        """Unregisters one region, or all if `name` is empty; an unknown name is no error. Requests that use a region finish."""
         if name:
             self._regions.pop(name, None)
         else:
             self._regions.clear()
 
     def status(self, name: str) -> list[Region]:
-        """One region, or all where `name` is empty.
+        """The region `name`, or all regions if `name` is empty.
 
         Raises:
-            NotFound: no region is called so.
+            NotFound: there is no such region.
         """
         if not name:
             return list(self._regions.values())
@@ -190,7 +190,7 @@ class SharedMemory:
         """`byte_size` bytes of region `name` from `offset` on.
 
         Raises:
-            Unsupported: client shared memory is off. NotFound: no region is called so. InvalidRequest: they are not all in the region.
+            Unsupported: client shared memory is off. NotFound: there is no such region. InvalidRequest: the range exceeds the region.
         """
         if not self.is_allowed:
             raise Unsupported(DISABLED)
@@ -212,7 +212,7 @@ class SharedMemory:
     def _open(self, object_name: str, key: str) -> _Object:
         try:
             opened = _Object(os.open(self._folder / object_name, _OPEN_FLAGS))
-        except (OSError, ValueError):  # absent, not ours to open, too long a name, or one that no file can have
+        except (OSError, ValueError):  # missing, no permission, or an invalid or too long name
             raise InvalidRequest(f"Unable to open shared memory region: '{key[:128]}'") from None
         if not stat.S_ISREG(os.fstat(opened.fd).st_mode):
             raise InvalidRequest(f"Unable to open shared memory region: '{key[:128]}'")

@@ -1,10 +1,10 @@
-"""Strict JSON parsing: bounded depth, priced memory, no repeated keys.
+"""Strict JSON parsing: bounded depth, estimated memory, no repeated keys.
 
-JSON parsers keep the last of two members with the same key, and two parsers may keep different ones, so such objects are rejected. They
-are found by counting colons. A JSON text has one colon for each member, and those inside its strings. The parsed value has as many members
-and the same strings, unless an object repeated a key: then it lacks the colons of the member that was dropped. A short text, or one that
-holds mostly objects and strings, is serialised again, and the colons of that text are counted. In other values the dictionaries and strings
-are visited, and lists of numbers, which take longest, come last: the visit ends as soon as all colons are found.
+JSON parsers keep the last of two members with the same key, and two parsers may keep different ones, so such objects are rejected. Counting
+colons finds them. A JSON text has one colon for each member, and the colons inside its strings. The parsed value has as many members and
+the same strings, unless an object repeated a key: then it lacks the colons of the member that was dropped. A short text, or one that holds
+mostly objects and strings, is serialised again, and the colons of that text are counted. In other values the dictionaries and strings are
+visited, and lists of numbers, which take longest, are visited last. The visit ends as soon as all colons are found.
 """
 
 import gc
@@ -17,13 +17,14 @@ import orjson
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.server.core.limits import Limits
 
-#: Up to this size, and in a larger text with an object or a quote in so many bytes, writing the value anew is faster than visiting it.
+#: Up to this size, and in a larger text with at least one object or quote per so many bytes, serialising the value again is faster than a
+#: visit.
 _SHORT_BYTES, _OBJECT_PART, _QUOTE_PART = 4096, 256, 32
-#: The new text stands in memory beside the old one.
+#: Largest text that is serialised again: both texts are in memory at once.
 _MOST_WRITTEN_BYTES: Final = 4 << 20
-#: Longer lists are visited last: mostly they are the numbers of a tensor.
+#: Longer lists are visited last, because most are the numbers of a tensor.
 _SHORT_LIST: Final = 64
-#: How JSON may write a colon inside a string.
+#: The escape of a colon in a JSON string.
 _ESCAPE_START: Final = b"\\u003"
 _ESCAPED_COLONS: Final = (b"\\u003a", b"\\u003A")
 
@@ -33,15 +34,15 @@ class RepeatedKey(InvalidRequest):
 
 
 def check_keys(text: bytes, value: Any) -> None:
-    """Rejects `text`, which was parsed as `value`, where an object has a key twice.
+    """Rejects `text`, which was parsed as `value`, if an object has a key twice.
 
     Raises:
-        RepeatedKey: one has.
+        RepeatedKey: an object has a key twice.
     """
     colons = text.count(b":")
     if not colons:
         return
-    # Most texts have no escape, and looking for one byte takes a tenth of the time of looking for several.
+    # Most texts have no escape; a search for one byte takes a tenth of the time of a search for several.
     if b"\\" in text and _ESCAPE_START in text:
         # An escaped backslash before `u003a` is no escape of a colon.
         unescaped = text.replace(b"\\\\", b"")
@@ -56,7 +57,7 @@ def check_keys(text: bytes, value: Any) -> None:
 
 
 def _colons_of(value: Any, most: int) -> int:
-    """The colons of `value` written as JSON, of which there are `most` at most."""
+    """The number of colons of `value` in JSON; the count stops at `most`."""
     found = 0
     stack: list[Any] = [value]
     long_lists: list[list[Any]] = []
@@ -89,7 +90,7 @@ def _colons_of(value: Any, most: int) -> int:
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
-#: What CPython takes for one parsed value, list and dictionary, roundly.
+#: Approximate bytes that CPython takes for one parsed value, list and dictionary.
 _VALUE_BYTES, _ARRAY_BYTES, _OBJECT_BYTES = 32, 88, 300
 _LARGE_BYTES = 1 << 20
 
@@ -116,10 +117,10 @@ def memory_cost(text: bytes, limits: Limits) -> int:
 
 
 def parse_json(text: bytes, limits: Limits) -> Json:
-    """The value of `text`, which `memory_cost` has passed.
+    """Parses `text`. REQUIRES: `memory_cost` has accepted it.
 
     Raises:
-        InvalidRequest: it is not JSON, nested too deeply, or an object in it has a key twice.
+        InvalidRequest: the text is not JSON, is nested too deeply, or an object in it has a key twice.
     """
     value = _parsed(text, limits)
     check_keys(text, value)
@@ -127,19 +128,19 @@ def parse_json(text: bytes, limits: Limits) -> Json:
 
 
 def check_depth(text: bytes, limits: Limits) -> None:
-    """Rejects `text` where its brackets nest too deeply, or do not match.
+    """Rejects `text` if its brackets nest too deeply or do not match.
 
     Raises:
-        InvalidRequest: they do.
+        InvalidRequest: the brackets nest too deeply or do not match.
     """
-    # Brackets that do not match come back as None too; those the parser would reject anyhow.
+    # The result for unmatched brackets is None too; the parser would reject those as well.
     if text.count(b"[") + text.count(b"{") > limits.json_depth and bracket_levels(text, limits.json_depth) is None:
         raise InvalidRequest(f"JSON is nested more than {limits.json_depth} levels deep, or its brackets do not match")
 
 
 def _parsed(text: bytes, limits: Limits) -> Json:
     check_depth(text, limits)
-    # A parse makes only live objects: letting the collector look at every few thousand of them makes it six times slower.
+    # Parsing creates no garbage, and garbage collections after every few thousand objects make it six times slower.
     was_collecting = len(text) > _LARGE_BYTES and gc.isenabled()
     if was_collecting:
         gc.disable()
@@ -157,7 +158,7 @@ def parse_tensor_json(text: bytes, limits: Limits) -> Json:
     `kParseNanAndInfFlag`), and as Python's `json` writes them.
 
     Raises:
-        InvalidRequest: as `parse_json`. TooLarge: such words stand in a text of more than the limit for that.
+        InvalidRequest: as `parse_json`. TooLarge: a text with such words exceeds the limit for them.
     """
     try:
         value = _parsed(text, limits)
@@ -171,8 +172,8 @@ def parse_tensor_json(text: bytes, limits: Limits) -> Json:
     if len(text) > limits.json_special_bytes:
         allowed = f"NaN and Infinity may stand in JSON of up to {limits.json_special_bytes} bytes; send large tensors as binary data"
         raise TooLarge(f"{wrong.message}; {allowed}")
-    # The standard library's parser knows these words but is lenient elsewhere: the text around them is held to the same rules first.
-    # What is replaced inside strings does no harm there, as that result is dropped.
+    # The standard library's parser accepts these words, but is lenient otherwise: so the text is first parsed strictly with the words
+    # replaced. Replacements inside strings do not matter, because that result is dropped.
     _parsed(text.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null"), limits)
     try:
         value = json.loads(text.decode(), parse_constant=float, parse_int=_integer)
@@ -183,7 +184,7 @@ def parse_tensor_json(text: bytes, limits: Limits) -> Json:
 
 
 def _integer(digits: str) -> int | float:
-    """The value of an integer in orjson: a float where 64 bits do not hold it."""
+    """The integer as orjson parses it: a float if it exceeds 64 bits."""
     number = int(digits)
     return number if -(1 << 63) <= number < 1 << 64 else float(number)
 
@@ -199,7 +200,7 @@ def parse_bounded(text: bytes, limits: Limits) -> Json:
 
 
 def bracket_levels(text: bytes, most: int) -> int | None:
-    """How deep the brackets of `text` nest, strings not counted; None if they do not match or nest deeper than `most`."""
+    """The nesting depth of the brackets of `text` outside strings; None if they do not match or nest deeper than `most`."""
     if b'"' in text:
         text = _STRING.sub(b"", text)
     brackets = text.translate(_ROUND, _NOT_BRACKETS)
@@ -209,7 +210,7 @@ def bracket_levels(text: bytes, most: int) -> int | None:
             return level
         if too_deep in brackets:
             return None
-        # All brackets look alike here, so that each round takes away exactly the innermost level.
+        # All brackets are the same character pair here, so that each round removes the innermost level.
         peeled = brackets.replace(b"()", b"")
         if len(peeled) == len(brackets):
             return None

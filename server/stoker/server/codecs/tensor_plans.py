@@ -1,6 +1,6 @@
 """Plans of inputs: how to read the elements of a tensor whose name, datatype and shape were validated in an earlier request.
 
-A plan reads what is certain to be valid. It never says what is wrong: it returns None, and the request is decoded in full.
+A plan decodes only elements that are certainly valid. Otherwise it returns None, and the full decoder finds the error.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -16,7 +16,7 @@ from stoker.server.codecs.tensors import UNPACKABLE, Packer, Raw, array_from_byt
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
 from stoker.server.core.request import Array
 
-#: The field of TensorProto with raw bytes; every other one has values of one type.
+#: The field of TensorProto with raw bytes; each other field has values of one type.
 CONTENT: Final = "tensor_content"
 _FIELDS: Final[Mapping[int, str]] = {NUMBERS[datatype]: field for datatype, field in VALUE_FIELDS.items()}
 _VALUES: Final = frozenset(VALUE_FIELDS.values())
@@ -25,7 +25,7 @@ _INTEGERS, _REALS, _BOOLEANS = frozenset({int}), frozenset({int, float}), frozen
 
 
 class Elements(NamedTuple):
-    """The elements that were taken out of a TensorProto: bytes if `field` is `CONTENT`, else a list."""
+    """The elements that were removed from a TensorProto: bytes if `field` is `CONTENT`, else a list."""
 
     field: str
     given: Any
@@ -35,12 +35,12 @@ class TensorPlan(NamedTuple):
     """One input.
 
     Attributes:
-        spec: Of the input.
-        shape: With rows, where the model is batched.
-        elements: How many.
-        field: Where TensorProto has values of this type.
-        pack: Makes the elements' bytes of their values; None: they are strings.
-        kinds: The types of values in JSON.
+        spec: The input's specification.
+        shape: The shape, with the batch dimension if the model is batched.
+        elements: The number of elements.
+        field: The field of TensorProto with values of this type.
+        pack: Converts values to the elements' bytes; None: the elements are strings.
+        kinds: The Python types of valid JSON values.
     """
 
     spec: TensorSpec
@@ -51,11 +51,11 @@ class TensorPlan(NamedTuple):
     kinds: frozenset[type]
 
     def read(self, check: SignatureCheck, elements: Elements) -> Array | None:
-        """The array of `elements` of a message, which have the type of their field."""
+        """The array of a message's `elements`; None if the field does not match."""
         field, given = elements
         if field == CONTENT:
             return self.of_content(check, given)
-        # Without any value the tensor has none of its own type.
+        # An empty tensor has no field of values.
         return self.of_values(given) if given and field == self.field else None
 
     def of_content(self, check: SignatureCheck, content: Raw) -> Array | None:
@@ -68,7 +68,7 @@ class TensorPlan(NamedTuple):
             return None
 
     def of_values(self, values: list[Any]) -> Array | None:
-        """The array of values that have the type of the input's field."""
+        """The array of values of the input's field."""
         if self.pack is None:
             return object_array(values, self.shape) if len(values) == self.elements else None
         try:
@@ -78,7 +78,7 @@ class TensorPlan(NamedTuple):
         return array
 
     def of_numbers(self, values: list[Any]) -> Array | None:
-        """The array of values in JSON, which may have any type."""
+        """The array of JSON values, which may have any type."""
         return self.of_values(values) if self.pack is not None and self.kinds.issuperset(map(type, values)) else None
 
 
@@ -95,7 +95,7 @@ def _plan(spec: TensorSpec, array: Array) -> TensorPlan:
 
 
 def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: Mapping[str, Elements]) -> dict[str, Array] | None:
-    """The arrays of a message's elements; None where it must be decoded in full."""
+    """The arrays of a message's elements; None if the message must be decoded in full."""
     arrays: dict[str, Array] = {}
     for name, elements in taken.items():
         array = plans[name].read(check, elements)
@@ -106,9 +106,9 @@ def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: 
 
 
 def take_elements(inputs: MutableMapping[str, Any], contents: Mapping[str, Raw]) -> dict[str, Elements] | None:
-    """Takes the elements out of the TensorProtos of `inputs`; those of `contents` were cut out before.
+    """Removes the elements from the TensorProtos of `inputs`; those in `contents` were cut out before.
 
-    None: a tensor has neither a datatype nor one field of values. The messages are changed even then.
+    None: a tensor has no datatype, or not exactly one field of values. The messages are changed even then.
     """
     taken: dict[str, Elements] = {}
     for name in inputs:
@@ -142,7 +142,7 @@ def nested_dims(value: Any) -> tuple[int, ...]:
 
 
 def flat_elements(value: Any, dims: tuple[int, ...]) -> list[Any] | None:
-    """The elements of `value`, whose `nested_dims` are `dims`; None where a list has another length, or stands beside elements."""
+    """The elements of `value`, whose `nested_dims` are `dims`; None if a list has another length, or a level mixes lists and elements."""
     if not dims:
         return [value]
     elements: list[Any] = value

@@ -1,11 +1,11 @@
 """TensorFlow's TensorProto, which TensorFlow Serving's and Adlik's messages carry: element types, typed values, the wire.
 
-A serialised PredictRequest is split before it is parsed: counts are checked against the limits, memory is priced, and every
+A serialised PredictRequest is split before it is parsed: counts are checked against the limits, memory is estimated, and every
 `tensor_content` is cut out. `tensor_content`, most of a large request, lies three messages deep and is never copied: the parser gets the
 request without the contents, and the contents stay views of the message.
 
 TensorProtos may leave out values that repeat, and a list of Examples may have a context that belongs to each Example. A few bytes on the
-wire then stand for any number of bytes in memory: the expansion is bounded and reserved before it is allocated.
+wire may then expand to any size in memory: the expansion is bounded and reserved before it is allocated.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def check_expansion(grown_bytes: int, name: str, limits: Limits) -> None:
     """Rejects a request whose repeated values take `grown_bytes`, up to those of the input `name`.
 
     Raises:
-        TooLarge: more than one request may grow by. It fits no better later.
+        TooLarge: the expansion exceeds the limit of one request, so that a retry is useless.
     """
     if grown_bytes > limits.expansion_bytes:
         raise TooLarge(
@@ -58,9 +58,9 @@ _ENUM_NAMES = {
     DataType.BF16: "DT_BFLOAT16",
     DataType.BYTES: "DT_STRING",
 }
-#: The number of each element type in TensorFlow's enum.
+#: TensorFlow's enum number of each element type.
 NUMBERS: dict[DataType, Any] = {datatype: types_pb2.DataType.Value(name) for datatype, name in _ENUM_NAMES.items()}
-#: What a tensor says that leaves its element type to the model.
+#: The element type of a tensor that uses the model's type.
 UNSAID = types_pb2.DT_INVALID
 
 _TYPE_NAMES: Final[Mapping[int, str]] = {number: name.removeprefix("DT_").lower() for name, number in types_pb2.DataType.items()}
@@ -81,18 +81,18 @@ VALUE_FIELDS: Mapping[DataType, str] = {
     DataType.UINT64: "uint64_val",
     DataType.BYTES: "string_val",
 }
-#: Types whose values travel in a wider field, and so may come out of range.
+#: Types that the wire format holds in a wider field, so that values may be out of range.
 _NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
 _HALVES = frozenset({DataType.FP16, DataType.BF16})
 
 
 class TensorFields(NamedTuple):
-    """A TensorProto, from whichever protocol.
+    """A TensorProto of either protocol.
 
     Attributes:
-        dtype: TensorFlow's number of the element type; 0 leaves it to the model.
-        shape: With the batch dimension; None leaves it to the model.
-        content: Raw little-endian bytes; empty where there are none.
+        dtype: TensorFlow's number of the element type; 0: the model's type.
+        shape: With the batch dimension; None: the model's shape.
+        content: Raw little-endian bytes; empty if there are none.
         values: Typed values by field name, only fields that hold some: arrays or sequences of numbers, or of `bytes` for `string_val`.
     """
 
@@ -103,13 +103,13 @@ class TensorFields(NamedTuple):
 
 
 def shown_type(number: int) -> str:
-    """`DT_FLOAT (1)`, or the bare number where TensorFlow has no such type."""
+    """The element type as `DT_FLOAT (1)`, or only the number if TensorFlow has no such type."""
     known = types_pb2.DataType.DESCRIPTOR.values_by_number.get(number)
     return f"{number}" if known is None else known.name
 
 
 def type_name(datatype: DataType) -> str:
-    """TensorFlow's word for an element type in errors, such as `float`."""
+    """TensorFlow's name of an element type in error texts, such as `float`."""
     return _TYPE_NAMES[NUMBERS[datatype]]
 
 
@@ -142,7 +142,7 @@ def values_array(spec: TensorSpec, field: str, given: Any) -> Array:
     return array
 
 
-#: Messages up to this size are parsed as they are: not even the worst of them becomes large.
+#: Messages up to this size are parsed without a scan: even in the worst case they take little memory.
 SMALL_BYTES = 4096
 # PredictRequest
 _INPUTS = 2 << 3 | LENGTH
@@ -153,16 +153,16 @@ _KEY, _VALUE = (number << 3 | LENGTH for number in (1, 2))
 # TensorProto
 _SHAPE, _CONTENT, _STRINGS = (number << 3 | LENGTH for number in (2, 4, 8))
 _DIM = 2 << 3 | LENGTH
-#: Of typed values, by field: bytes of an element in memory where the wire holds varints, which may be as short as one byte.
+#: Bytes of one element in memory, by field of typed values: on the wire, a varint may take only one byte.
 _VARINT_ITEM_BYTES = {7: 4, 10: 8, 11: 1, 13: 4, 16: 4, 17: 8}
 
 
 class PredictWire(NamedTuple):
-    """A serialised PredictRequest, taken apart.
+    """A serialised PredictRequest, split into contents and remainder.
 
     Attributes:
         rest: The message without the contents that were cut out.
-        contents: By input, its `tensor_content`: a view of the message.
+        contents: The `tensor_content` of each input: a view of the message.
         cost_bytes: Memory that parsing `rest` takes.
     """
 
@@ -172,11 +172,11 @@ class PredictWire(NamedTuple):
 
 
 def split_predict_request(data: bytes, limits: Limits, output_filter: int = OUTPUT_FILTER) -> PredictWire:
-    """Takes a serialised PredictRequest apart, Adlik's or TensorFlow Serving's, whose `output_filter` has another number.
+    """Splits a serialised PredictRequest of Adlik or TensorFlow Serving; their `output_filter` fields have different numbers.
 
     Raises:
-        InvalidRequest: it is no message, names an input twice, or holds more inputs, outputs or dimensions than allowed.
-        TooLarge: it holds too many fields, or parsing it would take more than the whole budget of bytes in flight.
+        InvalidRequest: the data is no message, names an input twice, or has more inputs, outputs or dimensions than allowed.
+        TooLarge: the message has too many fields, or parsing it would take more than the whole byte budget.
     """
     return _Walk(data, limits).predict_request(output_filter << 3 | LENGTH)
 
@@ -219,7 +219,7 @@ class _Walk(WireWalk):
             if tag == _KEY:
                 name = bytes(self._view[value:end])
             elif tag == _VALUE:
-                # A message that comes twice is merged: its fields follow each other.
+                # A field that occurs twice is merged: the contents are concatenated.
                 piece, found = self._tensor(value, end)
                 tensor += piece
                 content = content if found is None else found

@@ -24,23 +24,23 @@ from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 
-#: Up to so many elements a tensor is decoded and encoded on the event loop: a millisecond or two.
+#: Tensors of at most this many elements are decoded and encoded on the event loop, in one or two milliseconds.
 INLINE_STRINGS = 4096
-#: A short Python bytes object and its places in a list and in an array.
+#: Memory of a short Python bytes object and its references in a list and an array, in bytes.
 _ELEMENT_BYTES = 64
 
 
 def declared_count(shape: Iterable[int], most: int) -> int:
-    """The elements that `shape` declares, at most `most`; a shape that makes no sense has none (it will be rejected)."""
+    """The number of elements that `shape` declares, at most `most`; 0 for an invalid shape, which is rejected later."""
     dims = list(shape)
     return min(math.prod(dims), most) if dims and len(dims) <= 64 and all(size > 0 for size in dims) else min(1, most)
 
 
 def strings_cost(count: int, limits: Limits) -> int:
-    """Bytes of memory that `count` elements take beside their own bytes.
+    """Memory overhead of `count` string elements in addition to their bytes.
 
     Raises:
-        TooLarge: more elements than one request may hold.
+        TooLarge: there are more elements than one request may hold.
     """
     if count > limits.string_elements:
         raise TooLarge(f"the request holds {count} elements of data-type BYTES, more than the {limits.string_elements} allowed")
@@ -48,23 +48,23 @@ def strings_cost(count: int, limits: Limits) -> int:
 
 
 _LENGTH = struct.Struct("<I")
-#: Elements that are encoded at once.
+#: Elements that are encoded in one step.
 _STEP = 16_384
-#: Bytes of an array that are copied at once.
+#: Bytes of an array that are copied in one step.
 _STEP_BYTES = 1 << 20
-#: Up to here tensors are joined as they lie, in some milliseconds at most.
+#: Tensors up to this size, in bytes, are joined without copying them in steps first, in at most some milliseconds.
 _VIEWED_BYTES = 16 << 20
-#: Requests of raw tensors up to this size are decoded on the event loop: the tensors are viewed where they are, so that only what checks or
-#: converts values (booleans) touches every byte.
+#: Requests of raw tensors up to this size are decoded on the event loop: the tensors are views, so that only the check of booleans reads
+#: every byte.
 INLINE_RAW_BYTES = 4 << 20
 Raw = bytes | memoryview
 
 
 def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, raw: Raw) -> Array:
-    """The array of `shape` (`count` elements) that `raw` holds: a read-only view on it, at any alignment, where its type permits.
+    """The array of `shape` (`count` elements) in `raw`: if the type permits, a read-only view of any alignment.
 
     Raises:
-        SignatureMismatch: `raw` is not exactly what `shape` needs.
+        SignatureMismatch: `raw` does not have exactly the size of `shape`.
     """
     datatype = spec.datatype
     size = len(raw)
@@ -73,16 +73,16 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
     if size != count * datatype.item_bytes:
         raise check.byte_size(spec, count * datatype.item_bytes, size)
     if datatype is DataType.BOOL:
-        # Any nonzero byte is true; numpy would carry other values than 0 and 1 on unseen.
+        # Any nonzero byte is true; numpy would keep values other than 0 and 1.
         octets: Array = np.ndarray(shape, np.uint8, raw)
         return octets != 0 if count and octets.max() > 1 else octets.view(np.bool_)
-    # A slice of a message may start anywhere. Whoever needs elements at their natural alignment copies, as most do anyhow.
+    # A slice of a message may have any alignment. Code that needs aligned elements copies the array.
     array: Array = np.ndarray(shape, datatype.numpy, raw)
     return array
 
 
 def array_from_span(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, span: Span) -> Array:
-    """As `array_from_bytes`, of a copy of `span`; what cannot fit is rejected before anything is copied."""
+    """As `array_from_bytes`, for a copy of `span`; a wrong size is rejected before the copy."""
     datatype = spec.datatype
     if datatype is not DataType.BYTES and span.byte_size != count * datatype.item_bytes:
         raise check.byte_size(spec, count * datatype.item_bytes, span.byte_size)
@@ -95,9 +95,9 @@ def array_to_bytes(array: Array, datatype: DataType) -> bytes:
 
 
 def array_pieces(array: Array, datatype: DataType) -> list[Raw]:
-    """The array's bytes on the wire, in pieces to be joined with others: that join is the one copy that is made of a tensor.
+    """The array's bytes on the wire, in pieces; joining them is the only copy of a tensor.
 
-    Joining views holds the interpreter, so what would hold it for long is copied in steps first; joining large bytes does not hold it.
+    Joining views holds the GIL, so that large views are copied to bytes in steps first; joining large bytes releases the GIL.
     """
     if datatype is not DataType.BYTES:
         if array.nbytes <= _VIEWED_BYTES and array.size and array.flags.c_contiguous:
@@ -127,9 +127,9 @@ def object_array(values: list[bytes], shape: tuple[int, ...]) -> Array:
 def _strings(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, raw: Raw) -> Array:
     size = len(raw)
     if size < 4 * count:
-        # Each element takes 4 bytes at least: a declared count cannot make us look further than the data goes.
+        # Each element takes at least 4 bytes, so that a declared count cannot cause a read behind the data.
         raise check.element_count(spec, count, f"{size} bytes, too few for as many length prefixes")
-    # Slices of bytes are the elements themselves; those of a view would have to be copied once more.
+    # Slices of bytes are elements; slices of a view would need another copy.
     data = raw if isinstance(raw, bytes) else bytes(raw)
     values: list[bytes] = []
     append, length_at = values.append, _LENGTH.unpack_from
@@ -156,21 +156,21 @@ def _strings(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], co
 
 
 Packer = Callable[..., bytes]
-#: What a `Packer` raises.
+#: Exceptions of a `Packer`.
 UNPACKABLE: Final = (struct.error, OverflowError)
 
-#: Types whose values JSON cannot carry: raw bits, or no common text form. As in Triton, both ways.
+#: Types that JSON cannot represent: raw bits, or no common text form. As in Triton, both ways.
 BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
-#: Elements printed at once.
+#: Elements that are printed in one step.
 PRINTED_AT_ONCE = 65_536
-#: How `struct` calls the types whose elements are numbers in JSON.
+#: `struct` format characters of the types whose elements are JSON numbers.
 _PACKED = {
     DataType.INT8: "b", DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q",
     DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q",
     DataType.FP32: "f", DataType.FP64: "d",
 }  # fmt: skip
 _FLOATS = frozenset({DataType.FP32, DataType.FP64})
-#: How Triton's JSON reader calls what it did not find.
+#: Names of the expected JSON types in Triton's error texts.
 _TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
 _ACCEPTED: dict[DataType, tuple[frozenset[type], str]] = {
     **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
@@ -181,10 +181,10 @@ _ACCEPTED: dict[DataType, tuple[frozenset[type], str]] = {
 
 
 def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, data: Any) -> Array:
-    """The array of `shape` (`count` elements) that the list `data`, flat or nested, holds in row-major order.
+    """The array of `shape` (`count` elements) of the flat or nested list `data`, in row-major order.
 
     Raises:
-        SignatureMismatch: another number of elements, elements of another type, or out of the datatype's range.
+        SignatureMismatch: the number of elements is wrong, or an element has a wrong type or is out of the datatype's range.
     """
     datatype = spec.datatype
     if datatype in BINARY_ONLY:
@@ -240,10 +240,11 @@ def packed(values: list[Any], datatype: DataType, text: bytes) -> bytes | None:
 
 
 def packer(datatype: DataType, count: int) -> Packer | None:
-    """Makes the bytes of `count` values, and raises `UNPACKABLE` where one is no value of `datatype`; None: JSON has no such numbers.
+    """Returns a function that packs `count` values, and raises `UNPACKABLE` if one is invalid for `datatype`; None: JSON has no such
+    numbers.
 
-    A packer of numbers takes the two truth values for 0 and 1. Where lists of one length come again and again it is to be kept: finding it
-    takes four times as long as packing sixteen numbers.
+    A packer of numbers accepts `true` and `false` as 1 and 0. Callers with many lists of the same length should keep the packer: creating
+    it takes four times as long as packing sixteen numbers.
     """
     if datatype is DataType.BOOL:
         return partial(_packed_booleans, count)
@@ -258,7 +259,7 @@ def _packed_booleans(count: int, *values: object) -> bytes:
 
 
 def _has_words(text: bytes) -> bool:
-    """Words are no numbers; `struct` would take the two truth values for some."""
+    """Whether `true` or `false` is among the values: `struct` would pack them as numbers."""
     return text.find(b"t") >= 0 or text.find(b"a") >= 0
 
 
@@ -287,10 +288,10 @@ def _has_overflown(array: Array, given: Any) -> bool:
 
 
 def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fragment | Array | list[str]:
-    """What orjson (with OPT_SERIALIZE_NUMPY) prints as the flat list of `array`'s elements.
+    """An object that orjson (with OPT_SERIALIZE_NUMPY) prints as the flat list of `array`'s elements.
 
     Raises:
-        InvalidRequest: JSON cannot carry these values.
+        InvalidRequest: JSON cannot represent these values.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     if datatype is DataType.BYTES:
@@ -304,8 +305,8 @@ def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fra
 
 
 def printed_numbers(array: Array) -> bytes | None:
-    """The flat list of `array`'s elements, numbers or booleans, as text; None where one is not finite."""
-    # `ravel` copies only what does not lie in one row.
+    """The flat list of `array`'s elements, numbers or booleans, as text; None if one is not finite."""
+    # `ravel` copies only arrays that are not contiguous.
     printed = orjson.dumps(array.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
     return None if printed.find(b"null") >= 0 else printed
 
@@ -313,7 +314,7 @@ def printed_numbers(array: Array) -> bytes | None:
 def json_pieces(array: Array, datatype: DataType, output: str) -> list[bytes]:
     """The same list as text, for a large array of numbers.
 
-    Printed in one go it would hold the interpreter for seconds, also in a thread; and it comes in pieces, so that it is copied only once.
+    Printing it in one call would hold the GIL for seconds, also in a thread. The result is in pieces, so that it is copied only once.
 
     Raises:
         InvalidRequest: as `json_from_array`.
@@ -329,7 +330,7 @@ def json_pieces(array: Array, datatype: DataType, output: str) -> list[bytes]:
 
 
 def unsendable(datatype: DataType, output: str) -> InvalidRequest:
-    """The error for an output that JSON cannot carry."""
+    """The error for an output that JSON cannot represent."""
     return InvalidRequest(f"sending {datatype.value} data via JSON is not supported, ask for output '{output}' as binary data")
 
 

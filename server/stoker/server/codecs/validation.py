@@ -21,11 +21,11 @@ UNKNOWN_ID = "<id_unknown>"
 
 
 class SignatureMismatch(InvalidRequest):
-    """The request does not fit the model; in Triton the core says so, with the request's id in front (`with_request_id`)."""
+    """The request does not fit the model; in Triton the core reports it, with the request's id as a prefix (`with_request_id`)."""
 
 
 def with_request_id(message: str, request_id: str) -> str:
-    """`message` as Triton's core prints it."""
+    """`message` with the id prefix of Triton's core."""
     return message if message.startswith("[request id: ") else f"[request id: {request_id or UNKNOWN_ID}] {message}"
 
 
@@ -35,7 +35,7 @@ class SignatureCheck:
     Attributes:
         signature: The signature requests are checked against.
         inputs: Inputs by name.
-        default_outputs: Every output, in signature order: what a request that names none gets.
+        default_outputs: All outputs in signature order, for requests that name none.
     """
 
     __slots__ = ("_is_batched", "_limits", "_max_batch_size", "_model", "_outputs", "_required", "default_outputs", "inputs", "signature")
@@ -80,7 +80,7 @@ class SignatureCheck:
         return self._count_uncommon(spec, shape)
 
     def _count_uncommon(self, spec: TensorSpec, shape: Sequence[int]) -> int:
-        """A shape that is not simply the declared one: variable dims, or wrong."""
+        """Counts the elements of a shape with variable dimensions, or rejects a wrong shape."""
         if len(shape) > self._limits.dims_count:
             raise SignatureMismatch(f"input '{spec.name}' has {len(shape)} dimensions, more than the {self._limits.dims_count} allowed")
         wanted = (VARIABLE, *spec.dims) if self._is_batched else spec.dims
@@ -90,7 +90,7 @@ class SignatureCheck:
                 + self._batch_hint(spec, shape)
             )
         if any(size < 0 for size in shape) or (self._is_batched and shape[0] == 0):
-            # A variable dimension may be empty; a request without rows would ask for nothing.
+            # A variable dimension may be 0, but a request must have rows.
             least = "; the first, the number of rows, must be at least 1" if self._is_batched else ""
             raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; dimensions must not be negative{least}")
         if self._is_batched and shape[0] > self._max_batch_size:
@@ -125,7 +125,7 @@ class SignatureCheck:
         return rows
 
     def input_count(self, count: int) -> None:
-        """Checks the number of inputs before any of them is looked at."""
+        """Checks the number of inputs before any of them is read."""
         if count > self._limits.tensor_count:
             raise SignatureMismatch(f"request has {count} inputs, more than the {self._limits.tensor_count} allowed")
         if count > len(self.inputs):
@@ -143,18 +143,18 @@ class SignatureCheck:
             raise SignatureMismatch(f"output '{name}' already exists in request")
 
     def output_count(self, count: int) -> None:
-        """Checks the number of requested outputs before any of them is looked at."""
+        """Checks the number of requested outputs before any of them is read."""
         if count > self._limits.output_count:
             raise SignatureMismatch(f"request asks for {count} outputs, more than the {self._limits.output_count} allowed")
 
     def byte_size(self, spec: TensorSpec, expected: int, got: int) -> SignatureMismatch:
-        """The error for a tensor of `got` bytes where its shape makes `expected`."""
+        """The error for a tensor of `got` bytes whose shape needs `expected`."""
         return SignatureMismatch(
             f"input byte size mismatch for input '{spec.name}' for model '{self._model}'. Expected {expected}, got {got}"
         )
 
     def element_count(self, spec: TensorSpec, expected: int, got: int | str) -> SignatureMismatch:
-        """The error for a tensor of `got` elements where its shape makes `expected`."""
+        """The error for a tensor of `got` elements whose shape has `expected`."""
         kind = "string elements" if spec.datatype.is_bytes else "elements"
         return SignatureMismatch(f"expected {expected} {kind} for inference input '{spec.name}' for model '{self._model}', got {got}")
 
@@ -185,7 +185,7 @@ def _bracketed(names: Iterable[str]) -> str:
 
 
 class SignatureChecks:
-    """Checks by (model, version asked for). Confined to: the event loop."""
+    """A cache of checks by model and requested version. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -193,10 +193,10 @@ class SignatureChecks:
         self._kept: BoundedCache[tuple[str, int | None], SignatureCheck] = BoundedCache()
 
     def find(self, name: str, version: int | None) -> tuple[Servable, SignatureCheck]:
-        """The version that a request for (`name`, `version`) reaches now, and the check of its signature.
+        """The version that a request for (`name`, `version`) currently selects, and the check of its signature.
 
         Raises:
-            InvalidRequest: `name` is too long. And as `Engine.describe`.
+            InvalidRequest: `name` is too long. Also the exceptions of `Engine.describe`.
         """
         kept = self._kept.get((name, version))
         if kept is None and len(name) > self._limits.name_length:
@@ -208,10 +208,10 @@ class SignatureChecks:
         return servable, kept
 
 
-#: A stream client asks with it for a final marker of its own after the last response.
+#: The parameter of a stream's request that asks for a separate final marker after the last response.
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _SHARED_MEMORY = frozenset({"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"})
-#: Names that clients' libraries keep for other things than parameters of the user's own.
+#: Names that client libraries reserve: they cannot be custom parameters.
 _RESERVED = frozenset({"headers", "binary_data_output"})
 #: Triton's bound on sequence ids that are text.
 _SEQUENCE_ID_LENGTH = 128
@@ -228,8 +228,8 @@ class RequestParameters:
         priority: 0 = the model's default.
         timeout_us: 0 = none.
         wants_empty_final: Whether a stream must end with a final marker.
-        sequence: Where in a sequence the request stands; None: the client named none.
-        custom: The client's own.
+        sequence: The request's position in its sequence; None: it has no sequence.
+        custom: The client's custom parameters.
     """
 
     __slots__ = ("custom", "priority", "sequence", "timeout_us", "wants_empty_final")
@@ -247,10 +247,10 @@ NO_PARAMETERS = RequestParameters()
 
 
 def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
-    """Sorts out a request's parameters.
+    """Reads a request's parameters.
 
     Raises:
-        InvalidRequest: a reserved key, or a value of a wrong type or range.
+        InvalidRequest: a key is reserved, or a value has a wrong type or range.
     """
     read = RequestParameters()
     sequence_id: int | str = 0
@@ -287,10 +287,10 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
 
 
 def reject_shared_memory(keys: Mapping[str, object], tensor: str) -> None:
-    """Rejects a tensor that would live in shared memory.
+    """Rejects a tensor in shared memory.
 
     Raises:
-        Unsupported: one of `keys` says so.
+        Unsupported: one of `keys` names shared memory.
     """
     if not _SHARED_MEMORY.isdisjoint(keys):
         raise Unsupported(f"tensor '{tensor[:128]}' refers to shared memory: {DISABLED}")
@@ -308,7 +308,7 @@ def classification_count(value: object, output: str) -> int:
 
 
 def parse_version(text: str, model: str) -> int | None:
-    """The version that `text` names; None for an empty text.
+    """Parses a version number; None for an empty text.
 
     Raises:
         InvalidRequest: not a decimal number.
@@ -323,10 +323,10 @@ def parse_version(text: str, model: str) -> int | None:
 
 
 def check_model_name(name: str) -> str:
-    """`name`, if it may be a model's: letters, digits, `_`, `.`, `-`, at most 128, not only dots.
+    """Returns `name` if it is a valid model name: letters, digits, `_`, `.`, `-`, at most 128 characters, not only dots.
 
     Raises:
-        InvalidRequest: it may not.
+        InvalidRequest: the name is not valid.
     """
     if _MODEL_NAME.match(name) is None:
         shown = name[:128].encode("ascii", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The settings of the protocols, with the flags. Plain data: a command line is read without the protocols."""
+"""The settings of the protocols and their flags. Plain data, so that the command line is parsed without importing the protocols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class TfsSettings:
     """Settings of TensorFlow Serving's wire interface.
 
     Attributes:
-        rest_timeout_s: How long a REST request may take, from its complete body to its response; None: as long as it does.
-        allow_reload: Whether HandleReloadConfigRequest does anything.
-        metrics_path: Where the metrics are under TensorFlow Serving's names; None: nowhere.
+        rest_timeout_s: How long a REST request may take, from its complete body to its response; None: no limit.
+        allow_reload: Whether HandleReloadConfigRequest is allowed.
+        metrics_path: The path of the metrics with TensorFlow Serving's names; None: there is none.
     """
 
     rest_timeout_s: Annotated[
@@ -37,7 +37,7 @@ class TfsSettings:
 
 
 class RestV1(StrEnum):
-    """Whose protocol the REST routes below /v1 speak: TensorFlow Serving uses the same two URLs as Adlik."""
+    """The protocol of the REST routes below /v1: TensorFlow Serving and Adlik use the same two URLs."""
 
     AUTO = "auto"
     """Told from each request; see `rest_choice`."""
@@ -50,8 +50,8 @@ class AdlikSettings:
     """Settings of Adlik's wire interface.
 
     Attributes:
-        prefer_adlik: Under `auto`; whatever the model's platform.
-        operate_root: None: no path is taken.
+        prefer_adlik: Whether Adlik is the default protocol under `auto`, for models of any platform.
+        operate_root: The root folder of clients' paths; None: paths are rejected.
     """
 
     rest_v1: Annotated[
@@ -71,12 +71,12 @@ class AdlikSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStart:
-    """How requests are traced from the start.
+    """The tracing settings of the server's start.
 
     Attributes:
-        file: Where traces go, in mode triton.
-        collector: Where they go, in mode opentelemetry. Without either nothing can be traced.
-        settings: What is traced until clients change it.
+        file: The trace file of mode triton.
+        collector: The collector of mode opentelemetry. Without file and collector there is no tracing.
+        settings: The trace settings until clients change them.
     """
 
     file: Path | None = None
@@ -90,9 +90,9 @@ class KServeSettings:
 
     Attributes:
         allow_settings_changes: None: as `SettingsChanges` decides.
-        trace: Tracing from the start.
-        http_restricted, grpc_restricted: By restricted category, the key that calls must bring.
-        http_forward_pattern, grpc_forward_pattern: They match whole names; empty: none.
+        trace: The tracing settings of the server's start.
+        http_restricted, grpc_restricted: The key of each restricted category.
+        http_forward_pattern, grpc_forward_pattern: Patterns of the forwarded headers' whole names; empty: none.
     """
 
     allow_client_shm: Annotated[

@@ -1,7 +1,7 @@
-"""Cross-origin resource sharing (the Fetch standard, section "CORS protocol"): scripts of the pages allowed may read responses.
+"""Cross-origin resource sharing (the Fetch standard, section "CORS protocol"): scripts of the allowed pages may read responses.
 
 A preflight gets its response for every path, before any route, key or body is read: it reveals only which origins are allowed. Credentials
-(cookies, client certificates) are never allowed. A key in a header of its own is no credential in this sense.
+(cookies, client certificates) are never allowed. An API key in a separate header is no credential in this sense.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from stoker.server.net.http1.response import HeaderList, Piece
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, send_response
 from stoker.server.web.settings import ANY, CorsSettings
 
-#: What scripts may see of a response beside its body and the few fields that they always may.
+#: The response headers that scripts may read in addition to the default ones.
 _EXPOSED: Final = b"inference-header-content-length, retry-after"
 _METHODS: Final = b"GET, HEAD, POST"
-#: How long a browser need not ask again, seconds.
+#: Seconds that a browser may cache a preflight response.
 _MAX_AGE: Final = b"600"
 _VARY: Final = (b"vary", b"origin")
 
@@ -71,7 +71,7 @@ def response_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
     if settings.is_any:
         return [] if origin is None else [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
     if origin is None or not settings.allows(origin.decode("latin-1")):
-        # The response to another origin differs: caches must know.
+        # For caches: the response depends on the origin.
         return [_VARY]
     return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), _VARY]
 
@@ -87,7 +87,7 @@ def _preflight(settings: CorsSettings, origin: bytes, requested_headers: bytes |
         (b"vary", b"origin, access-control-request-method, access-control-request-headers"),
     ]
     if requested_headers is not None:
-        # Whatever it is: routes ignore what they do not know.
+        # Any header is allowed: routes ignore unknown ones.
         fields.append((b"access-control-allow-headers", requested_headers))
     return HTTPStatus.OK, b"", fields
 
@@ -106,7 +106,7 @@ class _CorsRoute:
 
 
 class _CorsConnection:
-    """A connection that puts lines into the head of what is written to it."""
+    """A connection that adds header lines to written responses."""
 
     __slots__ = ("_connection", "_lines")
 

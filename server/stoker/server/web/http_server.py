@@ -32,14 +32,14 @@ def http_server(
 ) -> Frontend:
     """A server of KServe v2 with Triton's extensions, Adlik's REST routes and TensorFlow Serving's.
 
-    It listens on `address:port` (port 0: any free one) once started, and wherever `listeners` says.
+    Once started, it listens on `address:port` (port 0: any free one) and on the sockets of `listeners`.
 
     Args:
         services: The protocols.
         address: Where to listen.
         port: Where to listen.
         metrics: Whether /metrics is served here too.
-        listeners: What else it has: encryption, a Unix-domain socket.
+        listeners: TLS and the Unix-domain socket.
         cors: The web pages whose scripts may read responses; None: none.
         grpc: The gRPC port, which models' pages show calls for; None: there is none.
         front: The server that hosts the application.
@@ -68,7 +68,7 @@ def metrics_server(
     listeners: ListenOptions = PLAIN_LISTENER,
     front: HttpFront = HttpFront.STOKER,
 ) -> Frontend:
-    """A server of metrics and nothing else, for a port of its own, as `http_server`.
+    """A server on a separate port that serves only metrics; arguments as for `http_server`.
 
     At `serving_path` the metrics are under TensorFlow Serving's names; None: there is no such path. `restrictions` name the key that a
     scraper must send.
@@ -89,7 +89,7 @@ def _hosted(
 ) -> Frontend:
     if front is HttpFront.STOKER:
         return HttpListener(app, limits, address, port, direct=direct, listeners=listeners, is_reserved=is_reserved)
-    # Imported as needed: the library is not loaded otherwise.
+    # Imported only if it is used.
     from stoker.server.web.uvicorn_front import UvicornServer
 
     return UvicornServer(app, limits, address, port, listeners)

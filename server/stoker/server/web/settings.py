@@ -20,7 +20,7 @@ class CorsSettings:
     """Cross-origin resource sharing.
 
     Attributes:
-        origins: Those allowed, as browsers write them (`https://app.example:8443`); `*` alone: any; none: CORS is off.
+        origins: The allowed origins, as browsers write them (`https://app.example:8443`); `*` alone: any; none: CORS is off.
     """
 
     origins: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""REST below /v1: Adlik and TensorFlow Serving share `:predict` and `/metadata`; `rest_choice` decides whose a request is.
+"""REST below /v1: Adlik and TensorFlow Serving share `:predict` and `/metadata`; `rest_choice` selects the protocol of a request.
 
 `HttpV1` is an ASGI application without FastAPI: `:predict`, which is hot, reaches it directly. TensorFlow Serving reads paths in any case,
 and both protocols have their own text for a path that is malformed, so that `HttpV1` reads the path of every request itself.
@@ -51,7 +51,7 @@ _ROUTE: Final = re.compile(
 )
 _JSON: Final = (b"content-type", b"application/json")
 _INT64_MAX: Final = (1 << 63) - 1
-#: No version number has more.
+#: Most digits of a version number.
 _DIGITS: Final = 19
 
 
@@ -60,7 +60,7 @@ class _Route(NamedTuple):
 
     Attributes:
         query: The model, in TensorFlow Serving's terms, which have labels too.
-        verb: After the colon, or `metadata`; empty: the model itself.
+        verb: The text after the colon, or `metadata`; empty: the model's status.
     """
 
     query: ModelQuery
@@ -129,10 +129,10 @@ class HttpV1:
             await send_response(send, status(error).http, body, headers)
 
     def _route(self, method: str, exchange: _Exchange) -> _Route:
-        """The meaning of the path.
+        """Parses the path.
 
         Raises:
-            InvalidRequest: neither protocol has it, or not with this method. Unsupported: Adlik's tasks.
+            InvalidRequest: neither protocol has the path, or not with this method. Unsupported: Adlik's tasks.
         """
         path = exchange.scope["path"]
         found = _ROUTE.match(path)
@@ -172,7 +172,7 @@ class HttpV1:
         return orjson.dumps(MessageToDict(response, preserving_proto_field_name=True))
 
     def _platform(self, query: ModelQuery) -> str:
-        """The platform of what is asked for; empty where nothing serves."""
+        """The platform of the requested model; empty if no version serves."""
         try:
             return self._engine.describe(query.name, query.version).config.platform
         except ServingError:
@@ -200,7 +200,7 @@ class HttpV1:
 
     async def _parsed(self, body: bytes, exchange: _Exchange, reservation: Reservation) -> Json:
         limits = self._limits
-        # Only TensorFlow Serving's has NaN and Infinity; what is no JSON at all is rejected in the words of whoever was meant.
+        # Only TensorFlow Serving accepts NaN and Infinity. Invalid JSON is rejected with the text of the selected protocol.
         parse = parse_json if exchange.dialect is Dialect.ADLIK else tfs_json.parse
         if len(body) > limits.decode_inline_bytes:
             reservation.take(await run_off_loop(memory_cost, body, limits))

@@ -48,8 +48,8 @@ class Examples(NamedTuple):
     """A list of Examples.
 
     Attributes:
-        own: The features of each.
-        context: Features that each of them has too, unless it has one of that name itself.
+        own: The features of each Example.
+        context: Features that each Example has in addition, unless it has one with the same name.
     """
 
     own: Sequence[Features]
@@ -96,14 +96,14 @@ def read_body(body: Mapping[str, Json], method: str) -> Examples:
 
 
 def repeated(examples: Examples, check: SignatureCheck, limits: Limits) -> int:
-    """Memory of what `arrays` takes from the context, bytes: its values, once for each example that has none of its own.
+    """Memory of the context's values in `arrays`, in bytes: they are repeated for each example without its own values.
 
     Raises:
-        TooLarge: more than one request may grow by.
+        TooLarge: the expansion exceeds the limit of one request.
     """
     grown_bytes = 0
     if len(examples.own) > max(1, check.signature.max_batch_size):
-        return 0  # rejected before anything is made of it
+        return 0  # rejected before any array is made
     for name, values in examples.context.items():
         spec = check.inputs.get(name)
         if spec is not None:
@@ -115,12 +115,12 @@ def repeated(examples: Examples, check: SignatureCheck, limits: Limits) -> int:
 
 
 def arrays(examples: Examples, check: SignatureCheck) -> dict[str, Array]:
-    """The arrays `[len(examples.own), *dims]` of the inputs that the examples have features for. Safe in a thread.
+    """Converts the examples' features to arrays `[len(examples.own), *dims]` by input. Safe in a thread.
 
-    REQUIRES: the model is batched, and what is repeated was paid for, see `repeated`.
+    REQUIRES: the model is batched, and the memory of repeated values is reserved, see `repeated`.
 
     Raises:
-        InvalidRequest: a feature is missing, of another type, or has not as many values as one sample of its input takes.
+        InvalidRequest: a feature is missing, or has a wrong type or number of values for its input.
     """
     found: dict[str, Array] = {}
     for name, spec in check.inputs.items():
@@ -143,7 +143,7 @@ def arrays(examples: Examples, check: SignatureCheck) -> dict[str, Array]:
 
 
 def _sample_shape(spec: TensorSpec, columns: Sequence[Values | None]) -> tuple[int, ...]:
-    """The shape of one sample; one open dimension follows from the number of values, which is the same in every example."""
+    """The shape of one sample; one variable dimension follows from the number of values, which is the same in every example."""
     counts = {len(values) for values in columns if values is not None}
     if len(counts) > 1:
         raise InvalidRequest(f"Feature: {spec.name} has {min(counts)} values in one example and {max(counts)} in another")
@@ -201,7 +201,7 @@ def _json_features(given: Json) -> dict[str, Values]:
 def _json_values(name: str, given: list[Json]) -> Values:
     values = [_json_value(name, each) for each in given]
     kinds = set(map(type, values))
-    # The first value decides in TensorFlow Serving; whole numbers among others are taken as what they are meant, if that is exact.
+    # In TensorFlow Serving the first value decides the type; here whole numbers among fractions become floats if that is exact.
     if len(kinds) > 1 and kinds != {int, float}:
         raise InvalidRequest(f"Unexpected element type in feature: {name[:128]} expecting type: {_KINDS[type(values[0])]}")
     return values
@@ -223,7 +223,7 @@ def _json_value(name: str, value: Json) -> int | float | bytes:
 
 _Outputs = TypeVar("_Outputs")
 _SIGNATURES = {CLASSIFY_METHOD: CLASSIFY, REGRESS_METHOD: REGRESS}
-#: Up to so many values of all examples together they are made arrays on the event loop.
+#: Up to this many values of all examples together are converted to arrays on the event loop.
 _INLINE_VALUES = 16_384
 
 
@@ -250,10 +250,11 @@ class ExampleInference:
         self._targets = targets
 
     async def classify(self, query: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
-        """The classes of `examples`, which came in `size_bytes`.
+        """The classes of `examples`, whose request had `size_bytes`.
 
         Raises:
-            FailedPrecondition: the model is none that classifies. InvalidRequest: the examples do not fit it. And as `Engine.infer`.
+            FailedPrecondition: the model has no classification outputs. InvalidRequest: the examples do not match its inputs. Also the
+                exceptions of `Engine.infer`.
         """
         target, outputs = self._target(query, CLASSIFY_METHOD, via, classify_outputs)
         response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns, via)
@@ -326,9 +327,9 @@ def _text(label: bytes | str) -> str:
 
 
 M = TypeVar("M", bound=Message)
-#: Bytes of memory for a byte on the wire: an empty feature takes four there, and a message with its map entry here.
+#: Memory per byte on the wire: an empty feature has four bytes there, and takes a message and its map entry in memory.
 _EXPANSION: Final = 48
-#: Tasks of one MultiInference.
+#: Most tasks of one MultiInferenceRequest.
 _MOST_TASKS: Final = 64
 
 
@@ -344,7 +345,7 @@ class ExampleCalls:
         """Handles a serialised ClassificationRequest.
 
         Raises:
-            ServingError: as `ExampleInference.classify`; InvalidRequest where it is no such message.
+            ServingError: as `ExampleInference.classify`; InvalidRequest: `data` is no such message.
         """
         with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, classification_pb2.ClassificationRequest, reservation)
@@ -368,7 +369,7 @@ class ExampleCalls:
         """Handles a serialised MultiInferenceRequest; its tasks run one after the other.
 
         Raises:
-            ServingError: as `classify`; InvalidRequest too where the tasks are of several models, or two are the same.
+            ServingError: as `classify`; InvalidRequest: also if the tasks name several models, or two are the same.
         """
         with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, inference_pb2.MultiInferenceRequest, reservation)

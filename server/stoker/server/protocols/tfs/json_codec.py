@@ -30,7 +30,7 @@ from stoker.server.core.request import Array, InferResponse
 
 _B64: Final = "b64"
 _FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
-#: The largest whole number up to which every one is exact, by type.
+#: By float type, the bound up to which all whole numbers are exact.
 _EXACT: Final = {DataType.FP16: (1 << 11) - 1, DataType.FP32: (1 << 24) - 1, DataType.FP64: (1 << 53) - 1}
 _KINDS: Final = {type(None): "Null", dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
 _SHOWN: Final = 128
@@ -44,10 +44,10 @@ class Nested(NamedTuple):
 
 
 def parse(text: bytes, limits: Limits) -> Json:
-    """The value of `text`, which `memory_cost` has passed; `NaN`, `Infinity` and `-Infinity` are numbers, as in TensorFlow Serving.
+    """Parses `text`, which `memory_cost` has accepted; `NaN`, `Infinity` and `-Infinity` are numbers, as in TensorFlow Serving.
 
     Raises:
-        InvalidRequest: it is not JSON, or nested too deeply.
+        InvalidRequest: the text is not JSON, or is nested too deeply.
     """
     try:
         return parse_tensor_json(text, limits)
@@ -61,10 +61,10 @@ def is_base64(value: Json) -> bool:
 
 
 def decoded(value: Mapping[str, Any]) -> bytes:
-    """The bytes of a `{"b64": "..."}`.
+    """Decodes the bytes of `{"b64": "..."}`.
 
     Raises:
-        InvalidRequest: it is not base64.
+        InvalidRequest: the text is not base64.
     """
     try:
         text = value[_B64].rstrip("=")
@@ -74,10 +74,10 @@ def decoded(value: Mapping[str, Any]) -> bytes:
 
 
 def flatten(value: Json) -> Nested:
-    """`value` without its nesting.
+    """Flattens `value`.
 
     Raises:
-        InvalidRequest: lists of one level differ in length, or values stand beside lists.
+        InvalidRequest: lists of one level differ in length, or a level mixes lists and values.
     """
     if not isinstance(value, list):
         return Nested((), [value])
@@ -98,10 +98,10 @@ def flatten(value: Json) -> Nested:
 
 
 def flat_array(elements: list[Any], spec: TensorSpec) -> Array:
-    """The flat array of `spec`'s element type that `elements` make.
+    """Converts `elements` to a flat array of `spec`'s element type.
 
     Raises:
-        InvalidRequest: an element is of another type, out of range, or would lose precision. Unsupported: BF16.
+        InvalidRequest: an element has a wrong type, is out of range, or would lose precision. Unsupported: BF16.
     """
     datatype = spec.datatype
     if datatype is DataType.BYTES:
@@ -126,7 +126,7 @@ def flat_array(elements: list[Any], spec: TensorSpec) -> Array:
 
 
 def shown(value: Json) -> str:
-    """`value` as JSON for an error, cut to what a client needs to find it."""
+    """`value` as JSON for an error text, truncated."""
     if isinstance(value, float) and not math.isfinite(value):
         return json.dumps(value)
     try:
@@ -142,9 +142,9 @@ def kind_name(value: Json) -> str:
 
 
 def float_array(elements: Sequence[int | float], kinds: set[type], datatype: DataType) -> tuple[Array, int | float | None]:
-    """The flat array of `elements`, which are of `kinds`, and the first of them that it does not hold; None: it holds all of them.
+    """The flat array of `elements`, whose types are `kinds`, and the first element that it cannot represent; None: it represents all.
 
-    A whole number is not held if it was rounded, another finite one if it became infinite. Fractions may be rounded.
+    A whole number must not be rounded, and a finite number must not become infinite. Fractions may be rounded.
     """
     wide = np.array(elements, dtype=np.float64)
     exact = _EXACT[datatype]
@@ -198,14 +198,14 @@ INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
 
 
 class Form(Enum):
-    """How a body holds its tensors, and so how its response does."""
+    """The form of tensors in a body and in its response."""
 
     ROW = auto()
     COLUMN = auto()
 
 
 class PredictBody(NamedTuple):
-    """The tensors of a body by input name, not yet judged against the model."""
+    """The tensors of a body by input name, not yet validated."""
 
     form: Form
     tensors: Mapping[str, Nested]
@@ -215,7 +215,7 @@ def as_object(given: Json) -> dict[str, Any]:
     """The body as an object.
 
     Raises:
-        InvalidRequest: it is something else.
+        InvalidRequest: the body is no object.
     """
     if not isinstance(given, dict):
         raise InvalidRequest(f"JSON Value: {shown(given)} Is not object")
@@ -223,10 +223,10 @@ def as_object(given: Json) -> dict[str, Any]:
 
 
 def signature_name(body: Mapping[str, Json]) -> str:
-    """The signature that the body asks for; empty: none.
+    """The signature name in the body; empty: none.
 
     Raises:
-        InvalidRequest: it is no string.
+        InvalidRequest: the name is no string.
     """
     name = body.get(SIGNATURE, "")
     if not isinstance(name, str):
@@ -235,10 +235,10 @@ def signature_name(body: Mapping[str, Json]) -> str:
 
 
 def read_predict(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> PredictBody:
-    """What `body` holds for a model with `inputs`. Safe in a thread.
+    """Reads the tensors of `body` for a model with `inputs`. Safe in a thread.
 
     Raises:
-        InvalidRequest: in TensorFlow Serving's words.
+        InvalidRequest: the body is malformed; the text is TensorFlow Serving's.
     """
     if INSTANCES in body and INPUTS in body:
         raise InvalidRequest(
@@ -260,12 +260,12 @@ def arrays(body: PredictBody, check: SignatureCheck) -> dict[str, Array]:
     """The arrays of `body`. Safe in a thread.
 
     Raises:
-        InvalidRequest: shapes or elements are not those of the model.
+        InvalidRequest: shapes or elements do not match the model.
     """
     found: dict[str, Array] = {}
     for name, nested in body.tensors.items():
         spec = check.inputs[name]
-        # Elements first: that a value is of a wrong type says more than what its nesting makes of the shape.
+        # Elements first: an error about a wrong type is more helpful than one about the resulting shape.
         flat = flat_array(nested.elements, spec)
         check.count_elements(spec, spec.datatype.value, nested.shape)
         found[name] = flat.reshape(nested.shape)
@@ -273,11 +273,11 @@ def arrays(body: PredictBody, check: SignatureCheck) -> dict[str, Array]:
 
 
 class Layout(NamedTuple):
-    """The structure of a body, and its values by input. Equal forms and dims have equal meaning.
+    """The structure of a body, and its values by input. Bodies with equal forms and dims share a plan.
 
     Attributes:
         form: How the body holds its tensors.
-        dims: Of each of the model's inputs, as far as the first list of each level shows them; None: the input is absent.
+        dims: The dims of each of the model's inputs, from the first list of each level; None: the input is absent.
         values: By input.
     """
 
@@ -287,7 +287,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> Layout | None:
-    """The structure of `body` for a model with `inputs`; None where it is unusual or wrong."""
+    """The structure of `body` for a model with `inputs`; None: it is unusual or invalid."""
     form, given = Form.COLUMN, body.get(INPUTS)
     if INSTANCES in body:
         form, given = Form.ROW, body[INSTANCES]
@@ -307,7 +307,7 @@ def layout_of(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> Lay
 
 
 def planned_array(plan: TensorPlan, value: Json) -> Array | None:
-    """The array of `value`, whose dims are those of `plan`; None where it must be judged in full."""
+    """The array of `value`, whose dims are those of `plan`; None if it needs the full validation."""
     elements = flat_elements(value, plan.shape)
     if elements is None:
         return None
@@ -356,7 +356,7 @@ def _check_names(first: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) ->
 
 
 def _stacked(values: list[Json], key: str) -> Nested:
-    """The samples of one input below each other; every sample must have the shape of the first."""
+    """Stacks the samples of one input; every sample must have the shape of the first."""
     if isinstance(values[0], list):
         size = len(values[0])
         for index, each in enumerate(values):
@@ -380,7 +380,7 @@ def _columns(given: Json, inputs: Mapping[str, TensorSpec]) -> dict[str, Nested]
     for name, spec in inputs.items():
         if name not in given and not spec.optional:
             raise InvalidRequest(f"Missing named input: {name} in 'inputs' object.")
-    # What the model has not is ignored, as TensorFlow Serving does.
+    # Unknown inputs are ignored, as in TensorFlow Serving.
     return {name: flatten(given[name]) for name in inputs if name in given}
 
 
@@ -399,7 +399,7 @@ def _failed(index: int, key: str, error: str) -> InvalidRequest:
     return InvalidRequest(f"Failed to process element: {index}{key} of 'instances' list. Error: {error}")
 
 
-#: A name with this end says that strings are bytes.
+#: Outputs whose names have this suffix hold binary strings.
 _BYTES_SUFFIX: Final = "_bytes"
 
 
@@ -407,7 +407,7 @@ def print_predictions(response: InferResponse, form: Form) -> bytes:
     """The response body of `:predict`. Safe in a thread.
 
     Raises:
-        InvalidRequest: row form was asked for, and the outputs have no rows, or different numbers of them.
+        InvalidRequest: the request has the row form, and the outputs have no rows, or different numbers of rows.
     """
     outputs = {name: _printable(response, name, array) for name, array in response.outputs.items()}
     if form is Form.COLUMN:
@@ -442,7 +442,7 @@ def print_numbers(numbers: Sequence[float]) -> bytes:
 
 
 def _printable(response: InferResponse, name: str, array: Array) -> Any:
-    """`array` as what `_printed` takes: an array of numbers, or nested lists."""
+    """Converts `array` for `_printed`: to an array of numbers, or nested lists."""
     spec = response.output_spec(name)
     match spec.datatype:
         case DataType.BYTES:
@@ -468,12 +468,12 @@ def _text(value: bytes | str, *, is_bytes: bool) -> Any:
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            pass  # JSON has no other form for what is not text, whatever the output is called
+            pass  # base64 is the only form of bytes that are not UTF-8, whatever the output's name
     return {"b64": base64.b64encode(raw).decode()}
 
 
 def _printed(value: Any) -> bytes:
-    """`value` as JSON; orjson prints null for every number that is not finite, and each of them becomes its token."""
+    """`value` as JSON; orjson prints null for numbers that are not finite, and each null is replaced by the number's token."""
     if isinstance(value, np.ndarray) and not value.ndim:
         value = value[()]
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,4 +1,4 @@
-"""Which model, version and signature a request of TensorFlow Serving's protocol addresses, and its error statuses.
+"""The model, version and signature that a TensorFlow Serving request addresses, and the protocol's error statuses.
 
 A served model has one set of inputs and outputs: the signature `serving_default`. Where its outputs are suitable, the same model also
 serves Classify and Regress, which take Examples, and so has the signatures `classify` and `regress`.
@@ -20,10 +20,10 @@ from stoker.server.rpc.status import ABORTED, FAILED_PRECONDITION, UNAVAILABLE, 
 
 
 class FailedPrecondition(InvalidRequest):
-    """Well-formed, but not for this model as it is: a signature it has not, a label on a version that is not loaded."""
+    """The request is well-formed, but the model cannot serve it: it lacks the signature, or the labelled version is not loaded."""
 
 
-#: Where TensorFlow Serving promises another number than the taxonomy: a full queue is UNAVAILABLE there.
+#: TensorFlow Serving's statuses where they differ from the taxonomy: a full queue is UNAVAILABLE.
 OVERRIDES: Final[dict[type, Status]] = {
     FailedPrecondition: Status(400, FAILED_PRECONDITION),
     Overloaded: Status(503, UNAVAILABLE),
@@ -44,10 +44,10 @@ class ModelQuery(NamedTuple):
     """A ModelSpec.
 
     Attributes:
-        name: The model's.
-        version: As asked for; None: not asked for by number.
-        label: As asked for; empty: none.
-        signature_name: As asked for; empty stands for the default.
+        name: The model's name.
+        version: The requested number; None: no number is requested.
+        label: The requested label; empty: none.
+        signature_name: The requested signature; empty: the default one.
     """
 
     name: str
@@ -57,12 +57,12 @@ class ModelQuery(NamedTuple):
 
     @property
     def servable(self) -> str:
-        """How TensorFlow Serving names what was asked for in its errors."""
+        """The requested servable in the form of TensorFlow Serving's error texts."""
         name = self.name[:128]
         return f"Latest({name})" if self.version is None else f"Specific({name}, {self.version})"
 
     def response_spec(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
-        """The model spec of a response of `version`; `signature`: whether it names the signature too."""
+        """The model spec of a response from `version`; `signature`: whether it includes the signature name."""
         spec = model_pb2.ModelSpec()
         self.fill_response(spec, version, signature=signature)
         return spec
@@ -76,16 +76,16 @@ class ModelQuery(NamedTuple):
 
 
 def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
-    """What `spec` asks for."""
+    """Reads `spec`."""
     version = spec.version.value if spec.HasField("version") else None
     return ModelQuery(spec.name, version, spec.version_label, spec.signature_name)
 
 
 def resolve(engine: Engine, query: ModelQuery, limits: Limits) -> ModelQuery:
-    """`query` with its label made a number.
+    """Replaces the label of `query` by its version number.
 
     Raises:
-        InvalidRequest: there is no name, it is too long, or the model has no such label.
+        InvalidRequest: the name is empty or too long, or the model has no such label.
     """
     if not query.name:
         raise InvalidRequest("ModelSpec has no name specified")
@@ -100,7 +100,7 @@ def resolve(engine: Engine, query: ModelQuery, limits: Limits) -> ModelQuery:
 
 
 def describe(engine: Engine, query: ModelQuery) -> ModelDescription:
-    """The version that a request for `query`, resolved, reaches now.
+    """The version that the resolved `query` currently selects.
 
     Raises:
         NotFound: no such model or version, or it is not READY, in TensorFlow Serving's words.
@@ -112,7 +112,7 @@ def describe(engine: Engine, query: ModelQuery) -> ModelDescription:
 
 
 def not_found(query: ModelQuery) -> NotFound:
-    """The error for what is not served."""
+    """The error for a model or version that is not served."""
     return NotFound(f"Servable not found for request: {query.servable}")
 
 
@@ -126,14 +126,14 @@ _FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
 
 
 class ClassifyOutputs(NamedTuple):
-    """Which outputs tell classes: labels, scores, or both."""
+    """The outputs that Classify uses: labels, scores, or both."""
 
     classes: TensorSpec | None
     scores: TensorSpec | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of those that are there."""
+        """The names of the existing ones."""
         return tuple(spec.name for spec in self if spec is not None)
 
 
@@ -192,7 +192,7 @@ def signature_def_map(description: ModelDescription) -> get_model_metadata_pb2.S
     try:
         classify = classify_outputs(signature)
     except FailedPrecondition:
-        pass  # the model is none that classifies
+        pass  # the model has no classification outputs
     else:
         entry = found.signature_def[CLASSIFY]
         entry.method_name = CLASSIFY_METHOD

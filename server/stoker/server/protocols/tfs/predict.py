@@ -1,11 +1,11 @@
 """Predict: PredictRequest messages to validated requests, responses to serialised PredictResponse messages.
 
-Memory is reserved before a message is parsed. A small request is parsed at once; a larger one is first walked on the wire, and long work
-runs in a thread. A request of a known structure (the message without its elements) reuses its validated plan.
+Memory is reserved before a message is parsed. A small request is parsed at once. A larger one is first scanned in wire format, and long
+work runs in a thread. A request of a known structure (the message without its elements) reuses its validated plan.
 
-A TensorProto holds raw bytes (`tensor_content`) or typed values, of which the last one stands for all missing ones. Responses hold typed
-values, as TensorFlow Serving's do, because clients read `float_val` only. Packed floats and booleans on the wire are the array's own bytes,
-so they are copied without conversion.
+A TensorProto holds raw bytes (`tensor_content`) or typed values, of which the last one is repeated for all missing ones. Responses hold
+typed values, as TensorFlow Serving's do, because clients read `float_val` only. Packed floats and booleans on the wire are the array's own
+bytes, so they are copied without conversion.
 """
 
 import math
@@ -45,13 +45,13 @@ from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, FailedPrec
 
 
 class Target(NamedTuple):
-    """The version that a request addresses and its check: the part of validation that needs the engine.
+    """The version that a request addresses, and its signature check: the part of validation that needs the engine.
 
     Attributes:
-        query: Resolved.
-        servable: The version that is reached.
-        check: Of its signature.
-        received_ns: When the request was taken in.
+        query: The resolved query.
+        servable: The addressed version.
+        check: The check of its signature.
+        received_ns: The time of receipt, in nanoseconds of the engine's monotonic clock.
     """
 
     query: ModelQuery
@@ -61,7 +61,7 @@ class Target(NamedTuple):
 
 
 class Targets:
-    """Finds what requests reach. Confined to: the event loop."""
+    """Finds the versions that requests address. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -69,35 +69,35 @@ class Targets:
         self._checks = SignatureChecks(engine, limits)
 
     def find(self, query: ModelQuery) -> Target:
-        """The version that a request for `query` reaches now, and its check.
+        """The version that a request for `query` currently selects, and its check.
 
         Raises:
-            NotFound: no such model or version, or it is not READY. InvalidRequest: an unknown label, or no name.
+            NotFound: no such model or version, or it is not READY. InvalidRequest: the label is unknown, or there is no name.
         """
         received_ns = self._engine.now_ns()
         resolved = resolve(self._engine, query, self._limits)
         try:
             return Target(resolved, *self._checks.find(resolved.name, resolved.version), received_ns)
         except (NotFound, Unavailable):
-            # TensorFlow Serving makes no difference: what does not serve is not found.
+            # As in TensorFlow Serving, a version that does not serve is not found.
             raise not_found(resolved) from None
 
 
 def check_signature_name(query: ModelQuery) -> None:
-    """Rejects any signature but the one that Predict serves.
+    """Rejects any signature except the one that Predict serves.
 
     Raises:
-        FailedPrecondition: as TensorFlow Serving says it.
+        FailedPrecondition: the model has no such signature; the text is TensorFlow Serving's.
     """
     if query.signature_name not in ("", DEFAULT_SIGNATURE):
         raise FailedPrecondition(f'Serving signature key "{query.signature_name[:128]}" not found.')
 
 
 def check_names(check: SignatureCheck, names: Mapping[str, object]) -> None:
-    """Rejects inputs that are missing, or that the model has not.
+    """Rejects missing and unknown inputs.
 
     Raises:
-        InvalidRequest: as TensorFlow Serving says it.
+        InvalidRequest: the names do not match; the text is TensorFlow Serving's.
     """
     known = check.inputs
     if len(names) == len(known) and all(map(known.__contains__, names)):
@@ -115,10 +115,10 @@ def check_names(check: SignatureCheck, names: Mapping[str, object]) -> None:
 
 
 def wanted_outputs(check: SignatureCheck, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The outputs asked for; all of them where none is named.
+    """The requested outputs; all of them if none is named.
 
     Raises:
-        InvalidRequest: one is unknown, or named twice.
+        InvalidRequest: an output is unknown, or named twice.
     """
     check.output_count(len(wanted))
     seen: set[str] = set()
@@ -138,11 +138,11 @@ class PredictPlan(NamedTuple):
 
     Attributes:
         query: The model, version and signature as the requests name them.
-        check: What has validated the structure.
+        check: The check that validated the structure.
         tensors: The inputs.
-        outputs: The outputs wanted.
-        rows: Of every input.
-        strings_cost: Memory that the strings take beside their own bytes.
+        outputs: The requested outputs.
+        rows: The number of rows of every input.
+        strings_cost: Memory overhead of the strings in addition to their bytes.
     """
 
     query: ModelQuery
@@ -205,25 +205,25 @@ _AS_BYTES: Final = frozenset({DataType.FP32, DataType.FP64, DataType.BOOL})
 
 
 def read_tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
-    """What `tensor` holds; `content` is its raw bytes where they were cut out before it was parsed."""
+    """Reads `tensor`; `content` is its raw bytes if they were cut out before it was parsed."""
     raw = content if len(content) else tensor.tensor_content
     values = _NOTHING if len(raw) else {field.name: value for field, value in tensor.ListFields() if field.name in _VALUES}
     return TensorFields(tensor.dtype, tuple(dim.size for dim in tensor.tensor_shape.dim), raw, values)
 
 
 def filled_count(spec: TensorSpec, fields: TensorFields) -> int:
-    """Elements of an array for which the last value that came stands."""
+    """The number of elements for which the last value of a tensor is repeated."""
     came = 0 if len(fields.content) else len(fields.values.get(VALUE_FIELDS[spec.datatype], ()))
     return max(0, math.prod(max(size, 0) for size in fields.shape or ()) - came) if came else 0
 
 
 def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields) -> Array:
-    """The array that `fields` hold for the input `spec`. Safe in a thread.
+    """Decodes `fields` to the array of the input `spec`. Safe in a thread.
 
-    REQUIRES: what is filled was paid for, see `filled_count`.
+    REQUIRES: the memory of repeated values is reserved, see `filled_count`.
 
     Raises:
-        InvalidRequest: element type, shape or number of elements are not those of the model.
+        InvalidRequest: element type, shape or number of elements do not match the model.
     """
     datatype = spec.datatype
     if fields.dtype != NUMBERS[datatype]:
@@ -267,7 +267,7 @@ def tensor_pieces(array: Array, datatype: DataType) -> list[bytes | memoryview]:
 
 
 def fill_tensor(tensor: tensor_pb2.TensorProto, array: Array, datatype: DataType) -> None:
-    """Makes the empty `tensor` hold `array`, value by value. Safe in a thread."""
+    """Fills the empty `tensor` with `array`, value by value. Safe in a thread."""
     _describe(tensor, array, datatype)
     flat = array.reshape(-1)
     values = (flat.view(np.uint16) if datatype is DataType.FP16 else flat).tolist()
@@ -288,7 +288,7 @@ def length_delimited(number: int, pieces: Sequence[bytes | memoryview]) -> list[
     return [encoded_varint(number << 3 | LENGTH), encoded_varint(sum(map(len, pieces))), *pieces]
 
 
-#: Outputs up to this size are put into the message value by value.
+#: Outputs up to this size are serialised through the message, value by value.
 _WHOLE_BYTES = 1024
 _OUTPUT_FILTER = predict_pb2.PredictRequest.OUTPUT_FILTER_FIELD_NUMBER
 _OUTPUTS = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
@@ -307,7 +307,8 @@ class Predict:
         """Handles a serialised PredictRequest; returns a serialised PredictResponse.
 
         Raises:
-            ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
+            ServingError: the request violates the protocol, the limits or the model's signature, no READY model matches, or the engine
+                fails.
         """
         with Reservation(self._engine.budget) as reservation:
             reservation.take(len(data))
@@ -325,7 +326,7 @@ class Predict:
             if len(rest) <= SMALL_BYTES and len(data) <= INLINE_RAW_BYTES:
                 key, known = self._known(message, contents, len(data), deadline_ns, reservation)
                 if known is None:
-                    # Its elements were taken out.
+                    # Its elements were removed.
                     message = _parsed(rest)
             if known is None:
                 query = read_spec(message.model_spec)
@@ -345,9 +346,9 @@ class Predict:
         deadline_ns: int | None,
         reservation: Reservation,
     ) -> tuple[bytes, tuple[ModelQuery, InferRequest] | None]:
-        """The structure of `message` (empty: none), and what it asks for; None where it must be decoded in full.
+        """The structure of `message` (empty: none), and its request; None if it must be decoded in full.
 
-        The elements of `message` are taken out.
+        This removes the elements from `message`.
         """
         taken = take_elements(message.inputs, contents)
         if taken is None:
@@ -399,7 +400,7 @@ class Predict:
 
 
 def is_large(response: InferResponse, limits: Limits) -> bool:
-    """Whether printing `response` is work for a thread."""
+    """Whether serialising `response` needs a thread."""
     for array in response.outputs.values():
         if array.nbytes > limits.decode_inline_bytes or (array.dtype.kind != "f" and array.size > INLINE_STRINGS):
             return True
@@ -416,7 +417,7 @@ def print_response(response: InferResponse, query: ModelQuery) -> bytes:
         if array.nbytes <= _WHOLE_BYTES:
             fill_tensor(reply.outputs[name], array, spec.datatype)
         else:
-            # Put together as bytes, not as a message: copied once instead of converted value by value.
+            # Serialised directly, not through a message: one copy instead of a conversion value by value.
             entry = [*length_delimited(1, [name.encode()]), *length_delimited(2, tensor_pieces(array, spec.datatype))]
             pieces += length_delimited(_OUTPUTS, entry)
     return b"".join((*pieces, reply.SerializeToString())) if pieces else reply.SerializeToString()
@@ -433,7 +434,7 @@ def _reserve(target: Target, fields: Mapping[str, TensorFields], reservation: Re
     """Reserves the memory of the arrays beyond their message; returns the number of their strings and their repeated bytes."""
     strings = grown_bytes = 0
     for name, tensor in fields.items():
-        # Raw bytes, which are the rule, are viewed where they are.
+        # Arrays of raw bytes, the usual case, are views of the message.
         if tensor.values:
             spec = target.check.inputs[name]
             values = tensor.values.get(VALUE_FIELDS[spec.datatype], ())

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST interface without a transport: the parsed body of a request in, the body of its response out."""
+"""TensorFlow Serving's REST interface without a transport: from the parsed request body to the response body."""
 
 from typing import Any
 
@@ -41,16 +41,17 @@ class TfsRest:
         self._engine = engine
         self._limits = limits
         self._service = service
-        #: By model, version, form and the dims of all inputs.
+        #: Plans by model, version, form and the dims of all inputs.
         self._plans: BoundedCache[tuple[str, int | None, Form, tuple[tuple[int, ...] | None, ...]], PredictPlan] = BoundedCache()
 
     async def predict(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Handles `:predict`, whose body is `given` (`size_bytes` as text).
 
         Raises:
-            ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
+            ServingError: the request violates the protocol, the limits or the model's signature, no READY model matches, or the engine
+                fails.
         """
-        # The arrays stand beside the parsed text that they are made of.
+        # The arrays are in memory together with the parsed text.
         reservation.take(size_bytes)
         is_long = size_bytes > self._limits.decode_inline_bytes
         try:
@@ -75,7 +76,7 @@ class TfsRest:
         return print_predictions(response, form)
 
     def _request(self, target: Target, body: dict[str, Any], size_bytes: int) -> tuple[Form, InferRequest]:
-        """As `_request`; a body of a known structure reuses its validated plan."""
+        """The validated request of a body; a known structure reuses its plan."""
         layout = layout_of(body, target.check.inputs)
         if layout is None:
             return _request(target, body, size_bytes)
@@ -127,7 +128,7 @@ class TfsRest:
         reply = self._service.metadata(query)
         signatures = get_model_metadata_pb2.SignatureDefMap()
         reply.metadata[SIGNATURE_DEF].Unpack(signatures)
-        # Packed in an Any the signatures would be printed with their type; TensorFlow Serving leaves it out.
+        # In an Any, the signatures would be printed with their type, which TensorFlow Serving omits.
         return orjson.dumps({"model_spec": _plain(reply.model_spec), "metadata": {SIGNATURE_DEF: _plain(signatures)}})
 
     def status(self, query: ModelQuery) -> bytes:

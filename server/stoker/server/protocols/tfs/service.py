@@ -50,10 +50,10 @@ _STATES = {
 
 
 def model_status(engine: Engine, query: ModelQuery, limits: Limits) -> pb.GetModelStatusResponse:
-    """The states of the versions that `query` means, the highest first.
+    """The states of the versions that `query` selects, the highest first.
 
     Raises:
-        NotFound: no version of it is known. InvalidRequest: an unknown label, or no name.
+        NotFound: no version of the model is known. InvalidRequest: the label is unknown, or there is no name.
     """
     query = resolve(engine, query, limits)
     entries = [entry for entry in engine.index() if entry.name == query.name and entry.version is not None]
@@ -73,16 +73,16 @@ def _add(response: pb.GetModelStatusResponse, entry: IndexEntry) -> None:
     assert entry.version is not None
     state = VersionState.NEW if entry.state is None else entry.state
     status = response.model_version_status.add(version=entry.version, state=_STATES[state])
-    # A version that was taken out of service in good order is no error.
+    # A version that was unloaded normally is no error.
     status.status.error_code = error_codes_pb2.UNKNOWN if state is VersionState.FAILED else error_codes_pb2.OK
     status.status.error_message = entry.reason if state is VersionState.FAILED else ""
 
 
 def read_reload(request: model_management_pb2.ReloadConfigRequest) -> tuple[ListedModel, ...]:
-    """The models that are to be served, and no others.
+    """The complete list of models to serve.
 
     Raises:
-        InvalidRequest: there is no list, or something is wrong with it.
+        InvalidRequest: the list is missing or invalid.
     """
     if not request.config.HasField("model_config_list"):
         raise InvalidRequest("ServerCore could not find model_config_list in the config")
@@ -100,14 +100,14 @@ _log = logging.getLogger(__name__)
 
 
 class TfsService:
-    """All that TensorFlow Serving's clients can ask. Confined to: the event loop.
+    """TensorFlow Serving's services. Confined to: the event loop.
 
     Attributes:
-        targets: What requests reach.
+        targets: Finds the versions that requests address.
         predicting: PredictionService.Predict.
         inference: Classify and Regress, of both protocols.
-        examples: The same as messages.
-        settings: What the operator set.
+        examples: Classify, Regress and MultiInference over gRPC.
+        settings: The operator's settings.
     """
 
     def __init__(self, engine: Engine, limits: Limits, settings: TfsSettings | None = None) -> None:
@@ -127,7 +127,7 @@ class TfsService:
         """The signatures of a served version.
 
         Raises:
-            NotFound: no such model or version. InvalidRequest: it asks for nothing, or for something else.
+            NotFound: no such model or version. InvalidRequest: the request names no metadata field, or an unknown one.
         """
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
@@ -154,7 +154,7 @@ class TfsService:
         """The states of a model's versions.
 
         Raises:
-            NotFound: none is known. InvalidRequest: no model is named.
+            NotFound: no version is known. InvalidRequest: no model is named.
         """
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
@@ -165,10 +165,11 @@ class TfsService:
         return model_status(self._engine, query, self._limits)
 
     async def reload_config(self, request: model_management_pb2.ReloadConfigRequest) -> model_management_pb2.ReloadConfigResponse:
-        """Takes the request's list of models in place of the one that is served.
+        """Replaces the list of served models by the request's.
 
         Raises:
-            Forbidden: clients may not, or a folder is not allowed. InvalidRequest: the list. Unavailable: the server follows none.
+            Forbidden: clients may not reload, or a folder is not allowed. InvalidRequest: the list is invalid. Unavailable: the server has
+                no model list.
             DeadlineExceeded: the models have not loaded in time; the change goes on.
             FailedPrecondition: a model does not load, or a label belongs to a version that does not serve.
         """

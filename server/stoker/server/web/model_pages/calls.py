@@ -1,4 +1,4 @@
-"""Calls to a model as text to paste: curl, grpcurl and Python clients, with the addresses by which the reader reached the page.
+"""Calls to a model as text to paste: curl, grpcurl and Python clients, with the addresses of the request for the page.
 
 Names go through the shell's own quoting, or are Python string literals; a short Python program makes a body that is too long to read.
 """
@@ -26,7 +26,7 @@ class CallAddresses:
         http: `host:port` of the HTTP front; the port may be left out.
         is_http_secure: Whether it speaks TLS.
         grpc: `host:port`; None: there is no gRPC port.
-        needs_key: Whether calls must bring an API key.
+        needs_key: Whether calls require an API key.
     """
 
     http: str
@@ -37,12 +37,12 @@ class CallAddresses:
 
     @property
     def http_url(self) -> str:
-        """With its scheme."""
+        """The HTTP address with its scheme."""
         return f"{'https' if self.is_http_secure else 'http'}://{self.http}"
 
     @property
     def grpc_url(self) -> str:
-        """With its scheme, as stoker_client takes it."""
+        """The gRPC address with its scheme, as stoker_client takes it."""
         return f"{'grpcs' if self.is_grpc_secure else 'grpc'}://{self.grpc}"
 
 
@@ -51,9 +51,9 @@ def addresses(host: str, scheme: str, grpc_address: GrpcAddress | None, *, needs
 
     Args:
         host: Its Host header.
-        scheme: How it came: `http` or `https`.
+        scheme: The scheme of the request: `http` or `https`.
         grpc_address: The gRPC port; None: there is none.
-        needs_key: Whether calls must bring an API key.
+        needs_key: Whether calls require an API key.
     """
     known = _HOST.match(host)
     if known is None:
@@ -78,7 +78,7 @@ class Call:
         key: Short and stable: the anchor on the page.
         language: `sh` or `python`.
         text: What to paste.
-        note: What one should know; may be empty.
+        note: A hint for the reader; may be empty.
     """
 
     title: str
@@ -89,7 +89,7 @@ class Call:
 
 
 _NO_JSON: Final = "FP16 and BF16 tensors travel as binary only."
-#: How a command sends the key that this server requires: the reader's shell holds it.
+#: The option of a command that sends the required key, which is read from a shell variable.
 _BEARER: Final = '"Authorization: Bearer $STOKER_API_KEY"'
 #: The field of typed contents that holds elements of a type.
 _CONTENTS: Final = {
