@@ -1,4 +1,4 @@
-"""The connection of a command: its address, TLS and request headers, and the errors of the server in the words of the command line."""
+"""The connection of a command: address, TLS and request headers; and server errors as messages of the command line."""
 
 import os
 import re
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from stoker.cli.output import CommandFailed, ExitCode
 
-#: What both HTTP and gRPC take; gRPC's binary metadata (`-bin`) has no text form.
+#: Characters valid in HTTP and gRPC header names; gRPC's binary metadata (`-bin`) has no text form.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(?<!-bin)")
 _VALUE = re.compile(r"[ -~]*")
-#: Said by the protocols themselves; another value would contradict the message that it belongs to.
+#: Headers that the protocols set themselves; another value would contradict the message.
 _RESERVED = frozenset(
     {
         "connection",
@@ -28,14 +28,14 @@ _RESERVED = frozenset(
 
 
 def read_headers(assignments: Sequence[str] | None, api_key: str | None) -> dict[str, str]:
-    """The headers of the options, by name in lower case, the API key among them.
+    """The headers of the options and the API key, by name in lower case.
 
     Args:
-        assignments: Each `NAME=VALUE`; None: none.
-        api_key: The key that is sent as `authorization`; None: none is.
+        assignments: The values `NAME=VALUE`; None: none.
+        api_key: The key to send as `authorization`; None: none.
 
     Raises:
-        CommandFailed: another form, a name that stands twice, or one that is not the user's to say. Values are never shown.
+        CommandFailed: another form, a duplicate name, or a name reserved by the protocols. Values are never shown.
     """
     headers: dict[str, str] = {}
     for assignment in assignments or ():
@@ -65,13 +65,13 @@ def read_headers(assignments: Sequence[str] | None, api_key: str | None) -> dict
 if TYPE_CHECKING:
     from stoker_client import TlsConfig
 
-#: By the field of `TlsConfig` that it sets.
+#: The variables of the environment, by the field of `TlsConfig` that each sets.
 VARIABLES = {"ca": "STOKER_TLS_CA", "cert": "STOKER_TLS_CERT", "key": "STOKER_TLS_KEY", "server_name": "STOKER_TLS_SERVER_NAME"}
 _SECURE = ("grpcs://", "https://")
 
 
 def tls_for(url: str) -> "TlsConfig | None":
-    """The TLS settings of the environment for a `grpcs://` or `https://` address; None: nothing, or the address is plain.
+    """The TLS settings of the environment for a `grpcs://` or `https://` address; None: there are none, or the address is plain.
 
     Raises:
         CommandFailed: a certificate without its key, or a file that cannot be read.
@@ -103,19 +103,19 @@ _CAUSES = (
     ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
     ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
 )
-#: Of the rejections of a load or unload by the control modes poll and none.
+#: The end of rejections of a load or unload in the control modes poll and none.
 _IS_UNCONTROLLED = re.compile("not allowed if polling is enabled|the list of models is fixed")
-#: What the address of a Unix-domain socket begins with; what follows begins with "/" or "//".
+#: The prefix of the address of a Unix-domain socket; the rest begins with "/" or "//".
 SOCKET_SCHEME = re.compile(r"((grpc|http)\+)?unix:")
 _NOT_SERVING = re.compile(r"'(?P<name>[^']+)' (has no available versions|version \d+ is not at ready state)")
 
 
 @contextmanager
 def connected(url: str, api_key: str | None, timeout_s: float, headers: Sequence[str] | None = None) -> Iterator["Client"]:
-    """A client of the server at `url`, closed afterwards, which sends `headers` (each `NAME=VALUE`) with every call.
+    """Opens a client of the server at `url` for the context, which sends `headers` (each `NAME=VALUE`) with every call.
 
     Raises:
-        CommandFailed: the address or a header is unusable, the server cannot be reached, or a call in the block failed.
+        CommandFailed: the address or a header is invalid, the server cannot be reached, or a call in the context failed.
     """
     sent = read_headers(headers, api_key)
     with reported_failures(url) as failures:
@@ -134,11 +134,11 @@ def connected(url: str, api_key: str | None, timeout_s: float, headers: Sequence
 
 @dataclass(slots=True)
 class Failures:
-    """The facts that the text of a failure needs.
+    """The data for the text of a failure.
 
     Attributes:
-        url: Where the server is.
-        client: Whom to ask for reasons; closed at the end. None: no client.
+        url: The server's address.
+        client: The client that reads the reasons; closed at the end. None: no client.
     """
 
     url: str
@@ -147,12 +147,12 @@ class Failures:
 
 @contextmanager
 def reported_failures(url: str) -> Iterator[Failures]:
-    """Calls in the block whose errors become the command's.
+    """Converts errors of calls in the context to errors of the command.
 
     Raises:
         CommandFailed: the server cannot be reached, or a call failed.
     """
-    # gRPC's own notes about connections would stand between the command's lines.
+    # gRPC's own log lines would appear between the lines of the command.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     import stoker_client
 
@@ -170,7 +170,7 @@ def reported_failures(url: str) -> Iterator[Failures]:
 
 
 def _cause(text: str) -> str:
-    """The meaning of the libraries' words about a failed connection."""
+    """The cause in a library's error text about a failed connection."""
     for sign, cause in _CAUSES:
         if re.search(sign, text, re.IGNORECASE):
             return cause
@@ -178,14 +178,14 @@ def _cause(text: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """The advice for an error whose text is written for other clients."""
+    """The advice for an error whose text is meant for other clients."""
     if "requires an API key" in text:
         return " (here: --api-key KEY, or the variable STOKER_API_KEY)"
     return "; the server allows it with --model-control-mode=explicit" if _IS_UNCONTROLLED.search(text) else ""
 
 
 def _reasons(client: "Client", text: str) -> str:
-    """Why a model that has no version to serve has none, from the repository's index; empty where that is not the failure."""
+    """Why a model has no version that serves, from the repository index; empty for other failures."""
     import stoker_client
 
     named = _NOT_SERVING.search(text)

@@ -1,4 +1,4 @@
-"""`stoker load` and `stoker unload`: the repository's control, where the server's control mode allows it."""
+"""`stoker load` and `stoker unload`: load and unload models, if the server's control mode allows it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +45,7 @@ def load(
 
 def unload(
     model: Model,
-    dependents: Annotated[bool, typer.Option("--dependents", help="Unload the models it depends on as well.")] = False,
+    dependents: Annotated[bool, typer.Option("--dependents", help="Also unload the models that it depends on.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
@@ -54,7 +54,7 @@ def unload(
 ) -> None:
     """Take a model out of service."""
     with connected(url, api_key, timeout, headers) as client:
-        # Servers take the unloading of what does not exist for done; here it is a slip of the pen.
+        # Servers accept an unload of a model that does not exist; here it is an error, probably a misspelling.
         known = sorted({str(entry["name"]) for entry in client.index()})
         if model not in known:
             raise CommandFailed(f"no model '{model}' in the repository; it has {', '.join(known) or 'none'}")

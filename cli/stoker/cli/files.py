@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 
 class Links(StrEnum):
-    """Which links in the repository are followed: the values of the server's flag."""
+    """The links in the repository to follow: the values of the server's flag."""
 
     NONE = "none"
     WITHIN_ROOT = "within-root"
 
 
 Repositories = Annotated[
-    list[Path], typer.Argument(metavar="REPOSITORY...", help="Model repository; several are checked as one.", show_default=False)
+    list[Path], typer.Argument(metavar="REPOSITORY...", help="Model repository; several are checked together.", show_default=False)
 ]
-Suggest = Annotated[bool, typer.Option("--suggest", help="Print for each model a config.pbtxt that says all that was inferred.")]
+Suggest = Annotated[bool, typer.Option("--suggest", help="Print for each model a config.pbtxt with all inferred values.")]
 
 Load = Annotated[
     bool | None,
     typer.Option(
         "--load/--no-load",
-        help="Load every version for a trial, in a process of its own, or none. Default: those whose files have up to 64 MiB together.",
+        help="Load every version, or none, in a separate process as a test. Default: versions with files of up to 64 MiB together.",
         show_default=False,
     ),
 ]
 AllowLinks = Annotated[
-    Links, typer.Option("--allow-links", help="As `serve --allow-links`: follow links that lead to what is below the repository's root.")
+    Links, typer.Option("--allow-links", help="As `serve --allow-links`: follow links to targets below the repository's root.")
 ]
-LoadTimeout = Annotated[float, typer.Option("--load-timeout", min=0.1, max=86400, help="Seconds that the load of one version may take.")]
+LoadTimeout = Annotated[float, typer.Option("--load-timeout", min=0.1, max=86400, help="Bound on the time of one such load, seconds.")]
 
 
 def check(
@@ -77,7 +77,7 @@ def check(
 
 
 def _show_progress(text: str) -> None:
-    """Puts `text` in the place of what was there before, on a terminal; it does not mix with what is printed."""
+    """Replaces the previous progress text by `text`, on a terminal only, so that it does not mix with the output."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{printable(text)}")
         sys.stderr.flush()
@@ -147,13 +147,13 @@ def dump(files: Files, as_json: AsJson = False) -> None:
 
 
 class _Dumped:
-    """One file that was read and found whole."""
+    """A file that was read and is valid."""
 
     def __init__(self, path: Path) -> None:
-        """Reads it by the bytes that it begins with.
+        """Reads the file; its first bytes determine the format.
 
         Raises:
-            ContainerError: it is of no known format, or damaged.
+            ContainerError: the format is unknown, or the file is damaged.
         """
         from stoker.backends.containers.framing import ContainerError
         from stoker.backends.containers.record import ByteSource
@@ -171,7 +171,7 @@ class _Dumped:
         self.report: dict[str, Any] = report_executable(path) if self.is_executable else report_file(path)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The contents as text."""
         from stoker.backends.gcu.dump import executable_text
         from stoker.backends.ipu.popef.dump import text_of
 

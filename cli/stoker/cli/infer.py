@@ -34,14 +34,14 @@ Params = Annotated[
         help="A parameter of the request, such as sequence_id=7 (KServe only); may be repeated.",
     ),
 ]
-Top = Annotated[int | None, typer.Option("--top", min=1, metavar="N", help="Show the N largest values of each row, with their places.")]
+Top = Annotated[int | None, typer.Option("--top", min=1, metavar="N", help="Show the N largest values of each row, with their indices.")]
 Save = Annotated[
     Path | None,
-    typer.Option("--save", metavar="DIR", file_okay=False, help="Write each output there, as .npy (BYTES as .json)."),
+    typer.Option("--save", metavar="DIR", file_okay=False, help="Folder to write each output to, as .npy (BYTES as .json)."),
 ]
 ScaleText = Annotated[
     str | None,
-    typer.Option("--scale", metavar="LOW-HIGH", help="Pictures: what black and white become. Default 0-1 for floats, 0-255 for integers."),
+    typer.Option("--scale", metavar="LOW-HIGH", help="Pictures: values of black and white. Default 0-1 for floats, 0-255 for integers."),
 ]
 Invert = Annotated[bool, typer.Option("--invert", help="Pictures: exchange black and white.")]
 
@@ -110,7 +110,7 @@ def _heading(result: "InferResult") -> str:
 
 
 def _shown(result: "InferResult", name: str) -> Any:
-    """An output as people and files want it: BF16 widened, BYTES that are text as text."""
+    """An output for printing and files: BF16 as FP32, and BYTES that are text as strings."""
     from stoker_client import bf16_to_float32
 
     array = result[name]
@@ -133,7 +133,7 @@ def _facts(result: "InferResult", name: str, array: Any, top: int | None) -> dic
 
 
 def _top(array: Any, count: int) -> list[tuple[int, int, Any]]:
-    """The `count` largest values of each row: row, place in the row, value. The rows are those of the last axis."""
+    """The `count` largest values of each row: row, index in the row, value. The rows are those of the last axis."""
     import numpy as np
 
     if array.dtype.kind not in "biuf" or array.ndim == 0:

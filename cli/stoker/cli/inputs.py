@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PictureOptions:
-    """The options about pictures; see `read_picture`."""
+    """The options for pictures; see `read_picture`."""
 
     scale: Scale | None = None
     invert: bool = False
@@ -33,10 +33,10 @@ def read_inputs(assignments: Sequence[str], metadata: Mapping[str, Any], picture
     Args:
         assignments: Each `NAME=VALUE`; a value is a file (`.npy`, `.json` or a picture) or literal JSON.
         metadata: The model's metadata.
-        pictures: How pictures are read.
+        pictures: The options for pictures.
 
     Raises:
-        CommandFailed: an assignment is malformed, names no input, or does not fit it.
+        CommandFailed: an assignment is malformed, names no input, or does not fit the input.
     """
     specs = {str(spec["name"]): spec for spec in metadata.get("inputs", [])}
     inputs: dict[str, TensorLike] = {}
@@ -123,7 +123,7 @@ def _from_json(name: str, value: Any, datatype: str) -> Array:
 
 
 def _is_even(value: Any) -> bool:
-    """Whether nested lists make an array: all of one level equally long."""
+    """Whether nested lists form an array: all lists of a level have the same length."""
     try:
         np.asarray(value)
     except ValueError:
@@ -132,7 +132,7 @@ def _is_even(value: Any) -> bool:
 
 
 def _cast(name: str, array: Array, datatype: str) -> Array:
-    """An array from a file in the model's type, where no value can lose its meaning by it."""
+    """Casts an array from a file to the model's type, if that loses no value."""
     if datatype == "BYTES":
         if array.dtype.kind not in "SU":
             raise CommandFailed(f"--input {name}: the model takes BYTES, the file holds {array.dtype}", ExitCode.USAGE)
@@ -145,7 +145,7 @@ def _cast(name: str, array: Array, datatype: str) -> Array:
 
 
 def _fit(array: Array, shape: Sequence[int]) -> Array:
-    """`array` in the model's rank, where only a leading batch dimension is missing or the elements are merely laid out flat."""
+    """Reshapes `array` to the model's rank, if only a leading batch dimension is missing or the elements are flat."""
     if array.ndim == len(shape):
         return array
     if shape and shape[0] == -1 and array.ndim == len(shape) - 1:
@@ -154,7 +154,7 @@ def _fit(array: Array, shape: Sequence[int]) -> Array:
         try:
             return array.reshape([int(size) for size in shape])
         except ValueError:
-            pass  # the server's message says what it expected
+            pass  # the server's message states the expected shape
     return array
 
 
@@ -162,7 +162,7 @@ def _numpy_type(name: str, datatype: str) -> np.dtype[Any]:
     from stoker_client.datatypes import NUMPY_TYPES
 
     if datatype == "BF16":
-        return np.dtype(np.float32)  # narrowed when it is sent
+        return np.dtype(np.float32)  # converted when the request is encoded
     if datatype not in NUMPY_TYPES:
         raise CommandFailed(f"input '{name}' takes {datatype}, which this command cannot make from numbers")
     return NUMPY_TYPES[datatype]
@@ -181,11 +181,10 @@ _INTEGER = re.compile(r"-?(0|[1-9]\d{0,19})")
 def read_parameters(assignments: Sequence[str] | None) -> dict[str, ParameterValue]:
     """The parameters of the options, by name.
 
-    `true` and `false` are truth values, what looks like a number is one, a JSON string (`"7"`) is its text, and anything else is text as
-    it stands.
+    `true` and `false` are booleans, a number in JSON is a number, a JSON string (`"7"`) is its content, and any other value is a string.
 
     Raises:
-        CommandFailed: another form, or a name that stands twice.
+        CommandFailed: another form, or a duplicate name.
     """
     parameters: dict[str, ParameterValue] = {}
     for assignment in assignments or ():
@@ -201,12 +200,12 @@ def read_parameters(assignments: Sequence[str] | None) -> dict[str, ParameterVal
 def _value(text: str) -> ParameterValue:
     if _INTEGER.fullmatch(text):
         return int(text)
-    if text.startswith(("[", "{")):  # no value of a parameter
+    if text.startswith(("[", "{")):  # not a valid type of a parameter
         return text
     try:
         value = json.loads(text)
     except ValueError:
         return text
-    # NaN and Infinity are no values of parameters, nor is null: what was written is text then.
+    # NaN, Infinity and null are not valid values of parameters; the value is the text as written.
     is_value = isinstance(value, bool | str) or (isinstance(value, float) and math.isfinite(value))
     return value if is_value else text

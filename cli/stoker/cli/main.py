@@ -1,8 +1,8 @@
 """The `stoker` command.
 
-Commands import what they need when they run, so that `stoker --help` needs neither the server nor the client. Everything after
-`stoker serve` or `stoker compile` is passed on untouched. Exit codes: 0; 1 the command failed; 2 it was called wrongly; 3 the server cannot
-be reached; 130 it was interrupted.
+Commands import what they need when they run, so that `stoker --help` needs neither the server nor the client. All words after `stoker
+serve` or `stoker compile` are passed on unchanged. Exit codes: 0: success; 1: the command failed; 2: usage error; 3: the server cannot be
+reached; 130: interrupted.
 """
 
 import sys
@@ -21,10 +21,10 @@ from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, C
 from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, printable
 from stoker.cli.status import status
 
-#: Options with a value that every command which talks to a server takes.
+#: Options with a value that all commands with a server connection have.
 _SHARED = ("--url", "--api-key", "--header", "--timeout")
 
-#: What the library that reads options puts before its reasons.
+#: The prefix of error messages from the option parser.
 _LIBRARY_WORDS = "Value error, "
 
 _COMPILE_HELP = """usage: stoker compile --target TARGET -i MODEL [options]
@@ -40,7 +40,7 @@ _COMPILE_PACKAGES = frozenset({"onnx", "onnx_ir", "onnxscript", "ml_dtypes", "ya
 app = typer.Typer(
     name="stoker",
     cls=Group,
-    help="Serve models, and talk to servers that do. Options of the server and --json may stand before the command or after it. "
+    help="Serve models, or call a model server. The options of the server connection and --json may precede or follow the command. "
     "Flags may be spelled with - or _.",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -57,7 +57,7 @@ def _root(
     headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    # Declared to be listed in the help: `_hoisted` moves those that stand here behind the command.
+    # Declared so that the help lists them; `_hoisted` moves options that precede the command behind it.
     if is_version_requested:
         print_line(f"stoker {installed_version('stoker')}")
         raise typer.Exit
@@ -92,7 +92,7 @@ for _command in (check, dump, models, status, infer, bench, metadata, config, lo
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line (default: the process's own) and ends the process."""
+    """Runs the command line (default: that of the process) and ends the process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["serve"]:
         _serve(words[1:])
@@ -107,11 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
+        # The reader of the output has closed the pipe. Nothing may be written any more, not even at exit.
         sys.stderr.close()
         sys.exit(ExitCode.FAILED)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # not a usage error of typer's: a defect, shown as one
+        if not hasattr(error, "format_message"):  # not a usage error of typer's but a defect
             raise
         _fail(error.format_message().replace(_LIBRARY_WORDS, ""), ExitCode.USAGE)
     sys.exit(code if isinstance(code, int) else ExitCode.OK)
@@ -142,7 +142,7 @@ def _serve(arguments: Sequence[str]) -> NoReturn:
 
 
 def _spelled(words: Sequence[str]) -> list[str]:
-    """Every flag with dashes: `--api_key` is `--api-key`. What follows `--` is left alone."""
+    """Spells every flag with dashes: `--api_key` is `--api-key`. Words after `--` are unchanged."""
     end = words.index("--") if "--" in words else len(words)
     spelled = []
     for word in words[:end]:
@@ -152,7 +152,7 @@ def _spelled(words: Sequence[str]) -> list[str]:
 
 
 def _hoisted(words: Sequence[str]) -> list[str]:
-    """`--url X models` as `models --url X`: what every command takes may stand before it too."""
+    """Moves options before the command behind it: `--url X models` becomes `models --url X`."""
     at = 0
     while at < len(words) and words[at].partition("=")[0] in (*_SHARED, "--json"):
         at += 1 if "=" in words[at] or words[at] == "--json" else 2

@@ -22,7 +22,7 @@ def models(
         print_json(rows)
     else:
         print_table(_COLUMNS, [[row[column] or "-" for column in _COLUMNS] for row in rows], spare=("platform", "backend"))
-        # Below the table: a reason is a sentence, and a column would fold it.
+        # Below the table: a reason is a sentence, and a column would wrap it.
         for row in rows:
             if row["reason"]:
                 version = f" version {row['version']}" if row["version"] else ""
@@ -35,14 +35,14 @@ def _row(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def _kind(client: "Client", entry: dict[str, Any]) -> dict[str, str]:
-    """Backend and platform; the index does not tell, and only a version that serves has a configuration to ask for."""
+    """Backend and platform. The index does not contain them, and only a version that serves has a configuration to read."""
     from stoker_client import NotFound, Unavailable
 
     if entry["state"] != "READY":
         return {}
     try:
         config = client.model_config(entry["name"], entry["version"])
-    except (NotFound, Unavailable):  # it was unloaded since the index was read
+    except (NotFound, Unavailable):  # the model was unloaded after the index was read
         return {}
     return {key: str(config.get(key, "")) for key in ("backend", "platform")}
 
@@ -75,7 +75,7 @@ def config(
     model: Model,
     version: Version = None,
     url: Url = DEFAULT_URL,
-    as_json: AsJson = False,  # the same either way; accepted so that every command takes it
+    as_json: AsJson = False,  # no effect here; accepted so that every command has it
     api_key: ApiKey = None,
     headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""Options that many commands share, declared once, and the classes of commands that list options."""
+"""Options that several commands share, and the classes of commands that print the help."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ Url = Annotated[
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option("--api-key", envvar="STOKER_API_KEY", rich_help_panel=_SERVER, help="Sent as 'authorization: Bearer KEY'."),
+    typer.Option("--api-key", envvar="STOKER_API_KEY", rich_help_panel=_SERVER, help="Key to send as 'authorization: Bearer KEY'."),
 ]
 Headers = Annotated[
     list[str] | None,
@@ -30,11 +30,11 @@ Headers = Annotated[
         metavar="NAME=VALUE",
         envvar="STOKER_HEADERS",
         rich_help_panel=_SERVER,
-        help="Sent with every call (gRPC: as metadata), such as the key of a restricted API; may be repeated.",
+        help="Header to send with every call (gRPC: metadata), such as the key of a restricted API; may be repeated.",
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, rich_help_panel=_SERVER, help="Limit of each call to the server.")
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, rich_help_panel=_SERVER, help="Time limit of each call to the server.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Model = Annotated[str, typer.Argument(help="Model name.", show_default=False)]
@@ -42,7 +42,7 @@ Version = Annotated[int | None, typer.Option("--version", min=0, help="Model ver
 
 
 def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """The library would name the type `<bool>` behind each flag, `--help` among them, as if a value were to follow."""
+    """Removes the type `<bool>` that the library would print behind each flag, including `--help`, as if a value followed."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
@@ -50,7 +50,7 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command that helps in this way."""
+    """A command with this form of help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """See `TyperCommand`."""
@@ -58,7 +58,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """The command that has the others."""
+    """The group of all commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """See `TyperGroup`."""

@@ -1,4 +1,4 @@
-"""The output of commands: tables on a terminal, aligned text in a pipe, JSON on request; one line and an exit code for a failure."""
+"""The output of commands: tables on a terminal, aligned text in a pipe, JSON if requested; one line and an exit code for a failure."""
 
 import enum
 import json
@@ -23,7 +23,7 @@ class CommandFailed(Exception):
 
     Attributes:
         message: The line.
-        exit_code: What the process ends with.
+        exit_code: The exit code of the process.
     """
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
@@ -33,12 +33,12 @@ class CommandFailed(Exception):
 
 
 STATE_STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVAILABLE": "red", "yes": "green", "no": "red"}
-#: Between two columns of a drawn table.
+#: Space between two columns of a table.
 _GAP = 3
 
 
 def print_json(value: Any) -> None:
-    """Prints `value` as JSON; numbers that JSON does not have become the strings `NaN`, `Infinity`, `-Infinity`."""
+    """Prints `value` as JSON; numbers without a JSON form become the strings `NaN`, `Infinity`, `-Infinity`."""
     sys.stdout.write(json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -54,13 +54,13 @@ def print_table(
     numeric: frozenset[str] = frozenset(),
     spare: Sequence[str] = (),
 ) -> None:
-    """Prints a table. On a terminal cells that name a state are coloured, and only the last column may fold, if no other can be spared.
+    """Prints a table. On a terminal, states are coloured, and only the last column wraps, after all `spare` columns are left out.
 
     Args:
         columns: Headings.
-        rows: Cells, as many in each row.
+        rows: Cells, the same number in each row.
         numeric: Columns to align to the right.
-        spare: Columns to leave out, in this order, of a terminal that is too narrow; a line below says which.
+        spare: Columns to leave out, in this order, on a narrow terminal; a line below the table lists them.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -108,7 +108,7 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric:
     for row in cells:
         shown = [cell for cell, column in zip(row, columns, strict=True) if column not in dropped]
         table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in shown))
-    # Wider than the terminal if it must be: a name that the terminal wraps is whole, one that is cut is not.
+    # The table may be wider than the terminal: a name wrapped by the terminal is complete, a cut one is not.
     console.width = max(console.width, _table_width(widths if spare else {**widths, last: len(last)}, dropped))
     console.print(table)
     if dropped:
@@ -121,5 +121,5 @@ def _table_width(widths: Mapping[str, int], dropped: Sequence[str]) -> int:
 
 
 def printable(text: str) -> str:
-    """Control characters in a server's text must not steer the terminal."""
+    """Escapes control characters, so that text from a server cannot control the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,4 +1,4 @@
-"""A picture as the tensor a model wants: colours, size and axes are read from the model's metadata."""
+"""Converts a picture to an input tensor: colours, size and axes follow from the model's metadata."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _CHANNEL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The values that black and white become."""
+    """The values of black and white in the tensor."""
 
     black: float
     white: float
@@ -28,7 +28,7 @@ class Scale:
         """Reads `LOW-HIGH`, such as `0-1`, `0-255` or `-1-1`.
 
         Raises:
-            CommandFailed: it is not of that form.
+            CommandFailed: another form.
         """
         match = _SCALE.fullmatch(text)
         if match is None:
@@ -38,7 +38,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class PictureLayout:
-    """Where a model's dims (without batch) hold height, width and channels; a size of -1 is the picture's own."""
+    """The positions of height, width and channels in a model's dims (without batch); a size of -1 is the picture's own."""
 
     height: int
     width: int
@@ -50,7 +50,7 @@ class PictureLayout:
         """The layout of an input of shape `dims`: HW, CHW or HWC.
 
         Raises:
-            CommandFailed: a picture does not fit such an input.
+            CommandFailed: such an input cannot take a picture.
         """
         if len(dims) == 2:
             return cls(dims[0], dims[1], 1, "HW")
@@ -69,13 +69,13 @@ def read_picture(path: Path, layout: PictureLayout, dtype: np.dtype[Any], scale:
 
     Args:
         path: The picture.
-        layout: What the model wants.
-        dtype: Of the result.
-        scale: What black and white become; None: 0-1 for floating point, 0-255 for integers.
-        invert: Exchange black and white first.
+        layout: The layout of the model's input.
+        dtype: The result's dtype.
+        scale: The values of black and white; None: 0-1 for floating point, 0-255 for integers.
+        invert: Whether to exchange black and white first.
 
     Returns:
-        Of `dtype`, with the axes of `layout`.
+        An array of `dtype`, with the axes of `layout`.
 
     Raises:
         CommandFailed: it cannot be read, or Pillow is not installed.

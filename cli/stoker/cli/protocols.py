@@ -1,4 +1,4 @@
-"""The protocols that `stoker infer` and `stoker bench` speak, by the names of `--protocol`, and the address that goes with each."""
+"""The protocols of `stoker infer` and `stoker bench`, by their names in `--protocol`, and the default address of each."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Protocol(StrEnum):
-    """A protocol and what carries it."""
+    """A protocol and its transport."""
 
     KSERVE_GRPC = "kserve-grpc"
     KSERVE_HTTP = "kserve-http"
@@ -30,22 +30,22 @@ class Protocol(StrEnum):
 
     @property
     def is_grpc(self) -> bool:
-        """Whether gRPC carries it; else HTTP."""
+        """Whether the transport is gRPC; else HTTP."""
         return self.value.endswith("grpc")
 
     @property
     def carrier(self) -> str:
-        """`grpc` or `http`."""
+        """The transport: `grpc` or `http`."""
         return "grpc" if self.is_grpc else "http"
 
     @property
     def is_kserve(self) -> bool:
-        """Whether it is KServe's, with parameters, statistics and all else that `stoker_client.connect` offers."""
+        """Whether the protocol is KServe's, with parameters, statistics and all other calls of `stoker_client.connect`."""
         return self in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP)
 
 
 class TensorFormat(StrEnum):
-    """How kserve-http carries tensors."""
+    """The encoding of tensors in kserve-http."""
 
     BINARY = "binary"
     JSON = "json"
@@ -53,7 +53,9 @@ class TensorFormat(StrEnum):
 
 ProtocolOption = Annotated[
     Protocol | None,
-    typer.Option("--protocol", help="Default: KServe's, over what --url says.", show_default=False, rich_help_panel="Server"),
+    typer.Option(
+        "--protocol", help="Protocol. Default: KServe's, over the transport of --url.", show_default=False, rich_help_panel="Server"
+    ),
 ]
 
 _DEFAULT_HTTP_URL = "http://127.0.0.1:8501"
@@ -61,21 +63,21 @@ _DEFAULT_HTTP_URL = "http://127.0.0.1:8501"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom a command talks to, and how.
+    """The server and the protocol of a command.
 
     Attributes:
-        url: With its scheme.
+        url: The address, with its scheme.
     """
 
     protocol: Protocol
     url: str
 
     def connection(self, headers: Mapping[str, str]) -> "Connection":
-        """The arguments of a transport to it; `headers` go with every call.
+        """The settings of a transport to the server; `headers` are sent with every call.
 
         Raises:
-            ValueError: the address or a header is unusable.
-            CommandFailed: the TLS material is.
+            ValueError: the address or a header is invalid.
+            CommandFailed: the TLS files are invalid.
         """
         from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
 
@@ -85,11 +87,11 @@ class Target:
 
 
 def target(protocol: Protocol | None, url: str) -> Target:
-    """The meaning of the two options together.
+    """Combines the options `--protocol` and `--url`.
 
     Args:
-        protocol: None: KServe's, over what the address says.
-        url: `host:port`, or with a scheme; the default address moves to the HTTP port for a protocol that needs it.
+        protocol: None: KServe's, over the transport of the address.
+        url: `host:port`, or with a scheme; the default address gets the HTTP port for a protocol over HTTP.
 
     Raises:
         CommandFailed: they contradict each other.
@@ -100,7 +102,7 @@ def target(protocol: Protocol | None, url: str) -> Target:
         url = _DEFAULT_HTTP_URL
     carrier = protocol.carrier
     if socket := SOCKET_SCHEME.match(url):
-        # In the one form that every reader of addresses knows for one.
+        # The form that every parser of addresses accepts.
         url = f"{socket[2] or carrier}+unix://{url[socket.end() :].removeprefix('//')}"
     elif "://" not in url:
         url = f"{carrier}://{url}"
@@ -110,7 +112,7 @@ def target(protocol: Protocol | None, url: str) -> Target:
 
 
 def dialect(protocol: Protocol, tensor_format: TensorFormat = TensorFormat.BINARY) -> "PredictDialect":
-    """The words of `protocol`."""
+    """The dialect of `protocol`."""
     from stoker_client.adlik.dialect import AdlikGrpcDialect, AdlikRestDialect
     from stoker_client.grpc_dialect import GrpcDialect
     from stoker_client.http_dialect import HttpDialect
@@ -136,10 +138,10 @@ def dialect(protocol: Protocol, tensor_format: TensorFormat = TensorFormat.BINAR
 def predicting(
     whom: Target, headers: Mapping[str, str], timeout_s: float, tensor_format: TensorFormat = TensorFormat.BINARY
 ) -> Iterator["PredictClient"]:
-    """A client of `whom` for the length of the block, which sends `headers` with every call and whose errors become the command's.
+    """Opens a client of `whom` for the context, which sends `headers` with every call; its errors become errors of the command.
 
     Raises:
-        CommandFailed: the address is unusable, the server cannot be reached, or a call in the block failed.
+        CommandFailed: the address is invalid, the server cannot be reached, or a call in the context failed.
     """
     with reported_failures(whom.url):
         from stoker_client import RetryPolicy

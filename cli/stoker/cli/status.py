@@ -1,4 +1,4 @@
-"""`stoker status`: is the server well, and what is it doing? Rates come from two readings of its counters."""
+"""`stoker status`: readiness and load of a server. Rates come from two readings of its counters."""
 
 from collections.abc import Mapping
 from time import monotonic, sleep
@@ -28,7 +28,7 @@ _SPARE = ("rows/s", "rows", "queue ms", "compute ms", "rows/batch")
 
 Interval = Annotated[
     float,
-    typer.Option("--interval", metavar="SECONDS", min=0, max=3600, help="Between the two readings that rates come from; 0: no rates."),
+    typer.Option("--interval", metavar="SECONDS", min=0, max=3600, help="Time between the two readings for the rates; 0: no rates."),
 ]
 
 

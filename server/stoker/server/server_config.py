@@ -38,17 +38,21 @@ class ServingStart:
     config_poll_s: float | None = None
     enable_batching: Annotated[
         bool,
-        switch("enable-batching", panel=Panel.TENSORFLOW, text="Batch models that leave it open as --batching-parameters-file says."),
+        switch(
+            "enable-batching",
+            panel=Panel.TENSORFLOW,
+            text="Batch models without their own batching settings, by --batching-parameters-file.",
+        ),
     ] = False
     batching_file: Annotated[
         Path | None, path("batching-parameters-file", panel=Panel.TENSORFLOW, text="A BatchingParameters file in text format.")
     ] = None
     monitoring_file: Annotated[
         Path | None,
-        path("monitoring-config-file", panel=Panel.TENSORFLOW, text="A MonitoringConfig file: whether and where metrics are."),
+        path("monitoring-config-file", panel=Panel.TENSORFLOW, text="A MonitoringConfig file: enables metrics and sets their path."),
     ] = None
     reload_root: Annotated[
-        Path | None, path("model-reload-root", panel=Panel.TENSORFLOW, text="Folder below which their list may name folders of its own.")
+        Path | None, path("model-reload-root", panel=Panel.TENSORFLOW, text="Folder that must contain the new folders in a client's list.")
     ] = None
 
 
@@ -91,10 +95,10 @@ class ServerConfig:
     metrics_on_http: bool = True
     grpc_reflection: Annotated[bool, switch("grpc-reflection", panel=Panel.NETWORK, text="Offer gRPC server reflection.")] = False
     http_front: Annotated[
-        HttpFront, one_of("http-front", HttpFront, panel=Panel.NETWORK, text="What carries HTTP: stoker (our own HTTP/1.1) or uvicorn.")
+        HttpFront, one_of("http-front", HttpFront, panel=Panel.NETWORK, text="HTTP implementation: stoker (built-in HTTP/1.1) or uvicorn.")
     ] = HttpFront.STOKER
     ready_file: Annotated[
-        Path | None, path("ready-file", panel=Panel.NETWORK, text="Write the real addresses there, as JSON, once ready.")
+        Path | None, path("ready-file", panel=Panel.NETWORK, text="File to write the bound addresses to, as JSON, once ready.")
     ] = None
     sockets: SocketSettings = field(default_factory=SocketSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -105,15 +109,19 @@ class ServerConfig:
     adlik: AdlikSettings = field(default_factory=AdlikSettings)
     tfs: TfsSettings = field(default_factory=TfsSettings)
     serving_start: ServingStart = field(default_factory=ServingStart)
-    server_id: Annotated[str, option("id", panel=Panel.SERVING, text="The server's name towards clients.")] = "stoker"
+    server_id: Annotated[str, option("id", panel=Panel.SERVING, text="Server name that clients see.")] = "stoker"
     shutdown_delay_s: Annotated[
         float,
         duration(
-            "shutdown-delay-secs", 0, 3600, panel=Panel.SERVING, text="After SIGTERM, serve on this long while not ready, then drain."
+            "shutdown-delay-secs",
+            0,
+            3600,
+            panel=Panel.SERVING,
+            text="After SIGTERM, time to keep serving while not ready, before the drain.",
         ),
     ] = 0.0
     exit_timeout_s: Annotated[
-        float, duration("exit-timeout-secs", 0, 86400, panel=Panel.SERVING, text="How long in-flight work may take after SIGTERM.")
+        float, duration("exit-timeout-secs", 0, 86400, panel=Panel.SERVING, text="Time for requests in flight to complete after SIGTERM.")
     ] = 30.0
     tuning: TuningSettings = field(default_factory=TuningSettings)
     loop_watch: LoopWatchSettings = field(default_factory=LoopWatchSettings)

@@ -1,6 +1,6 @@
-"""`stoker bench`: load of a stated kind against one model of any server, and what came of it.
+"""`stoker bench`: sends a defined load to one model of any server, and reports the results.
 
     options --levels--> a load for each concurrency or rate --loops--> samples --windows--> figures --> table, JSON, CSV
 
-The request is built once and sent again and again: what is measured is the server and the way there, not the building of requests.
+The request is built once and sent repeatedly: the figures contain the server and the transport, but not the encoding of requests.
 """

@@ -1,4 +1,4 @@
-"""The command `stoker bench`: options in, figures out."""
+"""The command `stoker bench`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -30,27 +30,33 @@ Rate = Annotated[
         "--request-rate",
         metavar="RANGE",
         rich_help_panel=_LOAD,
-        help="Requests a second, sent whatever becomes of them; latency counts from when each was due.",
+        help="Requests a second, sent without waiting for responses; latency counts from the due time.",
     ),
 ]
 Poisson = Annotated[
-    bool, typer.Option("--poisson", rich_help_panel=_LOAD, help="--request-rate: random gaps, as independent users make them.")
+    bool,
+    typer.Option(
+        "--poisson", rich_help_panel=_LOAD, help="With --request-rate: exponentially distributed gaps, as from independent users."
+    ),
 ]
 Connections = Annotated[
-    int, typer.Option("--connections", min=1, max=64, rich_help_panel=_LOAD, help="gRPC connections; HTTP opens what it needs.")
+    int,
+    typer.Option(
+        "--connections", min=1, max=64, rich_help_panel=_LOAD, help="gRPC connections; HTTP opens one for each request in flight."
+    ),
 ]
-Format = Annotated[TensorFormat, typer.Option("--tensor-format", rich_help_panel=_DATA, help="kserve-http: how tensors travel.")]
+Format = Annotated[TensorFormat, typer.Option("--tensor-format", rich_help_panel=_DATA, help="Encoding of tensors for kserve-http.")]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
-        "--input", "-i", metavar="NAME=VALUE", rich_help_panel=_DATA, help="A .npy, .json or picture file, or JSON; as stoker infer."
+        "--input", "-i", metavar="NAME=VALUE", rich_help_panel=_DATA, help="A .npy, .json or picture file, or JSON, as for `stoker infer`."
     ),
 ]
-Data = Annotated[Filling, typer.Option("--input-data", rich_help_panel=_DATA, help="What inputs without --input hold.")]
+Data = Annotated[Filling, typer.Option("--input-data", rich_help_panel=_DATA, help="Values of the inputs without --input.")]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
-        "--shape", metavar="NAME:SIZE,...", rich_help_panel=_DATA, help="Sizes where the model leaves them open; may be repeated."
+        "--shape", metavar="NAME:SIZE,...", rich_help_panel=_DATA, help="Sizes of an input's variable dimensions; may be repeated."
     ),
 ]
 Batch = Annotated[
@@ -58,22 +64,32 @@ Batch = Annotated[
 ]
 Length = Annotated[int, typer.Option("--string-length", min=0, max=1_000_000, rich_help_panel=_DATA, help="Characters of each string.")]
 WindowS = Annotated[
-    float, typer.Option("--window", metavar="SECONDS", min=0.05, max=3600, rich_help_panel=_RULES, help="Length of a window.")
+    float, typer.Option("--window", metavar="SECONDS", min=0.05, max=3600, rich_help_panel=_RULES, help="Length of a measurement window.")
 ]
 WarmUp = Annotated[
-    float, typer.Option("--warmup", metavar="SECONDS", min=0, max=3600, rich_help_panel=_RULES, help="Load before the first window.")
+    float,
+    typer.Option("--warmup", metavar="SECONDS", min=0, max=3600, rich_help_panel=_RULES, help="Time of load before the first window."),
 ]
 Stability = Annotated[
     float,
     typer.Option(
-        "--stability", metavar="PERCENT", min=0.1, max=100, rich_help_panel=_RULES, help="Three windows in a row within this are enough."
+        "--stability",
+        metavar="PERCENT",
+        min=0.1,
+        max=100,
+        rich_help_panel=_RULES,
+        help="Largest deviation of three consecutive windows that ends a level.",
     ),
 ]
-MaxTrials = Annotated[int, typer.Option("--max-trials", min=3, max=1000, rich_help_panel=_RULES, help="Windows of one level at most.")]
-MaxRequests = Annotated[
-    int, typer.Option("--max-requests", min=1, max=20_000_000, rich_help_panel=_RULES, help="Requests of one level at most.")
+MaxTrials = Annotated[
+    int, typer.Option("--max-trials", min=3, max=1000, rich_help_panel=_RULES, help="Largest number of windows of one level.")
 ]
-Csv = Annotated[Path | None, typer.Option("--csv", "-f", metavar="FILE", dir_okay=False, help="Also write perf_analyzer's columns there.")]
+MaxRequests = Annotated[
+    int, typer.Option("--max-requests", min=1, max=20_000_000, rich_help_panel=_RULES, help="Largest number of requests of one level.")
+]
+Csv = Annotated[
+    Path | None, typer.Option("--csv", "-f", metavar="FILE", dir_okay=False, help="CSV file to write in perf_analyzer's format.")
+]
 
 
 def bench(
@@ -123,7 +139,7 @@ def bench(
     with predicting(whom, sent, timeout, tensor_format) as client:
         facts = client.metadata(model, version)
         tensors = make_inputs(facts, plan, read_inputs(inputs or [], facts, PictureOptions()))
-        # Said now, a rejection is one line; said under load it would be a table of errors.
+        # Rejected before the load, an invalid request is one line; under load it would be a table of errors.
         client.predict(model, tensors, version=version)
     request = build_request(model, tensors, InferOptions(version=version))
     rules = Rules(warmup, window, stability / 100, max_trials, max_requests)
@@ -154,7 +170,7 @@ def bench(
 
 @contextlib.contextmanager
 def _progress(*, shown: bool) -> Iterator[Any]:
-    """Hears of the progress of each level: a bar on standard error where that is a terminal."""
+    """Shows the progress of each level: a bar on standard error if that is a terminal."""
     import sys
 
     if not shown or not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""The figures of a window of samples. Percentiles are by nearest rank: each is a latency that was really observed."""
+"""The figures of a window of samples. Percentiles are by nearest rank: each is an observed latency."""
 
 import math
 from bisect import bisect_left
@@ -17,14 +17,14 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time, nanoseconds of the load's clock; the end is not in it."""
+    """A time interval, nanoseconds of the load's clock; the end is exclusive."""
 
     begin_ns: int
     end_ns: int
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length in seconds."""
         return (self.end_ns - self.begin_ns) / _NS_PER_S
 
 
@@ -33,12 +33,12 @@ class Figures:
     """The figures of a window.
 
     Attributes:
-        requests, errors: That ended in it, well and not.
-        requests_per_s: Good responses a second.
+        requests, errors: Requests that ended in the window, successful and failed.
+        requests_per_s: Successful requests a second.
         mean_us: Mean latency, microseconds.
-        latency_us: By percentile.
-        send_us, receive_us: Means of the client's own work, see `Trip`.
-        lag_us: 99th percentile of how late requests of an open loop were sent.
+        latency_us: Latency by percentile, microseconds.
+        send_us, receive_us: Means of the client's own times, microseconds; see `Trip`.
+        lag_us: 99th percentile of the delay with which an open loop sent its requests, microseconds.
     """
 
     seconds: float
@@ -58,12 +58,12 @@ class Outcome:
 
     Attributes:
         level: The load.
-        figures: Of the windows that count, as one.
+        figures: The figures of all windows that count, taken together.
         rows: Rows of one request.
-        is_stable: Whether those windows agreed.
-        client_cpu: Part of one core that this process used, 0 to 1 and above; near 1 it measures itself.
-        server: What the server says; None where its protocol does not.
-        failures: How many errors of the window have each text, the most frequent first.
+        is_stable: Whether these windows agreed.
+        client_cpu: CPU time of this process over wall time, in cores; near 1 the client is the bottleneck.
+        server: The server's statistics; None if its protocol has none.
+        failures: Number of errors of the window by text, the most frequent first.
         ended: Why the level ended: `stable`, `trials`, `requests` or `errors`.
     """
 
@@ -78,11 +78,11 @@ class Outcome:
 
     @property
     def rows_per_s(self) -> float:
-        """Throughput in rows: perf_analyzer's inferences."""
+        """Throughput in rows, which perf_analyzer calls inferences."""
         return self.figures.requests_per_s * self.rows
 
     def facts(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All fields as JSON data."""
         figures = asdict(self.figures)
         figures["latency_us"] = {f"p{percent}": value for percent, value in self.figures.latency_us.items()}
         return {
@@ -100,7 +100,7 @@ class Outcome:
 
 
 def measure(samples: Samples, window: Window) -> Figures:
-    """The figures of what ended within `window`."""
+    """The figures of the requests that ended within `window`."""
     begin, end = bisect_left(samples.ended_ns, window.begin_ns), bisect_left(samples.ended_ns, window.end_ns)
     errors = bisect_left(samples.failed_ns, window.end_ns) - bisect_left(samples.failed_ns, window.begin_ns)
     ordered = sorted(samples.latency_ns[begin:end])
@@ -119,18 +119,18 @@ def measure(samples: Samples, window: Window) -> Figures:
 
 
 def failures(samples: Samples, window: Window) -> dict[str, int]:
-    """How many requests failed within `window` with each text, the most frequent first."""
+    """The number of failed requests within `window` by text, the most frequent first."""
     begin, end = bisect_left(samples.failed_ns, window.begin_ns), bisect_left(samples.failed_ns, window.end_ns)
     return dict(Counter(samples.failed_texts[begin:end]).most_common())
 
 
 def percentile(ordered: Sequence[int], percent: float) -> int:
-    """The smallest of `ordered` that at least `percent` of them do not exceed; 0 of none."""
+    """The smallest of `ordered` that at least `percent` % of the values do not exceed; 0 if there are none."""
     return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else 0
 
 
 def agree(figures: Sequence[Figures], within: float) -> bool:
-    """Whether throughput and mean latency of every window lie within that part (0.1: ten per cent) of their means over all of them."""
+    """Whether throughput and mean latency of every window differ by at most this share (0.1: 10 %) from their means over all of them."""
     if any(each.requests == 0 for each in figures):
         return False
     for values in ([each.requests_per_s for each in figures], [each.mean_us for each in figures]):

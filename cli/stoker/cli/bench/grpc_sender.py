@@ -1,7 +1,7 @@
-"""Sends one prepared gRPC call again and again over HTTP/2 (RFC 9113); only its first response is parsed completely.
+"""Sends one prepared gRPC call repeatedly over HTTP/2 (RFC 9113); only its first response is parsed completely.
 
 grpcio's client costs more per call than the servers it measures. Here the message is encoded once, and the header block once per
-connection: its first call enters the fields into the server's table, later calls refer to them by number, as gRPC clients do.
+connection: the first call adds the fields to the server's header table, and later calls refer to them by index, as gRPC clients do.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME = 1,
 _REFUSED_STREAM, _CANCEL = 7, 8
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FRAME_HEAD_BYTES, _TABLE_BYTES, _DEFAULT_WINDOW, _WIDEST_WINDOW = 9, 4096, 65_535, 2**31 - 1
-#: A byte of this value or above is a field that the header table already has: a block of such bytes alone does not change the table.
+#: A byte of at least this value is an indexed field: a block of such bytes alone does not change the header table.
 _INDEXED = 0x80
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -51,7 +51,7 @@ class _Refused(Exception):
 
 
 class GrpcSender:
-    """See `Sender`; sends over `channels` connections in turn, and opens a lost one again.
+    """A `Sender` over `channels` connections in turn; reopens a lost one.
 
     Attributes:
         result: The first response; None: there is none yet.
@@ -76,7 +76,7 @@ class GrpcSender:
             "user-agent": "stoker-bench",
             "grpc-timeout": f"{min(round(timeout_s * 1000), 99_999_999)}m",
         }
-        # The user's headers may hold keys, which a header table should not keep.
+        # The user's headers may contain keys, which must not be added to the header table.
         self._fields: Fields = [*fields.items(), *(hpack.NeverIndexedHeaderTuple(*each) for each in connection.headers.items())]
         self._connections: list[_H2Connection | None] = [None] * channels
         self._locks = [asyncio.Lock() for _ in range(channels)]
@@ -160,9 +160,9 @@ class _H2Connection(asyncio.Protocol):
     """One HTTP/2 connection.
 
     Attributes:
-        settled: Done when the server's settings are there.
-        is_usable: Whether it takes new calls.
-        arrived_ns: When the last response was complete.
+        settled: Done when the server's settings have arrived.
+        is_usable: Whether the connection accepts new calls.
+        arrived_ns: When the last response was complete, nanoseconds.
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -217,7 +217,7 @@ class _H2Connection(asyncio.Protocol):
         return number, stream.response
 
     def cancel(self, number: int) -> None:
-        """Resets a stream whose response is not wanted any more."""
+        """Resets a stream whose response is no longer needed."""
         if self._streams.pop(number, None) is not None:
             self._write(_frame(_RST_STREAM, 0, number, struct.pack(">I", _CANCEL)))
             self._wake()
@@ -396,7 +396,7 @@ class _H2Connection(asyncio.Protocol):
         self._send_blocked()
 
     def _send_blocked(self) -> None:
-        """Sends what the windows allow, in the order of the calls; a stream without credit does not delay the next."""
+        """Sends the data that the windows allow, in the order of the calls; a stream without credit does not delay the next."""
         frames: list[bytes | memoryview] = []
         stuck: deque[int] = deque()
         while self._blocked and self._window > 0:

@@ -1,6 +1,7 @@
-"""Sends one prepared HTTP/1.1 request again and again; only its first response and errors are parsed completely.
+"""Sends one prepared HTTP/1.1 request repeatedly; only its first response and errors are parsed completely.
 
-The sender has its own connections, one for each request in flight: a general client costs more per request than the servers it measures.
+The sender opens one connection for each request in flight. A general client would cost more for each request than the servers that it
+measures.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _now_ns = time.perf_counter_ns
 
 
 class HttpSender:
-    """See `Sender`; opens as many connections as requests are in flight, and keeps them.
+    """A `Sender` with one persistent connection for each request in flight.
 
     Attributes:
         result: The first response; None: there is none yet.
@@ -63,7 +64,8 @@ class HttpSender:
                     response = connection.send(self._request)
                     sent_ns = _now_ns()
                     reply = await response
-                except BaseException:  # after a cancelled request the connection still gets its response, which is not the next request's
+                # after a cancelled request the connection still receives its response, which is not that of the next request
+                except BaseException:
                     connection.abort()
                     raise
         except TimeoutError as error:
@@ -83,7 +85,7 @@ class HttpSender:
             connection.abort()
 
     def _kept(self) -> "_HttpConnection | None":
-        """An idle connection that the server has not closed meanwhile; None: there is none."""
+        """An idle connection that the server has not closed; None: there is none."""
         while self._idle:
             connection = self._idle.pop()
             if connection.can_be_kept:
@@ -92,11 +94,11 @@ class HttpSender:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """One connection, one request at a time.
+    """A connection with one request at a time.
 
     Attributes:
-        can_be_kept: Whether it takes another request.
-        arrived_ns: When the last response was complete.
+        can_be_kept: Whether another request may be sent.
+        arrived_ns: When the last response was complete, nanoseconds.
     """
 
     def __init__(self) -> None:
@@ -107,7 +109,7 @@ class _HttpConnection(asyncio.Protocol):
         self._begin()
 
     def send(self, request: bytes) -> "asyncio.Future[HttpReply]":
-        """Sends; the future holds the response.
+        """Sends the request; the future has the response.
 
         Raises:
             ConnectionError: The connection is lost.
@@ -155,7 +157,7 @@ class _HttpConnection(asyncio.Protocol):
         self.can_be_kept = self.can_be_kept and self._parser.should_keep_alive()
         reply = HttpReply(self._parser.get_status_code(), self._headers, b"".join(self._parts))
         self._begin()
-        if self._response is None or self._response.done():  # not requested: the server says why it closes an idle connection
+        if self._response is None or self._response.done():  # unsolicited: the server states why it closes an idle connection
             self.abort()
         else:
             self._response.set_result(reply)

@@ -1,11 +1,11 @@
-"""`--concurrency 1:8:2` and `--request-rate 100:500:100` as the loads to try, one after the other."""
+"""Converts `--concurrency 1:8:2` and `--request-rate 100:500:100` to the loads to measure, one after the other."""
 
 import math
 from dataclasses import dataclass
 
 from stoker.cli.output import CommandFailed, ExitCode
 
-#: Levels of one run, and the highest load of either kind: beyond these the tool measures itself.
+#: Bounds on the levels of one run, and on each kind of load: above these the client would be the bottleneck.
 MOST_LEVELS = 64
 MOST_CONCURRENT = 4096
 MOST_PER_S = 1_000_000.0
@@ -17,7 +17,7 @@ class Level:
 
     Attributes:
         concurrency: Requests in flight at any time (closed loop); None: an open loop.
-        rate_per_s: Requests that come in a second, whatever becomes of them (open loop); None: a closed loop.
+        rate_per_s: Requests sent a second without waiting for responses (open loop); None: a closed loop.
     """
 
     concurrency: int | None = None
@@ -25,7 +25,7 @@ class Level:
 
 
 def levels(concurrency: str | None, rate: str | None) -> list[Level]:
-    """The loads that the options name; a concurrency of 1 if they name none.
+    """The loads of the options; a concurrency of 1 by default.
 
     Raises:
         CommandFailed: both are given, or one is no range.

@@ -1,8 +1,8 @@
 """Closed and open loops that send requests, and the samples of the requests.
 
-A closed loop keeps a number of requests in flight; it waits with its next request until the last one has its response, and so measures a
-slow server too rarely. An open loop sends at a rate: each request has a time at which it is due. Its latency counts from that time, also if
-the request was sent later. Users of an overloaded service see that latency.
+A closed loop keeps a number of requests in flight; it sends a request when another one completes, and so sends fewer requests to a slow
+server. An open loop sends at a rate: each request has a due time. Its latency counts from that time, even if the request was sent later,
+which is the latency that users of an overloaded service see.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from stoker.cli.bench.sender import RequestFailed, Sender, Trip
 
 @dataclass(slots=True)
 class Samples:
-    """Every ended request since the load began, in the order of their ends. Confined to: the event loop.
+    """Every ended request since the load began, in order of the end times. Confined to: the event loop.
 
     Attributes:
-        ended_ns: When each good response came.
-        latency_ns: From when it was due (open loop) or sent (closed loop).
+        ended_ns: End times of the successful requests, nanoseconds.
+        latency_ns: Latencies from the due time (open loop) or the send time (closed loop), nanoseconds.
         send_ns, receive_ns: See `Trip`.
-        lag_ns: How long after it was due each was sent; zeros in a closed loop.
-        failed_ns: When each failed one ended.
-        failed_texts: The reason of each failed one; beyond `MOST_TEXTS` different ones it is `OTHER_ERRORS`.
+        lag_ns: Delays between due time and send time, nanoseconds; zeros in a closed loop.
+        failed_ns: End times of the failed requests, nanoseconds.
+        failed_texts: Reasons of the failed requests; beyond `MOST_TEXTS` different ones, `OTHER_ERRORS`.
     """
 
     ended_ns: "array[int]" = field(default_factory=lambda: array("q"))
@@ -39,7 +39,7 @@ class Samples:
     _texts: dict[str, str] = field(default_factory=dict)
 
     def add(self, ended_ns: int, latency_ns: int, trip: Trip, lag_ns: int) -> None:
-        """Notes a good response."""
+        """Adds a successful request."""
         self.ended_ns.append(ended_ns)
         self.latency_ns.append(latency_ns)
         self.send_ns.append(trip.send_ns)
@@ -47,15 +47,15 @@ class Samples:
         self.lag_ns.append(lag_ns)
 
     def add_failure(self, ended_ns: int, text: str) -> None:
-        """Notes a request that failed."""
+        """Adds a failed request."""
         self.failed_ns.append(ended_ns)
         if len(self._texts) < MOST_TEXTS:
             self._texts.setdefault(text, text)
-        self.failed_texts.append(self._texts.get(text, OTHER_ERRORS))  # the same string for each
+        self.failed_texts.append(self._texts.get(text, OTHER_ERRORS))  # one string object for equal texts
 
     @property
     def count(self) -> int:
-        """Requests that have ended, well or not."""
+        """The number of ended requests, successful and failed."""
         return len(self.ended_ns) + len(self.failed_ns)
 
 
@@ -63,18 +63,18 @@ MOST_TEXTS, OTHER_ERRORS = 20, "other errors"
 
 
 NS_PER_S = 1_000_000_000
-#: Timers of the event loop are a millisecond coarse: it is woken that much earlier and turns until the request is due.
+#: Timers of the event loop have a resolution of a millisecond: the loop is woken that much earlier and polls until the request is due.
 _EARLY_NS = 1_500_000
-#: Requests of an open loop that may be without a response; more wait, and their latency counts on.
+#: Bound on the requests in flight of an open loop; further ones wait, and the wait counts as latency.
 MOST_IN_FLIGHT = 4096
-#: A load whose requests fail at once is not to spin.
+#: Pause after a failure, so that a load whose requests fail at once does not spin.
 _PAUSE_AFTER_FAILURE_S = 0.01
 
 ClockNs = Callable[[], int]
 
 
 class Load(Protocol):
-    """A load: runs until it has sent its requests, or is cancelled."""
+    """A load that runs until it has sent its requests, or is cancelled."""
 
     async def run(self) -> None:
         """Sends requests and records their results; returns after the last response."""
@@ -84,7 +84,7 @@ class ClosedLoop:
     """`concurrency` requests in flight at any time.
 
     Args:
-        requests: How many are sent; None: until the load is cancelled.
+        requests: Number of requests to send; None: until the load is cancelled.
     """
 
     def __init__(self, sender: Sender, samples: Samples, clock_ns: ClockNs, *, concurrency: int, requests: int | None = None) -> None:
@@ -117,9 +117,9 @@ class OpenLoop:
     """Requests due at `rate_per_s`.
 
     Args:
-        requests: How many are sent; None: until the load is cancelled.
-        poisson: Whether the gaps between them are those of independent users (exponential, the same in every run); else all alike.
-        sleep: Waits so many seconds; for tests.
+        requests: Number of requests to send; None: until the load is cancelled.
+        poisson: Whether the gaps are exponentially distributed, with a fixed seed; else they are equal.
+        sleep: Sleeps for seconds; for tests.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class OpenLoop:
     async def _wait_until(self, due_ns: float) -> None:
         left_ns = due_ns - self._clock_ns()
         while True:
-            # Also where it is late: the responses need their turn.
+            # Yield even when late: the responses must be handled.
             await self._sleep(max(0.0, (left_ns - _EARLY_NS) / NS_PER_S))
             left_ns = due_ns - self._clock_ns()
             if left_ns <= 0:
@@ -176,5 +176,5 @@ class OpenLoop:
 
 
 def _turns(requests: int | None) -> Iterator[int]:
-    """One number for each request; shared by the callers of a loop."""
+    """Yields one number for each request; shared by all callers of a loop."""
     return itertools.count() if requests is None else iter(range(requests))

@@ -9,7 +9,7 @@ from stoker.cli.bench.figures import PERCENTILES, Outcome
 from stoker.cli.bench.levels import Level
 from stoker.cli.output import CommandFailed, ExitCode, print_line, print_table
 
-#: A load generator at this part of a core, or late by that much, measures itself.
+#: Share of a core, and delay of sends, above which the client is the bottleneck.
 _BUSY_CLIENT = 0.9
 _LATE_US = 2000.0
 _TABLE = ("load", "req/s", "rows/s", "mean ms", "p50 ms", "p90 ms", "p95 ms", "p99 ms", "errors", "queue ms", "compute ms", "rows/batch")
@@ -17,12 +17,12 @@ _SPARE = ("rows/batch", "mean ms", "p90 ms", "rows/s", "compute ms", "queue ms",
 
 
 def load_text(level: Level) -> str:
-    """The load, for people."""
+    """The load as text."""
     return f"{level.rate_per_s:g}/s" if level.rate_per_s is not None else str(level.concurrency)
 
 
 def print_outcomes(outcomes: Sequence[Outcome], within: float, subject: str) -> None:
-    """Prints what was measured (`subject`), the table, and below it what makes figures doubtful."""
+    """Prints the subject of the measurement, the table, and warnings about doubtful figures."""
     print_line(subject)
     closed = outcomes[0].level.rate_per_s is None
     columns = ("concurrency" if closed else "request rate", *_TABLE[1:])

@@ -1,4 +1,4 @@
-"""Runs the levels of a task one after the other, in an event loop of their own."""
+"""Runs the levels of a task one after the other, in one event loop."""
 
 import asyncio
 import time
@@ -23,19 +23,19 @@ from stoker_client.inference import InferRequest, InferResult
 _T = TypeVar("_T")
 
 Hear = Callable[[str, float, float | None], None]
-"""Hears a level's name, how much of its longest time has passed, and requests a second in its last window."""
+"""Receives a level's name, the elapsed share of its longest time, and the requests a second of its last window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The requests of a run and their destination.
+    """The requests and the settings of a run.
 
     Attributes:
         facts: The model's metadata.
         rows: Rows of one request.
-        headers: Sent with every call; they may hold keys.
-        timeout_s: Limit of each request.
-        connections: gRPC connections.
+        headers: Headers of every call; they may contain keys.
+        timeout_s: Time limit of each request, seconds.
+        connections: Number of gRPC connections.
         poisson: See `OpenLoop`.
     """
 
@@ -50,12 +50,12 @@ class Task:
     poisson: bool
 
     def call(self) -> Call[InferResult]:
-        """The request in its protocol's words."""
+        """The request in the form of its protocol."""
         return dialect(self.whom.protocol, self.tensor_format).infer(self.request, self.facts)
 
 
 def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) -> Iterator[Outcome]:
-    """Measures level after level; an interrupted run keeps the finished ones."""
+    """Measures the levels in order; an interrupted run keeps the finished ones."""
     for at, level in enumerate(levels, 1):
         name = f"{load_text(level)} ({at} of {len(levels)})"
 
@@ -66,7 +66,7 @@ def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) ->
 
 
 def run_in_loop(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs `coroutine` in an event loop of its own: uvloop's where it exists, which Windows has not."""
+    """Runs `coroutine` in a new event loop: uvloop's, except on Windows, which has none."""
     try:
         import uvloop
     except ImportError:
@@ -97,7 +97,7 @@ async def _measured(task: Task, level: Level, rules: Rules, progress: Callable[[
 
 
 class _Statistics:
-    """The server's counters of the model, read beside the load; none where the protocol or the server has none."""
+    """The server's counters of the model; empty if the protocol or the server has none."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -106,14 +106,14 @@ class _Statistics:
             self._client = connect(task.whom.url, headers=task.headers, timeout_s=task.timeout_s, tls=tls_for(task.whom.url))
 
     async def read(self) -> ServerReading | None:
-        """One reading."""
+        """Reads the counters once."""
         if self._client is None:
             return None
         request = self._task.request
         try:
             entries: list[dict[str, Any]] = await asyncio.to_thread(self._client.statistics, request.model, request.version or None)
         except StokerError:
-            return None  # plain KServe servers have no statistics: the client's figures stand alone
+            return None  # plain KServe servers have no statistics: only the client's figures are reported
         return read(entries)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The common parts of all senders: the interface, its failures, and how a connection is opened."""
+"""The common parts of all senders: the interface, its errors, and opening a connection."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from stoker_client.http_client import ssl_context
 from stoker_client.inference import InferResult
 from stoker_client.settings import Connection
 
-#: Bytes of one response.
+#: Bound on the bytes of one response.
 MAX_RESPONSE_BYTES = 2**31 - 1
 CLOSED = "the server closed the connection"
 
@@ -20,11 +20,11 @@ _Made = TypeVar("_Made", bound=asyncio.Protocol)
 
 
 class Trip(NamedTuple):
-    """The client's own times of one request, in nanoseconds.
+    """The client's own times in one request, nanoseconds.
 
     Attributes:
-        send_ns: Until the transport has taken the request.
-        receive_ns: From the last byte of the response until it is read.
+        send_ns: Until the transport has accepted the request.
+        receive_ns: From the last byte of the response until it is parsed.
     """
 
     send_ns: int
@@ -32,14 +32,14 @@ class Trip(NamedTuple):
 
 
 class RequestFailed(Exception):
-    """One request of the load got no good response; `str()` gives the reason."""
+    """A request of the load has failed; `str()` gives the reason."""
 
 
 class Sender(Protocol):
-    """Sends the load's one request. Confined to: the event loop."""
+    """Sends the request of the load. Confined to: the event loop."""
 
     async def send(self) -> Trip:
-        """Sends it once and returns when the response is there.
+        """Sends it once and returns after the response.
 
         Raises:
             RequestFailed: There is no response, or it is an error.
@@ -73,7 +73,7 @@ async def open_connection(connection: Connection, context: ssl.SSLContext | None
 
 
 def reason_of(error: Exception) -> str:
-    """The reason of a failure, without the number of the error."""
+    """The reason of a failure, without the error number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

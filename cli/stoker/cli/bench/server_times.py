@@ -1,4 +1,4 @@
-"""The server's own figures of a load: KServe's statistics, as the difference between two readings."""
+"""The server's figures of a load: the difference between two readings of KServe's statistics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class ServerReading:
 
     Attributes:
         requests, rows, executions: Completed requests, their rows, and the batches they ran in.
-        ns: Time that all requests together spent in each part, by its name in the statistics.
+        ns: Total time of all requests in each step, by its name in the statistics, nanoseconds.
     """
 
     requests: int
@@ -24,11 +24,11 @@ class ServerReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerTimes:
-    """Means of a request between two readings.
+    """Means for one request between two readings.
 
     Attributes:
-        queue_us: Microseconds that it waited for a place in a batch; the others, that the model's steps took.
-        rows_per_batch: Rows that ran together.
+        queue_us: Time in the queue, microseconds; the other attributes are the times of the model's steps.
+        rows_per_batch: Mean number of rows in a batch.
     """
 
     queue_us: float
@@ -39,12 +39,12 @@ class ServerTimes:
 
     @property
     def total_us(self) -> float:
-        """All parts together."""
+        """Sum of all times, microseconds."""
         return self.queue_us + self.compute_input_us + self.compute_infer_us + self.compute_output_us
 
 
 def read(statistics: Sequence[Mapping[str, Any]]) -> ServerReading:
-    """The counters of all versions together: which one a load reached is the server's choice."""
+    """The counters of all versions together: the server chooses the version for a load."""
     ns = dict.fromkeys(_PARTS, 0)
     requests = rows = executions = 0
     for entry in statistics:
@@ -58,7 +58,7 @@ def read(statistics: Sequence[Mapping[str, Any]]) -> ServerReading:
 
 
 def between(before: ServerReading, after: ServerReading) -> ServerTimes | None:
-    """The difference between two readings; None where no request was counted."""
+    """The difference between two readings; None if no request was counted."""
     requests = after.requests - before.requests
     if requests <= 0:
         return None

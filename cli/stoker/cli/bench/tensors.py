@@ -1,4 +1,4 @@
-"""The tensors that a load sends: made to what the model's metadata says, or read from files as `stoker infer` reads them."""
+"""The tensors of a load: made from the model's metadata, or read from files as by `stoker infer`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from stoker.cli.output import CommandFailed, ExitCode
 if TYPE_CHECKING:
     from stoker_client.tensors import TensorLike
 
-#: Bytes of one request's tensors: what a KServe message may hold.
+#: Bound on the bytes of one request's tensors: the largest KServe message.
 _MOST_BYTES = 2**31 - 1
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", dtype=np.uint8)
-#: The same figures in every run, so that runs can be compared.
+#: The seed of random values, so that runs can be compared.
 _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How inputs are made.
+    """The settings for making inputs.
 
     Attributes:
-        shapes: By input name, sizes for what comes after the batch dimension, or for all dimensions.
-        batch: Rows of a request; None: 1, or what files hold.
+        shapes: By input name, the sizes of all dimensions, or of those after the batch dimension.
+        batch: Rows of a request; None: 1, or the rows of the files.
         string_length: Characters of each element of a BYTES tensor.
     """
 
@@ -37,10 +37,10 @@ class TensorPlan:
 
 
 def parse_shapes(assignments: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`--shape name:3,224,224`, as often as it is given.
+    """Parses the values of `--shape name:3,224,224`.
 
     Raises:
-        CommandFailed: one is malformed, or names an input twice.
+        CommandFailed: a value is malformed, or names an input twice.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for assignment in assignments:
@@ -59,11 +59,11 @@ def make_inputs(metadata: Mapping[str, Any], plan: TensorPlan, given: Mapping[st
 
     Args:
         metadata: The model's.
-        plan: How those not given are made.
-        given: Tensors from files, by name; taken as they are.
+        plan: Settings for inputs that are not given.
+        given: Tensors from files, by name; used unchanged.
 
     Raises:
-        CommandFailed: a dimension is open and no shape is given, or a shape does not fit the model.
+        CommandFailed: a variable dimension has no given size, or a shape does not fit the model.
     """
     specs = {str(spec["name"]): spec for spec in metadata.get("inputs", [])}
     unknown = [name for name in plan.shapes if name not in specs]
@@ -138,5 +138,5 @@ def _made(name: str, datatype: str, shape: tuple[int, ...], plan: TensorPlan, ra
         return TypedArray(random.random(shape, np.float32).astype(dtype), datatype)
     if dtype.kind == "b":
         return TypedArray(random.integers(0, 2, shape).astype(dtype), datatype)
-    # Small and not negative: values that look-ups and counts commonly take.
+    # Small and not negative, as indices and counts commonly are.
     return TypedArray(random.integers(0, 100, shape).astype(dtype), datatype)

@@ -1,4 +1,4 @@
-"""One level from start to end: warm up, look at window after window until three agree, stop."""
+"""Measures one level: warms up, measures windows until three in a row agree, and stops the load."""
 
 import asyncio
 import contextlib
@@ -10,24 +10,24 @@ from stoker.cli.bench.levels import Level
 from stoker.cli.bench.loops import NS_PER_S, ClockNs, Load, Samples
 from stoker.cli.bench.server_times import ServerReading, between
 
-#: Windows in a row that must agree.
+#: Consecutive windows that must agree.
 AGREEING = 3
-#: Waits are cut into such pieces, so that a bound on requests is kept closely and progress is seen.
+#: Longest single wait, seconds, so that a bound on requests is enforced promptly and progress is shown.
 _LOOK_S = 0.1
-#: Requests that fail before the first good response, after which a level is given up.
+#: Failed requests before the first successful one after which a level is aborted.
 _HOPELESS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a level is measured.
+    """The rules of a measurement.
 
     Attributes:
-        warmup_s: Seconds of load before the first window.
-        window_s: Length of a window.
-        within: Part by which three windows in a row may differ from their mean.
-        most_windows: Windows after which the last three count as they are.
-        most_requests: Requests after which a level ends, whatever was measured.
+        warmup_s: Time of load before the first window, seconds.
+        window_s: Length of a window, seconds.
+        within: Share by which three consecutive windows may differ from their mean.
+        most_windows: Windows after which the last three are used even if they differ.
+        most_requests: Requests after which a level ends in any case.
     """
 
     warmup_s: float
@@ -38,7 +38,7 @@ class Rules:
 
 
 Progress = Callable[[float, Figures | None], None]
-"""Hears how much of the longest possible time has passed (0 to 1), and the last window's figures."""
+"""Receives the elapsed share of the longest possible time (0 to 1), and the last window's figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Surroundings:
     """The dependencies of a trial.
 
     Attributes:
-        clock_ns: The load's clock.
-        cpu_ns: CPU time of this process.
-        sleep: Waits so many seconds.
-        read_server: The server's counters; gives None where there are none.
+        clock_ns: The load's clock, nanoseconds.
+        cpu_ns: CPU time of this process, nanoseconds.
+        sleep: Sleeps for seconds.
+        read_server: Reads the server's counters; returns None if there are none.
         progress: See `Progress`.
     """
 
@@ -62,7 +62,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """A moment between windows."""
+    """The readings at the boundary between two windows."""
 
     at_ns: int
     cpu_ns: int
@@ -70,7 +70,7 @@ class _Edge:
 
 
 async def run_level(level: Level, load: Load, samples: Samples, rules: Rules, rows: int, world: Surroundings) -> Outcome:
-    """Runs `load`, which records in `samples`, until it is measured."""
+    """Runs `load`, which records in `samples`, until the level is measured."""
     task = asyncio.ensure_future(load.run())
     try:
         edges, seen, ended = await _watch(task, samples, rules, world)
@@ -90,18 +90,18 @@ async def run_level(level: Level, load: Load, samples: Samples, rules: Rules, ro
 async def _watch(
     task: "asyncio.Future[None]", samples: Samples, rules: Rules, world: Surroundings
 ) -> tuple[list[_Edge], list[Figures], str]:
-    """The edges of the windows, their figures, and why it is over."""
+    """Returns the boundaries of the windows, their figures, and the reason of the end."""
     longest_s = rules.warmup_s + rules.most_windows * rules.window_s
     begun_ns = world.clock_ns()
     seen: list[Figures] = []
 
     async def pass_until(end_ns: int) -> str:
-        """Waits; not empty: the reason to end."""
+        """Waits; returns a reason if the level must end, else an empty text."""
         while (now_ns := world.clock_ns()) < end_ns:
             world.progress(min(1.0, (now_ns - begun_ns) / NS_PER_S / longest_s), seen[-1] if seen else None)
             await world.sleep(min(_LOOK_S, (end_ns - now_ns) / NS_PER_S))
             if task.done():
-                await task  # a defect: loops only end by being cancelled
+                await task  # a defect: loops only end when they are cancelled
             if samples.count >= rules.most_requests:
                 return "requests"
             if not samples.ended_ns and len(samples.failed_ns) >= _HOPELESS:
@@ -109,7 +109,7 @@ async def _watch(
         return ""
 
     async def edge() -> _Edge:
-        # The counters first: their call takes time, in which the load goes on.
+        # The counters first: the call takes time, in which the load continues.
         server = await world.read_server()
         return _Edge(world.clock_ns(), world.cpu_ns(), server)
 

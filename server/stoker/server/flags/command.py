@@ -1,9 +1,9 @@
-"""From the words of a command line and the environment to a `ServerConfig`.
+"""Converts a command line and the environment to a `ServerConfig`.
 
-`_` for `-`, booleans bare or with a value in the next word, Triton's and Adlik's names for the same things.
+It accepts `_` for `-`, booleans without a value or with one in the next word, and the flag names of Triton and Adlik.
 
-Written by hand because it is part of every start: typer reads a command line through pydantic, which would stay in memory for the server's
-life (11 MiB and a fifth of the start, see docs/adr/0066). typer makes the help from the same declarations.
+The parser is part of every start. typer would read the command line through pydantic, which would stay in memory (11 MiB, and a fifth of
+the start time, see docs/adr/0066). typer makes the help from the same declarations.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from stoker.server.flags.tensorflow import check_tensorflow
 from stoker.server.server_config import ServerConfig
 
 _PREFIX: Final = "STOKER_"
-#: What others than the server read: the simulated devices, and the client with its command.
+#: Variables of other programs: the simulated devices, and the client with its command.
 _OF_OTHERS: Final = ("STOKER_SIM_", "STOKER_TLS_", "STOKER_URL", "STOKER_API_KEY", "STOKER_HEADERS", "STOKER_MODELS")
-#: What Kubernetes sets in every container for a service that is called stoker, or stoker-something.
+#: Variables that Kubernetes sets in every container for a service named stoker, or stoker-something.
 _OF_SERVICES: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT_")
 _ADDRESSES: Final = ("tcp://", "udp://", "sctp://")
 
@@ -37,7 +37,7 @@ def meant(name: str, known: Iterable[str], *, prefix: str = "") -> str:
 
 
 def unknown_variables(environment: Mapping[str, str], known: Iterable[str]) -> tuple[str, ...]:
-    """A line for each variable that begins as flags' do, and sets none; its value, which may be a secret, is not said.
+    """A line for each variable with the prefix of flags that sets none. The value, which may be a secret, is not shown.
 
     Args:
         environment: Variables by name.
@@ -55,18 +55,18 @@ def _is_of_others(name: str, value: str) -> bool:
 
 
 class Piece(NamedTuple):
-    """A flag whose value is a piece of another flag's.
+    """A flag whose value is a part of another flag's value.
 
     Attributes:
         flag: The other flag.
-        beginning: What stands before the value there.
+        beginning: The text before the value in the other flag's value.
     """
 
     flag: str
     beginning: str
 
 
-#: Triton's older flags, each of which set one thing.
+#: Triton's older flags, each of which sets one value.
 PIECES: Final = {
     "trace-file": Piece("trace-config", "triton,file="),
     "trace-log-frequency": Piece("trace-config", "triton,log-frequency="),
@@ -74,16 +74,16 @@ PIECES: Final = {
     "trace-rate": Piece("trace-config", "rate="),
     "trace-count": Piece("trace-config", "count="),
 }
-#: Flags that are words by themselves.
+#: Flags that take no value.
 BARE = frozenset({"help", "version"})
-#: Of no use to anybody: what `spell` makes of a word that belongs to no flag.
+#: The flag for words that belong to no flag, as returned by `spell`.
 STRAY = "unexpected-argument"
 
 
 def spell(arguments: Sequence[str]) -> list[str]:
-    """Arguments with every flag by its own name, in its dashed spelling, and every boolean flag with its value attached.
+    """Returns the arguments with every flag under its primary name, with dashes, and every boolean flag with its value attached.
 
-    A word that is neither a flag nor the value of one becomes the value of `STRAY`, which `reject_stray` rejects by name.
+    A word that is neither a flag nor the value of one becomes the value of `STRAY`; `reject_stray` names it in the error.
     """
     spelled: list[str] = []
     rest = list(arguments)
@@ -116,31 +116,31 @@ def spell(arguments: Sequence[str]) -> list[str]:
 
 
 def reject_stray(words: Sequence[str]) -> None:
-    """Before any value is read: a stray word may well be the value that another flag lacks."""
+    """Rejects stray words before any value is read: a stray word may be the value that another flag lacks."""
     for word in words:
         is_folder = os.sep in word or Path(word).is_dir()
         raise FlagError(f"unexpected argument '{word}': " + (f"use --model_base_path={word}" if is_folder else "flags are --name=value"))
 
 
 class Page(Enum):
-    """A page that is printed instead of a start."""
+    """A page to print instead of starting a server."""
 
     HELP = auto()
     VERSION = auto()
 
 
 def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | Page:
-    """By name of a flag that is given, its value: from `words`, else from `environment`; or the page that `words` ask for.
+    """The values of the given flags by name, from `words`, else from `environment`; or the page that `words` request.
 
     Args:
         words: As `spell` returns them.
         environment: Variables by name.
 
     Raises:
-        FlagError: an unknown flag, a word too many, or a value that is missing or cannot be read.
+        FlagError: an unknown flag, a stray word, or a value that is missing or cannot be read.
     """
     given = _by_flag(words)
-    for name, texts in given.items():  # in the order they came
+    for name, texts in given.items():  # in the order given
         if name in BARE:
             return Page[name.upper()]
         if name == STRAY:
@@ -155,7 +155,7 @@ def read_flags(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
 
 
 def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
-    """The texts each flag was given, by its name."""
+    """The texts given for each flag, by the flag's name."""
     names = {*flags(), STRAY, *BARE}
     found: dict[str, list[str]] = {}
     rest = iter(words)
@@ -163,7 +163,7 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
         if word == "--":
             reject_stray(list(rest))
             break
-        if not word.startswith("--"):  # one dash: `spell` has made every other word a flag or its value
+        if not word.startswith("--"):  # one dash: `spell` has converted every other word to a flag or its value
             reject_stray([word])
         name, equals, text = word.removeprefix("--").partition("=")
         if name not in names:
@@ -181,7 +181,7 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _value(source: str, declared: Declared, texts: Sequence[str]) -> Any:
-    """What `texts`, of a flag or variable called `source`, mean; of several the last counts, unless the flag takes a list."""
+    """The value of `texts`, from a flag or variable called `source`; the last text counts, unless the flag takes a list."""
     read: Callable[[str], Any] = declared.flag.parser or (Path if _holds(declared.kind, Path) else str)
     try:
         if _holds(declared.kind, list):
@@ -192,7 +192,9 @@ def _value(source: str, declared: Declared, texts: Sequence[str]) -> Any:
 
 
 def _pieces(kind: Any, text: str) -> list[str]:
-    """The values in a variable: of a list, one path per line (a path may hold any other separator), or texts separated by blanks."""
+    """The values in a variable that holds a list: one path on each line (a path may contain any other separator), or texts separated by
+    blanks.
+    """
     if not _holds(kind, list):
         return [text]
     pieces = text.splitlines() if _holds(kind, Path) else text.split()
@@ -200,7 +202,7 @@ def _pieces(kind: Any, text: str) -> list[str]:
 
 
 def _holds(kind: Any, sought: type) -> bool:
-    """Whether an annotation is of the type `sought`, perhaps beside None or within a list."""
+    """Whether an annotation is the type `sought`, an optional one, or a list of it."""
     return kind is sought or get_origin(kind) is sought or any(_holds(part, sought) for part in get_args(kind) if part is not None)
 
 
@@ -208,10 +210,10 @@ _CHECKS: Final = (check_models, check_ports, check_sockets, check_tls, check_htt
 
 
 def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig | Page:
-    """The command of `arguments` and `environment`: a server, or a page.
+    """The result of `arguments` and `environment`: a configuration of a server, or a page.
 
     Raises:
-        FlagError: they allow no start.
+        FlagError: the server cannot start with them.
     """
     given = read_flags(spell(arguments), environment)
     if isinstance(given, Page):

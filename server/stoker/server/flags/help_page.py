@@ -1,4 +1,4 @@
-"""The page that --help prints: typer's, made from the declarations of the flags. For a process that ends with it."""
+"""The page that --help prints, made by typer from the declarations of the flags. Only for a process that then exits."""
 
 import inspect
 from typing import Annotated, Any
@@ -12,12 +12,12 @@ from rich.table import Table
 from stoker.server.core.flag import Flag
 from stoker.server.flags.table import Declared, flags
 
-#: What the text about a flag needs, in characters; where names leave less, they are broken rather than the text.
+#: Least width of the help texts, in characters; the columns of names are broken rather than the texts.
 _TEXT_WIDTH = 16
 
 
 class FoldingTable(Table):
-    """A table that keeps the words of its first columns whole where there is room, and breaks what is too long instead of cutting it."""
+    """A table that keeps the words of its first columns whole if there is space, and breaks long words instead of cutting them."""
 
     def add_row(self, *args: Any, **kwargs: Any) -> None:
         super().add_row(*args, **kwargs)
@@ -26,7 +26,7 @@ class FoldingTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max((console.measure(cell).maximum for cell in column.cells), default=0) for column in self.columns]
-        # Columns for what no flag here has, such as a short name, would take two characters each.
+        # Columns for properties that no flag here has, such as a short name, would take two characters each.
         self.columns = [column for column, width in zip(self.columns, widths, strict=True) if width]
         *names, _ = self.columns
         fits = sum(widths[:-1]) + self._extra_width + _TEXT_WIDTH <= options.max_width
@@ -36,7 +36,7 @@ class FoldingTable(Table):
 
 
 def print_help() -> None:
-    """Prints what `serve --help` says."""
+    """Prints the page of `serve --help`."""
     for module in (typer.rich_utils, rich.columns):  # typer has no setting for its tables
         vars(module)["Table"] = FoldingTable
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -45,7 +45,7 @@ def print_help() -> None:
 
 
 def _described() -> Any:
-    """A command that has the flags and does nothing."""
+    """A command with all flags that does nothing."""
 
     def serve(**_given: Any) -> None:
         """Serves a model repository over gRPC and REST.
@@ -56,13 +56,13 @@ def _described() -> Any:
     names = {name: name.replace("-", "_") for name in flags()}
     kinds = {names[name]: _typed(each.flag) for name, each in flags().items()}
     values = {names[name]: _shown(each) for name, each in flags().items()}
-    # Words of ours, so that they stand where the flags stand and not where typer puts its own.
+    # Defined here, so that they are listed with the flags and not where typer would put its own.
     kinds["asked_version"] = Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")]
     kinds["asked_help"] = Annotated[
-        bool, typer.Option("--help", metavar="", help="Show this and exit.", is_eager=True, callback=_print_page)
+        bool, typer.Option("--help", metavar="", help="Print this page and exit.", is_eager=True, callback=_print_page)
     ]
     values |= {"asked_version": False, "asked_help": False}
-    # typer reads a command's parameters from its signature: here they are all flags.
+    # typer reads a command's parameters from its signature: these are the flags.
     serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind) for name, kind in kinds.items()]
     )
@@ -77,12 +77,12 @@ def _print_page(context: typer.Context, is_requested: bool) -> None:
 
 
 def _shown(declared: Declared) -> Any:
-    """The default that the help shows."""
+    """The default for the help."""
     return declared.flag.shown(declared.default) if declared.flag.shown else declared.default
 
 
 def _typed(flag: Flag) -> Any:
-    """An annotation with typer's description of the flag."""
+    """An annotation with the typer option of the flag."""
     described = typer.Option(
         f"--{flag.name}",
         help=flag.text,

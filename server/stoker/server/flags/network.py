@@ -1,6 +1,6 @@
 """Flags of listeners that set more or less than one field: addresses, ports, TLS, CORS.
 
-A flag that would have no effect is rejected, where it matters: a port that was meant to be encrypted is never plain by mistake.
+A TLS flag that would have no effect is rejected, so that a port that was meant to be encrypted is never plain by mistake.
 """
 
 import re
@@ -19,7 +19,7 @@ from stoker.server.web.settings import ANY, CorsSettings, HttpFront
 class NetworkFlags:
     """The panel "Network"."""
 
-    address: Annotated[str, option("address", panel=Panel.NETWORK, text="Address that all ports bind.")] = "127.0.0.1"
+    address: Annotated[str, option("address", panel=Panel.NETWORK, text="Address for all ports.")] = "127.0.0.1"
     grpc_port: Annotated[
         int, number("grpc-port", 0, 65535, panel=Panel.NETWORK, text="gRPC port; 0 = any free one.", aliases=("port",))
     ] = 8500
@@ -27,20 +27,26 @@ class NetworkFlags:
         int, number("http-port", 0, 65535, panel=Panel.NETWORK, text="HTTP port; 0 = any free one.", aliases=("rest-api-port",))
     ] = 8501
     metrics_port: Annotated[
-        int | None, number("metrics-port", 0, 65535, panel=Panel.NETWORK, text="A port of its own for /metrics, besides the HTTP port.")
+        int | None, number("metrics-port", 0, 65535, panel=Panel.NETWORK, text="Separate port for /metrics, in addition to the HTTP port.")
     ] = None
-    grpc_address: Annotated[str | None, option("grpc-address", panel=Panel.NETWORK, text="Instead of --address for gRPC.")] = None
-    http_address: Annotated[str | None, option("http-address", panel=Panel.NETWORK, text="Instead of --address for HTTP.")] = None
-    metrics_address: Annotated[str | None, option("metrics-address", panel=Panel.NETWORK, text="Instead of --address for metrics.")] = None
+    grpc_address: Annotated[
+        str | None, option("grpc-address", panel=Panel.NETWORK, text="Address of the gRPC port (default: --address).")
+    ] = None
+    http_address: Annotated[
+        str | None, option("http-address", panel=Panel.NETWORK, text="Address of the HTTP port (default: --address).")
+    ] = None
+    metrics_address: Annotated[
+        str | None, option("metrics-address", panel=Panel.NETWORK, text="Address of the metrics port (default: --address).")
+    ] = None
     allow_grpc: Annotated[bool, switch("allow-grpc", panel=Panel.NETWORK, text="Serve gRPC.")] = True
     allow_http: Annotated[bool, switch("allow-http", panel=Panel.NETWORK, text="Serve HTTP.")] = True
     allow_metrics: Annotated[bool, switch("allow-metrics", panel=Panel.NETWORK, text="Serve /metrics.")] = True
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: nothing is left to serve.
+            FlagError: no frontend is enabled.
         """
         if not (self.allow_grpc or self.allow_http):
             raise FlagError("--allow-grpc=false and --allow-http=false leave nothing to serve: switch one of them on")
@@ -56,7 +62,7 @@ class NetworkFlags:
 
 
 def check_sockets(config: ServerConfig) -> None:
-    """Rejects fronts that would listen nowhere, and sockets of fronts that are off."""
+    """Rejects enabled frontends without a port or socket, and sockets of frontends that are off."""
     sockets = config.sockets
     if sockets.grpc is not None and sockets.grpc == sockets.http:
         raise FlagError("--grpc-socket-path and --http-socket-path are the same: each front needs a socket of its own")
@@ -76,7 +82,7 @@ _NOT_ON_UVICORN: Final = ("header_count", "header_timeout_s", "chunk_count")
 
 
 def check_http_front(config: ServerConfig) -> None:
-    """Rejects limits that the server of the HTTP port would not hold."""
+    """Rejects limits that the selected HTTP implementation does not enforce."""
     if config.http_front is HttpFront.STOKER:
         return
     for name in _NOT_ON_UVICORN:
@@ -85,7 +91,7 @@ def check_http_front(config: ServerConfig) -> None:
 
 
 def read_ssl_config(text: str, source: str) -> tuple[str, str, str | None]:
-    """Reads the text of an SSLConfig file; see `stoker.server.config.serving_files.read_ssl`, which is imported once it is needed."""
+    """Reads the text of an SSLConfig file; see `stoker.server.config.serving_files.read_ssl`, which is imported only if needed."""
     from stoker.server.config.serving_files import read_ssl
 
     return read_ssl(text, source)
@@ -97,35 +103,35 @@ class TlsFlags:
 
     grpc_use_ssl: Annotated[bool, switch("grpc-use-ssl", panel=Panel.TLS, text="Encrypt the gRPC port.")] = False
     grpc_use_ssl_mutual: Annotated[
-        bool, switch("grpc-use-ssl-mutual", panel=Panel.TLS, text="Encrypt it, and let in only clients with a certificate.")
+        bool, switch("grpc-use-ssl-mutual", panel=Panel.TLS, text="Encrypt the port and require client certificates.")
     ] = False
     grpc_server_cert: Annotated[
-        Path | None, path("grpc-server-cert", panel=Panel.TLS, text="Its certificate and those between it and the root, PEM.")
+        Path | None, path("grpc-server-cert", panel=Panel.TLS, text="The port's certificate chain without the root, PEM.")
     ] = None
-    grpc_server_key: Annotated[Path | None, path("grpc-server-key", panel=Panel.TLS, text="Its private key, PEM, not encrypted.")] = None
-    grpc_root_cert: Annotated[Path | None, path("grpc-root-cert", panel=Panel.TLS, text="What signs its clients' certificates, PEM.")] = (
-        None
-    )
+    grpc_server_key: Annotated[
+        Path | None, path("grpc-server-key", panel=Panel.TLS, text="The private key of that certificate, PEM, not encrypted.")
+    ] = None
+    grpc_root_cert: Annotated[Path | None, path("grpc-root-cert", panel=Panel.TLS, text="Root certificates of the clients, PEM.")] = None
     http_use_ssl: Annotated[bool, switch("http-use-ssl", panel=Panel.TLS, text="Encrypt the HTTP port.")] = False
     http_use_ssl_mutual: Annotated[
-        bool, switch("http-use-ssl-mutual", panel=Panel.TLS, text="Encrypt it, and let in only clients with a certificate.")
+        bool, switch("http-use-ssl-mutual", panel=Panel.TLS, text="Encrypt the port and require client certificates.")
     ] = False
     http_server_cert: Annotated[
-        Path | None, path("http-server-cert", panel=Panel.TLS, text="Its certificate and those between it and the root, PEM.")
+        Path | None, path("http-server-cert", panel=Panel.TLS, text="The port's certificate chain without the root, PEM.")
     ] = None
-    http_server_key: Annotated[Path | None, path("http-server-key", panel=Panel.TLS, text="Its private key, PEM, not encrypted.")] = None
-    http_root_cert: Annotated[Path | None, path("http-root-cert", panel=Panel.TLS, text="What signs its clients' certificates, PEM.")] = (
-        None
-    )
+    http_server_key: Annotated[
+        Path | None, path("http-server-key", panel=Panel.TLS, text="The private key of that certificate, PEM, not encrypted.")
+    ] = None
+    http_root_cert: Annotated[Path | None, path("http-root-cert", panel=Panel.TLS, text="Root certificates of the clients, PEM.")] = None
     ssl_config_file: Annotated[
         Path | None, path("ssl-config-file", panel=Panel.TLS, text="TensorFlow Serving's SSLConfig in text format, for the gRPC port.")
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: flags that need or exclude each other.
+            FlagError: flags that require or exclude each other.
         """
         grpc: PemFiles | SslConfigFile | None = _files(
             "grpc", self.grpc_use_ssl, self.grpc_use_ssl_mutual, self.grpc_server_cert, self.grpc_server_key, self.grpc_root_cert
@@ -139,7 +145,7 @@ class TlsFlags:
 
 
 def _files(port: str, is_on: bool, is_mutual: bool, cert: Path | None, key: Path | None, root: Path | None) -> PemFiles | None:
-    """The TLS files of one port. As in Triton, the mutual form is enough by itself, and a root without it has no effect."""
+    """The TLS files of one port. As in Triton, the mutual flag alone enables TLS, and root certificates without it have no effect."""
     if not (is_on or is_mutual):
         for name, given in (("server-cert", cert), ("server-key", key), ("root-cert", root)):
             if given is not None:
@@ -154,18 +160,18 @@ def _files(port: str, is_on: bool, is_mutual: bool, cert: Path | None, key: Path
 
 
 def check_tls(config: ServerConfig) -> None:
-    """Rejects a metrics port that is encrypted as an HTTP port that is plain."""
+    """Rejects TLS on the metrics port if the HTTP port has none."""
     if config.tls.has_metrics and config.tls.http is None:
         raise FlagError("--metrics-use-ssl encrypts the metrics port as the HTTP port is: it needs --http-use-ssl")
 
 
-#: As browsers write an origin: no path, no user, everything in lower case.
+#: An origin as browsers write it: no path, no user, in lower case.
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.\-]*://(?:[a-z0-9_.\-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorsFlags:
-    """Whose pages may read responses of the HTTP port."""
+    """The origins of pages that may read responses of the HTTP port."""
 
     http_cors_allow_origin: Annotated[
         list[str] | None,
@@ -173,18 +179,18 @@ class CorsFlags:
             "http-cors-allow-origin",
             panel=Panel.NETWORK,
             metavar="ORIGIN",
-            text="Pages whose scripts may use HTTP; *: any; several by commas.",
+            text="Origins of pages whose scripts may use HTTP, separated by commas; *: any.",
         ),
     ] = None
     rest_api_enable_cors_support: Annotated[
-        bool, switch("rest-api-enable-cors-support", panel=Panel.NETWORK, text="TensorFlow Serving's word for --http-cors-allow-origin=*.")
+        bool, switch("rest-api-enable-cors-support", panel=Panel.NETWORK, text="TensorFlow Serving's name for --http-cors-allow-origin=*.")
     ] = False
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: what is no origin, or one beside `*`.
+            FlagError: a value is no origin, or stands beside `*`.
         """
         origins = {each.strip().lower() for given in self.http_cors_allow_origin or () for each in given.split(",")}
         for origin in sorted(origins - {ANY}):

@@ -14,9 +14,9 @@ from stoker.server.protocols.settings import TraceStart
 from stoker.server.rpc.restricted import GRPC_KEY_PREFIX, Category, Key
 from stoker.server.server_config import ServerConfig
 
-#: The variable that holds the key itself. The client and the `stoker` command send the key of the same variable.
+#: The variable that holds the key. The client and the `stoker` command send the key of the same variable.
 API_KEY_VARIABLE: Final = "STOKER_API_KEY"
-#: An HTTP header of this length passes every server and proxy (nginx and Envoy allow 8 KiB for one header or more).
+#: An HTTP header of this length passes common servers and proxies (nginx and Envoy allow 8 KiB or more for one header).
 MAX_KEY_BYTES: Final = 4096
 #: 16 random characters of base64 hold 96 bits.
 SHORT_KEY_CHARS: Final = 16
@@ -29,22 +29,24 @@ class ApiKeyFlags:
     api_key_file: Annotated[
         Path | None,
         path(
-            "api-key-file", panel=Panel.API_KEY, text=f"File with the key that every call but health checks needs (or {API_KEY_VARIABLE})."
+            "api-key-file",
+            panel=Panel.API_KEY,
+            text=f"File with the key required for all calls except health checks (or {API_KEY_VARIABLE}).",
         ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: the file cannot be read, or holds no key.
+            FlagError: the file cannot be read, or contains no key.
         """
         if self.api_key_file is None:
             return {"api_key": None}
         source = f"--api-key-file={self.api_key_file}"
         try:
             with self.api_key_file.open("rb") as file:
-                data = file.read(MAX_KEY_BYTES + 3)  # a key and its line end, or proof that it is longer
+                data = file.read(MAX_KEY_BYTES + 3)  # a key and its line end, or enough to see that it is longer
         except OSError as error:
             raise FlagError(f"{source}: the file cannot be read: {error.strerror}") from None
         return {"api_key": _checked(source, data.decode("latin-1").removesuffix("\n").removesuffix("\r"))}
@@ -54,19 +56,19 @@ def key_of_environment(environment: Mapping[str, str]) -> str | None:
     """The key in `STOKER_API_KEY`; None where the variable is not set.
 
     Raises:
-        FlagError: the variable is set and holds no key. An empty variable is an error: a server that was meant to require a key never
-            starts without one.
+        FlagError: the variable is set and contains no key. An empty variable is an error, so that a server that was meant to require a key
+            never starts without one.
     """
     key = environment.get(API_KEY_VARIABLE)
     return None if key is None else _checked(API_KEY_VARIABLE, key)
 
 
 def key_notices(key: str | None, *, is_exposed: bool) -> tuple[str, ...]:
-    """Lines for the log of the start: that a key is required, and what weakens it.
+    """Log lines for the start: that a key is required, and what weakens it.
 
     Args:
         key: The key; None: none is required.
-        is_exposed: Whether a port listens beyond this machine without TLS.
+        is_exposed: Whether a port other than loopback listens without TLS.
     """
     if key is None:
         return ()
@@ -89,16 +91,16 @@ def _checked(source: str, key: str) -> str:
 
 
 def restricted_keys(flag: str, assignments: Sequence[str], *, what: str, prefix: str = "") -> Mapping[Category, Key]:
-    """By category, the key that calls must bring.
+    """By category, the key that its calls must have.
 
     Args:
         flag: The flag's name, for errors.
         assignments: Its values.
-        what: Triton's word for a category there.
-        prefix: Stands before the names of headers.
+        what: Triton's term for a category of this flag.
+        prefix: Prefix of the header names.
 
     Raises:
-        FlagError: another form, an unknown category, or one that stands in two groups. The value of a key is never shown.
+        FlagError: another form, an unknown category, or a category in two groups. The value of a key is never shown.
     """
     keys: dict[Category, Key] = {}
     for assignment in assignments:
@@ -128,7 +130,7 @@ _FORM = (
 )
 _NUMBERS = {"rate": whole_number(0, (1 << 32) - 1), "count": whole_number(-1, (1 << 31) - 1)}
 _FREQUENCY = whole_number(0, (1 << 32) - 1)
-#: OpenTelemetry's names for how spans are batched, as Triton takes them, by the field of `Collector`.
+#: OpenTelemetry's names for the settings of span batches, as Triton accepts them, by the field of `Collector`.
 _BATCHING = {
     "bsp_max_queue_size": ("max_queue_size", whole_number(1, 1 << 20)),
     "bsp_schedule_delay": ("schedule_delay_ms", whole_number(1, 3_600_000)),
@@ -137,10 +139,10 @@ _BATCHING = {
 
 
 def trace_config(pieces: Sequence[str]) -> TraceStart:
-    """Joins the pieces. A setting that may stand alone may also stand behind its mode.
+    """Combines the values of the flag. A setting that may stand alone may also have its mode as a prefix.
 
     Raises:
-        FlagError: a piece has another form, modes are mixed, or a level is set and traces have nowhere to go.
+        FlagError: a value has another form, modes are mixed, or a level is set without a destination.
     """
     modes: dict[str, str] = {}
     file: Path | None = None
@@ -174,7 +176,7 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
         raise FlagError(f"--trace-config {' and '.join(modes.values())}: modes {' and '.join(modes)} exclude each other")
     has_spans = SPANS in modes
     if numbers["rate"] == 0:
-        # As Triton has it: only traces that clients have begun.
+        # As in Triton: only traces that clients have begun.
         if not has_spans:
             raise FlagError("--trace-config rate=0: expected a whole number from 1 to 4294967295; 0 goes with mode opentelemetry only")
         numbers |= {"rate": 1, "count": 0}
@@ -202,7 +204,7 @@ def _number(piece: str, read: Callable[[str], int], value: str) -> int:
 
 
 def _check_destinations(levels: set[TraceLevel], file: Path | None, *, has_spans: bool) -> None:
-    """Rejects traces that would go nowhere, or where they cannot be carried."""
+    """Rejects traces without a destination, and destinations that cannot be used."""
     if has_spans:
         if missing := missing_packages():
             raise FlagError(f"--trace-config mode={SPANS} needs packages that are not installed: {', '.join(missing)}")
@@ -215,7 +217,7 @@ def _check_destinations(levels: set[TraceLevel], file: Path | None, *, has_spans
 
 
 def _split(piece: str) -> tuple[str, str, str]:
-    """Mode (empty: none is named), name and value of a piece."""
+    """Mode (empty: none), name and value of one value of the flag."""
     name, equals, value = piece.partition("=")
     mode, comma, rest = name.partition(",")
     if comma:
@@ -230,7 +232,7 @@ def _split(piece: str) -> tuple[str, str, str]:
 
 
 def _with_level(levels: set[TraceLevel], piece: str, value: str) -> set[TraceLevel]:
-    """Levels may be given one after another; OFF takes all back."""
+    """Adds a level to the levels given before; OFF removes all."""
     if value == "OFF":
         return set()
     if value not in TraceLevel.__members__:
@@ -271,10 +273,10 @@ class KServeFlags:
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: a value in pieces has another form.
+            FlagError: a value has another form.
         """
         http, grpc = self.http_restricted_api or [], self.grpc_restricted_protocol or []
         return {
@@ -285,7 +287,7 @@ class KServeFlags:
 
 
 def check_protocols(config: ServerConfig) -> None:
-    """Rejects patterns of headers that cannot be used, and a folder for model operations that nothing uses or that is missing."""
+    """Rejects invalid header patterns, and a folder for model operations that is unused or missing."""
     for port, pattern in (("http", config.kserve.http_forward_pattern), ("grpc", config.kserve.grpc_forward_pattern)):
         try:
             HeaderForward(pattern)

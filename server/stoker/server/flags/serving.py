@@ -14,12 +14,12 @@ from stoker.server.net.settings import is_loopback
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.server_config import ServerConfig
 
-#: Triton's setting for all backends, and the only one here that takes it.
+#: Triton's setting for all backends, and the only such setting that is accepted.
 DEFAULT_BATCH_SIZE, COMPLETING_BACKEND = "default-max-batch-size", "onnxruntime"
 
 
 class LoadingMethod(StrEnum):
-    """Adlik's name for who decides what is loaded."""
+    """Adlik's flag for the selection of models to load."""
 
     AUTOMATIC = "automatic"
     MANUAL = "manual"
@@ -43,7 +43,7 @@ class AllowedLinks(StrEnum):
 def control(
     choice: ControlChoice | None, method: LoadingMethod | None, load_models: tuple[str, ...]
 ) -> tuple[ControlMode, tuple[str, ...]]:
-    """Who decides what is loaded, and what is loaded at start."""
+    """The control mode, and the models to load at start."""
     if choice is not None and method is not None:
         raise FlagError("--model-control-mode and --loading-method say the same thing: give one of them")
     if method is LoadingMethod.MANUAL:
@@ -55,7 +55,7 @@ def control(
 
 
 def check_ports(config: ServerConfig) -> None:
-    """Rejects two fronts on one port."""
+    """Rejects two frontends on one port."""
     taken: dict[tuple[str, int], str] = {}
     for name in ("grpc", "http", "metrics"):
         address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
@@ -64,7 +64,7 @@ def check_ports(config: ServerConfig) -> None:
 
 
 def has_plain_public_port(config: ServerConfig) -> bool:
-    """Whether a port listens beyond this machine without TLS."""
+    """Whether a port other than loopback listens without TLS."""
     if not config.sockets.allow_tcp:
         return False
     is_encrypted = {
@@ -79,7 +79,7 @@ def has_plain_public_port(config: ServerConfig) -> bool:
 
 
 def check_models(config: ServerConfig) -> None:
-    """Rejects a start without models, or with two words for where they are."""
+    """Rejects a start without models, or with two flags for their location."""
     start, count = config.serving_start, len(config.repositories)
     if start.model_config_file is not None and count:
         raise FlagError("--model-config-file and --model-base-path say both what is served: give one of them")
@@ -91,12 +91,12 @@ def check_models(config: ServerConfig) -> None:
         raise FlagError("--allow-model-operate changes a model repository, and there is none with --model-config-file")
 
 
-#: Older names of bounds.
+#: Former names of bounds.
 _LIMIT_ALIASES = {"grpc_unread_bytes": "grpc_unflushed_bytes"}
 
 
 def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
-    """The bounds of the frontends, with those that `--limit` sets.
+    """The bounds of the frontends, with the values of `--limit`.
 
     Raises:
         FlagError: an unknown bound, or a value that is no number above 0.
@@ -121,9 +121,9 @@ def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limit
 
 
 def backend_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`poplar,sim_num_IPUs=4`, as often as given, as backend -> setting -> value.
+    """The values of the flag (such as `poplar,sim_num_IPUs=4`), as backend -> setting -> value.
 
-    Triton's one setting without a backend, `default-max-batch-size=N`, goes to the backend that completes configurations by it.
+    Triton's only setting without a backend, `default-max-batch-size=N`, is passed to the backend that uses it.
     """
     settings: dict[str, dict[str, str]] = {}
     for assignment in assignments:
@@ -163,13 +163,16 @@ class ModelFlags:
             "model-control-mode",
             ControlChoice,
             panel=Panel.MODELS,
-            text="none: load all once. poll (default): follow the repository. explicit: load by --load-model and API only.",
+            text="none: load all models once. poll (default): follow changes of the repository. explicit: --load-model and API only.",
         ),
     ] = None
     loading_method: Annotated[
         LoadingMethod | None,
         one_of(
-            "loading-method", LoadingMethod, panel=Panel.MODELS, text="Adlik's form: automatic = poll, manual = load all once, then by API."
+            "loading-method",
+            LoadingMethod,
+            panel=Panel.MODELS,
+            text="Adlik's names: automatic = poll, manual = load all models once, then by API.",
         ),
     ] = None
     load_model: Annotated[
@@ -182,12 +185,12 @@ class ModelFlags:
             "allow-links",
             AllowedLinks,
             panel=Panel.MODELS,
-            text="none: reject links in the repository. within-root: follow those that lead below its root.",
+            text="none: reject links in the repository. within-root: follow links to targets below its root.",
         ),
     ] = AllowedLinks.NONE
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
             FlagError: flags that exclude each other.
@@ -204,7 +207,7 @@ class ModelFlags:
 
 
 class TuningMode(StrEnum):
-    """Whether the controllers of `stoker.server.tuning` adapt to what they measure."""
+    """Whether the controllers of `stoker.server.tuning` adapt to measurements."""
 
     AUTO = "auto"
     OFF = "off"
@@ -229,7 +232,7 @@ class ServingFlags:
             "http-max-input-size",
             1,
             panel=Panel.SERVING,
-            text=f"Largest HTTP body in bytes, also once decompressed (default: {Limits().http_body_bytes}).",
+            text=f"Largest HTTP body in bytes, compressed or not (default: {Limits().http_body_bytes}).",
         ),
     ] = None
     limit: Annotated[
@@ -242,7 +245,7 @@ class ServingFlags:
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
             FlagError: an unknown bound, or a setting that is malformed or given twice.
@@ -264,7 +267,7 @@ _MOST_QUANTILES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsFlags:
-    """The contents of /metrics."""
+    """Triton's optional metrics."""
 
     metrics_config: Annotated[
         list[str] | None,
@@ -274,19 +277,19 @@ class MetricsFlags:
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: a piece has another form.
+            FlagError: a value has another form.
         """
         return {"metrics": metrics_config(self.metrics_config or [])}
 
 
 def metrics_config(pieces: Sequence[str]) -> MetricsSettings:
-    """Joins the pieces, `NAME=VALUE` each.
+    """Combines the values of the flag, `NAME=VALUE` each.
 
     Raises:
-        FlagError: a piece has another form.
+        FlagError: a value has another form.
     """
     found: dict[str, Any] = {}
     for piece in pieces:
@@ -304,7 +307,7 @@ def metrics_config(pieces: Sequence[str]) -> MetricsSettings:
 
 
 def _quantiles(piece: str, text: str) -> tuple[float, ...]:
-    """Triton writes each with the error it allows, `0.5:0.05`; here that is the same for all."""
+    """Quantiles in Triton's form, each with its allowed error (`0.5:0.05`); here the error is the same for all."""
     try:
         ranks = tuple(float(part.partition(":")[0]) for part in text.split(","))
     except ValueError:

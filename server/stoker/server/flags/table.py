@@ -1,7 +1,7 @@
-"""Every flag of `serve`, collected from the settings and from the groups, and the `ServerConfig` that their values make.
+"""Every flag of `serve`, collected from the settings and from the groups, and the `ServerConfig` made from their values.
 
-Most flags stand on the field that they set: a field of `ServerConfig`, or of the settings that it holds. A group has the flags that do not
-set one field each: a dataclass, one field a flag, whose `settings()` says which settings they make.
+Most flags are declared on the field that they set: a field of `ServerConfig`, or of settings in it. Flags that do not set exactly one field
+are in groups: a group is a dataclass with one field for each flag, and its `settings()` returns the resulting settings.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from stoker.server.server_config import ServerConfig
 
 
 class FlagGroup(Protocol):
-    """Flags that belong together: a dataclass, one field a flag."""
+    """Flags that belong together: a dataclass with one field for each flag."""
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig` (`lifecycle.control_mode`), its value; `notices` of several groups are joined."""
+        """The settings by their path from `ServerConfig` (such as `lifecycle.control_mode`); `notices` of several groups are joined."""
 
 
 GROUPS: tuple[type[Any], ...] = (
@@ -40,14 +40,14 @@ GROUPS: tuple[type[Any], ...] = (
 
 
 class Declared(NamedTuple):
-    """A flag where it is declared.
+    """A flag with its declaration.
 
     Attributes:
         flag: The flag.
         kind: The type of its field.
         default: The default of its field.
-        path: From `ServerConfig` or from `group`, the names of the fields that lead to it, joined by dots.
-        group: The group that has it; None: a setting has it.
+        path: Path of the field from `ServerConfig` or from `group`: field names joined by dots.
+        group: The group that declares it; None: it is declared on a setting.
     """
 
     flag: Flag
@@ -59,7 +59,7 @@ class Declared(NamedTuple):
 
 @functools.cache
 def flags() -> Mapping[str, Declared]:
-    """Every flag, by name, in the order of the help (the panels apart)."""
+    """All flags by name, in the order of the help within each panel."""
     before, after = GROUPS[:-2], GROUPS[-2:]
     found = [each for group in before for each in _declared(group, group)]
     found += _declared(ServerConfig, None)
@@ -79,21 +79,21 @@ def _declared(kind: type[Any], group: type[Any] | None, prefix: str = "") -> Ite
 
 @functools.cache
 def primary_names() -> Mapping[str, str]:
-    """By alias, the flag's own name."""
+    """The primary name of each flag, by alias."""
     return {alias: name for name, each in flags().items() for alias in each.flag.aliases}
 
 
 @functools.cache
 def boolean_names() -> frozenset[str]:
-    """Boolean flags by their own name: a bare one stands for `=true`."""
+    """The primary names of the boolean flags: one without a value stands for `=true`."""
     return frozenset(name for name, each in flags().items() if each.flag.metavar == BOOLEAN_METAVAR)
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """By path from `ServerConfig`, what the flags set; `given` are their values by name.
+    """The settings by their path from `ServerConfig`; `given` are the flags' values by name.
 
     Raises:
-        FlagError: flags that exclude or need each other.
+        FlagError: flags that exclude or require each other.
     """
     settings = {flags()[name].path: value for name, value in given.items() if flags()[name].group is None}
     notices: list[str] = []
@@ -107,7 +107,7 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def built(kind: type[Any], settings: Mapping[str, Any], prefix: str = "") -> Any:
-    """An instance of the dataclass `kind` with `settings`, which are by path; the other fields have their defaults."""
+    """An instance of the dataclass `kind` with `settings`, by path; the other fields have their defaults."""
     values: dict[str, Any] = {}
     for name, annotation in get_type_hints(kind).items():
         path = prefix + name

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's flags that set more or less than one field: honoured, or accepted with a line in the log that gives their effect."""
+"""TensorFlow Serving's flags that set more or less than one field: implemented, or accepted with a log line about their effect."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,34 +17,46 @@ class TensorflowFlags:
 
     model_name: Annotated[
         str | None,
-        option("model-name", panel=Panel.TENSORFLOW, text="Serve one model, under this name; --model-base-path is its own folder."),
+        option("model-name", panel=Panel.TENSORFLOW, text="Serve one model under this name; --model-base-path is the model's folder."),
     ] = None
     model_config_file: Annotated[
         Path | None, path("model-config-file", panel=Panel.TENSORFLOW, text="A ModelServerConfig in text format: the models to serve.")
     ] = None
     model_config_file_poll_wait_seconds: Annotated[
         int,
-        number("model-config-file-poll-wait-seconds", 0, _DAY_S, panel=Panel.TENSORFLOW, text="Time between looks at that file; 0 = once."),
+        number(
+            "model-config-file-poll-wait-seconds",
+            0,
+            _DAY_S,
+            panel=Panel.TENSORFLOW,
+            text="Time between checks of that file; 0 = read it once.",
+        ),
     ] = 0
     file_system_poll_wait_seconds: Annotated[
         int | None,
         number(
-            "file-system-poll-wait-seconds", 0, _DAY_S, panel=Panel.TENSORFLOW, text="Time between scans of the model folders; 0 = once."
+            "file-system-poll-wait-seconds",
+            0,
+            _DAY_S,
+            panel=Panel.TENSORFLOW,
+            text="Time between scans of the model folders; 0 = scan once.",
         ),
     ] = None
     num_load_threads: Annotated[
-        int | None, number("num-load-threads", 0, 256, panel=Panel.TENSORFLOW, text="Models loading at once; 0 = one.")
+        int | None, number("num-load-threads", 0, 256, panel=Panel.TENSORFLOW, text="Number of concurrent loads; 0 = one.")
     ] = None
     enable_model_warmup: Annotated[
         bool,
-        switch("enable-model-warmup", panel=Panel.TENSORFLOW, text="Accepted: warm-up is what config.pbtxt's model_warmup says."),
+        switch(
+            "enable-model-warmup", panel=Panel.TENSORFLOW, text="Accepted without effect: model_warmup in config.pbtxt sets the warm-up."
+        ),
     ] = True
 
     def settings(self) -> dict[str, Any]:
-        """By path from `ServerConfig`, its value.
+        """The settings by their path from `ServerConfig`.
 
         Raises:
-            FlagError: flags that exclude or need each other.
+            FlagError: flags that require or exclude each other.
         """
         if self.model_name is not None and self.model_config_file is not None:
             raise FlagError("--model-name and --model-config-file say both what is served: give one of them")
@@ -61,7 +73,7 @@ class TensorflowFlags:
         elif self.file_system_poll_wait_seconds == 0:
             found["lifecycle.control_mode"] = ControlMode.NONE
         elif self.model_name is not None or self.model_config_file is not None:
-            # TensorFlow Serving looks every second; whoever writes a new version there expects to find it so soon.
+            # TensorFlow Serving scans every second by default; its users expect a new version to be served that soon.
             found["lifecycle.poll_interval_s"] = 1.0
         if self.num_load_threads is not None:
             found["lifecycle.load_concurrency"] = max(1, self.num_load_threads)
@@ -74,7 +86,7 @@ class TensorflowFlags:
 
 
 def check_tensorflow(config: ServerConfig) -> None:
-    """Rejects flags without effect, and a folder that is missing."""
+    """Rejects flags without effect, and a missing folder."""
     start, allows_reload = config.serving_start, config.tfs.allow_reload
     if start.batching_file is not None and not start.enable_batching:
         raise FlagError("--batching-parameters-file has no effect without --enable-batching")

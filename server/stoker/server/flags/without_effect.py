@@ -1,7 +1,7 @@
-"""Flags of Triton and TensorFlow Serving for which there is nothing to set here.
+"""Flags of Triton and TensorFlow Serving that have no setting here.
 
-Where the server serves the same without what a flag asks for, it is accepted, and a line in the log says why it has no effect. Where its
-user counts on something that would not happen, it is rejected. None of them is in the help; docs/triton.md and docs/tfs.md list them.
+A flag is accepted if responses are the same without it; a log line then states why it has no effect. A flag is rejected if its user would
+rely on an effect that is missing. The help lists none of them; docs/triton.md and docs/tfs.md do.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _NO_TENSORFLOW = "TensorFlow is not used"
 
 
 class _Ignored(NamedTuple):
-    """A flag that has no effect, and why."""
+    """A flag without effect, and the reason."""
 
     why: str
     is_boolean: bool = False
@@ -80,7 +80,7 @@ _OF_TRITON: Mapping[str, _Ignored] = {
     **dict.fromkeys(("vertex-ai-port", "vertex-ai-thread-count", "vertex-ai-default-model"), _Ignored(_NO_CLOUD)),
 }
 IGNORED: Mapping[str, _Ignored] = {**_OF_TRITON, **_OF_TENSORFLOW_SERVING}
-#: Why they cannot be switched on; off is what they are.
+#: Flags that cannot be switched on, each with the reason; off is accepted.
 REJECTED_IF_TRUE: Mapping[str, str] = {
     "model-namespacing": "a model's name stands for one model in all repositories; two folders of one name are both unavailable",
     "reuse-http-port": _ONE_PROCESS,
@@ -104,10 +104,10 @@ def _hidden(name: str, *, is_boolean: bool) -> Any:
 
 
 def _settings(flags: Any) -> dict[str, Any]:
-    """By path from `ServerConfig`, its value.
+    """The settings by their path from `ServerConfig`.
 
     Raises:
-        FlagError: a flag asks for what cannot be had.
+        FlagError: a flag enables an unsupported feature.
     """
     _reject_limiter(flags.rate_limit, flags.rate_limit_resource)
     for name, why in REJECTED_IF_TRUE.items():
@@ -123,7 +123,7 @@ def _field(name: str) -> str:
     return name.replace("-", "_")
 
 
-#: The group, a field a flag, made of the tables above.
+#: The group, with one field for each flag of the tables above.
 FlagsWithoutEffect: type[Any] = dataclasses.make_dataclass(
     "FlagsWithoutEffect",
     [

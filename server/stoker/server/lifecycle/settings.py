@@ -47,12 +47,19 @@ class LifecycleSettings:
     load_models: tuple[str, ...] = ()
     poll_interval_s: Annotated[
         float,
-        duration("repository-poll-secs", 0.05, 86400, panel=Panel.MODELS, text="Time between scans.", aliases=("fs-poll-wait-seconds",)),
+        duration(
+            "repository-poll-secs",
+            0.05,
+            86400,
+            panel=Panel.MODELS,
+            text="Time between scans of the repository.",
+            aliases=("fs-poll-wait-seconds",),
+        ),
     ] = 15.0
     settle_s: Annotated[
-        float, duration("settle-secs", 0, 3600, panel=Panel.MODELS, text="A version is loaded once it has not changed for this long.")
+        float, duration("settle-secs", 0, 3600, panel=Panel.MODELS, text="Time without changes after which a new version is loaded.")
     ] = 1.0
-    load_concurrency: Annotated[int, number("model-load-thread-count", 1, 256, panel=Panel.MODELS, text="Models loading at once.")] = 4
+    load_concurrency: Annotated[int, number("model-load-thread-count", 1, 256, panel=Panel.MODELS, text="Number of concurrent loads.")] = 4
     load_timeout_s: Annotated[
         float,
         duration(
@@ -60,7 +67,7 @@ class LifecycleSettings:
             0,
             86400,
             panel=Panel.MODELS,
-            text="How long loading one version may take; it fails then; 0: no bound.",
+            text="Bound on the time to load one version; 0: no bound.",
         ),
     ] = 600.0
     load_retries: Annotated[
@@ -70,13 +77,13 @@ class LifecycleSettings:
             0,
             100,
             panel=Panel.MODELS,
-            text="Further attempts after a failed load.",
+            text="Number of retries of a failed load.",
             aliases=("max-num-load-retries",),
         ),
     ] = 0
-    exit_on_error: Annotated[bool, switch("exit-on-error", panel=Panel.MODELS, text="End if a model fails to load at start.")] = False
+    exit_on_error: Annotated[bool, switch("exit-on-error", panel=Panel.MODELS, text="Exit if a model fails to load at start.")] = False
     strict_readiness: Annotated[
-        bool, switch("strict-readiness", panel=Panel.MODELS, text="Ready needs a READY version of every desired model.")
+        bool, switch("strict-readiness", panel=Panel.MODELS, text="Report ready only when every desired model has a READY version.")
     ] = True
     labels_for_unavailable: Annotated[
         bool,
@@ -103,14 +110,14 @@ class LoaderSettings:
 
     snapshot_dir: Annotated[
         Path | None,
-        path("snapshot-dir", panel=Panel.MODELS, text="Where private copies of model files are made (default: temporary folder)."),
+        path("snapshot-dir", panel=Panel.MODELS, text="Folder for private copies of model files (default: temporary folder)."),
     ] = None
     complete_configs: Annotated[
         bool,
         off_switch(
             "disable-auto-complete-config",
             panel=Panel.MODELS,
-            text="Reject configurations that leave backend, inputs or outputs open.",
+            text="Reject configurations that omit backend, inputs or outputs.",
             aliases=("strict-model-config",),
         ),
     ] = True
@@ -119,7 +126,7 @@ class LoaderSettings:
     ] = 1024
     cpu_threads: Annotated[
         int | None,
-        number("cpu-threads", 1, 4096, panel=Panel.SERVING, text="CPU cores shared out among instances (default: the usable ones)."),
+        number("cpu-threads", 1, 4096, panel=Panel.SERVING, text="CPU cores to distribute among instances (default: all usable ones)."),
     ] = None
 
 

@@ -41,11 +41,11 @@ class SocketSettings:
 
     grpc: Annotated[
         Path | None,
-        path("grpc-socket-path", panel=Panel.NETWORK, parser=_socket_path, text="Serve gRPC on a Unix-domain socket there too."),
+        path("grpc-socket-path", panel=Panel.NETWORK, parser=_socket_path, text="Also serve gRPC on a Unix-domain socket at this path."),
     ] = None
     http: Annotated[
         Path | None,
-        path("http-socket-path", panel=Panel.NETWORK, parser=_socket_path, text="Serve HTTP on a Unix-domain socket there too."),
+        path("http-socket-path", panel=Panel.NETWORK, parser=_socket_path, text="Also serve HTTP on a Unix-domain socket at this path."),
     ] = None
     mode: Annotated[
         int,
@@ -58,7 +58,7 @@ class SocketSettings:
             show_default=False,
         ),
     ] = SOCKET_MODE
-    allow_tcp: Annotated[bool, switch("allow-tcp", panel=Panel.NETWORK, text="Open TCP ports; false: sockets alone.")] = True
+    allow_tcp: Annotated[bool, switch("allow-tcp", panel=Panel.NETWORK, text="Open TCP ports; false: only Unix-domain sockets.")] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,10 @@ class TlsSettings:
     http: PemFiles | None = None
     has_metrics: Annotated[
         bool,
-        switch("metrics-use-ssl", panel=Panel.TLS, text="Encrypt the metrics port as the HTTP port is, clients' certificates included."),
+        switch("metrics-use-ssl", panel=Panel.TLS, text="Encrypt the metrics port like the HTTP port, including client certificates."),
     ] = False
     reload_s: Annotated[
-        float, duration("ssl-reload-secs", 0.1, 86_400, panel=Panel.TLS, text="Seconds between looks at certificates for changes.")
+        float, duration("ssl-reload-secs", 0.1, 86_400, panel=Panel.TLS, text="Interval of the check for changed certificates.")
     ] = 5.0
 
 

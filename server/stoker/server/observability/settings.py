@@ -41,8 +41,11 @@ class LogSettings:
             text="text (also default, ISO8601), json, or auto: text on a terminal, else JSON.",
         ),
     ] = "auto"
-    file: Annotated[Path | None, path("log-file", panel=Panel.LOGGING, text="Log there instead of to stderr.")] = None
-    verbose: Annotated[int, number("log-verbose", 0, 9, panel=Panel.LOGGING, text="0 = off; 1 and up: ever more detail.")] = 0
+    file: Annotated[Path | None, path("log-file", panel=Panel.LOGGING, text="File to log to instead of stderr.")] = None
+    verbose: Annotated[
+        int,
+        number("log-verbose", 0, 9, panel=Panel.LOGGING, text="0 = off; 1 = debug messages of the server; 2 and up = of libraries too."),
+    ] = 0
     info: Annotated[bool, switch("log-info", panel=Panel.LOGGING, text="Log information.")] = True
     warning: Annotated[bool, switch("log-warning", panel=Panel.LOGGING, text="Log warnings.")] = True
     error: Annotated[bool, switch("log-error", panel=Panel.LOGGING, text="Log errors.")] = True
@@ -58,10 +61,10 @@ class AccessLogSettings:
     """
 
     every: Annotated[
-        int, number("access-log", 0, panel=Panel.LOGGING, text="Log one of every N inference requests, and all that fail; 0 = none.")
+        int, number("access-log", 0, panel=Panel.LOGGING, text="Log one of every N inference requests and all failed ones; 0 = none.")
     ] = 0
     file: Annotated[
-        Path | None, path("access-log-file", panel=Panel.LOGGING, text="Log requests there, as JSON, instead of with the rest.")
+        Path | None, path("access-log-file", panel=Panel.LOGGING, text="File for the access log, as JSON, instead of the ordinary log.")
     ] = None
 
 
@@ -121,7 +124,7 @@ class LoopWatchSettings:
             metavar="SECONDS",
             panel=Panel.SERVING,
             parser=_silence(3600),
-            text="Log all stacks when the event loop is blocked for so long; 0: never.",
+            text="Log all stacks when the event loop is blocked for this time; 0: never.",
         ),
     ] = 1.0
     abort_s: Annotated[
@@ -131,7 +134,7 @@ class LoopWatchSettings:
             metavar="SECONDS",
             panel=Panel.SERVING,
             parser=_silence(86400),
-            text="Abort the process when the event loop is blocked for so long; 0: never.",
+            text="Abort the process when the event loop is blocked for this time; 0: never.",
         ),
     ] = 0.0
 

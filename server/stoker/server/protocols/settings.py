@@ -27,7 +27,7 @@ class TfsSettings:
 
     rest_timeout_s: Annotated[
         float | None,
-        milliseconds("rest-api-timeout-in-ms", 1, _DAY_MS, panel=Panel.TENSORFLOW, text="How long a REST request may take."),
+        milliseconds("rest-api-timeout-in-ms", 1, _DAY_MS, panel=Panel.TENSORFLOW, text="Bound on the time of a REST request."),
     ] = None
     allow_reload: Annotated[
         bool,
@@ -55,17 +55,17 @@ class AdlikSettings:
     """
 
     rest_v1: Annotated[
-        RestV1, one_of("rest-v1", RestV1, panel=Panel.NETWORK, text="Whose REST protocol /v1 speaks: auto (by the request), adlik or tfs.")
+        RestV1, one_of("rest-v1", RestV1, panel=Panel.NETWORK, text="REST protocol of /v1: auto (by the request), adlik or tfs.")
     ] = RestV1.AUTO
     prefer_adlik: Annotated[
-        bool, switch("prefer-adlik", panel=Panel.NETWORK, text="Under --rest-v1=auto, /v1 metadata is Adlik's for every model.")
+        bool, switch("prefer-adlik", panel=Panel.NETWORK, text="With --rest-v1=auto, return Adlik's form of /v1 metadata for every model.")
     ] = False
     allow_operate: Annotated[
         bool, switch("allow-model-operate", panel=Panel.NETWORK, text="Let Adlik's ModelOperateService change the repository.")
     ] = False
     operate_root: Annotated[
         Path | None,
-        path("model-operate-root", panel=Panel.NETWORK, text="Folder below which the paths lie that ModelOperateService may be given."),
+        path("model-operate-root", panel=Panel.NETWORK, text="Folder that must contain the paths of ModelOperateService requests."),
     ] = None
 
 
@@ -115,7 +115,7 @@ class KServeSettings:
             "http-header-forward-pattern",
             metavar="REGEX",
             panel=Panel.KSERVE,
-            text="HTTP headers of these names become request parameters.",
+            text="Forward HTTP headers with matching names as request parameters.",
         ),
     ] = ""
     grpc_forward_pattern: Annotated[
@@ -124,6 +124,6 @@ class KServeSettings:
             "grpc-header-forward-pattern",
             metavar="REGEX",
             panel=Panel.KSERVE,
-            text="gRPC metadata of these names become request parameters.",
+            text="Forward gRPC metadata with matching names as request parameters.",
         ),
     ] = ""

@@ -28,16 +28,17 @@ class GrpcSettings:
     """
 
     transport: Annotated[
-        Transport, one_of("grpc-front", Transport, panel=Panel.GRPC, text="What carries gRPC: h2 (our own HTTP/2) or grpcio.")
+        Transport, one_of("grpc-front", Transport, panel=Panel.GRPC, text="gRPC implementation: h2 (built-in HTTP/2) or grpcio.")
     ] = Transport.H2
     keepalive_time_s: Annotated[
         float,
         milliseconds(
-            "grpc-keepalive-time", 1, _MOST, panel=Panel.GRPC, text="Milliseconds of silence after which a gRPC client is pinged."
+            "grpc-keepalive-time", 1, _MOST, panel=Panel.GRPC, text="Milliseconds without data after which the server pings a gRPC client."
         ),
     ] = 7200.0
     keepalive_timeout_s: Annotated[
-        float, milliseconds("grpc-keepalive-timeout", 1, _MOST, panel=Panel.GRPC, text="Milliseconds it has to respond.")
+        float,
+        milliseconds("grpc-keepalive-timeout", 1, _MOST, panel=Panel.GRPC, text="Milliseconds for the client to respond to that ping."),
     ] = 20.0
     min_ping_interval_s: Annotated[
         float,
@@ -57,7 +58,7 @@ class GrpcSettings:
         switch(
             "grpc-keepalive-permit-without-calls",
             panel=Panel.GRPC,
-            text="Connections without a call in work may ping, and are pinged, too.",
+            text="Allow and send pings on connections without calls, too.",
         ),
     ] = True
     max_pings_without_data: Annotated[
@@ -78,7 +79,7 @@ class GrpcSettings:
             _MOST,
             is_none_at_0=True,
             panel=Panel.GRPC,
-            text="Milliseconds without a call after which a gRPC connection is drained; 0 = never. Clients connect again by themselves.",
+            text="Milliseconds without a call after which a gRPC connection is drained; 0 = never. Clients reconnect automatically.",
         ),
     ] = 300.0
     max_connection_age_s: Annotated[
@@ -86,5 +87,12 @@ class GrpcSettings:
         milliseconds("grpc-max-connection-age", 1, _MOST, panel=Panel.GRPC, text="Milliseconds after which a gRPC connection is drained."),
     ] = None
     max_connection_age_grace_s: Annotated[
-        float, milliseconds("grpc-max-connection-age-grace", 0, _MOST, panel=Panel.GRPC, text="Milliseconds its calls may then go on.")
+        float,
+        milliseconds(
+            "grpc-max-connection-age-grace",
+            0,
+            _MOST,
+            panel=Panel.GRPC,
+            text="Milliseconds for the calls of a drained connection to complete.",
+        ),
     ] = 30.0
