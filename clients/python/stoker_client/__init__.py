@@ -1,12 +1,12 @@
-"""Client of Stoker, and of any KServe v2 / Triton server: synchronous and asyncio, gRPC and HTTP, one shape for all four.
+"""Client of Stoker, and of any KServe v2 / Triton server: synchronous and asyncio, gRPC and HTTP, with one interface for all four.
 
     with connect("grpc://127.0.0.1:8500") as client:
         outputs = client.infer("digits", {"image": image})
         print(outputs["scores"].argmax())
 
 `connect` and `connect_async` choose the class by the address. All protocol logic (encoding, decoding, errors, retries) is free of I/O and
-shared; the four clients differ only in how bytes travel. Messages live in a private protobuf pool, so that this package shares a process
-with other clients of the same protocol.
+shared; the four clients differ only in their transport. Messages are in a private protobuf pool, so that other clients of the same protocol
+can be used in the same process.
 """
 
 from stoker_client.async_client import AsyncClient

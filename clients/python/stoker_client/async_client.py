@@ -1,4 +1,4 @@
-"""`AsyncClient`: the asyncio twin of `Client`, call by call."""
+"""`AsyncClient`: the asyncio version of `Client`, with the same methods."""
 
 import abc
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -24,8 +24,8 @@ from stoker_client.tensors import TensorLike
 class AsyncClient(abc.ABC):
     """A connection to one server; made by `connect_async`, `AsyncGrpcClient` or `AsyncHttpClient`.
 
-    As `Client`, with `await`. Cancelling the task of a call cancels the call at the server. Connects at the first call. Confined to: the
-    event loop of that call; any number of its tasks may share the client. Close it, or use it in an `async with` block.
+    Methods are those of `Client`, as coroutines. Cancelling the task of a call cancels the call at the server. Connects at the first call.
+    Confined to: the event loop of that call, whose tasks may share the client. Close it, or use it in an `async with` block.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class AsyncClient(abc.ABC):
             inputs: Arrays by input name, with the batch dimension where the model has one. Their numpy types choose the wire types; use
                 `TypedArray` to state one.
             version: None: the server's choice.
-            outputs: Names wanted; None: all.
+            outputs: Names of the requested outputs; None: all.
             request_id: Echoed in the result.
             timeout_s: See the class.
-            priority: 1 = highest; 0: the model's default.
-            queue_timeout_s: How long the request may wait in the server's queue; None: the model's default.
+            priority: 1: highest; 0: the model's default.
+            queue_timeout_s: How long the request may wait in the server's queue, seconds; None: the model's default.
             parameters: Further request parameters.
 
         Returns:
-            Arrays by output name: a dict. Where possible read-only views on the received message.
+            A dict of arrays by output name; if possible, read-only views of the received message.
         """
         options = InferOptions(
             version=version,
@@ -96,8 +96,8 @@ class AsyncClient(abc.ABC):
 
         gRPC: one bidirectional stream; requests run concurrently, and a decoupled model may return any number of responses to each. HTTP:
         requests go one after the other, with one response each. The n-th request (from 0) has the id `<request_id><n>`. The first failing
-        request ends the stream with its error. Nothing is retried. Leaving the loop early cancels what is in work. `timeout_s` bounds
-        the whole stream; None: no limit. The other arguments are those of `infer`.
+        request ends the stream with its error. There are no retries. Leaving the loop early cancels the requests in progress. `timeout_s`
+        bounds the whole stream; None: no limit. The other arguments are those of `infer`.
         """
         options = InferOptions(
             version=version,
@@ -111,15 +111,15 @@ class AsyncClient(abc.ABC):
         return self._stream(_requests(model, inputs, options, request_id), limit_s)
 
     async def is_live(self, *, timeout_s: float | None = None) -> bool:
-        """Whether the server's process serves."""
+        """Whether the server is live."""
         return await self._run(self._dialect.is_live(), timeout_s)
 
     async def is_ready(self, *, timeout_s: float | None = None) -> bool:
-        """Whether the server has its models ready."""
+        """Whether the server is ready."""
         return await self._run(self._dialect.is_ready(), timeout_s)
 
     async def is_model_ready(self, model: str, version: int | str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether that version (None: any) is ready for requests; False also for an unknown model."""
+        """Whether that version (None: any) is READY; False for an unknown model."""
         try:
             return await self._run(self._dialect.is_model_ready(model, version_text(version)), timeout_s)
         except NotFound:
@@ -134,7 +134,7 @@ class AsyncClient(abc.ABC):
         return await self._run(self._dialect.model_metadata(model, version_text(version)), timeout_s)
 
     async def model_config(self, model: str, version: int | str | None = None, *, timeout_s: float | None = None) -> Facts:
-        """A model's configuration as the server completed it."""
+        """A model's configuration, completed by the server."""
         return await self._run(self._dialect.model_config(model, version_text(version)), timeout_s)
 
     async def index(self, *, ready_only: bool = False, timeout_s: float | None = None) -> list[Facts]:
@@ -160,17 +160,18 @@ class AsyncClient(abc.ABC):
         Args:
             model: Model name.
             config: A model configuration (dict or JSON text) to use instead of the repository's.
-            files: Content by path below the model folder, such as `1/model.onnx`, to use instead of the repository's; needs `config`.
+            files: File contents by path below the model folder, such as `1/model.onnx`, that replace the repository's files; needs
+                `config`.
             timeout_s: See the class; a large model may need more than the default.
         """
         await self._run(self._dialect.load(model, config_text(config, files or {}), files or {}), timeout_s)
 
     async def unload(self, model: str, *, unload_dependents: bool = False, timeout_s: float | None = None) -> None:
-        """Takes a model out of service."""
+        """Unloads a model."""
         await self._run(self._dialect.unload(model, unload_dependents=unload_dependents), timeout_s)
 
     async def close(self) -> None:
-        """Closes every connection; calls in work end with an error. May be called again."""
+        """Closes every connection; calls in progress end with an error. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             await self._transport.close()
@@ -183,7 +184,7 @@ class AsyncClient(abc.ABC):
 
     @abc.abstractmethod
     def _stream(self, requests: AsyncIterator[InferRequest], limit_s: float | None) -> AsyncIterator[InferResult]:
-        """Carries a stream in this client's protocol."""
+        """Runs a stream over the client's protocol."""
 
     def _check_open(self) -> None:
         if self._is_closed:

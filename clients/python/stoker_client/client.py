@@ -1,4 +1,4 @@
-"""`Client`: the synchronous shape of every client. What differs between protocols is behind its dialect and its transport."""
+"""`Client`: the synchronous interface of every client. Its dialect and its transport implement the protocol."""
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ from stoker_client.tensors import TensorLike
 class Client(abc.ABC):
     """A connection to one server; made by `connect`, `GrpcClient` or `HttpClient`.
 
-    Every call takes `timeout_s`: seconds for the whole call, retries included; None means the client's own default, `math.inf` no limit.
+    Every call takes `timeout_s`: seconds for the whole call, retries included; None: the client's default; `math.inf`: no limit.
     Every call raises a `StokerError`; `model_metadata` and similar methods return plain dicts in the protocol's field names, equal for both
     protocols. Connects at the first call. Thread-safe. Close it, or use it in a `with` block.
     """
@@ -58,15 +58,15 @@ class Client(abc.ABC):
             inputs: Arrays by input name, with the batch dimension where the model has one. Their numpy types choose the wire types; use
                 `TypedArray` to state one.
             version: None: the server's choice.
-            outputs: Names wanted; None: all.
+            outputs: Names of the requested outputs; None: all.
             request_id: Echoed in the result.
             timeout_s: See the class.
-            priority: 1 = highest; 0: the model's default.
-            queue_timeout_s: How long the request may wait in the server's queue; None: the model's default.
+            priority: 1: highest; 0: the model's default.
+            queue_timeout_s: How long the request may wait in the server's queue, seconds; None: the model's default.
             parameters: Further request parameters.
 
         Returns:
-            Arrays by output name: a dict. Where possible read-only views on the received message.
+            A dict of arrays by output name; if possible, read-only views of the received message.
         """
         options = InferOptions(
             version=version,
@@ -95,8 +95,8 @@ class Client(abc.ABC):
 
         gRPC: one bidirectional stream; requests run concurrently, and a decoupled model may return any number of responses to each. HTTP:
         requests go one after the other, with one response each. The n-th request (from 0) has the id `<request_id><n>`. The first failing
-        request ends the stream with its error. Nothing is retried. Leaving the loop early cancels what is in work. `timeout_s` bounds
-        the whole stream; None: no limit. The other arguments are those of `infer`.
+        request ends the stream with its error. There are no retries. Leaving the loop early cancels the requests in progress. `timeout_s`
+        bounds the whole stream; None: no limit. The other arguments are those of `infer`.
         """
         options = InferOptions(
             version=version,
@@ -111,15 +111,15 @@ class Client(abc.ABC):
         return self._stream(requests, limit_s)
 
     def is_live(self, *, timeout_s: float | None = None) -> bool:
-        """Whether the server's process serves."""
+        """Whether the server is live."""
         return self._run(self._dialect.is_live(), timeout_s)
 
     def is_ready(self, *, timeout_s: float | None = None) -> bool:
-        """Whether the server has its models ready."""
+        """Whether the server is ready."""
         return self._run(self._dialect.is_ready(), timeout_s)
 
     def is_model_ready(self, model: str, version: int | str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether that version (None: any) is ready for requests; False also for an unknown model."""
+        """Whether that version (None: any) is READY; False for an unknown model."""
         try:
             return self._run(self._dialect.is_model_ready(model, version_text(version)), timeout_s)
         except NotFound:
@@ -134,7 +134,7 @@ class Client(abc.ABC):
         return self._run(self._dialect.model_metadata(model, version_text(version)), timeout_s)
 
     def model_config(self, model: str, version: int | str | None = None, *, timeout_s: float | None = None) -> Facts:
-        """A model's configuration as the server completed it."""
+        """A model's configuration, completed by the server."""
         return self._run(self._dialect.model_config(model, version_text(version)), timeout_s)
 
     def index(self, *, ready_only: bool = False, timeout_s: float | None = None) -> list[Facts]:
@@ -158,17 +158,18 @@ class Client(abc.ABC):
         Args:
             model: Model name.
             config: A model configuration (dict or JSON text) to use instead of the repository's.
-            files: Content by path below the model folder, such as `1/model.onnx`, to use instead of the repository's; needs `config`.
+            files: File contents by path below the model folder, such as `1/model.onnx`, that replace the repository's files; needs
+                `config`.
             timeout_s: See the class; a large model may need more than the default.
         """
         self._run(self._dialect.load(model, config_text(config, files or {}), files or {}), timeout_s)
 
     def unload(self, model: str, *, unload_dependents: bool = False, timeout_s: float | None = None) -> None:
-        """Takes a model out of service."""
+        """Unloads a model."""
         self._run(self._dialect.unload(model, unload_dependents=unload_dependents), timeout_s)
 
     def close(self) -> None:
-        """Closes every connection; calls in work end with an error. May be called again."""
+        """Closes every connection; calls in progress end with an error. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.close()
@@ -181,7 +182,7 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def _stream(self, requests: Iterator[InferRequest], limit_s: float | None) -> Iterator[InferResult]:
-        """Carries a stream in this client's protocol."""
+        """Runs a stream over the client's protocol."""
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,4 +1,4 @@
-"""`connect` and `connect_async`: the client that fits an address."""
+"""`connect` and `connect_async`: choose the client by the address."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from stoker_client.settings import parse_url
 
 
 def connect(url: str, **settings: Any) -> Client:
-    """A synchronous client for a `grpc://`, `grpcs://`, `http://` or `https://` address, or a socket's (`grpc+unix:///path`, `http+unix:///path`).
+    """A synchronous client for a `grpc://`, `grpcs://`, `http://`, `https://`, `grpc+unix:///path` or `http+unix:///path` address.
 
     Args:
-        url: Where the server is.
+        url: The server's address.
         settings: The arguments of `GrpcClient` and `HttpClient`, such as `timeout_s`, `retry`, `tls`, `api_key`.
 
     Raises:
@@ -25,7 +25,7 @@ def connect(url: str, **settings: Any) -> Client:
 
 
 def connect_async(url: str, **settings: Any) -> AsyncClient:
-    """An asyncio client, as `connect`. Needs no await: it connects at the first call."""
+    """An asyncio client; arguments as for `connect`. Needs no await: the client connects at the first call."""
     if parse_url(url).protocol == "grpc":
         return AsyncGrpcClient(url, **settings)
     return AsyncHttpClient(url, **settings)

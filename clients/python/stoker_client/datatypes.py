@@ -1,6 +1,6 @@
-"""Element types: the wire's names (`FP32`) and numpy's, and the wire form of BYTES.
+"""Element types: the protocol's names (`FP32`), numpy's types, and the encoding of BYTES.
 
-BF16 has no numpy type of its own. Arrays of `ml_dtypes.bfloat16` are recognised without importing ml_dtypes; otherwise send the raw
+numpy has no BF16 type. Arrays of `ml_dtypes.bfloat16` are recognised without importing ml_dtypes; otherwise send the raw
 bits as uint16 in a `TypedArray(bits, "BF16")`. Responses in BF16 always arrive as uint16 bits; `bf16_to_float32` widens them.
 """
 
@@ -14,7 +14,7 @@ from stoker_client.errors import InvalidRequest, InvalidResponse
 
 Array = npt.NDArray[Any]
 
-#: Wire name to the little-endian numpy type of its raw form; BYTES has none.
+#: By the protocol's name, the little-endian numpy type of the raw form; BYTES has none.
 NUMPY_TYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_), "UINT8": np.dtype("u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"),
     "INT8": np.dtype("i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
@@ -28,10 +28,10 @@ _LENGTH = struct.Struct("<I")
 
 
 def wire_datatype(dtype: np.dtype[Any]) -> str:
-    """The wire's name of a numpy type: `FP32` for float32, `BYTES` for object, str and bytes types.
+    """The protocol's name of a numpy type: `FP32` for float32, `BYTES` for object, str and bytes types.
 
     Raises:
-        InvalidRequest: the wire has no such type (complex, datetime, structured, ...).
+        InvalidRequest: the protocol has no such type (complex, datetime, structured, ...).
     """
     if dtype.kind in "OSU":
         return BYTES
@@ -46,7 +46,7 @@ def wire_datatype(dtype: np.dtype[Any]) -> str:
 
 
 def pack_bytes(array: Array) -> bytes:
-    """An array of `str` (as UTF-8) or bytes in the wire's form: for each element, in row-major order, a 4-byte length and the bytes.
+    """Encodes an array of `str` (as UTF-8) or bytes: for each element, in row-major order, a 4-byte length and the bytes.
 
     Raises:
         InvalidRequest: an element of an object array is neither.
@@ -65,7 +65,7 @@ def pack_bytes(array: Array) -> bytes:
 
 
 def unpack_bytes(raw: memoryview, count: int, name: str) -> Array:
-    """The `count` elements of a BYTES tensor as a flat object array of `bytes`.
+    """Decodes the `count` elements of a BYTES tensor to a flat object array of `bytes`.
 
     Raises:
         InvalidResponse: the lengths do not add up to the tensor's size.
@@ -95,5 +95,5 @@ def float32_to_bf16(values: Array) -> Array:
     """Rounds float32 (any shape) to the nearest BF16, ties to even; returns its bits as uint16, to send as `TypedArray(bits, "BF16")`."""
     bits = np.asarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)  # wide enough for the carry
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    quiet_nan = bits | 0x0040_0000  # a NaN whose payload is all in the low bits must stay one
+    quiet_nan = bits | 0x0040_0000  # keep a NaN whose payload is only in the low bits
     return (np.where(np.isnan(values), quiet_nan, rounded) >> 16).astype(np.uint16)

@@ -2,8 +2,8 @@
 
     InferRequest, names, flags  --Dialect-->  Call(request, parse)  --Transport-->  reply  --parse-->  dicts, InferResult
 
-Dialects do no I/O, so that each protocol is written once and carried by a synchronous and an asynchronous transport. `Call.request` and
-the reply are of types that only a dialect and its own transports share.
+Dialects do no I/O, so that a synchronous and an asynchronous transport share one implementation of each protocol. The types of
+`Call.request` and of the reply are private to a dialect and its transports.
 """
 
 import abc
@@ -23,12 +23,12 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request and the way to read its reply.
+    """One request and the function that parses its reply.
 
     Attributes:
-        request: What the transport sends.
-        parse: Reply to response; raises a `StokerError` where the reply says so, or is malformed.
-        is_read: Whether asking twice changes nothing at the server and costs it little.
+        request: The request for the transport.
+        parse: Converts the reply to the response; raises a `StokerError` if the reply is an error or malformed.
+        is_read: Whether repeating the request changes nothing at the server and costs little.
     """
 
     request: Any
@@ -37,27 +37,27 @@ class Call(Generic[T]):
 
 
 class Transport(Protocol):
-    """Carries requests of one dialect. Thread-safe."""
+    """Sends requests of one dialect. Thread-safe."""
 
     def send(self, request: Any, timeout_s: float | None) -> Any:
-        """Sends once and returns the reply; raises a `StokerError` where there is none."""
+        """Sends once and returns the reply; raises a `StokerError` if there is none."""
 
     def close(self) -> None:
         """Closes every connection."""
 
 
 class AsyncTransport(Protocol):
-    """Carries requests of one dialect. Confined to: one event loop."""
+    """Sends requests of one dialect. Confined to: one event loop."""
 
     async def send(self, request: Any, timeout_s: float | None) -> Any:
-        """Sends once and returns the reply; raises a `StokerError` where there is none."""
+        """Sends once and returns the reply; raises a `StokerError` if there is none."""
 
     async def close(self) -> None:
         """Closes every connection."""
 
 
 class Dialect(abc.ABC):
-    """Every question in the words of one protocol. Stateless, and so thread-safe."""
+    """All requests in the form of one protocol. Stateless, and so thread-safe."""
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> Call[InferResult]: ...
@@ -94,10 +94,10 @@ class Dialect(abc.ABC):
 
 
 def config_text(config: Mapping[str, Any] | str | None, files: Mapping[str, bytes]) -> str | None:
-    """A configuration override as the JSON text the protocols carry.
+    """A configuration override as JSON text, as the protocols send it.
 
     Raises:
-        InvalidRequest: not a JSON object, or files come without it (the server could not know how to read them).
+        InvalidRequest: it is no JSON object, or there are files without it (the server could not read them).
     """
     if config is None:
         if files:

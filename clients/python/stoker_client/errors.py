@@ -27,9 +27,9 @@ class StokerError(Exception):
     """Any failure of a call.
 
     Attributes:
-        message: What went wrong: the server's text if it responded.
-        status: `404`, `NOT_FOUND`, ...: what the protocol said; None if the error arose in this process.
-        retry_after_s: When the server suggests to try again, in seconds; None if it does not.
+        message: The reason: the server's text if it responded.
+        status: `404`, `NOT_FOUND`, ...: the protocol's status; None if the error arose in this process.
+        retry_after_s: The server's retry-after, seconds; None if it sent none.
     """
 
     def __init__(self, message: str, *, status: int | str | None = None, retry_after_s: float | None = None) -> None:
@@ -40,10 +40,10 @@ class StokerError(Exception):
 
 
 class ConnectionFailed(StokerError):
-    """No response came: the server could not be reached, or the connection broke.
+    """No response was received: the server could not be reached, or the connection broke.
 
     Attributes:
-        request_may_have_run: False where the request certainly never left this process.
+        request_may_have_run: False if the request certainly never left this process.
     """
 
     def __init__(self, message: str, *, request_may_have_run: bool, status: int | str | None = None) -> None:
@@ -60,7 +60,7 @@ class TooLarge(InvalidRequest):
 
 
 class Unauthenticated(StokerError):
-    """No valid credentials came with the request."""
+    """The request had no valid credentials."""
 
 
 class Forbidden(StokerError):
@@ -84,7 +84,7 @@ class Overloaded(Unavailable):
 
 
 class DeadlineExceeded(StokerError):
-    """The time of the call ran out, here or at the server."""
+    """The deadline of the call expired, here or at the server."""
 
 
 class Cancelled(StokerError):
@@ -96,7 +96,7 @@ class Unsupported(StokerError):
 
 
 class InvalidSetting(StokerError, ValueError):
-    """An address or a setting with which a client is made is unusable, or contradicts another one."""
+    """A client's address or setting is invalid, or contradicts another one."""
 
 
 class ClientClosed(StokerError, RuntimeError):
@@ -107,7 +107,7 @@ class ClientClosed(StokerError, RuntimeError):
 
 
 class ForkedClient(StokerError, RuntimeError):
-    """A gRPC client that has connected is used in a process that was forked from its own. Nothing was sent."""
+    """A gRPC client that has connected is used in a forked process. Nothing was sent."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(
@@ -121,4 +121,4 @@ class ServerError(StokerError):
 
 
 class InvalidResponse(ServerError):
-    """The server's response does not keep to the protocol."""
+    """The server's response violates the protocol."""

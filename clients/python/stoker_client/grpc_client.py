@@ -1,4 +1,4 @@
-"""`GrpcClient` and `AsyncGrpcClient`: the bytes of the gRPC dialect, carried by grpcio. No stubs: methods are called by their path."""
+"""`GrpcClient` and `AsyncGrpcClient`: the gRPC dialect over grpcio. There are no stubs: methods are called by their path."""
 
 import asyncio
 import contextlib
@@ -23,10 +23,10 @@ from stoker_client.inference import InferRequest, InferResult
 from stoker_client.retry import AsyncTiming, RetryPolicy, Timing
 from stoker_client.settings import MAX_MESSAGE_BYTES, Connection, TlsConfig, make_connection
 
-# Asks the server to end a stream with a real status, where it would otherwise put the failure's text alone in a message.
+# Makes the server end a failed stream with a status; otherwise it would send only the error's text in a message.
 _STREAM_ERRORS_AS_STATUS = ("triton_grpc_error", "true")
 
-# grpc.aio's text for a request that could not be sent, and how long its real reason may take.
+# grpc.aio's text for a request that could not be sent, and the time, in seconds, in which the real status may arrive.
 _SENDING_FAILED = "Internal error from Core"
 _STATUS_PATIENCE_S = 1.0
 
@@ -47,15 +47,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def channel_options(connection: Connection) -> list[tuple[str, Any]]:
-    """The options of every gRPC channel to a server."""
+    """The options of every gRPC channel."""
     server_name = connection.tls.server_name if connection.tls is not None else None
     return [
         *([] if server_name is None else [("grpc.ssl_target_name_override", server_name)]),
         ("grpc.max_send_message_length", connection.max_message_bytes),
         ("grpc.max_receive_message_length", connection.max_message_bytes),
-        # A child must not get the connections that its parent's channels to the same server have.
+        # A forked process must not share the connections of its parent's channels to the same server.
         *([("grpc.use_local_subchannel_pool", 1)] if _is_forked else []),
-        # gRPC's own first pause of 1 s would make quick retries of a refused connection fail without trying.
+        # gRPC's first backoff of 1 s would make quick retries of a refused connection fail without an attempt.
         ("grpc.initial_reconnect_backoff_ms", _RECONNECT_FIRST_MS),
         ("grpc.min_reconnect_backoff_ms", _RECONNECT_FIRST_MS),
         ("grpc.max_reconnect_backoff_ms", _RECONNECT_MAX_MS),
@@ -63,7 +63,7 @@ def channel_options(connection: Connection) -> list[tuple[str, Any]]:
 
 
 def channel_credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
-    """The TLS material in gRPC's form; None: the system's certificates."""
+    """The TLS files as gRPC credentials; None: the system's certificates."""
     tls = tls or TlsConfig()
     return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
 
@@ -86,7 +86,9 @@ def _error_of(error: grpc.RpcError) -> StokerError:
 
 
 class _Feed(Iterator[Message]):
-    """Messages of a stream. gRPC would only log what the caller's iterator raises: here it ends the stream, and is kept to be raised."""
+    """The messages of a stream. gRPC would only log an exception of the caller's iterator; this class ends the stream and keeps the
+    exception.
+    """
 
     def __init__(self, messages: Iterator[Message]) -> None:
         self._messages = messages
@@ -102,7 +104,7 @@ class _Feed(Iterator[Message]):
             raise StopIteration from None
 
     def raise_error(self) -> None:
-        """Raises what the caller's iterator raised, if it did."""
+        """Raises the exception of the caller's iterator, if there was one."""
         if self.error is not None:
             raise self.error
 
@@ -127,7 +129,7 @@ class _AsyncFeed:
             raise StopAsyncIteration from None
 
     def raise_error(self) -> None:
-        """Raises what the caller's iterator raised, if it did."""
+        """Raises the exception of the caller's iterator, if there was one."""
         if self.error is not None:
             raise self.error
 
@@ -135,8 +137,8 @@ class _AsyncFeed:
 class _Ending:
     """The error with which the server ended an asyncio stream.
 
-    Where the server ends it while a request is being sent, grpc.aio reports the failed sending in place of the server's status, before or
-    after that came. Each is announced when it is set: this keeps the server's.
+    If the server ends the stream while a request is being sent, grpc.aio reports the failed send instead of the server's status, before or
+    after the status arrives. Callbacks report both; this class keeps the server's status.
     """
 
     def __init__(self, call: Any) -> None:
@@ -151,7 +153,7 @@ class _Ending:
             self._is_known.set()
 
     async def error_for(self, error: grpc.RpcError) -> StokerError:
-        """The server's error where `error` only says that sending failed; else `error`."""
+        """The server's error if `error` only reports a failed send; else `error`."""
         if error.details() == _SENDING_FAILED:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_known.wait(), _STATUS_PATIENCE_S)
@@ -161,7 +163,7 @@ class _Ending:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that has nothing to wait for."""
+    """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -170,7 +172,7 @@ def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _settle(future: "Future[T]", call: Any, read: Callable[[bytes], T]) -> None:
-    """Hands the end of gRPC's call on to the future."""
+    """Sets the future from gRPC's finished call."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -184,7 +186,7 @@ def _settle(future: "Future[T]", call: Any, read: Callable[[bytes], T]) -> None:
 
 
 def _is_cancelled() -> bool:
-    """Whether the running task was cancelled, and not only the call that it waits for."""
+    """Whether the running task was cancelled, rather than only the call that it awaits."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no loop runs
@@ -193,7 +195,7 @@ def _is_cancelled() -> bool:
 
 
 class _ChannelOwner:
-    """Knows whether a channel may be used: until it is closed, by the process that has opened it."""
+    """Checks whether a channel may be used: only by the process that opened it, until it is closed."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -210,7 +212,7 @@ class _ChannelOwner:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raises what gRPC raises as `StokerError`s."""
+        """Converts exceptions of gRPC to `StokerError`s."""
         try:
             yield
         except grpc.RpcError as error:
@@ -221,7 +223,7 @@ class _ChannelOwner:
             ValueError,
             grpc.aio.UsageError,
             asyncio.CancelledError,
-        ) as error:  # what gRPC raises of a channel that was closed meanwhile
+        ) as error:  # the exception of gRPC for a channel that was closed meanwhile
             if self._is_closed and not _is_cancelled():
                 raise ClientClosed from error
             raise
@@ -232,7 +234,7 @@ class GrpcTransport(_ChannelOwner):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        # No lock: a fork would copy it as it is. Of several channels made at once the first is kept.
+        # No lock: a fork would copy its state. If several threads make a channel at once, the first one is kept.
         self._channels: dict[str, grpc.Channel] = {}
         self._methods: dict[str, Any] = {}
 
@@ -244,7 +246,9 @@ class GrpcTransport(_ChannelOwner):
         return read_message(request.reply, data)
 
     def submit(self, path: str, message: Message, read: Callable[[bytes], T], timeout_s: float | None) -> "Future[T]":
-        """Starts one unary call. The future holds what `read` makes of the response, or the `StokerError`; cancelling it ends the call."""
+        """Starts one unary call. The future holds the result of `read` for the response, or the `StokerError`; cancelling it cancels the
+        call.
+        """
         method = self._method(path)
         with self._errors():
             call = method.future(message, timeout=timeout_s, metadata=self._metadata)
@@ -276,7 +280,7 @@ class GrpcTransport(_ChannelOwner):
         return method
 
     def stream(self, messages: Iterator[Message], timeout_s: float | None) -> Iterator[bytes]:
-        """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
+        """Runs one bidirectional call; raises as `send`, and the exceptions of `messages`."""
         feed = _Feed(messages)
         method = self._open().stream_stream(STREAM_METHOD, request_serializer=_serialize)
         with self._errors():
@@ -291,7 +295,7 @@ class GrpcTransport(_ChannelOwner):
         feed.raise_error()
 
     def close(self) -> None:
-        """Closes the channel, unless it is the parent's."""
+        """Closes the channel, unless the parent process opened it."""
         is_forked = self._pid != os.getpid()
         self._is_closed = True
         channel = self._channels.pop("", None)
@@ -329,7 +333,7 @@ class AsyncGrpcTransport(_ChannelOwner):
         return read_message(request.reply, data)
 
     async def stream(self, messages: AsyncIterator[Message], timeout_s: float | None) -> AsyncIterator[bytes]:
-        """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
+        """Runs one bidirectional call; raises as `send`, and the exceptions of `messages`."""
         feed = _AsyncFeed(messages)
         method = self._open().stream_stream(STREAM_METHOD, request_serializer=_serialize)
         with self._errors():
@@ -350,7 +354,7 @@ class AsyncGrpcTransport(_ChannelOwner):
         feed.raise_error()
 
     async def close(self) -> None:
-        """Closes the channel, unless it is the parent's."""
+        """Closes the channel, unless the parent process opened it."""
         is_forked = self._pid != os.getpid()
         self._is_closed = True
         if self._channel is not None and not is_forked:
@@ -358,7 +362,7 @@ class AsyncGrpcTransport(_ChannelOwner):
 
 
 class GrpcClient(Client):
-    """A client that speaks gRPC. See `Client`.
+    """A client over gRPC. See `Client`.
 
     Args:
         url: `grpc://host:port`, `grpcs://host:port` (TLS) or `host:port`.
@@ -367,8 +371,8 @@ class GrpcClient(Client):
         tls: Certificates; None with `grpcs://`: the system's.
         api_key: Sent as `authorization: Bearer <key>`.
         headers: Metadata to send with every call.
-        max_message_bytes: Bound on one message, either way.
-        timing: Where time comes from; for tests.
+        max_message_bytes: Bound on one message, in each direction.
+        timing: The clock; for tests.
     """
 
     _dialect: GrpcDialect
@@ -396,7 +400,7 @@ class GrpcClient(Client):
 
 
 class AsyncGrpcClient(AsyncClient):
-    """An asyncio client that speaks gRPC. See `AsyncClient`; the arguments are those of `GrpcClient`."""
+    """An asyncio client over gRPC. See `AsyncClient`; the arguments are those of `GrpcClient`."""
 
     _dialect: GrpcDialect
     _transport: AsyncGrpcTransport

@@ -1,4 +1,4 @@
-"""The questions in gRPC: service `inference.GRPCInferenceService`, messages from a private descriptor pool, no generated stubs."""
+"""The requests in gRPC: service `inference.GRPCInferenceService`, messages from a private descriptor pool, no generated stubs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class GrpcRequest:
     Attributes:
         path: `/service/method`.
         message: The request.
-        reply: Class of the response.
+        reply: The class of the response.
     """
 
     path: str
@@ -41,7 +41,7 @@ def read_message(kind: type[M], data: bytes) -> M:
     """Parses a received message.
 
     Raises:
-        InvalidResponse: it is not one of `kind`.
+        InvalidResponse: it is no message of `kind`.
     """
     try:
         return kind.FromString(data)
@@ -53,7 +53,7 @@ class GrpcDialect(Dialect):
     """KServe v2 with Triton's extensions, over gRPC.
 
     Args:
-        max_message_bytes: Requests whose tensors exceed it are rejected before they are built.
+        max_message_bytes: Requests with larger tensors are rejected before they are built.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -63,10 +63,10 @@ class GrpcDialect(Dialect):
         return _call("ModelInfer", self.infer_message(request), pb.ModelInferResponse, infer_result, is_read=False)
 
     def infer_message(self, request: InferRequest) -> pb.ModelInferRequest:
-        """The request as a message; its tensors travel raw.
+        """The request as a message with raw tensor contents.
 
         Raises:
-            TooLarge: its tensors are over the client's limit.
+            TooLarge: the tensors exceed the client's limit.
         """
         if request.size_bytes > self._max_message_bytes:
             raise TooLarge(f"the request's tensors hold {request.size_bytes} bytes; this client sends at most {self._max_message_bytes}")
@@ -130,7 +130,7 @@ def stream_result(reply: pb.ModelStreamInferResponse) -> InferResult:
     """One response of a stream.
 
     Raises:
-        ServerError: the server reports a failed request in its message rather than as a status.
+        ServerError: the server reports a failed request in the message instead of a status.
     """
     if reply.error_message:
         raise ServerError(reply.error_message)
@@ -138,7 +138,7 @@ def stream_result(reply: pb.ModelStreamInferResponse) -> InferResult:
 
 
 def infer_result(reply: pb.ModelInferResponse) -> InferResult:
-    """The outputs of a response, viewed in place.
+    """The outputs of a response, as views of the message.
 
     Raises:
         InvalidResponse: the response contradicts itself.

@@ -1,7 +1,7 @@
-"""A gRPC status as an error of the tree; used by the synchronous and the asynchronous transport.
+"""Converts a gRPC status to an error of the tree, for the synchronous and the asynchronous transport.
 
-UNAVAILABLE is three things: gRPC never got a connection, an existing one broke, or the server said it. gRPC distinguishes them only in its
-text, and the server's own words come with `retry-after` where it rejected before computing.
+UNAVAILABLE has three causes: gRPC got no connection, a connection broke, or the server sent the status. gRPC distinguishes them only in its
+text. The server sends `retry-after` if it rejected the call before it ran.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,9 +42,9 @@ _KINDS: Mapping[grpc.StatusCode, type[StokerError]] = MappingProxyType(
     }
 )
 
-# gRPC's own texts for a call that found no connection to travel on.
+# gRPC's texts for a call without a connection.
 _NEVER_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed", "empty address list")
-# ... and for a connection that ended under it.
+# gRPC's texts for a call whose connection ended.
 _BROKEN = (
     "Socket closed",
     "Stream removed",

@@ -1,4 +1,4 @@
-"""`HttpClient` and `AsyncHttpClient`: the bytes of the HTTP dialect, carried by httpx."""
+"""`HttpClient` and `AsyncHttpClient`: the HTTP dialect over httpx."""
 
 import asyncio
 import ssl
@@ -27,19 +27,19 @@ from stoker_client.per_process import PerProcess
 from stoker_client.retry import AsyncTiming, RetryPolicy, Timing
 from stoker_client.settings import MAX_MESSAGE_BYTES, Connection, TlsConfig, make_connection
 
-# Tensors rarely compress, and compressing costs the server more than the network gains; a header given by the caller overrides it.
+# Tensors rarely compress, and compression costs the server more than it saves on the network; the caller's headers override this.
 _HEADERS = {"accept-encoding": "identity", "user-agent": "stoker-client"}
 
 _IDLE_CONNECTIONS = 64
-# Shorter than what servers commonly keep, so that a connection is not reused in the moment the server closes it.
+# Shorter than common keep-alive times of servers, so that a connection is not reused at the moment the server closes it.
 _IDLE_S = 4.0
 
 
 def ssl_context(connection: Connection) -> ssl.SSLContext:
-    """The TLS material of a secure connection in Python's form.
+    """The TLS files as an SSL context.
 
     Raises:
-        InvalidSetting: a file cannot be read, or holds something else.
+        InvalidSetting: a file cannot be read, or has another format.
     """
     tls = connection.tls or TlsConfig()
     try:
@@ -80,12 +80,12 @@ def _error_of(error: httpx.TransportError | httpx.DecodingError | httpx.InvalidU
 
 
 def _extensions(connection: Connection) -> dict[str, Any]:
-    """The extensions of every httpx request: the name to check the certificate for, if it is not that of the address."""
+    """The extensions of every httpx request: the name that the certificate must have, if it is not that of the address."""
     return {"sni_hostname": connection.tls.server_name} if connection.tls is not None and connection.tls.server_name is not None else {}
 
 
 class _Body:
-    """Takes in a response body, up to a bound."""
+    """Collects a response body, up to a bound."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -93,7 +93,7 @@ class _Body:
         self._size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Keeps a chunk; raises `TooLarge` once the bound is passed."""
+        """Adds a chunk; raises `TooLarge` above the bound."""
         self._size += len(chunk)
         if self._size > self._max_bytes:
             raise TooLarge(f"the response is longer than the {self._max_bytes} bytes this client takes")
@@ -115,7 +115,7 @@ class HttpTransport:
         self._pool = PerProcess(lambda: httpx.Client(**_arguments(connection, httpx.HTTPTransport)))
 
     def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
-        """Makes one request; raises a `StokerError` where no reply came.
+        """Sends one request; raises a `StokerError` if there is no reply.
 
         `timeout_s` bounds each wait for the network, and is checked at every chunk of the body.
         """
@@ -138,7 +138,7 @@ class HttpTransport:
                         raise DeadlineExceeded(f"the response did not end within {timeout_s:g} s")
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
             raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
-        except RuntimeError as error:  # what httpx raises of a client that was closed meanwhile
+        except RuntimeError as error:  # the exception of httpx for a client that was closed meanwhile
             if self._pool.is_closed:
                 raise ClientClosed from error
             raise
@@ -160,7 +160,7 @@ class AsyncHttpTransport:
         self._pool = PerProcess(lambda: httpx.AsyncClient(**_arguments(connection, httpx.AsyncHTTPTransport)))
 
     async def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
-        """Makes one request within `timeout_s`; raises a `StokerError` where no reply came."""
+        """Sends one request within `timeout_s`; raises a `StokerError` if there is no reply."""
         body = _Body(self._max_bytes)
         url = self._origin + request.path
         try:
@@ -182,7 +182,7 @@ class AsyncHttpTransport:
             raise DeadlineExceeded(f"the call did not end within {timeout_s:g} s") from error
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
             raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
-        except RuntimeError as error:  # what httpx raises of a client that was closed meanwhile
+        except RuntimeError as error:  # the exception of httpx for a client that was closed meanwhile
             if self._pool.is_closed:
                 raise ClientClosed from error
             raise
@@ -195,17 +195,17 @@ class AsyncHttpTransport:
 
 
 class HttpClient(Client):
-    """A client that speaks HTTP, tensors in binary. See `Client`.
+    """A client over HTTP with binary tensors. See `Client`.
 
     Args:
-        url: `http://host:port`, `https://host:port`, `host:port`, with a path prefix where a proxy wants one.
+        url: `http://host:port`, `https://host:port` or `host:port`, with a path prefix if a proxy needs one.
         timeout_s: Default limit of a call, in seconds, retries included; None: no limit.
         retry: When and how often failed calls are sent again.
         tls: Certificates; None with `https://`: the system's.
         api_key: Sent as `authorization: Bearer <key>`.
-        headers: To send with every call.
-        max_message_bytes: Bound on one message, either way.
-        timing: Where time comes from; for tests.
+        headers: Headers of every call.
+        max_message_bytes: Bound on one message, in each direction.
+        timing: The clock; for tests.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class HttpClient(Client):
 
 
 class AsyncHttpClient(AsyncClient):
-    """An asyncio client that speaks HTTP, tensors in binary. See `AsyncClient`; the arguments are those of `HttpClient`."""
+    """An asyncio client over HTTP with binary tensors. See `AsyncClient`; the arguments are those of `HttpClient`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The questions in HTTP: KServe v2 routes with Triton's extensions; tensors travel in the binary extension, never as JSON numbers."""
+"""The requests in HTTP: KServe v2 routes with Triton's extensions; tensors use the binary extension, never JSON numbers."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ class HttpRequest:
         method: `GET` or `POST`.
         path: Route below the server's address, escaped.
         body: Empty for GET.
-        headers: Beside those that every call carries.
+        headers: Headers in addition to those of every call.
     """
 
     method: str
@@ -54,7 +54,7 @@ class HttpDialect(Dialect):
     """KServe v2 with Triton's extensions, over HTTP.
 
     Args:
-        max_message_bytes: Requests whose tensors exceed it are rejected before they are built.
+        max_message_bytes: Requests with larger tensors are rejected before they are built.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -149,7 +149,7 @@ def _is_ok(reply: HttpReply) -> bool:
 
 
 def object_of(reply: HttpReply) -> Facts:
-    """The JSON object that a good reply holds.
+    """The JSON object of a successful reply.
 
     Raises:
         StokerError: the reply is an error. InvalidResponse: it holds no such object.
@@ -160,7 +160,7 @@ def object_of(reply: HttpReply) -> Facts:
 
 def _index(reply: HttpReply) -> list[Facts]:
     entries = _objects(_parsed(_checked(reply).body, list), "the index")
-    # Versions that were never loaded come without these fields; gRPC has them empty.
+    # Versions that were never loaded come without these fields; over gRPC the fields are empty.
     return [{"name": "", "version": "", "state": "", "reason": "", **entry} for entry in entries]
 
 
@@ -181,7 +181,7 @@ def _parsed(body: bytes | memoryview, kind: type[Any]) -> Any:
 
 
 def read_infer_result(reply: HttpReply) -> InferResult:
-    """The outputs of a response, whether they came as binary or as JSON.
+    """The outputs of a response, received as binary data or as JSON.
 
     Raises:
         StokerError: the reply is an error. InvalidResponse: it contradicts itself.

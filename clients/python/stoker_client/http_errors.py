@@ -1,4 +1,4 @@
-"""An HTTP status as an error of the tree."""
+"""Converts an HTTP status to an error of the tree."""
 
 import json
 from collections.abc import Mapping
@@ -47,11 +47,11 @@ _SHOWN_CHARACTERS = 500
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes | memoryview) -> StokerError:
-    """The error for a response with `status`; the text is the body's `error` field, or the body itself where it has none."""
+    """The error for a response with `status`; the text is the body's `error` field, or the whole body if there is none."""
     text = _message(status, bytes(body))
     retry_after_s = _seconds(headers.get("retry-after"))
     kind = _KINDS.get(status, InvalidRequest if 400 <= status < 500 else ServerError)
-    if status == 400 and _UNKNOWN_MODEL in text:  # Triton and servers like it send 400 where others send 404
+    if status == 400 and _UNKNOWN_MODEL in text:  # Triton and similar servers send 400 where others send 404
         kind = NotFound
     elif status == 503 and (retry_after_s is not None or _QUEUE_FULL in text):
         kind = Overloaded
@@ -72,5 +72,5 @@ def _message(status: int, body: bytes) -> str:
 
 
 def _seconds(text: str | None) -> float | None:
-    """A Retry-After in seconds; the date form is not used by inference servers and reads as none."""
+    """The seconds of a Retry-After header; None for the date form, which inference servers do not use."""
     return float(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,4 +1,4 @@
-"""KServe v2 over HTTP with every tensor as JSON numbers: the protocol without Triton's binary extension, as plain servers speak it."""
+"""KServe v2 over HTTP with JSON tensors: the protocol without Triton's binary extension."""
 
 import json
 
@@ -9,18 +9,18 @@ from stoker_client.http_dialect import HttpDialect, HttpRequest, infer_path, rea
 from stoker_client.inference import InferRequest, InferResult
 from stoker_client.tensors import EncodedTensor, decode_raw
 
-#: Element types that JSON has no form for.
+#: Element types without a JSON form.
 _BINARY_ONLY = ("FP16", "BF16")
 
 
 class JsonHttpDialect(HttpDialect):
-    """`HttpDialect`, but for how tensors travel."""
+    """`HttpDialect` with JSON tensors."""
 
     def infer(self, request: InferRequest) -> Call[InferResult]:
         """One inference.
 
         Raises:
-            InvalidRequest: an input has no form in JSON.
+            InvalidRequest: an input has no JSON form.
         """
         head: Facts = {"inputs": [_tensor(tensor) for tensor in request.inputs]}
         if request.parameters:

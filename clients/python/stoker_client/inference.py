@@ -1,4 +1,4 @@
-"""One inference, before it is said in a protocol and after it came back."""
+"""The request and the result of an inference, independent of the protocol."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,15 +16,15 @@ _UINT64_MAX = 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferRequest:
-    """One request, encoded and checked as far as a client can.
+    """One request, encoded and checked as far as a client can check it.
 
     Attributes:
         model: Model name.
-        version: Version asked for; empty: the server chooses.
+        version: The requested version; empty: the server chooses.
         inputs: In the caller's order.
-        outputs: Names wanted, in order; empty: all.
+        outputs: Names of the requested outputs, in order; empty: all.
         request_id: Echoed by the server.
-        parameters: Request parameters, priority and queue timeout (µs) included.
+        parameters: Request parameters, including priority and queue timeout (microseconds).
     """
 
     model: str
@@ -42,24 +42,24 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """How one output came over the wire."""
+    """The datatype and shape of one output as received."""
 
     datatype: str
     shape: tuple[int, ...]
 
 
 class InferResult(dict[str, Array]):
-    """The outputs by name, as a plain dict of arrays; what else the server said is in attributes.
+    """A dict of the outputs by name; attributes hold the rest of the response.
 
-    Arrays are read-only views on the received message where it permits: copy one to write to it. BYTES outputs are object arrays of
+    If possible, arrays are read-only views of the received message: copy an array to write to it. BYTES outputs are object arrays of
     `bytes`, BF16 outputs bits in uint16.
 
     Attributes:
         model_name: The model that responded.
-        model_version: The version that responded, as the server spells it.
+        model_version: The version that responded, as text.
         request_id: The id of the request.
         parameters: The response's parameters.
-        info: Datatype and shape of each output on the wire.
+        info: Datatype and shape of each output as received.
     """
 
     def __init__(self, outputs: Mapping[str, Array], *, model_name: str, model_version: str, request_id: str) -> None:
@@ -73,13 +73,13 @@ class InferResult(dict[str, Array]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferOptions:
-    """The options of an inference beside its tensors; the keyword arguments of `infer` and `stream`.
+    """The options of an inference except its tensors; the keyword arguments of `infer` and `stream`.
 
     Attributes:
         version: Version number; None: the server's choice.
-        outputs: Names wanted; empty: all.
+        outputs: Names of the requested outputs; empty: all.
         request_id: Echoed by the server.
-        priority: 1 = highest; 0: the model's default.
+        priority: 1: highest; 0: the model's default.
         queue_timeout_s: How long the request may wait in the server's queue (the `timeout` parameter); None: the model's default.
         parameters: Further request parameters.
     """
@@ -93,10 +93,10 @@ class InferOptions:
 
 
 def build_request(model: str, inputs: Mapping[str, TensorLike], options: InferOptions, *, request_id: str | None = None) -> InferRequest:
-    """Encodes the inputs and checks everything that needs no server. A `request_id` replaces that of the options.
+    """Encodes the inputs and checks the request without a server. A `request_id` replaces that of the options.
 
     Raises:
-        InvalidRequest: a tensor has no wire form, or an option is out of range or reserved.
+        InvalidRequest: a tensor cannot be encoded, or an option is out of range or reserved.
     """
     if not model:
         raise InvalidRequest("a request needs a model name, got an empty one")
@@ -113,7 +113,7 @@ def build_request(model: str, inputs: Mapping[str, TensorLike], options: InferOp
 
 
 def version_text(version: int | str | None) -> str:
-    """A version as the protocols spell it; empty for None.
+    """A version as text, as the protocols send it; empty for None.
 
     Raises:
         InvalidRequest: it is not a whole number >= 0.
@@ -128,7 +128,7 @@ def output_names(outputs: Iterable[str] | None) -> tuple[str, ...]:
     """The `outputs` argument of a call as a tuple; empty for None.
 
     Raises:
-        InvalidRequest: it is one string, whose letters would be taken for names.
+        InvalidRequest: it is a single string, whose letters would be taken as names.
     """
     if isinstance(outputs, str):
         raise InvalidRequest(f"outputs is a list of names, got the string '{outputs}'")
@@ -136,7 +136,7 @@ def output_names(outputs: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def time_limit_s(timeout_s: float | None, default_s: float | None) -> float | None:
-    """The limit of a call: `default_s` where the caller names none, None (no limit) where either is infinite.
+    """The time limit of a call, seconds: `default_s` if the caller gives none; None (no limit) if the limit is infinite.
 
     Raises:
         InvalidRequest: it is not above 0.

@@ -1,4 +1,4 @@
-"""A protobuf message as a plain dict, in the form that the HTTP protocol gives the same message.
+"""Converts a protobuf message to a plain dict, in the form of the HTTP protocol.
 
 Field names are the protocol's, 64-bit numbers stay int (protobuf's own JSON form makes strings of them), enums are names, scalars are
 always present, and messages only where they are set.

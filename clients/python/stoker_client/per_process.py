@@ -1,4 +1,4 @@
-"""`PerProcess`: what a process must not share with the children that are forked from it, such as connections and threads."""
+"""`PerProcess`: an object that forked processes must not share, such as connections and threads."""
 
 import os
 from collections.abc import Callable
@@ -10,33 +10,34 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """A thing of this process; a child makes its own at its first use. Thread-safe, without a lock: a fork would copy it as it is.
+    """An object of this process; a forked process makes another one at its first use. Thread-safe, without a lock: a fork would copy its
+    state.
 
     Attributes:
         is_closed: Whether `close` was called.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
-        """Makes the one of this process at once."""
+        """Makes this process's object at once."""
         self._make = make
         self._of: dict[int, T] = {os.getpid(): make()}
         self.is_closed = False
 
     def get(self) -> T:
-        """The one of this process.
+        """The object of this process.
 
         Raises:
-            ClientClosed: it was closed.
+            ClientClosed: `close` was called.
         """
         if self.is_closed:
             raise ClientClosed
         pid = os.getpid()
         mine = self._of.get(pid)
-        # The parent's stays as it is: closing it here would end its sessions.
+        # The parent's object stays unchanged: closing it here would end the parent's sessions.
         return self._of.setdefault(pid, self._make()) if mine is None else mine
 
     def close(self) -> list[T]:
-        """Nothing is given out any more; returns what this process has made, for the caller to close."""
+        """Ends the use; returns the objects that this process has made, for the caller to close."""
         self.is_closed = True
         mine = self._of.pop(os.getpid(), None)
         return [] if mine is None else [mine]

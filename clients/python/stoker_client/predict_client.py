@@ -1,4 +1,4 @@
-"""`PredictClient`: what a client of any predicting protocol does; its dialect and its transport say how."""
+"""`PredictClient`: the client of any protocol with predictions; its dialect and its transport implement the protocol."""
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -19,10 +19,10 @@ class PredictClient:
 
     Args:
         dialect: The protocol.
-        transport: What carries its requests; closed with the client.
-        timeout_s: Default limit of a call in seconds; None: none.
+        transport: Sends the requests; closed with the client.
+        timeout_s: Default time limit of a call in seconds; None: none.
         retry: When and how often failed calls are sent again.
-        timing: Where time comes from; for tests.
+        timing: The clock; for tests.
     """
 
     def __init__(
@@ -66,17 +66,18 @@ class PredictClient:
         outputs: Iterable[str] | None = None,
         timeout_s: float | None = None,
     ) -> InferResult:
-        """Runs one inference; asks for the model's metadata before the first one.
+        """Runs one inference; reads the model's metadata before the first one.
 
         Args:
             model: Model name.
-            inputs: Arrays by input name, the batch in front. Their numpy types choose the wire types; use `TypedArray` to state one.
+            inputs: Arrays by input name, with the batch as first dimension. Their numpy types determine the encoding; `TypedArray` states
+                it.
             version: None: the server's choice.
-            outputs: Names wanted; None: all.
+            outputs: Names of the requested outputs; None: all.
             timeout_s: See the class.
 
         Returns:
-            Arrays by output name: a dict.
+            A dict of arrays by output name.
         """
         options = InferOptions(version=version, outputs=output_names(outputs))
         request = build_request(model, inputs, options)

@@ -1,7 +1,7 @@
 """The requests of every protocol with predictions: the inputs of a model, and one inference.
 
-`Dialect` is KServe's whole vocabulary; this is the part that TensorFlow Serving and Adlik have words for too, so that one caller speaks
-any of them: stoker_client's own clients of those protocols, and load generators that build their requests once.
+`Dialect` has all requests of KServe. This is the part that TensorFlow Serving and Adlik have too, so that one caller can use any of them:
+stoker_client's own clients of those protocols, and load generators that build their requests once.
 """
 
 from typing import Protocol
@@ -11,10 +11,10 @@ from stoker_client.inference import InferRequest, InferResult
 
 
 class PredictDialect(Protocol):
-    """Both questions in the words of one protocol. Stateless, and so thread-safe."""
+    """Metadata and inference in the form of one protocol. Stateless, and so thread-safe."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """Ways to ask what a model takes and gives, to be tried in turn while the response is `InvalidResponse` or `Unsupported`.
+        """The calls that read a model's metadata, to be tried in order while the response is `InvalidResponse` or `Unsupported`.
 
         The response has the fields of KServe's metadata: `name`, `versions`, `platform`, `inputs` and `outputs` with `name`, `datatype`,
         `shape` (batch dimension included, -1 where it is open).
@@ -30,7 +30,7 @@ class PredictDialect(Protocol):
 
 
 class KServePredict:
-    """KServe's protocol, seen as a `PredictDialect`."""
+    """KServe's protocol as a `PredictDialect`."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect

@@ -1,6 +1,6 @@
-"""When a failed call may be sent again, and after how long: no I/O, no clock of its own.
+"""Decides when a failed call is sent again, and after which delay: no I/O, and time is a parameter.
 
-A call is sent again only if that cannot make the server compute twice: nothing left this process, the server said it rejected (a
+A call is sent again only if the server cannot compute it twice: the request did not leave this process, the server rejected it (a
 retry-after, or a full queue), or the call only reads. Waits grow exponentially with full jitter and honour the server's retry-after.
 A budget shared by all calls of a client keeps retries from multiplying the load on a server that is failing for everyone.
 """
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Bounds on sending a call again; `RetryPolicy(max_attempts=1)` never does.
+    """Bounds on retries; `RetryPolicy(max_attempts=1)` disables them.
 
     Attributes:
-        max_attempts: Times a call is sent at most, the first included.
-        first_backoff_s: Upper end of the first wait; each further one is up to twice as long.
-        max_backoff_s: Longest wait. A server that asks for a longer one gets no retry: the error is raised.
-        budget: Retries the client may spend in a row; every completed call gives a tenth of one back.
+        max_attempts: Largest number of attempts, including the first.
+        first_backoff_s: Bound on the first delay, seconds; each further one is up to twice as long.
+        max_backoff_s: Longest delay, seconds. If the server's retry-after is longer, the error is raised.
+        budget: Retries that the client may spend in a row; every completed call returns a tenth of one.
     """
 
     max_attempts: int = 4
@@ -50,7 +50,7 @@ def _full_jitter() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where a synchronous client takes time and chance from; tests bring their own."""
+    """The clock and the random numbers of a synchronous client; tests replace them."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -79,7 +79,7 @@ class RetryBudget:
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Takes one retry; False if none is left."""
+        """Takes one retry; returns False if none is left."""
         with self._lock:
             if self._left < self._RETRY:
                 return False
@@ -87,13 +87,13 @@ class RetryBudget:
             return True
 
     def refund(self) -> None:
-        """A call was completed: gives a part of a retry back."""
+        """Returns a part of a retry, after a completed call."""
         with self._lock:
             self._left = min(self._size, self._left + self._REFUND)
 
 
 def may_resend(error: StokerError, *, is_read: bool) -> bool:
-    """Whether sending the call again cannot make the server compute twice."""
+    """Whether the call can be sent again without being computed twice."""
     if isinstance(error, ConnectionFailed):
         return is_read or not error.request_may_have_run
     if isinstance(error, Overloaded):
@@ -116,10 +116,10 @@ class Attempts:
         self._sent = 0
 
     def begin(self) -> float | None:
-        """Starts an attempt; returns the seconds left for it, None where the call has no limit.
+        """Starts an attempt; returns the seconds left for it, None if the call has no limit.
 
         Raises:
-            DeadlineExceeded: none are left.
+            DeadlineExceeded: no time is left.
         """
         self._sent += 1
         if self._ends_at_s is None:
@@ -130,14 +130,14 @@ class Attempts:
         return left_s
 
     def succeeded(self) -> None:
-        """The attempt got a response."""
+        """Records that the attempt got a response."""
         self._budget.refund()
 
     def wait_after(self, error: StokerError) -> float:
-        """How long to wait, in seconds, before the next attempt.
+        """The delay before the next attempt, seconds.
 
         Raises:
-            StokerError: `error` itself, where the call must not be sent again.
+            StokerError: `error`, if the call must not be sent again.
         """
         if self._sent >= self._policy.max_attempts or not may_resend(error, is_read=self._is_read):
             raise error
@@ -153,10 +153,10 @@ class Attempts:
 
 
 def send_with_retries(send: Callable[[float | None], T], attempts: Attempts, timing: Timing) -> T:
-    """The result of `send`. It gets the seconds left (None: no limit), and is called again as `attempts` allows.
+    """Returns the result of `send`, which receives the seconds left (None: no limit) and is called again as `attempts` allows.
 
     Raises:
-        StokerError: that of the last attempt.
+        StokerError: the error of the last attempt.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""How a client is set up: where the server is, TLS, credentials, limits."""
+"""The settings of a client: address, TLS, credentials, limits."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 from stoker_client.errors import InvalidSetting
 
-#: The largest message gRPC carries, and Triton's limit.
+#: The largest gRPC message, and Triton's limit, bytes.
 MAX_MESSAGE_BYTES = 2**31 - 1
 
 _SECURE = {"grpc": False, "grpcs": True, "http": False, "https": True}
 #: A Unix-domain socket: `grpc+unix:///run/stoker.sock`, or gRPC's own `unix:/run/stoker.sock`.
 _SOCKET = re.compile(r"(?:(?P<protocol>grpc|http)\+)?unix:(?://)?(?P<path>/.+)", re.DOTALL)
-#: What gRPC and httpx carry as names and values of headers.
+#: Header names and values that both gRPC and httpx accept.
 _HEADER_NAME, _HEADER_VALUE = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+"), re.compile(r"[ -~]*")
 _DEFAULT_PORTS = {"grpc": 8500, "grpcs": 8500, "http": 8501, "https": 8501}
 
@@ -27,7 +27,7 @@ class TlsConfig:
         ca: Certificates to trust instead of the system's; bytes are the PEM text itself.
         cert: This client's certificate chain (mutual TLS); needs `key`.
         key: This client's private key.
-        server_name: The name that the server's certificate must be for; None: the one in the address.
+        server_name: The name that the server's certificate must have; None: that of the address.
     """
 
     ca: str | Path | bytes | None = None
@@ -42,11 +42,11 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server's address, taken apart.
+    """The parts of a server's address.
 
     Attributes:
         protocol: `grpc` or `http`.
-        secure: Whether TLS is spoken.
+        secure: Whether TLS is used.
         host: Name or address; IPv6 without brackets. `localhost` for a socket.
         port: TCP port; 0 for a socket.
         path: Prefix of every HTTP route, such as `/models` behind a proxy; empty for gRPC.
@@ -69,25 +69,25 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The address in the form `parse_url` takes."""
+        """The address in the form that `parse_url` accepts."""
         return f"{self.protocol}+unix://{self.socket_path}" if self.socket_path else self.origin
 
     @property
     def origin(self) -> str:
-        """The part of the URL before the route. Over a Unix-domain socket its host name has no meaning."""
+        """The URL without the route. For a Unix-domain socket its host name has no meaning."""
         place = self.host if self.socket_path else self.authority
         return f"{self.protocol}{'s' if self.secure else ''}://{place}{self.path}"
 
 
 def parse_url(url: str, protocol: str | None = None) -> Endpoint:
-    """Takes `grpc://host:port`, `grpcs://`, `http://`, `https://`, `grpc+unix:///path`, `http+unix:///path` or `unix:/path` apart.
+    """Parses `grpc://host:port`, `grpcs://`, `http://`, `https://`, `grpc+unix:///path`, `http+unix:///path` or `unix:/path`.
 
     Args:
         url: The address. A missing port is 8500 for gRPC, 8501 for HTTP.
         protocol: `grpc` or `http`: accept no other, and take a bare `host:port` as this one. A bare `unix:/path` is gRPC's without it.
 
     Raises:
-        InvalidSetting: not an address, or of another protocol.
+        InvalidSetting: no address, or one of another protocol.
     """
     socket = _SOCKET.fullmatch(url)
     if socket is not None:
@@ -119,13 +119,13 @@ def parse_url(url: str, protocol: str | None = None) -> Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """All that a transport needs to know to open a connection.
+    """The settings that a transport needs to open a connection.
 
     Attributes:
-        endpoint: Where the server is.
+        endpoint: The server's address.
         tls: None: plain, or the system's certificates where the endpoint is secure.
-        headers: Sent with every call (gRPC: as metadata), names in lower case. Never printed: they may hold credentials.
-        max_message_bytes: Bound on one message, either way.
+        headers: Headers of every call (gRPC: metadata), names in lower case. Never printed: they may contain credentials.
+        max_message_bytes: Bound on one message, in each direction.
     """
 
     endpoint: Endpoint
@@ -149,10 +149,10 @@ def make_connection(
     headers: Mapping[str, str] | None,
     max_message_bytes: int,
 ) -> Connection:
-    """Puts a client's arguments together. The API key travels as `authorization: Bearer <key>`.
+    """Combines a client's arguments. The API key is sent as `authorization: Bearer <key>`.
 
     Raises:
-        InvalidSetting: an argument is unusable or contradicts another.
+        InvalidSetting: an argument is invalid or contradicts another.
     """
     sent = {name.lower(): value for name, value in (headers or {}).items()}
     if api_key is not None:

@@ -1,6 +1,6 @@
-"""Encoded tensors as TensorFlow's messages, and back: the raw form of both is the same, so that bytes are taken over as they are.
+"""Converts encoded tensors to TensorFlow's messages and back: both have the same raw form, so that bytes are copied unchanged.
 
-TensorFlow Serving's and Adlik's messages lie in pools of their own, with a class `TensorProto` in each; these functions take either.
+TensorFlow Serving's and Adlik's messages are in separate pools with a class `TensorProto` each; these functions accept both.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from stoker_client.errors import InvalidRequest
 from stoker_client.inference import InferResult, TensorInfo
 from stoker_client.tensors import EncodedTensor
 
-#: TensorFlow's name of an element type to KServe's.
+#: TensorFlow's names of the element types, with KServe's.
 WIRE_NAMES = {
     "DT_FLOAT": "FP32", "DT_DOUBLE": "FP64", "DT_HALF": "FP16", "DT_BFLOAT16": "BF16", "DT_BOOL": "BOOL", "DT_STRING": BYTES,
     "DT_INT8": "INT8", "DT_INT16": "INT16", "DT_INT32": "INT32", "DT_INT64": "INT64",
@@ -24,7 +24,7 @@ _NAMES = {number: wire for wire, number in _NUMBERS.items()}
 
 
 def wire_name(number: int) -> str:
-    """KServe's name of a `DataType` number; TensorFlow's own where KServe has none."""
+    """KServe's name of a `DataType` number; TensorFlow's name if KServe has none."""
     known = _NAMES.get(number)
     if known is not None:
         return known
@@ -32,7 +32,7 @@ def wire_name(number: int) -> str:
 
 
 def set_tensor(proto: Any, tensor: EncodedTensor) -> None:
-    """Makes an empty TensorProto `tensor`.
+    """Fills the empty TensorProto `tensor`.
 
     Raises:
         InvalidRequest: TensorFlow has no such element type.
@@ -53,10 +53,10 @@ def set_tensor(proto: Any, tensor: EncodedTensor) -> None:
 
 
 def result_of(tensors: Mapping[str, Any], model: str, version: str) -> InferResult:
-    """The outputs of a response, in the order of their names, which is the only one that a map has.
+    """The outputs of a response, sorted by name, because a protobuf map has no order.
 
     Raises:
-        InvalidResponse: type, shape and content of one contradict each other.
+        InvalidResponse: type, shape and content of an output contradict each other.
     """
     outputs = {}
     info = {}

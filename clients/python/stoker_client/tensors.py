@@ -1,4 +1,4 @@
-"""A tensor between numpy and the wire's raw form: little-endian, row-major. The same for gRPC and for the binary extension of HTTP."""
+"""Converts between numpy arrays and the raw form of tensors (little-endian, row-major), which gRPC and the binary extension of HTTP share."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from stoker_client.errors import InvalidRequest, InvalidResponse
 
 @dataclass(frozen=True, slots=True)
 class TypedArray:
-    """An input whose wire type is stated rather than taken from numpy: `TypedArray(bits, "BF16")` for BF16 in uint16.
+    """An input with an explicit datatype: `TypedArray(bits, "BF16")` for BF16 in uint16.
 
     Attributes:
         array: The elements; for BF16 their bits as uint16.
-        datatype: The wire's name.
+        datatype: The protocol's name, such as `BF16`.
     """
 
     array: Array
@@ -30,13 +30,13 @@ TensorLike = npt.ArrayLike | TypedArray
 
 @dataclass(frozen=True, slots=True)
 class EncodedTensor:
-    """One input, ready for either wire.
+    """One input, encoded for either protocol.
 
     Attributes:
         name: Input name.
-        datatype: The wire's name.
+        datatype: The protocol's name, such as `FP32`.
         shape: Including any batch dimension.
-        raw: Little-endian, row-major; BYTES elements each behind a 4-byte length.
+        raw: Little-endian, row-major; each BYTES element follows its 4-byte length.
     """
 
     name: str
@@ -46,10 +46,10 @@ class EncodedTensor:
 
 
 def encode_tensor(name: str, value: TensorLike) -> EncodedTensor:
-    """Copies `value` once, into its wire form. A list becomes what `np.asarray` makes of it: Python floats travel as FP64, ints as INT64.
+    """Encodes `value` with one copy. A list is converted by `np.asarray`: Python floats become FP64, ints INT64.
 
     Raises:
-        InvalidRequest: no wire type fits, or the stated one does not fit the array.
+        InvalidRequest: no datatype fits, or the stated one does not fit the array.
     """
     if isinstance(value, TypedArray):
         array, datatype = _as_array(name, value.array), value.datatype
@@ -73,13 +73,13 @@ def encode_tensor(name: str, value: TensorLike) -> EncodedTensor:
 
 
 def decode_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> Array:
-    """The tensor as a read-only view on `raw`.
+    """The tensor as a read-only view of `raw`.
 
-    Copied only where it must be: BYTES elements become an object array of `bytes`, and a tensor that an HTTP body holds at an odd address
-    is moved, because native code expects elements at their natural alignment.
+    It is copied only if necessary: BYTES elements become an object array of `bytes`, and an unaligned tensor of an HTTP body is moved,
+        because native code expects aligned elements.
 
     Raises:
-        InvalidResponse: `raw` is not as long as `shape` and `datatype` say.
+        InvalidResponse: the length of `raw` does not fit `shape` and `datatype`.
     """
     count = _element_count(name, shape)
     if datatype == BYTES:
@@ -92,7 +92,7 @@ def decode_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes | memo
 
 
 def decode_elements(name: str, datatype: str, shape: Sequence[int], elements: Any) -> Array:
-    """The tensor from a sequence of Python or protobuf values, flat or nested. A server may send it instead of requested raw data.
+    """The tensor from a sequence of Python or protobuf values, flat or nested, which a server may send instead of raw data.
 
     Raises:
         InvalidResponse: the elements do not fit `datatype` or `shape`.
@@ -117,7 +117,7 @@ def _as_array(name: str, value: Any) -> Array:
         return value
     try:
         array = np.asarray(value)
-        # numpy's own string types drop trailing NULs, which are data here.
+        # numpy's string types drop trailing NULs, which are data here.
         return np.asarray(value, dtype=np.object_) if array.dtype.kind in "SU" else array
     except ValueError as error:
         raise InvalidRequest(f"input '{name}' is not an array: {error}") from error

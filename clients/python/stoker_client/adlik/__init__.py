@@ -4,8 +4,8 @@
         result = context.run({"data": images}, {"scores": 5})["scores"]  # the five best of each image
         print(result.tensor.shape, result.batch_classes[0])
 
-It speaks gRPC and HTTP, to Stoker and to Adlik's own server. Names, arguments and results are Adlik's, so that scripts written for it run
-on; failures are those of `stoker_client.errors`. For everything else a server offers, and for asyncio, use `stoker_client.connect`.
+It calls Stoker and Adlik's own server over gRPC and HTTP. Names, arguments and results are Adlik's, so that scripts written for Adlik work
+unchanged; errors are those of `stoker_client.errors`. For all other calls, and for asyncio, use `stoker_client.connect`.
 """
 
 from stoker_client.adlik.context import PredictContext

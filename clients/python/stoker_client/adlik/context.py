@@ -20,26 +20,26 @@ T = TypeVar("T")
 class PredictContext:
     """Runs predictions of one model on a server that speaks Adlik's protocol.
 
-    Arguments, methods and results are those of Adlik's class of this name. Asks the server for the model's configuration when made, so
-    a wrong address or model fails there. Thread-safe. Close it, or use it in a `with` block.
+    Arguments, methods and results are those of Adlik's class of this name. The constructor reads the model's configuration from the server,
+    so that a wrong address or model fails there. Thread-safe. Close it, or use it in a `with` block.
 
     Args:
         model_name: The model.
         model_version: A number, a version label, or None for the latest.
-        signature: Sent along; servers of compiled models do not use it.
+        signature: Name of the signature to send; servers of compiled models ignore it.
         url: `host:port`, or an address with its scheme; `grpcs://` and `https://` for TLS.
         protocol: `grpc` or `http`.
-        grpc_domain: The name that the server's certificate is checked for, where it is not that of the address.
-        credentials: PEM certificates to trust; TLS is then spoken.
+        grpc_domain: The name that the server's certificate must have, if it is not that of the address.
+        credentials: PEM certificates to trust; enables TLS.
         verbose: Print the time of every `run`, averaged over its iterations.
-        timeout_s: Limit of a call in seconds, retries included; None: no limit, as in Adlik.
+        timeout_s: Time limit of a call in seconds, retries included; None: no limit, as in Adlik.
         retry: When and how often failed calls are sent again.
-        timing: Where time comes from; for tests.
+        timing: The clock; for tests.
         api_key: Sent as `authorization: Bearer <key>`.
 
     Raises:
         InvalidSetting: the address or a setting is unusable.
-        StokerError: the server does not tell the model's configuration.
+        StokerError: the server does not return the model's configuration.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PredictContext:
 
     @property
     def model_config(self) -> pb.ModelConfigProto:
-        """The model's configuration, as the server reported it when this context was made."""
+        """The model's configuration, as read from the server by the constructor."""
         return self._config
 
     def run(
@@ -88,15 +88,15 @@ class PredictContext:
         """Predicts one batch.
 
         Args:
-            inputs: By name an array, or a list with a value for each sample: the first dimension is the batch. Python's own numbers take
-                the type that the model's configuration states.
-            outputs: Names of those wanted; or by name how many of the best classes to return beside the tensor (a number, or
+            inputs: By name, an array, or a list with one value for each sample: the first dimension is the batch. Python numbers are
+                converted to the type in the model's configuration.
+            outputs: Names of the requested outputs; or, by name, how many of the best classes to return beside the tensor (a number, or
                 `{"cls": number}`); None: all.
-            batch_size: Number of samples; None: what the inputs have.
-            iteration: Times the same request is sent, one after the other; the last response counts.
+            batch_size: Number of samples; None: that of the inputs.
+            iteration: How often to send the request, one call after the other; the last response is returned.
 
         Raises:
-            StokerError: the request is wrong, or there is no response to it.
+            StokerError: the request is wrong, or the call failed.
         """
         if iteration < 1:
             raise InvalidRequest(f"iteration is {iteration}; expected at least 1")
@@ -112,30 +112,30 @@ class PredictContext:
     def async_run(
         self, inputs: Mapping[str, InputValue], outputs: OutputChoice = None, batch_size: int | None = None, iteration: int = 1
     ) -> "Future[pb.PredictResponse]":
-        """Starts a prediction and returns at once; `process_response` reads the future's result. It is sent once, and never again.
+        """Starts a prediction and returns at once; `process_response` reads the future's result. There are no retries.
 
         Args:
             inputs: See `run`.
             outputs: See `run`.
             batch_size: See `run`.
-            iteration: Must be 1; there for scripts that state it.
+            iteration: Must be 1; for scripts that pass it.
 
         Raises:
-            InvalidRequest: the request is wrong; whatever fails later is raised by the future.
+            InvalidRequest: the request is wrong; later errors are raised by the future.
         """
         if iteration != 1:
             raise InvalidRequest(f"iteration is {iteration}; an asynchronous call is sent once")
         return self._wire.submit(self._request(inputs, outputs, batch_size), self._timeout_s)
 
     def process_response(self, output_names: OutputChoice, response: pb.PredictResponse) -> dict[str, PredictOutput]:
-        """The outputs of a response, by name and in the order asked for.
+        """The outputs of a response by name, in the requested order.
 
         Args:
             output_names: As `outputs` of `run`.
             response: The result of `async_run`'s future.
 
         Raises:
-            InvalidResponse: it is the response of another model or version, or lacks an output.
+            InvalidResponse: the response is that of another model or version, or lacks an output.
         """
         self._check_model_spec(response.model_spec)
         return read_outputs(chosen_names(output_names), response)
@@ -160,7 +160,7 @@ class PredictContext:
         return meta.config
 
     def _check_model_spec(self, served: pb.ModelSpec) -> None:
-        """Servers repeat what was asked for, or leave it out; anything else is another request's response."""
+        """Checks that the response repeats the request's model spec or omits it; any other spec belongs to another request's response."""
         if served.name != self._spec.name:
             raise InvalidResponse(f"the server responded for model '{served.name}', asked was '{self._spec.name}'")
         requested = self._spec

@@ -1,5 +1,5 @@
-"""Predictions and metadata in Adlik's words, for gRPC and for REST, as `PredictDialect`s: what `PredictContext` is to Adlik's own scripts,
-these are to callers that speak any protocol.
+"""Predictions and metadata in Adlik's protocol, over gRPC and REST, as `PredictDialect`s for callers of any protocol. (`PredictContext` is
+for scripts written for Adlik.)
 """
 
 from typing import Any
@@ -31,10 +31,10 @@ class AdlikGrpcDialect:
 
 
 class AdlikRestDialect:
-    """Adlik over REST; a `PredictDialect`. Tensors travel as base64 within JSON."""
+    """Adlik over REST; a `PredictDialect`. Tensors are base64 text in JSON."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """See `PredictDialect`. TensorFlow Serving has the same route: the query states which protocol is meant."""
+        """See `PredictDialect`. TensorFlow Serving has the same route: the query selects Adlik's protocol."""
         route = metadata_route(_spec(model, version))
         return tuple(
             Call(HttpRequest("GET", route + query, b"", {}), lambda reply: _facts(read_meta(object_of(reply))), is_read=True)
@@ -61,7 +61,7 @@ def _message(request: InferRequest) -> pb.PredictRequest:
     """The request.
 
     Raises:
-        InvalidRequest: an input has no batch dimension, or they differ in it.
+        InvalidRequest: an input has no batch dimension, or the inputs differ in it.
     """
     sizes = {tensor.name: tensor.shape[0] if tensor.shape else 0 for tensor in request.inputs}
     if len(set(sizes.values())) != 1 or not all(sizes.values()):
@@ -92,6 +92,6 @@ def _facts(meta: pb.GetModelMetaResponse) -> Facts:
 
 def _result(reply: pb.PredictResponse, request: InferRequest) -> InferResult:
     spec = reply.model_spec
-    # Servers leave the version out, or name 0, where none was asked for.
+    # Servers omit the version, or send 0, if the request names none.
     version = str(spec.version.value) if spec.version.value else request.version
     return result_of({name: output.tensor for name, output in reply.outputs.items()}, spec.name or request.model, version)

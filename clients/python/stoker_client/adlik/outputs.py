@@ -1,4 +1,4 @@
-"""The outputs of a prediction: an array, and the best classes if the request asks for them."""
+"""The outputs of a prediction: an array, and the best classes if requested."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from stoker_client.errors import InvalidResponse
 
 
 class ClassScore(TypedDict):
-    """One of the best classes of a sample: its index in the flattened output, the value there, and its label ("" without label file)."""
+    """One of the best classes of a sample: its index in the flattened output, its value, and its label ("" without label file)."""
 
     idx: int
     score: float
@@ -23,8 +23,8 @@ class PredictOutput:
     """One output of a batch.
 
     Attributes:
-        tensor: [batch, ...], read-only where it came as raw content.
-        batch_classes: For each sample its best classes, best first; empty where none were asked for.
+        tensor: Shape [batch, ...]; read-only if it was received as raw content.
+        batch_classes: The best classes of each sample, best first; empty if none were requested.
     """
 
     tensor: Array
@@ -32,10 +32,10 @@ class PredictOutput:
 
 
 def read_outputs(names: Iterable[str], response: pb.PredictResponse) -> dict[str, PredictOutput]:
-    """The outputs `names` of a response, in that order; all of it if there are none.
+    """Reads the outputs `names` of a response, in that order; all outputs if `names` is empty.
 
     Raises:
-        InvalidResponse: one of them is missing, or cannot be read.
+        InvalidResponse: an output is missing or cannot be read.
     """
     wanted = list(names) or sorted(response.outputs)
     missing = [name for name in wanted if name not in response.outputs]

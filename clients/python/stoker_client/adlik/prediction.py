@@ -1,4 +1,4 @@
-"""One prediction, put together from what a caller gives: arrays by input name, and which outputs are wanted in which form."""
+"""Builds a prediction request from arrays by input name and the requested outputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from stoker_client.errors import InvalidRequest
 
 #: A list or array whose first dimension is the batch, or a TensorProto of any library.
 InputValue = Sequence[Any] | Array | Message
-#: Names; or by name how many of the best classes to return: a number, `{"cls": number}`, a `PredictRequest.Output`, None for none.
+#: Output names; or, by name, how many of the best classes to return: a number, `{"cls": number}`, a `PredictRequest.Output`, None for none.
 OutputChoice = str | Iterable[str] | Mapping[str, Any] | None
 
 _UINT32 = range(2**32)
-#: Kinds of numpy types that can stand for Python's numbers without loss of more than precision, by the kind that numpy makes of them.
+#: For each numpy kind of Python numbers, the kinds that they may be converted to with no loss but precision.
 _FITTING = {"b": "b", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
 
 
 def model_spec(name: str, version: int | str | None, signature: str | None) -> pb.ModelSpec:
-    """Which model is meant: a number is a version, a string a version label, None the server's choice.
+    """The spec of a model: a number is a version, a string a version label, None the server's choice.
 
     Raises:
         InvalidRequest: it is neither.
@@ -43,14 +43,14 @@ def build_request(
     """The request.
 
     Args:
-        spec: Which model.
-        inputs: By name; first dimension = batch.
-        outputs: Those wanted; None or nothing in it: all.
-        batch_size: None: what the inputs have.
-        config: The model's; plain Python numbers take their types from it.
+        spec: The model's spec.
+        inputs: By name; the first dimension is the batch.
+        outputs: The requested outputs; None or empty: all.
+        batch_size: None: that of the inputs.
+        config: The model's configuration, which gives the types for plain Python numbers.
 
     Raises:
-        InvalidRequest: batch sizes differ, or something cannot be sent.
+        InvalidRequest: batch sizes differ, or a value cannot be encoded.
     """
     if not inputs:
         raise InvalidRequest("no inputs are given")
@@ -67,7 +67,7 @@ def build_request(
 
 
 def chosen_names(outputs: OutputChoice) -> list[str]:
-    """The names in a choice of outputs; none stands for all."""
+    """The names of the requested outputs; empty for all."""
     return list(_classes(outputs))
 
 
@@ -75,7 +75,7 @@ def _set_input(tensor: pb.TensorProto, name: str, value: InputValue, configured:
     if isinstance(value, Message):
         if value.DESCRIPTOR.full_name != "tensorflow.TensorProto":
             raise InvalidRequest(f"input '{name}' is a {value.DESCRIPTOR.full_name}; expected an array, a list or a tensorflow.TensorProto")
-        tensor.ParseFromString(value.SerializeToString())  # TensorFlow's own class has the same fields
+        tensor.ParseFromString(value.SerializeToString())  # TensorFlow's class has the same fields
     elif isinstance(value, np.ndarray | list | tuple):
         set_array(tensor, name, _as_array(name, value, configured))
     else:
@@ -85,11 +85,11 @@ def _set_input(tensor: pb.TensorProto, name: str, value: InputValue, configured:
 
 
 def _as_array(name: str, value: Sequence[Any] | Array, configured: int) -> Array:
-    """Arrays keep their type, Python's numbers take the configured one where they fit: `[1.5]` is FP64 to numpy, and rarely to a model."""
+    """Converts to an array. Arrays keep their type; Python numbers get the configured type if possible, because numpy makes `[1.5]` FP64."""
     try:
         array = np.asarray(value)
         if array.dtype.kind in "SU":
-            return np.asarray(value, dtype=np.object_)  # numpy's own string types drop trailing NULs
+            return np.asarray(value, dtype=np.object_)  # numpy's string types drop trailing NULs
         wanted = tensor_dtype_to_np_dtype(configured)
         if (
             wanted is None
@@ -125,7 +125,7 @@ def _batch_size(inputs: Mapping[str, pb.TensorProto], stated: int | None) -> int
 
 
 def _classes(outputs: OutputChoice) -> dict[str, int | None]:
-    """By output name, how many of the best classes are asked for; None: the tensor alone."""
+    """By output name, how many of the best classes are requested; None: only the tensor."""
     if outputs is None:
         return {}
     if isinstance(outputs, str):

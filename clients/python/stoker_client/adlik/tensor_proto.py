@@ -1,8 +1,8 @@
-"""TensorFlow's tensors between numpy and the wire, without TensorFlow.
+"""Converts between numpy arrays and TensorFlow's tensor messages, without TensorFlow.
 
-Numbers are sent as `tensor_content`: little-endian, row-major, the only form that every runtime of Adlik takes. Strings have no such form
-and travel as `string_val`. Responses may use either form; of typed values the last one stands for all that are missing, and none at
-all for zeros, as TensorFlow reads them.
+Numbers are sent as `tensor_content` (little-endian, row-major), the only form that every runtime of Adlik accepts. Strings are sent as
+`string_val`. Responses may use either form. As in TensorFlow, the last typed value is repeated for missing ones, and an empty list stands
+for zeros.
 """
 
 import math
@@ -14,7 +14,7 @@ from stoker_client._pb import adlik_messages as pb
 from stoker_client.datatypes import Array
 from stoker_client.errors import InvalidRequest, InvalidResponse
 
-#: Element types with a numpy form, and the field that holds their values one by one. BF16 has no numpy type: uint16 bits.
+#: Element types with a numpy type, and the field with their typed values. BF16 has no numpy type: its bits are uint16.
 _TYPES: dict[int, tuple[np.dtype[Any], str]] = {
     pb.DT_FLOAT: (np.dtype("<f4"), "float_val"),
     pb.DT_DOUBLE: (np.dtype("<f8"), "double_val"),
@@ -33,12 +33,12 @@ _TYPES: dict[int, tuple[np.dtype[Any], str]] = {
     pb.DT_COMPLEX128: (np.dtype("<c16"), "dcomplex_val"),
 }
 _TYPE_OF_DTYPE = {dtype: number for number, (dtype, _) in _TYPES.items() if number != pb.DT_BFLOAT16}
-#: 16-bit floats travel one by one as the integers that their bits make.
+#: 16-bit floats whose typed values are the integers of their bits.
 _BITS = frozenset({pb.DT_HALF, pb.DT_BFLOAT16})
 
 
 def tensor_dtype_to_np_dtype(tensor_dtype: int) -> type[Any] | None:
-    """The numpy scalar type of a `DataType` number (uint16 for BF16's bits, object for strings); None where there is none."""
+    """The numpy scalar type of a `DataType` number (uint16 for BF16's bits, object for strings); None if there is none."""
     if tensor_dtype == pb.DT_STRING:
         return np.object_
     known = _TYPES.get(tensor_dtype)
@@ -46,10 +46,10 @@ def tensor_dtype_to_np_dtype(tensor_dtype: int) -> type[Any] | None:
 
 
 def proto_from_array(name: str, array: Array) -> pb.TensorProto:
-    """`array` as the tensor to send for input `name`; str elements become UTF-8.
+    """The message for input `name` from `array`; str elements become UTF-8.
 
     Raises:
-        InvalidRequest: its element type has no counterpart on the wire.
+        InvalidRequest: its element type is not supported.
     """
     proto = pb.TensorProto()
     set_array(proto, name, array)
@@ -57,7 +57,8 @@ def proto_from_array(name: str, array: Array) -> pb.TensorProto:
 
 
 def set_array(proto: pb.TensorProto, name: str, array: Array) -> None:
-    """Makes an empty tensor, in whatever message it lies, that of `proto_from_array`: a large one need not be copied between messages.
+    """Fills an empty tensor, which may be a field of another message, as `proto_from_array` does: a large tensor is then not copied between
+    messages.
 
     Raises:
         InvalidRequest: as `proto_from_array`.
@@ -89,7 +90,7 @@ def _as_bytes(name: str, element: object) -> bytes:
 
 
 def array_from_proto(name: str, proto: pb.TensorProto) -> Array:
-    """Output `name` as an array, read-only where it came as raw content; strings are an object array of `bytes`.
+    """Output `name` as an array, read-only if it was received as raw content; strings are an object array of `bytes`.
 
     Raises:
         InvalidResponse: type, shape and content contradict each other.
@@ -106,7 +107,7 @@ def array_from_proto(name: str, proto: pb.TensorProto) -> Array:
     if known is None:
         raise InvalidResponse(f"output '{name}' came with the element type {_type_name(proto.dtype)}, which has no numpy form")
     dtype, field = known
-    content = proto.tensor_content  # every look at the field copies it
+    content = proto.tensor_content  # each access to the field makes a copy
     if content:
         found, needed = len(content), count * dtype.itemsize
         if found != needed:
@@ -128,7 +129,7 @@ def _typed_values(name: str, proto: pb.TensorProto, dtype: np.dtype[Any], field:
 
 
 def _spread(name: str, values: Array, count: int, zero: object) -> Array:
-    """`values` made `count` long."""
+    """Extends `values` to `count` elements by repeating the last one."""
     if values.size > count:
         raise InvalidResponse(f"output '{name}' holds {count} elements, got {values.size}")
     full = np.empty(count, dtype=values.dtype)

@@ -1,4 +1,4 @@
-"""How requests of Adlik's protocol travel: its two gRPC methods, and its two HTTP routes with messages in proto3's JSON form."""
+"""The transports of Adlik's protocol: two gRPC methods, and two HTTP routes with messages in proto3's JSON form."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,23 +18,23 @@ from stoker_client.per_process import PerProcess
 from stoker_client.settings import Connection
 
 SERVICE = "adlik.serving.PredictService"
-#: HTTP requests that `submit` has in work at a time; more wait for their turn.
+#: Bound on the concurrent HTTP requests of `submit`; further ones wait.
 _HTTP_THREADS = 16
 
 M = TypeVar("M", bound=Message)
 
 
 class Wire(Protocol):
-    """Carries requests, each once. Thread-safe. Every method raises a `StokerError` where there is no response."""
+    """Sends requests, each once. Thread-safe. Every method raises a `StokerError` if there is no response."""
 
     def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
-        """Asks what the model takes and gives."""
+        """Reads the model's metadata."""
 
     def predict(self, request: pb.PredictRequest, timeout_s: float | None) -> pb.PredictResponse:
-        """Makes one prediction."""
+        """Runs one prediction."""
 
     def submit(self, request: pb.PredictRequest, timeout_s: float | None) -> "Future[pb.PredictResponse]":
-        """Starts a prediction; the future fails as `predict` does."""
+        """Starts a prediction; the future raises as `predict` does."""
 
     def close(self) -> None:
         """Closes every connection."""
@@ -66,14 +66,14 @@ class GrpcWire:
 
 
 class HttpWire:
-    """Over HTTP. Tensors travel as base64 within JSON: a third larger than over gRPC."""
+    """Over HTTP. Tensors are base64 text in JSON: a third larger than over gRPC."""
 
     def __init__(self, connection: Connection) -> None:
         self._transport = HttpTransport(connection)
         self._threads = PerProcess(lambda: ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix="adlik-http"))
 
     def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
-        # TensorFlow Serving has the same route: a server that knows both may respond in that form, or with an error.
+        # TensorFlow Serving has the same route: a server with both protocols may respond in its form, or with an error.
         try:
             facts = self._metadata(spec, "", timeout_s)
         except Unsupported:
@@ -97,32 +97,32 @@ class HttpWire:
         return object_of(self._transport.send(HttpRequest("GET", metadata_route(spec) + query, b"", {}), timeout_s))
 
 
-#: By protocol, as callers name them.
+#: By the names of the protocols.
 WIRES: dict[str, Callable[[Connection], Wire]] = {"grpc": GrpcWire, "http": HttpWire}
 
 
 def predict_request(request: pb.PredictRequest) -> HttpRequest:
-    """A prediction as it travels over HTTP."""
+    """The HTTP request of a prediction."""
     body = json_format.MessageToJson(request, preserving_proto_field_name=True, indent=None).encode("utf-8")
     return HttpRequest("POST", f"{_route(request.model_spec)}:predict", body, {"content-type": "application/json"})
 
 
 def metadata_route(spec: pb.ModelSpec) -> str:
-    """Where a model's metadata is asked for over HTTP."""
+    """The HTTP route of a model's metadata."""
     return f"{_route(spec)}/metadata"
 
 
 def _route(spec: pb.ModelSpec) -> str:
-    """A label has no route of its own: it travels in the request's body."""
+    """The route of a model. A version label has no route: it is in the request's body."""
     route = f"/v1/models/{quote(spec.name, safe='')}"
     return f"{route}/versions/{spec.version.value}" if spec.HasField("version") else route
 
 
 def read_meta(facts: dict[str, Any]) -> pb.GetModelMetaResponse:
-    """A model's metadata as its JSON object says it.
+    """Parses a model's metadata from its JSON object.
 
     Raises:
-        InvalidResponse: it is not Adlik's.
+        InvalidResponse: it has another form.
     """
     if "config" not in facts:
         raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
@@ -130,10 +130,10 @@ def read_meta(facts: dict[str, Any]) -> pb.GetModelMetaResponse:
 
 
 def parsed(facts: dict[str, Any], kind: type[M]) -> M:
-    """The message that JSON stands for.
+    """Parses a message from JSON.
 
     Raises:
-        InvalidResponse: it stands for none.
+        InvalidResponse: it has another form.
     """
     try:
         return json_format.ParseDict(facts, kind(), ignore_unknown_fields=True, descriptor_pool=pb.POOL)

@@ -4,7 +4,7 @@
         print(client.metadata("digits")["inputs"])
         scores = client.predict("digits", {"image": images})["scores"]
 
-It speaks to TensorFlow Serving and to every server with its protocol. For all else that a Stoker offers, use `stoker_client.connect`.
+It calls TensorFlow Serving and every server with its protocol. For Stoker's other calls, use `stoker_client.connect`.
 """
 
 from stoker_client.tfs.client import TfsClient

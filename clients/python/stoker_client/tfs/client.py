@@ -12,19 +12,19 @@ from stoker_client.tfs.rest_dialect import TfsRestDialect
 
 
 class TfsClient(PredictClient):
-    """A client of TensorFlow Serving, or of a server with its protocol. The address says whether gRPC or REST is spoken.
+    """A client of TensorFlow Serving, or of a server with its protocol. The address selects gRPC or REST.
 
     Args:
-        url: `grpc://host:port`, `grpcs://`, `http://` or `https://`, or a socket's (`grpc+unix:///path`, `http+unix:///path`).
-        timeout_s: Limit of a call in seconds, retries included; None: no limit.
+        url: `grpc://host:port`, `grpcs://`, `http://`, `https://`, `grpc+unix:///path` or `http+unix:///path`.
+        timeout_s: Time limit of a call in seconds, retries included; None: no limit.
         retry: When and how often failed calls are sent again.
-        tls: Certificates, where the system's are not meant.
+        tls: Certificates; None: the system's.
         api_key: Sent as `authorization: Bearer <key>`.
         headers: Sent with every call.
-        timing: Where time comes from; for tests.
+        timing: The clock; for tests.
 
     Raises:
-        InvalidSetting: the address or a setting is unusable.
+        InvalidSetting: the address or a setting is invalid.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Predictions and metadata in TensorFlow Serving's REST form, with tensors as JSON numbers in columns (`inputs` and `outputs`).
 
-JSON says neither the type of an output nor, if there is only one, its name: both come from the model's metadata.
+The JSON response does not contain the type of an output nor, if there is only one, its name: both come from the model's metadata.
 """
 
 import base64
@@ -25,7 +25,7 @@ class TfsRestDialect:
     """TensorFlow Serving over REST; a `PredictDialect`."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """See `PredictDialect`. Adlik has the same route: the query states which protocol is meant if the server responds as Adlik."""
+        """See `PredictDialect`. Adlik has the same route: the query selects TensorFlow Serving's form if the server's default is Adlik's."""
 
         def parse(reply: HttpReply) -> Facts:
             response = object_of(reply)
@@ -41,7 +41,7 @@ class TfsRestDialect:
         return tuple(Call(HttpRequest("GET", route + query, b"", {}), parse, is_read=True) for query in ("", "?format=tfs"))
 
     def infer(self, request: InferRequest, facts: Facts) -> Call[InferResult]:
-        """See `PredictDialect`. The protocol has no choice of outputs: those not wanted are dropped from the response."""
+        """See `PredictDialect`. The protocol cannot select outputs: unrequested ones are dropped from the response."""
         body = json.dumps({"inputs": {tensor.name: _values(tensor) for tensor in request.inputs}}).encode("utf-8")
         specs = {str(spec["name"]): str(spec["datatype"]) for spec in facts.get("outputs", [])}
 
@@ -82,7 +82,7 @@ def _values(tensor: EncodedTensor) -> Any:
 
 
 def _array(name: str, datatype: str, value: Any) -> Array:
-    """An output in the type that the metadata states."""
+    """An output converted to the type in the metadata."""
     try:
         if datatype == BYTES:
             return _strings(value)
@@ -94,7 +94,7 @@ def _array(name: str, datatype: str, value: Any) -> Array:
 
 
 def _strings(value: Any) -> Array:
-    """Nested lists of text and `{"b64": ...}` as an object array of bytes."""
+    """Converts nested lists of text and `{"b64": ...}` to an object array of bytes."""
     texts = np.asarray(value, dtype=np.object_)
     array = np.empty(texts.shape, dtype=np.object_)
     array.ravel()[:] = [

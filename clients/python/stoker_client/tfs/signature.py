@@ -1,4 +1,4 @@
-"""A TensorFlow signature as the facts that KServe's metadata would give."""
+"""Converts a TensorFlow signature to KServe's metadata."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,12 @@ from stoker_client.dialect import Facts
 from stoker_client.errors import InvalidResponse
 from stoker_client.tensorflow_tensors import wire_name
 
-#: The signature that TensorFlow Serving takes where a request names none.
+#: The signature that TensorFlow Serving uses if a request names none.
 DEFAULT_SIGNATURE = "serving_default"
 
 
 def model_facts(spec: pb.ModelSpec, signatures: pb.SignatureDefMap, model: str) -> Facts:
-    """The inputs and outputs of the default signature, tensors by name.
+    """The inputs and outputs of the default signature, by tensor name.
 
     Raises:
         InvalidResponse: there is no default signature.
