@@ -1,11 +1,11 @@
-"""Measures the server and what bounds it: raw onnxruntime below, bare gRPC and ASGI echoes beside it, in one run on one machine.
+"""Measures the server between two bounds: raw onnxruntime, and bare gRPC and ASGI echoes, in one run on one machine.
 
     python -m benchmarks            # a few minutes
     python -m benchmarks --quick    # a smoke test, about two minutes
 
     servers --ServerUnderTest--> load (h2load, or the generator of `stoker bench`) --Window--> floors, comparison --> tables
 
-Servers (`serve` of a checkout, an external command, an `echo`) and raw onnxruntime (`raw_engine`) run in processes of their own, so that
-their CPU time can be read apart from the generator's. Ratios of figures that were measured next to each other count; `floors` compares them
-with the project's promises, `comparison` with another version.
+Servers (`serve` of a checkout, an external command, an `echo`) and raw onnxruntime (`raw_engine`) run in separate processes, so that their
+CPU time is measured without the generator's. Only ratios of figures measured next to each other are used; `floors` compares them with the
+project's targets, `comparison` with another version.
 """

@@ -1,7 +1,7 @@
-"""Measures a PopEF file as its clients see it: in a closed loop, each client sending the next batch when it has the response to its last.
+"""Measures a PopEF file in a closed loop: each client sends its next batch after the response to the last one.
 
-With `pacing: realtime` the figures are those of the simulated device behind its queue; with `none` those of this host. A mean latency of
-such a loop is clients x rows / throughput, so more clients than the device can work on at a time raise the latency and nothing else.
+With `pacing: realtime` the figures are those of the simulated device behind its queue; with `none` those of this host. The mean latency of
+a closed loop is clients x rows / throughput, so clients beyond the device's capacity only raise the latency.
 """
 
 import math
@@ -24,13 +24,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopMeasurement:
-    """The measurement of one closed loop by its clients.
+    """The result of one closed loop.
 
     Attributes:
-        requests: That ended within the time that counts; each is one compiled batch.
-        rows_per_request: Rows of one; 1 where the model has no batch dimension.
-        seconds: That count.
-        mean_s, p50_s, p99_s: Latency of a request.
+        requests: Number of requests that ended within the measured time; each is one compiled batch.
+        rows_per_request: Rows of one request; 1 if the model has no batch dimension.
+        seconds: The measured time, seconds.
+        mean_s, p50_s, p99_s: Latency of a request, seconds.
     """
 
     requests: int
@@ -42,21 +42,21 @@ class LoopMeasurement:
 
     @property
     def rows_per_s(self) -> float:
-        """Throughput."""
+        """Throughput in rows a second."""
         return self.requests * self.rows_per_request / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """How to run the loop. It ends with whichever of `seconds` and `requests` comes first.
+    """Settings of the loop. It ends with `seconds` or `requests`, whichever comes first.
 
     Attributes:
-        clients: Threads, each with one request on its way.
-        seconds: That count, after the warm-up.
-        warm_up_s: Before anything counts: the pipeline fills.
-        requests: At most so many that count, all clients together; None: as many as there is time for.
-        pacing: What the modelled time does to the run.
-        numerics: Whether the device computes.
+        clients: Number of threads, each with one request in flight.
+        seconds: The measured time after the warm-up, seconds.
+        warm_up_s: Time before the measurement, seconds, to fill the pipeline.
+        requests: Bound on the measured requests of all clients together; None: only the time ends the loop.
+        pacing: Whether the run takes the modelled time.
+        numerics: Whether the device computes results.
     """
 
     clients: int = 1
@@ -75,16 +75,16 @@ class LoopSettings:
 
 
 def measure(path: Path, settings: LoopSettings | None = None, *, system: SimulatedSystem | None = None) -> LoopMeasurement:
-    """Runs the file in a closed loop on zeros; of a fused one the first model.
+    """Runs the file in a closed loop on zeros; of a file with several models, the first one.
 
     Args:
         path: A PopEF file.
-        settings: How.
-        system: Where; by default a system of its own that the executable fits.
+        settings: Settings of the loop.
+        system: The system to run on; by default a new one that fits the executable.
 
     Raises:
         PopefError: the file cannot be read.
-        IpuRuntimeError: it cannot be run, or a request failed.
+        IpuRuntimeError: the file cannot be run, or a request failed.
     """
     settings = settings or LoopSettings()
     executable = Executable(path)
@@ -112,7 +112,7 @@ def measure(path: Path, settings: LoopSettings | None = None, *, system: Simulat
 
 
 class _Loop:
-    """The clients of one measurement. Used once."""
+    """The clients of one measurement, for one use."""
 
     def __init__(self, runner: ModelRunner, feeds: Mapping[str, Array], clock: Clock, settings: LoopSettings) -> None:
         self._runner = runner
@@ -128,12 +128,12 @@ class _Loop:
 
     @property
     def seconds(self) -> float:
-        """The time that counts: all of it, or up to the last request where their number ended the loop."""
+        """The measured time: all of it, or up to the last request if their number ended the loop."""
         is_cut = self._limit is not None and len(self._latencies) >= self._limit
         return ((self._last_ns if is_cut else self._stop_ns) - self._start_ns) / NS_PER_S
 
     def run(self) -> list[int]:
-        """Latencies of the requests that count, in nanoseconds, ascending.
+        """The latencies of the measured requests, in nanoseconds, ascending.
 
         Raises:
             IpuRuntimeError: a request failed.
@@ -169,7 +169,7 @@ class _Loop:
 
 
 def _percentile(ascending_ns: list[int], percent: int) -> float:
-    """By the nearest rank, in seconds."""
+    """The percentile by nearest rank, in seconds."""
     if not ascending_ns:
         return math.nan
     return ascending_ns[math.ceil(len(ascending_ns) * percent / 100) - 1] / NS_PER_S

@@ -1,9 +1,9 @@
-"""`--baseline`: two servers loaded in turn, so that a change of the machine's speed affects both, and their ratio in each cell.
+"""`--baseline`: loads two servers in turn, so that a change of the machine's speed affects both, and prints their ratio in each cell.
 
     contenders --server--> two servers --compare_windows--> Comparison --> table of ratios
 
 A window is short (some 600 requests) and there are many: on a machine with other load the best window and the median are then both steady,
-and their ratios agree. Where they do not, the spread shows it.
+and their ratios agree. The spread shows where they do not.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from benchmarks.servers import Command, Contender, ServerUnderTest, other_checko
 
 
 class Figure(NamedTuple):
-    """A column of the measurement.
+    """A measured figure.
 
     Attributes:
-        name: With its unit.
-        digits: After the point.
-        more_is_better: For rates; else for costs.
+        name: The name with its unit.
+        digits: Digits after the point.
+        more_is_better: True for rates, False for costs.
     """
 
     name: str
@@ -43,7 +43,7 @@ RSS_MIB, READY_S = Figure("RSS MiB", 1), Figure("start s", 3)
 
 
 class Comparison:
-    """The figures of a baseline and of what is compared with it, by cell. Values of the same index were measured next to each other."""
+    """The figures of a baseline and of a measured server, by cell. Values with the same index were measured next to each other."""
 
     def __init__(self, baseline: str, measured: str) -> None:
         self._names = (baseline, measured)
@@ -51,17 +51,17 @@ class Comparison:
         self._foreign: dict[str, list[float]] = defaultdict(list)
 
     def add(self, cell: str, figure: Figure, name: str, value: float) -> None:
-        """One more value of the contender `name`."""
+        """Adds a value of the contender `name`."""
         self._values[cell, figure][name].append(value)
 
     def add_window(self, cell: str, window: Window) -> None:
-        """The usual figures of one more window."""
+        """Adds the usual figures of one window."""
         values = ((CPU_US, window.server_cpu_us), (P50_MS, window.p50_ms), (P99_MS, window.p99_ms), (RATE, window.requests_per_s))
         for figure, value in values:
             self.add(cell, figure, window.target, value)
 
     def add_load(self, cell: str, foreign_cores: float) -> None:
-        """The cores that other processes used while the cell was measured."""
+        """Adds the cores that other processes used while the cell was measured."""
         self._foreign[cell].append(foreign_cores)
 
     def median(self, cell: str, figure: Figure, name: str) -> float:
@@ -69,13 +69,13 @@ class Comparison:
         return statistics.median(self._values[cell, figure][name])
 
     def ratios(self, cell: str, figure: Figure) -> tuple[float, float]:
-        """The measured contender's best value over the baseline's, and the same of the medians."""
+        """The measured server's best value over the baseline's, and the same of the medians."""
         old, new = (self._values[cell, figure][name] for name in self._names)
         best = max if figure.more_is_better else min
         return _ratio(best(new), best(old)), _ratio(statistics.median(new), statistics.median(old))
 
     def table(self) -> Table:
-        """All cells; below 1 the measured contender costs less, or does less in a second."""
+        """The table of all cells; a ratio below 1 means a lower cost, or a lower rate."""
         baseline, measured = self._names
         table = Table(title=f"{measured} / {baseline}, in turn", title_justify="left")
         table.add_column("case", no_wrap=True)
@@ -122,7 +122,7 @@ def compare_windows(
     windows: int,
     requests: int,
 ) -> None:
-    """Loads `servers` in turn, in both orders, `windows` times with `requests` each; a first window of each is for warming.
+    """Loads `servers` in turn, in both orders, in `windows` windows of `requests` requests each; the first window of each is a warm-up.
 
     Raises:
         WrongResponse: Requests failed.
@@ -139,7 +139,7 @@ def compare_windows(
 
 
 def add_baseline_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options from which `contenders` reads what is measured."""
+    """Adds the options that `contenders` reads."""
     parser.add_argument(
         "--baseline", type=Path, metavar="FOLDER", help="another checkout, measured in the same run and compared with this one"
     )
@@ -152,7 +152,7 @@ def add_baseline_options(parser: argparse.ArgumentParser) -> None:
 
 
 def contenders(options: argparse.Namespace) -> tuple[Contender, ...]:
-    """This checkout; before it the baseline, where one is given.
+    """This checkout, preceded by the baseline if there is one.
 
     Raises:
         FileNotFoundError: See `other_checkout`.
@@ -169,7 +169,7 @@ def _ratio(measured: float, baseline: float) -> float:
 
 
 def _spread(old: Sequence[float], new: Sequence[float]) -> str:
-    """The range that holds 80 % of the ratios of neighbours; empty for a single pair."""
+    """The range that contains 80 % of the ratios of neighbouring windows; empty for a single pair."""
     ratios = sorted(_ratio(after, before) for before, after in zip(old, new, strict=True))
     if len(ratios) < 2:
         return ""

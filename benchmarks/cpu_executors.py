@@ -1,9 +1,10 @@
-"""`python -m benchmarks.cpu_executors`: ResNet-50 on this CPU by each executor and precision that Stoker serves, beside raw onnxruntime.
+"""`python -m benchmarks.cpu_executors`: measures ResNet-50 on this CPU with each executor and precision of Stoker, and with raw
+onnxruntime.
 
-Every executor is an instance as the server loads it, without a server around it; INT8 and BF16 are what `stoker compile --target cpu`
-writes. All run in this process and take turns, a window each, batch by batch, so that whatever else the machine does meets all alike. A
-round's ratio is an executor's best batch over raw onnxruntime's best batch of the same round; the median over the rounds is reported.
-Outputs are compared with raw onnxruntime's in FP32. What needs a package that is not installed is left out, and said to be.
+Every executor is an instance as the server loads it, without a server; INT8 and BF16 are made by `stoker compile --target cpu`. All run in
+this process in turn, one window each for each batch size, so that other load of the machine affects all equally. A round's ratio is an
+executor's best batch over raw onnxruntime's best batch of the same round; the median over the rounds is reported. Outputs are compared with
+raw onnxruntime's in FP32. Executors whose package is not installed are listed as left out.
 """
 
 import dataclasses
@@ -50,12 +51,12 @@ class Executor:
     """One way to run the network.
 
     Attributes:
-        name: For the table.
-        backend: Which serves it.
-        words: Of `stoker compile --target cpu`; None: the source file as it is.
-        parameters: Of config.pbtxt.
-        target: Ratio to raw onnxruntime's best that it should reach; None: none is set.
-        package: What must be installed; empty: nothing more than the server needs.
+        name: Name in the table.
+        backend: The backend that serves it.
+        words: Arguments of `stoker compile --target cpu`; None: the source file unchanged.
+        parameters: Parameters of config.pbtxt.
+        target: Target ratio to raw onnxruntime's best; None: there is none.
+        package: A required package; empty: none beyond those of the server.
     """
 
     name: str
@@ -84,11 +85,11 @@ class Figures:
     """The figures of one executor.
 
     Attributes:
-        name: The executor's.
-        target: Its ratio that is aimed at.
-        rows_per_s: By batch size, of each round.
-        max_abs: Largest difference of a logit from raw onnxruntime in FP32.
-        cosine: Of the angle between both.
+        name: The executor's name.
+        target: The executor's target ratio.
+        rows_per_s: By batch size, the rows a second of each round.
+        max_abs: Largest absolute difference of a logit from raw onnxruntime in FP32.
+        cosine: Cosine similarity of both outputs.
         top1_agreement: Share of rows with the same largest logit.
     """
 
@@ -100,7 +101,7 @@ class Figures:
     top1_agreement: float = 1.0
 
     def best(self, round_number: int) -> float:
-        """Rows a second of the best batch size of a round."""
+        """Rows a second of a round's best batch size."""
         return max(each[round_number] for each in self.rows_per_s.values())
 
 
@@ -128,12 +129,12 @@ def bench(
 
 
 def measure(runs: Sequence[tuple[str, float | None, Run]], *, window_s: float, rounds: int) -> list[Figures]:
-    """Lets the executors take turns.
+    """Measures the executors in turn.
 
     Args:
-        runs: Name, target and function of each; the first is what the others are compared with.
-        window_s: Seconds of a window.
-        rounds: Windows of each executor and batch size.
+        runs: Name, target and function of each; the others are compared with the first.
+        window_s: Length of a window, seconds.
+        rounds: Number of windows for each executor and batch size.
     """
     images = np.random.default_rng(1).standard_normal((max(_BATCHES), *_IMAGE), dtype=np.float32)
     expected = runs[0][2](images).astype(np.float64)
@@ -164,7 +165,7 @@ def ratio(figures: Figures, raw: Figures) -> float:
 
 
 def table(figures: Sequence[Figures], title: str) -> Table:
-    """For people."""
+    """The results as text."""
     shown = Table(title=title)
     for heading in ("executor", *(f"rows/s, batch {batch}" for batch in _BATCHES), "of raw best", "target", "max diff", "cosine", "top-1"):
         shown.add_column(heading, justify="left" if heading == "executor" else "right")
@@ -179,7 +180,7 @@ def table(figures: Sequence[Figures], title: str) -> Table:
 
 
 def _rows_per_s(run: Run, images: Array, window_s: float) -> float:
-    run(images)  # whoever ran before has taken the caches
+    run(images)  # the previous executor has evicted the caches
     calls, start = 0, time.perf_counter()
     while calls == 0 or time.perf_counter() - start < window_s:
         run(images)
@@ -220,7 +221,7 @@ def _raw(model: Path, threads: int) -> Run:
 
 
 def _served(executor: Executor, model: Path, threads: int) -> Run:
-    """The model as the server loads it and makes batches for it."""
+    """The model as the server loads it, and a function that makes its batches."""
     signature = ModelSignature(
         (TensorSpec(_INPUT, DataType.FP32, _IMAGE),), (TensorSpec(_OUTPUT, DataType.FP32, (_CLASSES,)),), max(_BATCHES)
     )

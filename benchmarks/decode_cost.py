@@ -1,9 +1,10 @@
-"""What decoding one inference request costs, by protocol: `python -m benchmarks.decode_cost [NAME ...]`.
+"""The cost of decoding one inference request, by protocol: `python -m benchmarks.decode_cost [NAME ...]`.
 
 Each case decodes requests of two INT32 tensors of 16 elements: the first request of a new codec, and later requests of the same structure
-with other elements. The clock stops where the engine would run the request, so that neither a model nor a response is part of it. The
-cases take turns in one process. The table gives the least value, the median and the largest value of all rounds, in us: compare the least
-ones on a shared machine.
+with other elements. The clock stops where the engine would run the request, so that the figures contain neither the model nor the response.
+The
+cases take turns in one process. The table gives the least value, the median and the largest value of all rounds, in us. On a shared
+machine, compare the least values.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ class _Pause:
 
 
 class _Engine(FakeEngine):
-    """Resolves the model to one servable, as a server does, and notes when a request comes instead of running it."""
+    """Resolves the model to one servable, as a server does, and records the time of a request instead of running it."""
 
     def __init__(self) -> None:
         super().__init__(simple())
@@ -65,7 +66,7 @@ class _Engine(FakeEngine):
 
 
 def _drive(engine: _Engine, started: Awaitable[object]) -> int:
-    """Runs a coroutine until the engine has its request."""
+    """Runs a coroutine until the engine receives its request."""
     running: Any = started
     running.send(None)
     running.close()
@@ -182,7 +183,7 @@ def _adlik_json(at: int) -> bytes:
 
 
 class _Case(NamedTuple):
-    """A form of request: what makes a codec, and the bodies that it decodes."""
+    """A form of request: a function that makes a codec, and the bodies to decode."""
 
     name: str
     codec: Callable[[], Decode]
@@ -222,7 +223,7 @@ def _first_us(case: _Case) -> float:
 
 
 def _cost_us(decode: Decode, bodies: Sequence[bytes]) -> float:
-    """The median over `bodies`."""
+    """The median cost over `bodies`, us."""
     costs: list[int] = []
     for body in bodies:
         begun = time.perf_counter_ns()
@@ -249,5 +250,5 @@ async def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Timeouts want a running event loop.
+    # Timeouts need a running event loop.
     asyncio.run(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Bare echoes: what a request costs in Python before anything is served. A process of its own.
+"""Bare echoes: the cost of a request in Python without a server's work. Runs as a separate process.
 
     python -m benchmarks.echo bytes RESPONSE_FILE      grpc.aio; parses nothing, responds with the file's bytes
     python -m benchmarks.echo protobuf RESPONSE_FILE   grpc.aio; parses the ModelInferRequest, builds a ModelInferResponse around the tensor
@@ -27,7 +27,7 @@ SERVICE = "inference.GRPCInferenceService"
 
 
 def response_to(data: bytes) -> bytes:
-    """A ModelInferResponse with the first input tensor as the output `y`."""
+    """A ModelInferResponse whose output `y` is the first input tensor."""
     request = pb.ModelInferRequest.FromString(data)
     tensor = request.inputs[0]
     response = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
@@ -37,7 +37,7 @@ def response_to(data: bytes) -> bytes:
 
 
 async def serve_grpc(canned: bytes | None) -> None:
-    """A grpc.aio server; None: it parses and builds messages."""
+    """A grpc.aio server that responds with `response`; None: it parses and builds messages."""
 
     async def infer(request: bytes, _context: object) -> bytes:
         return response_to(request) if canned is None else canned
@@ -52,7 +52,7 @@ async def serve_grpc(canned: bytes | None) -> None:
 
 
 async def serve_h2() -> None:
-    """The server's own HTTP/2 front, without an engine behind it."""
+    """The server's HTTP/2 frontend without an engine."""
     from stoker.server.core.byte_budget import ByteBudget
     from stoker.server.core.limits import Limits
     from stoker.server.engine.interface import Engine
@@ -62,7 +62,7 @@ async def serve_h2() -> None:
     from stoker.server.tuning.read_batching import Reads
 
     class NoEngine:
-        """The engine of a front that serves no model."""
+        """The engine of a frontend that serves no model."""
 
         def __init__(self) -> None:
             self.reads = Reads()
@@ -72,7 +72,7 @@ async def serve_h2() -> None:
             return time.monotonic_ns()
 
         def note_goaway(self, _reason: object) -> None:
-            """Nothing is counted."""
+            """Does nothing."""
 
     async def infer(data: bytes, _call: Call) -> bytes:
         return response_to(data)

@@ -1,8 +1,8 @@
-"""The order of a run. Machines drift, so what is compared is measured next to each other, round after round.
+"""The order of the measurements in a run. The speed of machines drifts, so compared figures are measured next to each other, in each round.
 
-Light models: the server's cost is the question, so the server has one core and the generator another; each round walks through the
-concurrencies, and at each one takes the echo, the server, the other echo. Heavy model: throughput is the question, so server and raw
-onnxruntime in turn have all cores (the other one idle), and raw onnxruntime is measured right before what is held against it.
+Light models measure the server's cost: the server has one core and the generator another. Each round runs all concurrencies, and at each
+one the echo, the server and the other echo. The heavy model measures throughput: server and raw onnxruntime have all cores in turn (the
+other one is idle), and raw onnxruntime is measured right before the server.
 """
 
 import os
@@ -22,10 +22,10 @@ Say = Callable[[str], None]
 
 
 class Experiment:
-    """One run of everything `settings` asks for.
+    """One run of all measurements that `settings` select.
 
     Attributes:
-        windows: What was measured so far.
+        windows: The windows measured so far.
     """
 
     def __init__(self, settings: Settings, scratch: Path, say: Say) -> None:
@@ -35,7 +35,7 @@ class Experiment:
         self._say = say
         cores = sorted(os.sched_getaffinity(0))
         self._all_cores = cores
-        # With one core only, server and generator have to share it; the report's client share shows what that does.
+        # With only one core, server and generator share it; the client's CPU share in the report shows the effect.
         self._server_cores, self._client_cores = cores[:1], cores[1:2] or cores[:1]
         self._light_load, self._heavy_load = Generator(scratch, self._client_cores), Generator(scratch)
 
@@ -116,7 +116,7 @@ class Experiment:
                     self._add(load.open(server, request, capacity, factor, duration_s))
 
     def _capacity(self, load: Generator, server: ServerUnderTest, request: Request, duration_s: float) -> float:
-        """The best that the closed loops reached in their last round, and not more than the open loop's generator can send."""
+        """The best rate of the closed loops in their last round, bounded by the rate of the open loop's generator."""
         cell = ("stoker", request.model, request.protocol, "closed")
         rates = [w for w in self.windows if (w.target, w.model, w.protocol, w.load) == cell]
         last = max(w.repeat for w in rates)
@@ -138,7 +138,7 @@ class Experiment:
             for protocol in settings.protocols:
                 self._heavy_load.check(server, request_of(model, protocol), expected)
             for repeat in range(settings.repeats):
-                # JSON and the open loops are not what a floor is about, and take long: once is enough to see them.
+                # JSON and the open loops have no floor and take long: one round is enough.
                 protocols = [each for each in settings.protocols if repeat == 0 or each in (GRPC, HTTP_BINARY)]
                 for protocol in protocols:
                     self._heavy_round(raw, server, model, protocol, repeat)

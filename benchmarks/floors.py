@@ -1,7 +1,7 @@
-"""The promises of the project, held against a run. Every figure is a median over pairs of windows of the same round.
+"""Compares a run with the project's targets. Every figure is a median over pairs of windows of the same round.
 
-On a machine that others keep busy, a wall-clock figure may come out either way. Such verdicts rest on the windows that were quiet
-(`QUIET_CORES`) where both sides have some; else on all of them, and then say so. CPU time is hardly touched by others and is always taken.
+On a busy machine, wall-clock figures are unreliable. Their verdicts use only quiet windows (`QUIET_CORES`) if both sides have some; else
+all windows, with a note. Other load hardly affects CPU time, which is always used.
 """
 
 import statistics
@@ -11,21 +11,21 @@ from benchmarks.requests import GRPC, HTTP_BINARY
 from benchmarks.results import QUIET_CORES, Verdict, Window
 from benchmarks.settings import CONCURRENCIES, HEAVY_MODEL
 
-#: Served rows/s of the heavy model, as a part of raw onnxruntime's best.
+#: Served rows/s of the heavy model, as a share of raw onnxruntime's best.
 THROUGHPUT_FLOOR = 0.95
-#: What serving may add to a batch-1 run of raw onnxruntime, milliseconds.
+#: Bound on the latency that serving adds to a batch-1 run of raw onnxruntime, milliseconds.
 LATENCY_FLOOR_MS = 1.5
-#: Server CPU of a tiny gRPC request, as a multiple of a bare grpc.aio echo's.
+#: Bound on the server CPU of a tiny gRPC request, as a multiple of a bare grpc.aio echo's.
 CPU_FLOOR = 1.6
 
 
 def judge(windows: Sequence[Window]) -> list[Verdict]:
-    """The floors that `windows` can be held against; those it measured nothing for are left out."""
+    """The verdicts on `windows`; floors without measurements are left out."""
     return [*_throughput(windows), *_latency(windows), *_cpu(windows)]
 
 
 def _throughput(every: Sequence[Window]) -> Iterable[Verdict]:
-    # Both sides are taken at the setting that is best by its median, not by their single luckiest window.
+    # Both sides use the setting with the best median, not their single best window.
     all_raw = [w for w in every if w.model == HEAVY_MODEL and w.target == "onnxruntime"]
     for protocol in (GRPC, HTTP_BINARY):
         served, raw = (_fastest(side) for side in _quiet(_served(every, HEAVY_MODEL, protocol), all_raw))
@@ -89,7 +89,7 @@ def _fastest(windows: Sequence[Window]) -> list[Window]:
 
 
 def _nearest(window: Window, candidates: Sequence[Window], windows: Sequence[Window]) -> Window:
-    """The candidate that was measured closest in time; windows stand in the order they were taken."""
+    """The candidate that was measured closest in time; windows are in the order of measurement."""
     place = windows.index(window)
     return min(candidates, key=lambda each: abs(windows.index(each) - place))
 

@@ -1,7 +1,8 @@
 """Memory and start time of the server: `python -m benchmarks.footprint`.
 
 Resident memory with one tiny model loaded, idle and after a million requests; the time from start to ready on the sample repository; and
-the 99th percentile of a small model while a ResNet-50 takes all the CPU it can get. `--baseline FOLDER` measures another checkout in turn
+the 99th percentile of a small model's latency while a ResNet-50 uses all available CPU. `--baseline FOLDER` measures another checkout in
+turn
 with this one, and the last table shows their ratios. `--quick` takes fewer requests and rounds.
 """
 
@@ -30,16 +31,16 @@ _MIB = 2**20
 _CALLS, _ALONE, _HEAVY = InFlight(4, 8), InFlight(1), InFlight(1, 4)
 _WARM_REQUESTS, _NEIGHBOUR_REQUESTS = 20_000, 3_000
 _QUICK_REQUESTS, _QUICK_ROUNDS, _QUICK_NEIGHBOUR_REQUESTS = 50_000, 2, 1_000
-#: Weighs a tenth of what threads of nice 0 weigh.
+#: The scheduler weight of nice 10 is about a tenth of that of nice 0.
 _NICE = 10
 _GAINED_MIB = Figure("gained MiB", 2)
 
 
 def start_times_s(scratch: Path, rounds: int, kinds: Sequence[Contender]) -> dict[str, list[float]]:
-    """By contender, seconds from starting the server on the sample repository until it is ready; the contenders take turns.
+    """By contender, seconds from the start of the server on the sample repository until it is ready; the contenders run in turn.
 
-    Modules are compiled by a start that does not count, as an installer does it: a checkout that may not write bytecode compiles some four
-    hundred modules at every start, which takes 0.4 s.
+    A first, unmeasured start compiles the modules, as an installer does: a checkout that cannot write bytecode compiles some four hundred
+    modules at every start, which takes 0.4 s.
     """
     found: dict[str, list[float]] = {each.name: [] for each in kinds}
     for number in range(rounds + 1):
@@ -52,9 +53,9 @@ def start_times_s(scratch: Path, rounds: int, kinds: Sequence[Contender]) -> dic
 
 
 def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores: Sequence[int], kind: Contender) -> tuple[float, float]:
-    """Resident memory with `tiny` loaded: idle; and how much more it is after `requests` requests, counted from a warm-up.
+    """Resident memory in MiB with `tiny` loaded: idle, and the growth over `requests` requests after a warm-up.
 
-    With modules compiled by `start_times_s`: what compiling them leaves behind is given back some seconds later.
+    The modules are those compiled by `start_times_s`; the memory that compiling takes is released only some seconds later.
     """
     repository, generator = scratch / f"models-{kind.name}", Generator(scratch, client_cores)
     request = request_of(build_repository(repository, ("tiny",))["tiny"], GRPC)
@@ -67,9 +68,9 @@ def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores:
 
 
 def neighbour_p99_ms(scratch: Path, rounds: int, requests: int, nice: int, kind: Contender) -> list[float]:
-    """99th percentiles of `mlp` called one at a time, while four requests for a ResNet-50 are always in flight; all cores shared.
+    """99th percentiles of single calls of `mlp`, in ms, while four requests for a ResNet-50 are always in flight; all cores are shared.
 
-    `nice`: of the ResNet-50, by its config.pbtxt.
+    `nice`: the parameter in the ResNet-50's config.pbtxt.
     """
     scratch.mkdir()
     models = build_repository(scratch / "both", ("mlp", "resnet50"))

@@ -1,4 +1,4 @@
-"""The loads of the fronts, their limits, and the cost of the peer they are compared with."""
+"""The loads of the frontends, their limits, and the cost of the server they are compared with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,19 +9,20 @@ from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One way to load a front.
+    """A load of a frontend.
 
     Attributes:
-        name: As the report calls it.
-        protocol: Of `wire`.
-        connections, streams: In flight: their product. Eight calls share a gRPC connection unless the case says otherwise.
-        most_cpu_us: Server CPU time per request that is wanted, microseconds; None: none is named.
-        most_p50_ms: Median latency that is wanted; None: none is named.
-        triton_cpu_us: What Triton 2.51 with a native ONNX Runtime backend took on the machine of the published measurement, whose own echo
-            is in `REFERENCE_ECHO_CPU_US`.
-        triton_p50_ms: Its median latency there.
-        model: Of `benchmarks.models`.
-        is_above_model: What is held against `most_cpu_us` is the CPU time above that of the model's run for one row by raw onnxruntime.
+        name: Name in the report.
+        protocol: A protocol of `wire`.
+        connections, streams: Their product is the number of requests in flight. Eight calls share a gRPC connection unless the case sets
+            it.
+        most_cpu_us: Target for the server CPU time of a request, microseconds; None: there is none.
+        most_p50_ms: Target for the median latency, milliseconds; None: there is none.
+        triton_cpu_us: CPU time of Triton 2.51 with a native ONNX Runtime backend on the machine of the published measurement, microseconds;
+            the echo on that machine is `REFERENCE_ECHO_CPU_US`.
+        triton_p50_ms: Triton's median latency in the same measurement.
+        model: A model of `benchmarks.models`.
+        is_above_model: Whether `most_cpu_us` is compared with the CPU time minus that of raw onnxruntime for one row.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Case:
 
     @property
     def is_one_call_per_channel(self) -> bool:
-        """Many connections with one call each, where they could be shared."""
+        """Whether the case has many connections with one call each."""
         return self.protocol == GRPC and self.connections > 1 and self.streams == 1
 
     @property
@@ -60,7 +61,7 @@ CASES = (
 
 
 def _image(name: str, protocol: str, connections: int, streams: int = 1) -> Case:
-    """A way to load a front with images: 602 KB in, 4 KB out."""
+    """A load with images: 602 KB in, 4 KB out."""
     return Case(name=name, protocol=protocol, connections=connections, streams=streams, model="slice", is_above_model=True, most_cpu_us=350)
 
 
@@ -71,6 +72,6 @@ IMAGE_CASES = (
     _image("image, HTTP binary, c = 8", HTTP_BINARY, 8),
 )
 
-#: CPU microseconds of a bare grpc.aio echo of bytes in the published measurement, by calls in flight. Its ratio to the same echo here
-#: scales what was measured there.
+#: CPU time of a bare grpc.aio echo of bytes in the published measurement, microseconds, by calls in flight. Its ratio to the same echo here
+#: scales the published figures.
 REFERENCE_ECHO_CPU_US: Mapping[int, float] = {1: 311, 8: 260, 32: 262}

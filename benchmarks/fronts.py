@@ -1,9 +1,8 @@
-"""The cost of a small request and of an image in each front: `python -m benchmarks.fronts`.
+"""The cost of a small request and of an image in each frontend: `python -m benchmarks.fronts`.
 
-The server has one core, the load generator another. Each round takes every case: a fresh server, and beside it bare echoes on the
-same core; medians of the rounds are held against what is wanted, and against Triton's published figures, scaled by the ratio of the
-grpc.aio echo here to the same echo in the published measurement. Of an image (602 KB in, 4 KB out) what counts is the CPU time above the
-model's own run.
+The server has one core, the load generator another. Each round measures every case with a new server, and bare echoes on the same core. The
+medians of the rounds are compared with the targets and with Triton's published figures, scaled by the ratio of the grpc.aio echo here to
+the same echo in the published measurement. For an image (602 KB in, 4 KB out), the CPU time of the model's run is subtracted.
 
 With `--baseline FOLDER`, `serve` of that checkout runs beside this one's on the same core, without the echoes. Each case loads the two in
 turn, in windows of some 600 requests; the table shows the best window and the median of each, their ratios, and the spread of the ratios.
@@ -33,11 +32,11 @@ from benchmarks.requests import GRPC, canned_response, request_of
 from benchmarks.results import Verdict, Window
 from benchmarks.servers import Contender, EchoServer, ServerUnderTest, this_checkout
 
-#: Figures hold with what operators run: a sampled access log, beside validation, statistics and metrics, which are always on.
+#: The figures are for a usual configuration: a sampled access log, beside validation, statistics and metrics, which are always on.
 _FLAGS = ("--access-log=100",)
-#: The model whose requests the echoes take too.
+#: The model whose requests the echoes also get.
 _ECHOED = "tiny"
-#: Windows of a case and requests of a window in a comparison; each round has its share of the windows.
+#: Windows of a case and requests of a window in a comparison; the windows are distributed over the rounds.
 _COMPARED_WINDOWS, _COMPARED_REQUESTS = 30, 600
 
 
@@ -48,7 +47,7 @@ class FrontWindows:
         self.windows: dict[tuple[str, str], list[Window]] = defaultdict(list)
 
     def median(self, target: str, case: Case) -> Window | None:
-        """The window of the median CPU time; None: the case was not measured there."""
+        """The window with the median CPU time; None: the case was not measured."""
         found = sorted(self.windows.get((target, case.name), ()), key=lambda each: each.server_cpu_us)
         return found[len(found) // 2] if found else None
 
@@ -57,7 +56,7 @@ class FrontWindows:
 
 
 class Bench:
-    """What every measurement of the fronts needs: the models, what raw onnxruntime returns for them, cores, a generator."""
+    """The common parts of the measurements: models, outputs of raw onnxruntime, cores, a generator."""
 
     def __init__(self, cases: Sequence[Case], scratch: Path, console: Console) -> None:
         cores = sorted(os.sched_getaffinity(0))
@@ -72,7 +71,7 @@ class Bench:
 
     @contextmanager
     def servers(self, kinds: Sequence[Contender], number: int) -> Iterator[list[ServerUnderTest]]:
-        """Fresh servers, whose responses are the models'; at the end their statistics must agree with what was sent.
+        """Starts new servers and checks their responses against the models; at the end, their statistics must equal the requests sent.
 
         Raises:
             WrongResponse: A response is not the model's, or a request got no good response.
@@ -100,10 +99,10 @@ class Bench:
 
 
 def measure_fronts(bench: Bench, rounds: int, seconds: float) -> tuple[FrontWindows, dict[str, float]]:
-    """Measures every case of this checkout, `rounds` times, and the echoes beside it.
+    """Measures every case of this checkout in `rounds` rounds, and the echoes.
 
     Returns:
-        The windows; and by model, CPU time of raw onnxruntime for one row, microseconds: the median of a measurement in each round.
+        The windows; and, by model, the median over the rounds of raw onnxruntime's CPU time for one row, microseconds.
 
     Raises:
         WrongResponse: A response is not the model's, or a request got no good response.
@@ -119,7 +118,7 @@ def measure_fronts(bench: Bench, rounds: int, seconds: float) -> tuple[FrontWind
         for number in range(rounds):
             for name, model in bench.models.items():
                 raw_us[name].append(bench.raw.measure(model, 1, 0.5, number).server_cpu_us)
-            # Some processes are a quarter slower than others for as long as they live: what counts is the median over several.
+            # Some processes are a quarter slower than others during their whole life, so the median over several is used.
             with bench.servers([this_checkout()], number) as servers:
                 for case in bench.cases:
                     request = request_of(bench.models[case.model], case.protocol)
@@ -149,14 +148,14 @@ def compare_fronts(bench: Bench, kinds: Sequence[Contender], rounds: int, window
 
 
 def peer_scale(found: FrontWindows, cases: Sequence[Case]) -> float:
-    """How much slower this machine is than that of the published figures: the ratio of the same echo, at the loads that both have seen."""
+    """The slowdown of this machine against that of the published figures: the ratio of the same echo, at the loads of both."""
     windows = [(case, found.median("echo-bytes", case)) for case in cases if not case.is_one_call_per_channel]
     ratios = [window.server_cpu_us / REFERENCE_ECHO_CPU_US[case.in_flight.total] for case, window in windows if window is not None]
     return statistics.median(ratios) if ratios else 1.0
 
 
 def judge(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float]) -> list[Verdict]:
-    """The limits of each case, held against the medians. `raw_us` as `measure_fronts` returns it."""
+    """The verdicts on the medians of each case. `raw_us` is from `measure_fronts`."""
     verdicts = []
     for case in cases:
         windows = found.windows["stoker", case.name]
@@ -172,7 +171,7 @@ def judge(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float
 
 
 def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float]) -> Table:
-    """All cases, the echoes and the scaled peer beside."""
+    """All cases, with the echoes and the scaled figures of the other server."""
     scale = peer_scale(found, cases)
     raws = ", ".join(f"{name} {each:.1f} us" for name, each in raw_us.items())
     table = Table(title=f"raw onnxruntime: {raws}; Triton's published figures times {scale:.2f}", title_justify="left")

@@ -1,4 +1,4 @@
-"""How far the GCU's cost model is from the published tables, cell by cell, and the fit of its constants.
+"""The error of the GCU's cost model against the published tables, cell by cell, and the fit of its constants.
 
     python -m benchmarks.gcu_model          # every cell: published, modelled, error; what is behind those that stand out
     python -m benchmarks.gcu_model --fit    # searches the fitted constants again and prints them
@@ -25,7 +25,7 @@ from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.timing import copy_time_s
 
 TIME_CONSTANTS = ("launch_s", "convolution_efficiency", "product_efficiency", "hbm_efficiency")
-#: What the search leaves alone: an efficiency is a share.
+#: Efficiencies, which the search keeps at 1 or below.
 _SHARES = frozenset(TIME_CONSTANTS[1:])
 _FIRST_RATIO, _LAST_RATIO = 1.3, 1.005
 
@@ -35,13 +35,13 @@ class Cell:
     """One published latency.
 
     Attributes:
-        network: Whose.
+        network: The network's name.
         measure: `served` or `raw`.
-        batch: As published.
-        computed: Samples that were computed: more where the static batch was.
-        published_ms: As published.
-        is_aimed_at: Whether the fit aims at it.
-        note: Why it stands out; empty where it does not.
+        batch: The published batch size.
+        computed: Number of samples computed: more than `batch` for a static batch.
+        published_ms: The published latency, milliseconds.
+        is_aimed_at: Whether the fit includes it.
+        note: The explanation of an outlier; empty for others.
     """
 
     network: str
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """The networks at the batch sizes of the tables, built once: by name and batch."""
+    """The networks at the batch sizes of the tables, each built once, by name and batch."""
 
     graphs: dict[tuple[str, int], ir.Model]
 
@@ -68,7 +68,7 @@ class Networks:
         return cls({(each.name, size): gcu_network(each.name, size) for each in PUBLISHED for size in (1, each.batch)})
 
     def modelled_ms(self, network: str, computed: int, moved: int, constants: CostConstants) -> float:
-        """Milliseconds of `computed` samples on all clusters, of which `moved` are copied."""
+        """Modelled milliseconds of `computed` samples on all clusters, of which `moved` are copied."""
         graph = self.graphs[network, computed]
         cost = graph_cost(graph, batch_size=computed, hardware=I20, constants=constants)
         return 1e3 * (self._copy_s(graph, computed, moved) + cost.run_s[-1])
@@ -93,7 +93,7 @@ def cells() -> list[Cell]:
 
 
 def _served(each: PublishedNetwork) -> Cell:
-    """The large batch through Adlik's server, which the device's model does not describe: shown, and not aimed at."""
+    """The large batch through Adlik's server, which the device model does not cover: shown, but not fitted."""
     share = each.raw_ms / each.served_ms
     note = f"{share:.3f} of raw" + (": pageable copies and responses of 257 MB, not the device" if share < 0.5 else "")
     return Cell(
@@ -108,7 +108,7 @@ def _served(each: PublishedNetwork) -> Cell:
 
 
 def error_of(cell: Cell, networks: Networks, constants: CostConstants = FITTED) -> float:
-    """Modelled over published, less 1."""
+    """Modelled over published, minus 1."""
     return networks.modelled_ms(cell.network, cell.computed, cell.batch, constants) / cell.published_ms - 1
 
 
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def fit(networks: Networks, console: Console, start: CostConstants = FITTED) -> CostConstants:
-    """Searches the constants: each in turn is raised and lowered by a ratio that shrinks when nothing helps any more."""
+    """Searches the constants: raises and lowers each in turn by a ratio that shrinks when no step helps."""
     aimed_at = [cell for cell in cells() if cell.is_aimed_at]
 
     def loss(constants: CostConstants) -> float:
@@ -149,7 +149,7 @@ def fit(networks: Networks, console: Console, start: CostConstants = FITTED) -> 
 
 
 def print_cells(networks: Networks, constants: CostConstants, console: Console) -> None:
-    """Every cell, and how far those aimed at are from what was published."""
+    """Prints every cell, and the mean error of the fitted ones."""
     table = Table(title="i20, fp32: published and modelled (simulated)", title_justify="left")
     for heading in ("cell", "published ms", "modelled ms", "error", ""):
         table.add_column(heading, justify="left" if heading in ("cell", "") else "right", no_wrap=heading != "")

@@ -1,4 +1,4 @@
-"""How the cost of a request grows: `python -m benchmarks.growth`.
+"""The growth of the cost of a request with connections, models and rows: `python -m benchmarks.growth`.
 
 With the number of connections (1 to 1000, one call each at a time), of loaded models (1 to 200), and of rows in a request (1 to 128): each
 measured with server and generator on one core each, and drawn into a PNG. With `--baseline FOLDER` another checkout is loaded in turn with
@@ -34,7 +34,7 @@ _MODELS = (1, 20, 100, 200)
 _ROWS = (1, 8, 32, 128)
 _QUICK_CONNECTIONS, _QUICK_MODELS, _QUICK_ROWS = (1, 100), (1, 50), (1, 32)
 _WARM_REQUESTS, _REQUESTS, _QUICK_REQUESTS = 2_000, 20_000, 5_000
-#: In a comparison: windows of a point, requests of a window, and of each connection at least.
+#: For a comparison: windows of a point, requests of a window, and least requests of each connection.
 _WINDOWS, _WINDOW_REQUESTS, _CONNECTION_REQUESTS = 25, 600, 5
 _LIMITS = ("--limit=http_connections=2000", "--limit=connections_per_address=2000")
 _MIB = 2**20
@@ -46,12 +46,12 @@ class Point:
     """One measurement of a series.
 
     Attributes:
-        series: What grows, and over which protocol.
-        at: How large it was.
+        series: The quantity that grows, and the protocol.
+        at: The value of that quantity.
         cpu_us: Server CPU time per request, microseconds.
-        p99_ms: Of the latency.
-        rss_mib: Resident memory after it.
-        ready_s: From start to ready.
+        p99_ms: 99th percentile of the latency, milliseconds.
+        rss_mib: Resident memory after the load, MiB.
+        ready_s: Time from start to ready, seconds.
     """
 
     series: str
@@ -99,7 +99,7 @@ def loads(scratch: Path, *, is_quick: bool) -> Iterator[Load]:
 def measure(
     load: Load, kinds: Sequence[Contender], generator: Generator, scratch: Path, cores: Sequence[int], requests: int, comparison: Comparison
 ) -> list[Point]:
-    """One point of each contender; what is compared also goes into `comparison`."""
+    """Measures one point of each contender, and adds it to `comparison`."""
     cell, ready_s = f"{load.series} {load.at}", []
     with ExitStack() as running:
         servers = []
@@ -139,7 +139,7 @@ def growth_table(found: Sequence[Point]) -> Table:
 
 
 def write_plot(found: Sequence[Point], path: Path) -> None:
-    """Writes a PNG: one panel for what a request costs in each series, one for memory."""
+    """Writes a PNG with one panel for the cost of a request in each series, and one for memory."""
     import matplotlib as mpl
 
     mpl.use("Agg")

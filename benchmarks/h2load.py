@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.requests import Request
 
-#: A run that takes longer has hung.
+#: Time after which a run is taken as hung, seconds.
 PATIENCE_S = 120.0
 _SUCCEEDED = re.compile(r"requests: \d+ total, \d+ started, \d+ done, (\d+) succeeded, (\d+) failed")
 
@@ -21,7 +21,7 @@ class NativeLoadFailed(RuntimeError):
 
 
 def is_installed() -> bool:
-    """Whether there is an h2load: it is part of nghttp2 (Debian: apt-get install nghttp2-client)."""
+    """Whether h2load is installed. It is part of nghttp2 (Debian: apt-get install nghttp2-client)."""
     return shutil.which("h2load") is not None
 
 
@@ -52,7 +52,7 @@ def run(request: Request, port: int, *, connections: int, streams: int, requests
 
 
 def write_body(request: Request, body: Path) -> tuple[str, dict[str, str]]:
-    """Writes what is posted to `body`, for gRPC the message with its five-byte prefix; returns the path of the URL, and the headers."""
+    """Writes the request body to `body`, for gRPC the message with its five-byte prefix; returns the path of the URL and the headers."""
     encoded = request.call.request
     if request.is_grpc:
         message = encoded.message.SerializeToString()
@@ -63,10 +63,10 @@ def write_body(request: Request, body: Path) -> tuple[str, dict[str, str]]:
 
 
 def succeeded(text: str) -> int:
-    """How many requests succeeded, as h2load prints it.
+    """The number of successful requests in h2load's output.
 
     Raises:
-        NativeLoadFailed: The text does not say it.
+        NativeLoadFailed: the output does not contain it.
     """
     counts = _SUCCEEDED.search(text)
     if counts is None:

@@ -1,10 +1,10 @@
-"""The way of one request inside the server, from message to response, in one process without a transport: what the server itself costs.
+"""The cost of one request inside the server, from message to response, in one process without a transport.
 
     python -m benchmarks.inner_way [--models tiny mlp] [--batches 1 8 32] [--seconds 2]
 
-Bursts of as many ModelInferRequests as a batch holds go to the service, and all must complete; the best burst counts, because
-whatever else the machine does only adds. A fixed piece of Python is timed beside it: figures of two machines, or of a busy and a quiet
-hour, compare by their ratio to it.
+Bursts of as many ModelInferRequests as a batch holds are sent to the service, and all must complete. The best burst counts, because other
+load of the machine only adds time. A fixed piece of Python code is timed too: the ratios to it can be compared between machines, or between
+busy and quiet times.
 """
 
 import argparse
@@ -31,16 +31,16 @@ from stoker.server.observability.metrics import Metrics
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 
-#: Requests of one burst, at least: a burst is timed as a whole.
+#: Least requests of one burst: a burst is timed as a whole.
 _BURST_REQUESTS = 256
-#: Batches before the clock starts; by then `execution: auto` has made up its mind.
+#: Batches before the clock starts; after these `execution: auto` has decided.
 _WARM_UP_BATCHES = 100
 _BUDGET_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class InnerWay:
-    """The result: microseconds a request at one batch size, and what the fixed piece of Python took meanwhile."""
+    """Microseconds for a request at one batch size, and for the fixed piece of Python code at the same time."""
 
     model: str
     batch: int

@@ -1,8 +1,8 @@
 """One window of load on one server, by the generator of `stoker bench`, or in closed loops by h2load where that is installed.
 
-A window reads CPU time at its edges: that of the server, that of the generator (near one core the generator is the limit), and that of
-everything else on the machine. Both generators send a number of requests, a multiple of those in flight: a server that responds in batches
-is not credited with a part of a batch.
+A window reads CPU time at its edges: that of the server, that of the generator (near one core the generator is the limit), and that of all
+other processes. Both generators send a multiple of the requests in flight, so that a server that responds in batches gets no credit for a
+part of a batch.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from stoker.cli.bench.run import run_in_loop
 from stoker.cli.bench.sender import RequestFailed
 from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
 
-#: Calls that share one gRPC connection before another is opened, where a caller leaves it open.
+#: Calls that share one gRPC connection, unless the caller sets it.
 CALLS_PER_CONNECTION = 8
-#: Requests that an open loop lets wait for their response, and its gRPC connections.
+#: Bound on the requests in flight of an open loop, and its gRPC connections.
 _OPEN_IN_FLIGHT, _OPEN_CONNECTIONS = 512, 8
-#: A request without a response by then has failed; a load that takes longer has hung.
+#: Time after which a request without a response has failed, and after which a load is taken as hung, seconds.
 _REQUEST_S, _LOAD_S = 20.0, 300.0
-#: Requests of the run that finds the rate, and of a window at least; a large model gets a few for each request in flight.
+#: Requests of the pilot run that finds the rate, and least requests of a window; a large model gets a few for each request in flight.
 _PILOT, _LEAST, _HEAVY_ROUNDS = 1_000, 2_000, 2
 _MIB = 2**20
 
 
 class WrongResponse(RuntimeError):
-    """A response is not the model's, or too many requests failed: the figures would mean nothing."""
+    """A response is not the model's, or too many requests failed, so that the figures are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Generator:
 
     Args:
         scratch: A folder for request bodies and logs.
-        is_native: Whether closed loops are h2load's; None: if it is installed.
+        is_native: Whether h2load runs the closed loops; None: if it is installed.
 
     Attributes:
-        sent: By the process of a server, the requests that it has received, those of `check` left out.
+        sent: By the process id of a server, the number of requests sent to it, without those of `check`.
     """
 
     def __init__(self, scratch: Path, cores: Sequence[int] = (), *, is_native: bool | None = None) -> None:
@@ -131,7 +131,7 @@ class Generator:
         return window
 
     def open(self, server: ServerUnderTest, request: Request, capacity_per_s: float, load_factor: float, seconds: float) -> Window:
-        """An open loop at `load_factor` of `capacity_per_s`, always by the Python generator: latency counts from when a request was due.
+        """An open loop at `load_factor` of `capacity_per_s`, always by the Python generator: latency counts from the due time.
 
         Raises:
             WrongResponse: As `closed`.
@@ -144,7 +144,7 @@ class Generator:
         )  # fmt: skip
 
     def python_capacity(self, server: ServerUnderTest, request: Request, in_flight: InFlight, seconds: float) -> float:
-        """Requests a second that the Python generator reaches in a closed loop: no open loop can offer more."""
+        """Requests a second of the Python generator in a closed loop, which bounds the rate of an open loop."""
         return Generator(self._scratch, self._cores, is_native=False).closed_for(server, request, in_flight, seconds).requests_per_s
 
     def check(self, server: ServerUnderTest, request: Request, expected: Array) -> None:
@@ -215,7 +215,7 @@ class Generator:
                 await sender.close()
 
         gc.collect()
-        gc.disable()  # a window holds little garbage, and a collection would show as the server's latency
+        gc.disable()  # a window makes little garbage, and a collection would appear as the server's latency
         try:
             elapsed_s = run_in_loop(send())
         finally:

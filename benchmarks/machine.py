@@ -14,7 +14,7 @@ _PACKAGES = ("stoker", "onnxruntime", "numpy", "grpcio", "protobuf", "uvicorn", 
 
 
 def describe_machine(proc: Path = Path("/proc")) -> dict[str, str]:
-    """CPU, cores, memory, kernel, load before the run, and versions; nothing that names the machine or its owner."""
+    """CPU, cores, memory, kernel, load before the run, and versions; nothing that identifies the machine or its owner."""
     facts = {
         "cpu": _field(proc / "cpuinfo", "model name") or platform.machine(),
         "cores usable": str(len(os.sched_getaffinity(0))),
@@ -35,10 +35,10 @@ class CpuReading(NamedTuple):
     """CPU seconds at one moment.
 
     Attributes:
-        servers_s: Of the servers and their descendants.
-        own_s: Of this process and its ended children: the load generator.
-        machine_s: Of everything.
-        at_s: The moment.
+        servers_s: Of the servers and their descendants, seconds.
+        own_s: Of this process and its ended children, the load generator, seconds.
+        machine_s: Of all processes, seconds.
+        at_s: The time of the reading, seconds.
     """
 
     servers_s: float
@@ -54,7 +54,7 @@ class CpuReading(NamedTuple):
         return cls(sum(process_tree(pid).cpu_s() for pid in pids), own_s, machine_cpu_s(), time.monotonic())
 
     def foreign_cores_since(self, before: "CpuReading") -> float:
-        """Cores that other processes of the machine used between two readings."""
+        """The cores that other processes used between two readings."""
         measured = self.servers_s + self.own_s - before.servers_s - before.own_s
         return max(0.0, self.machine_s - before.machine_s - measured) / max(self.at_s - before.at_s, 1e-9)
 

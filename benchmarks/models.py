@@ -1,8 +1,8 @@
-"""The models that are measured, and the temporary repository they are served from.
+"""The measured models, and the temporary repository that serves them.
 
-`tiny` does next to nothing (y = x + 1 on 16 floats): it measures the server. `tiny-inline` is the same file run on the server's loop
-instead of in a worker thread. `slice` takes an image of 602 KB and gives 1000 of its numbers: it measures what large tensors cost the
-server. `mlp` is small real work. `resnet50` is work that dwarfs the server, built by `examples/resnet50/build.py`.
+`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline` is the same file run on the event loop instead of in a worker thread.
+`slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost of large tensors. `mlp` is a small real model. `resnet50`
+takes much more time than the server; `examples/resnet50/build.py` builds it.
 """
 
 import subprocess
@@ -33,11 +33,11 @@ class BenchModel:
     """A model in the repository.
 
     Attributes:
-        name: As the command line and the report call it, and as it is served.
+        name: Name on the command line, in the report and on the server.
         path: Its ONNX file.
-        input_name: Of its one input.
+        input_name: Name of its only input.
         row: One row of input, FP32 `[1, ...]`.
-        is_heavy: The model's own work dwarfs the server's: measured with all cores, not pinned.
+        is_heavy: Whether the model's time dominates: it is measured with all cores, not pinned.
     """
 
     name: str

@@ -36,7 +36,7 @@ class ProcessTree:
     clock_ns: Callable[[int], int] = cpu_clock_ns
 
     def cpu_s(self) -> float:
-        """User and system time since they started, waited-for children included; a process that has ended counts nothing."""
+        """User and system time since the start, including children that were waited for, seconds; 0 for a process that has ended."""
         ticks = 0
         for pid in self.pids:
             fields = _stat(self.proc, pid)
@@ -45,7 +45,7 @@ class ProcessTree:
         return ticks / _TICKS_PER_S + sum(self.clock_ns(pid) for pid in self.pids) / 1e9
 
     def rss_bytes(self) -> int:
-        """Resident memory; pages that processes share count once for each."""
+        """Resident memory, bytes; pages that processes share count once for each."""
         return sum(_rss_bytes(self.proc, pid) for pid in self.pids)
 
 
@@ -80,7 +80,7 @@ def _stat(proc: Path, pid: int) -> list[str] | None:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command name stands in brackets and may hold spaces and brackets itself: what follows the last bracket is regular.
+    # The command name is in brackets and may contain spaces and brackets itself: the fields follow the last bracket.
     return text.rpartition(")")[2].split()
 
 

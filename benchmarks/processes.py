@@ -1,4 +1,4 @@
-"""Child processes: started on chosen cores, spoken to in JSON lines, and gone when their block is left."""
+"""Child processes: start on chosen cores, communicate in JSON lines, and end with their context."""
 
 import json
 import os
@@ -14,18 +14,18 @@ from typing import Any, NoReturn
 
 from benchmarks.models import CHECKOUT
 
-#: How long a child may take to start, or to end after it was asked to, seconds.
+#: Bound on the time of a child to start, or to end on request, seconds.
 START_S = 60.0
 STOP_S = 15.0
 
 
 class ChildFailed(RuntimeError):
-    """A child process ended, or said nothing, when a result was due."""
+    """A child process ended, or sent no line, when a result was due."""
 
 
 @contextmanager
 def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """Processes started in this block keep to `cores`; empty: anywhere this process may run."""
+    """Processes started in this context run on `cores`; empty: on all cores of this process."""
     before = os.sched_getaffinity(0)
     if cores:
         os.sched_setaffinity(0, cores)
@@ -36,7 +36,7 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
 
 
 def end_on_sigterm() -> None:
-    """Lets SIGTERM end this process as an error does: its servers are stopped on the way out."""
+    """Makes SIGTERM end this process like an error, so that its servers are stopped."""
 
     def end(*_: object) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
@@ -45,7 +45,7 @@ def end_on_sigterm() -> None:
 
 
 class JsonChild:
-    """A module of this package running as `python -m`, that prints one JSON line when it is up and one for each line it is given."""
+    """A module of this package run as `python -m`, which prints one JSON line when it is ready and one for each line it receives."""
 
     def __init__(self, module: str, *arguments: str, cores: Sequence[int] = ()) -> None:
         self._name = module
@@ -67,10 +67,10 @@ class JsonChild:
         return self._process.pid
 
     def request(self, question: dict[str, Any], patience_s: float) -> dict[str, Any]:
-        """Sends one line and waits for the line of its result.
+        """Sends one line and waits for the line with the result.
 
         Raises:
-            ChildFailed: the child ended or was silent for `patience_s`.
+            ChildFailed: the child ended, or sent nothing for `patience_s`.
         """
         assert self._process.stdin is not None
         try:
@@ -81,7 +81,7 @@ class JsonChild:
         return self._response(patience_s)
 
     def close(self) -> None:
-        """Closes the child's standard input, by which it ends; kills it if it does not."""
+        """Closes the child's standard input, which ends the child; kills it if it does not end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -1,4 +1,4 @@
-"""Raw onnxruntime in a process of its own: the upper bound that no server passes. It takes one job a line as JSON and prints one line.
+"""Raw onnxruntime in a separate process: the upper bound for any server. It reads one job as a JSON line and prints one line for it.
 
 A job names a model file, a thread count, a file with one row of input, a batch size and how long to run. Batches are made by repeating
 the row, before the clock starts. The session is made with the default options of onnxruntime but for the threads, and kept between jobs.
@@ -25,7 +25,7 @@ _sessions: dict[tuple[str, int, frozenset[int]], ort.InferenceSession] = {}
 
 
 def _session(model: str, threads: int) -> ort.InferenceSession:
-    # The session's threads keep to the cores that this one had when it made them.
+    # The session's threads inherit the cores of this thread.
     key = (model, threads, frozenset(os.sched_getaffinity(0)))
     if key not in _sessions:
         options = ort.SessionOptions()
@@ -75,7 +75,7 @@ def reference(job: dict[str, Any]) -> dict[str, str]:
 
 
 class RawEngine:
-    """Raw onnxruntime in its process, `threads` of it on `cores`."""
+    """Raw onnxruntime in a child process, with `threads` threads on `cores`."""
 
     def __init__(self, scratch: Path, threads: int, cores: Sequence[int]) -> None:
         self._scratch = scratch

@@ -1,4 +1,4 @@
-"""The run as tables for people."""
+"""The results of a run as tables."""
 
 from collections.abc import Sequence
 
@@ -45,14 +45,14 @@ def cells_table(model: str, cells: Sequence[Window]) -> Table:
 
 
 def load_name(cell: Window) -> str:
-    """How a cell was loaded, in a word."""
+    """The load of a cell as a word."""
     if cell.protocol == "in-process":
         return f"batch {cell.rows}"
     return f"c={cell.concurrency}" if cell.load == "closed" else f"open {cell.load_factor:g} ({cell.offered_per_s:,.0f}/s)"
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Each floor with its measurement; comparisons that are no floor stand without a verdict, figures of a busy machine are `unclear`."""
+    """Each floor with its measurement. Comparisons without a floor have no verdict; figures of a busy machine are `unclear`."""
     table = Table(title="verdict", title_justify="left")
     for heading in ("floor", "measured", "bound", "verdict", "rounds"):
         table.add_column(heading, justify="right" if heading in ("measured", "bound") else "left")

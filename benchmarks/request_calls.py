@@ -1,9 +1,9 @@
-"""How much Python one warm inference request runs: `python -m benchmarks.request_calls`.
+"""The number of Python calls of one warm inference request: `python -m benchmarks.request_calls`.
 
 A server runs in this process with its default settings. A client thread sends `simple` (two INT32[16] tensors) over one connection until
-everything is warm, then arms a profile function (`sys.setprofile`) in the server's thread. It counts from the read that brings the request
-to the end of that read, by which time the response is written: Python calls, source files, and the deepest stack. The clock of the threads'
-CPU time stands still, so that the model runs on the event loop whatever the load of the machine. The counts are therefore the same in every
+everything is warm, then arms a profile function (`sys.setprofile`) in the server's thread. From the start to the end of the read that
+contains the request, when the response is written, it counts Python calls, source files, and the deepest stack. The clock of the threads'
+CPU time is frozen, so that the model runs on the event loop under any load of the machine. The counts are therefore the same in every
 run, and a test bounds them (`--check`).
 """
 
@@ -40,11 +40,11 @@ _CASES: Final = ("grpc", "http-binary", "http-json")
 
 @dataclass(slots=True)
 class ReadCount:
-    """What one read ran.
+    """The counts of one read.
 
     Attributes:
-        calls: Python calls.
-        packages: Of these, how many are in each package; "other" is outside of this repository.
+        calls: Number of Python calls.
+        packages: Number of calls by package; "other" is outside of this repository.
         files: Source files of this repository.
         stack_depth: The deepest stack, counted from the read.
         trace: The calls in their order, indented by depth, each with its package and file.
@@ -57,7 +57,7 @@ class ReadCount:
     trace: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The counts as JSON data."""
         packages = dict(sorted(self.packages.items(), key=lambda item: -item[1]))
         return {"calls": self.calls, "files": len(self.files), "stack_depth": self.stack_depth, "packages": packages}
 
@@ -73,13 +73,13 @@ class CallCounter:
         self._done = threading.Event()
 
     def arm(self) -> None:
-        """The next read is counted. Called by the client."""
+        """Arms the counter for the next read. Called by the client."""
         self._count = None
         self._done.clear()
         self._is_armed = True
 
     def result(self) -> ReadCount:
-        """What that read ran; waits for its end. Called by the client."""
+        """The counts of that read; waits for its end. Called by the client."""
         if not self._done.wait(_START_S) or self._count is None:
             raise RuntimeError("the server has read nothing since the counter was armed")
         return self._count
@@ -130,7 +130,7 @@ class GrpcClient:
         self._received = b""
 
     def request(self) -> bytes:
-        """The next request's frames; the client also gives back the windows that the last response took."""
+        """The frames of the next request, and the window updates for the last response."""
         self._stream_id += 2
         block = _LITERAL_FIELDS if self._stream_id == 1 else _INDEXED_FIELDS
         windows = _frame(8, 0, 0, struct.pack(">I", 160)) + _frame(8, 0, self._stream_id, struct.pack(">I", 5))
@@ -138,7 +138,7 @@ class GrpcClient:
         return head + windows + body
 
     def send(self, request: bytes) -> None:
-        """Sends it and reads its response.
+        """Sends the request and reads its response.
 
         Raises:
             RuntimeError: the call failed.
@@ -186,7 +186,7 @@ class HttpClient:
         return self._request
 
     def send(self, request: bytes) -> None:
-        """Sends it and reads its response.
+        """Sends the request and reads its response.
 
         Raises:
             RuntimeError: the response is not 200.
@@ -243,7 +243,7 @@ def _infer_message() -> pb.ModelInferRequest:
 
 
 def _count(client: GrpcClient | HttpClient, counter: CallCounter, warm_requests: int) -> ReadCount:
-    """What most of the measured requests ran: now and then one also gets a batch that the machine has slowed down."""
+    """The most frequent counts: sometimes a request also gets a batch that the machine has slowed down."""
     counts: list[ReadCount] = []
     for at in range(warm_requests + _MEASURED_REQUESTS):
         request = client.request()
@@ -284,7 +284,7 @@ def count_requests(cases: Sequence[str] = _CASES) -> Mapping[str, ReadCount]:
         RuntimeError: the server did not start or a request failed.
     """
     counter = CallCounter()
-    # Before the server is imported, which keeps it. Without a Python function around it, which would be counted: `int()` is 0.
+    # Before the import of the server, which keeps the clock. `int()` is 0 and, unlike a Python function, is not counted.
     time.thread_time_ns = int
     from stoker.server.main import main
 

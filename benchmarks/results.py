@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Of the JSON file; raised when a field changes its meaning or goes.
+#: Version of the JSON file; raised when a field changes its meaning or is removed.
 SCHEMA = 2
-#: Cores that others may keep busy before a figure in wall-clock time is no longer trusted.
+#: Bound on the cores used by other processes, above which figures in wall-clock time are not trusted.
 QUIET_CORES = 0.15
 
 
@@ -19,24 +19,25 @@ class Window:
 
     Attributes:
         target: `stoker`, `echo-bytes`, `echo-protobuf`, `echo-asgi` or `onnxruntime`.
-        model: What was asked for.
+        model: The model's name.
         protocol: `grpc`, `http-binary`, `http-json`; `in-process` for raw onnxruntime.
         load: `closed` or `open`.
         concurrency: Requests in flight of a closed loop; 0 for an open one.
         offered_per_s: Requests due a second in an open loop; 0 for a closed one.
-        load_factor: Open loop: the part of the measured capacity that was offered; 0 for a closed one.
+        load_factor: Open loop: the offered share of the measured capacity; 0 for a closed one.
         rows: Rows in a request (or in a batch of raw onnxruntime).
-        repeat: Which round of the run, from 0: windows of one round and part were taken next to each other.
+        repeat: The round, from 0: windows of one round and part were measured next to each other.
         requests, errors: Good responses of the window, and requests that failed or got no response in time.
-        elapsed_s: Its length.
+        elapsed_s: Length of the window, seconds.
         requests_per_s, rows_per_s: Good responses.
         mean_ms, p50_ms, p95_ms, p99_ms, max_ms: Latency; of an open loop, from when a request was due.
         server_cpu_us: CPU time of the server's processes for each good response, microseconds.
         server_cpu_share: The same over the window's length, in cores.
         server_rss_mib: Resident memory at the end.
-        client_cpu_share: The generator's own; near 1.0 it was the limit. 0 for raw onnxruntime, which has none.
-        send_lag_p99_ms: Open loop: how late requests left.
-        foreign_cores: Cores that anything else on the machine kept busy in the window.
+        client_cpu_share: CPU time of the generator over the window's length; near 1.0 the generator was the limit. 0 for raw onnxruntime,
+            which has none.
+        send_lag_p99_ms: Open loop: 99th percentile of the delay of sends, milliseconds.
+        foreign_cores: Cores that other processes used in the window.
     """
 
     target: str
@@ -67,20 +68,20 @@ class Window:
 
     @property
     def cell(self) -> tuple[str, str, str, str, int, float, int]:
-        """The subject of the measurement: the same for all repeats."""
+        """The measured configuration, the same for all repeats."""
         return (self.target, self.model, self.protocol, self.load, self.concurrency, self.load_factor, self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One floor held against its measurement.
+    """A floor and its measurement.
 
     Attributes:
-        floor: What is promised.
-        measured: What was found, in `unit`.
+        floor: The target.
+        measured: The measured value, in `unit`.
         limit: The bound; `at_least` states which side is good.
-        evidence: The figures behind it.
-        is_floor: False: for comparison only, neither passed nor missed.
+        evidence: The figures behind the value.
+        is_floor: False: only a comparison, neither passed nor missed.
         foreign_cores: Cores kept busy by others in the windows behind it, where that would spoil it; their median.
     """
 
@@ -95,13 +96,13 @@ class Verdict:
 
     @classmethod
     def of_rounds(cls, floor: str, figures: Sequence[float], limit: float, unit: str, *, at_least: bool = False) -> "Verdict":
-        """The median of `figures`, at least one, held against `limit`; each of them is the evidence."""
+        """The median of `figures` (at least one) compared with `limit`; the figures are the evidence."""
         evidence = ", ".join(f"{each:.3g}" for each in figures)
         return cls(floor=floor, measured=statistics.median(figures), limit=limit, unit=unit, at_least=at_least, evidence=evidence)
 
     @property
     def is_clear(self) -> bool:
-        """Whether the machine was quiet enough for the figure to mean anything."""
+        """Whether the machine was quiet enough for a valid figure."""
         return self.foreign_cores <= QUIET_CORES
 
     @property
@@ -112,7 +113,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Run:
-    """All of a run."""
+    """The results of a run."""
 
     machine: dict[str, str]
     settings: dict[str, Any]
@@ -137,7 +138,7 @@ _KEY = {"target", "model", "protocol", "load", "concurrency", "load_factor", "ro
 
 
 def medians(windows: Iterable[Window]) -> list[Window]:
-    """One window for each cell, in order of first appearance: counts added up, everything else the median over the repeats."""
+    """One window for each cell, in order of first appearance: counts are sums, all other values medians over the repeats."""
     cells: dict[tuple[object, ...], list[Window]] = {}
     for window in windows:
         cells.setdefault(window.cell, []).append(window)

@@ -19,12 +19,12 @@ from benchmarks.processes import START_S, STOP_S, ChildFailed, JsonChild, on_cor
 
 
 class ServerUnderTest(abc.ABC):
-    """A process that serves on 127.0.0.1: start it, load it, stop it, or use it as a context manager.
+    """A server process on 127.0.0.1; also a context manager that starts and stops it.
 
     Attributes:
-        name: As the report calls it.
-        pid: Its process, once it is started; its descendants are measured too.
-        grpc_port, http_port: Where it listens, once it is started; 0: it does not serve that.
+        name: Name in the report.
+        pid: The process id after the start; descendants are measured too.
+        grpc_port, http_port: The ports after the start; 0: the protocol is not served.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,22 +33,22 @@ class ServerUnderTest(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Returns when it is ready.
+        """Starts the server; returns when it is ready.
 
         Raises:
-            ChildFailed: It ended, or was not ready in time.
+            ChildFailed: the process ended, or was not ready in time.
         """
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Returns when its process has ended."""
+        """Stops the server; returns when its process has ended."""
 
     def port(self, is_grpc: bool) -> int:
-        """Where it listens for gRPC, or for HTTP."""
+        """The port of gRPC or of HTTP."""
         return self.grpc_port if is_grpc else self.http_port
 
     def successes(self, model: str) -> int:
-        """The number of requests for `model` that succeeded, by its own statistics."""
+        """The number of successful requests for `model`, from the server's statistics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/models/{model}/stats", timeout=30) as reply:
             return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])
 
@@ -64,13 +64,13 @@ class CommandServer(ServerUnderTest):
     """A server started by a command, whose output goes to `scratch`/server.log.
 
     Args:
-        name: See there.
+        name: Name in the report.
         command: The command.
         scratch: A folder for the log.
-        cores: Where it runs; empty: on all.
-        ports: For gRPC and for HTTP, of a server that is ready once `/v2/health/ready` on the HTTP port is 200.
+        cores: The cores to run on; empty: all.
+        ports: The gRPC and HTTP ports of a server that is ready once `/v2/health/ready` on the HTTP port returns 200.
         ready_file: Instead of `ports`: the file that the server writes when it is ready, with both ports as JSON.
-        folder, environment: Of the process; None: those of this one.
+        folder, environment: Working folder and environment of the process; None: those of this one.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Checkout:
     """A source tree whose `serve` is measured.
 
     Attributes:
-        name: As the report calls it.
+        name: Name in the report.
         folder: The root of the tree; `serve` runs in it.
         command: The words that start `serve`.
         python_path: PYTHONPATH of the process; None: that of this process.
@@ -160,9 +160,9 @@ class Checkout:
         Args:
             repository: The model repository.
             scratch: A folder for the log and the ready file.
-            cores: Where the server runs; empty: on all cores.
-            flags: Of the command line.
-            bytecode: Where compiled modules are kept, and found again; None: wherever the environment says, which may be nowhere.
+            cores: The cores to run on; empty: all.
+            flags: Further flags of the command line.
+            bytecode: Folder for compiled modules; None: as the environment sets it, possibly none.
         """
         ready = scratch / "ready.json"
         command = [*self.command, f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
@@ -177,7 +177,7 @@ class Checkout:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Any server of KServe's protocols, started by a command with `{repository}`, `{grpc_port}` and `{http_port}` to be filled in."""
+    """A server of KServe's protocols, started by a command with the placeholders `{repository}`, `{grpc_port}` and `{http_port}`."""
 
     name: str
     words: tuple[str, ...]
@@ -185,25 +185,25 @@ class Command:
     def server(
         self, repository: Path, scratch: Path, cores: Sequence[int] = (), flags: Sequence[str] = (), bytecode: Path | None = None
     ) -> ServerUnderTest:
-        """The server on `repository`; `flags` and `bytecode` are `serve`'s and have no effect."""
+        """Starts the server on `repository`; `flags` and `bytecode` have no effect."""
         ports = free_port(), free_port()
         command = [word.format(repository=repository, grpc_port=ports[0], http_port=ports[1]) for word in self.words]
         return CommandServer(self.name, command, scratch, cores, ports=ports)
 
 
 Contender = Checkout | Command
-"""What is compared: makes servers."""
+"""A contender: makes servers."""
 
 
 def this_checkout() -> Checkout:
-    """The checkout that this module is part of."""
+    """The checkout of this module."""
     return Checkout("stoker", CHECKOUT, (python_command("serve"),))
 
 
 def other_checkout(name: str, folder: Path, python: Path | None = None) -> Checkout:
-    """The checkout in `folder`, run by `python`, or by `serve` of its own `.venv` where that exists, or else by this interpreter.
+    """The checkout in `folder`, run by `python`, or by `serve` of its `.venv` if there is one, or else by this interpreter.
 
-    Its modules are found by PYTHONPATH, so an environment that has another checkout installed serves as well.
+    PYTHONPATH selects its modules, so that an environment with another installed checkout can be used.
 
     Raises:
         FileNotFoundError: `folder` holds no Stoker.
@@ -224,9 +224,9 @@ class EchoServer(ServerUnderTest):
     """A bare echo.
 
     Args:
-        kind: Of `benchmarks.echo`.
-        response: The file that it responds with, for the kinds that take one.
-        cores: Where it runs; empty: on all.
+        kind: A kind of `benchmarks.echo`.
+        response: The file with the response, for the kinds that need one.
+        cores: The cores to run on; empty: all.
     """
 
     def __init__(self, kind: str, response: Path | None = None, cores: Sequence[int] = ()) -> None:
@@ -249,6 +249,6 @@ class EchoServer(ServerUnderTest):
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
+    """A port of 127.0.0.1 that was free just now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

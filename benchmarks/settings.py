@@ -1,4 +1,4 @@
-"""The measurements of a run, and their length."""
+"""The settings of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from benchmarks.requests import PROTOCOLS
 LIGHT_MODELS = ("tiny", "tiny-inline", "mlp")
 HEAVY_MODEL = "resnet50"
 CONCURRENCIES = (1, 8, 32)
-#: Offered rates of the open loops, as parts of the capacity that the closed loop just found.
+#: Offered rates of the open loops, as shares of the capacity that the closed loop has measured.
 LOAD_FACTORS = (0.5, 0.8)
 RAW_BATCHES = (1, 2, 4, 8, 16, 32)
 
@@ -18,13 +18,13 @@ class Settings:
     """Settings of a run.
 
     Attributes:
-        models: Which models.
-        protocols: Which protocols.
-        repeats: Rounds; every round measures every closed-loop cell once, next to what it is compared with.
-        duration_s: Window of the light models.
-        heavy_duration_s: Window of ResNet-50.
-        output: Where results go.
-        is_quick: A smoke test: fewer cells.
+        models: Names of the models.
+        protocols: Names of the protocols.
+        repeats: Number of rounds; each measures every closed-loop cell once.
+        duration_s: Length of a window of the light models, seconds.
+        heavy_duration_s: Length of a window of ResNet-50, seconds.
+        output: Folder for the results.
+        is_quick: Whether to run a smoke test with fewer cells.
     """
 
     models: tuple[str, ...] = (*LIGHT_MODELS, HEAVY_MODEL)
@@ -45,5 +45,5 @@ class Settings:
 
     @property
     def raw_batches(self) -> tuple[int, ...]:
-        """Batch sizes of raw onnxruntime; the quick run leaves out those that take longest and gain least."""
+        """Batch sizes of raw onnxruntime; the quick run omits the slowest ones."""
         return (1, 4, 8) if self.is_quick else RAW_BATCHES

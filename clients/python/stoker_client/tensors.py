@@ -1,4 +1,4 @@
-"""Converts between numpy arrays and the raw form of tensors (little-endian, row-major), which gRPC and the binary extension of HTTP share."""
+"""Converts between numpy arrays and the raw form of tensors (little-endian, row-major) of gRPC and of HTTP's binary extension."""
 
 import math
 from collections.abc import Sequence

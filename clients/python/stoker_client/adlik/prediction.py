@@ -85,7 +85,7 @@ def _set_input(tensor: pb.TensorProto, name: str, value: InputValue, configured:
 
 
 def _as_array(name: str, value: Sequence[Any] | Array, configured: int) -> Array:
-    """Converts to an array. Arrays keep their type; Python numbers get the configured type if possible, because numpy makes `[1.5]` FP64."""
+    """Converts to an array. Arrays keep their type; Python numbers get the configured type if possible (numpy makes `[1.5]` FP64)."""
     try:
         array = np.asarray(value)
         if array.dtype.kind in "SU":

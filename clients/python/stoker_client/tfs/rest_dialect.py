@@ -25,7 +25,7 @@ class TfsRestDialect:
     """TensorFlow Serving over REST; a `PredictDialect`."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """See `PredictDialect`. Adlik has the same route: the query selects TensorFlow Serving's form if the server's default is Adlik's."""
+        """See `PredictDialect`. Adlik has the same route: the query selects TensorFlow Serving's form if Adlik's is the default."""
 
         def parse(reply: HttpReply) -> Facts:
             response = object_of(reply)
