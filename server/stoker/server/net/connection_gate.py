@@ -1,4 +1,4 @@
-"""The connections that one port holds: how many in all, how many of one address, and which are closed in favour of new ones."""
+"""Limits the connections of one port, in total and per address, and selects idle ones to close in favour of new ones."""
 
 import asyncio
 import enum
@@ -9,9 +9,9 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 _WARN_PERIOD_S: Final = 10.0
-#: After a search has found no idle connection, the next search starts so much later.
+#: Seconds until the next search after one that has found no idle connection.
 _LOOK_PERIOD_S: Final = 0.05
-#: Reserved slots: one of so many, and at most so many.
+#: Reserved slots: one per this many connections, and at most this many.
 _RESERVED_PART: Final = 32
 _MOST_RESERVED: Final = 32
 #: Idle connections that one search keeps for the next times, and searches that are kept.
@@ -32,16 +32,16 @@ UNREGISTERED: Final = 2
 
 
 class GatedConnection(Protocol):
-    """A connection, as the gate sees it."""
+    """The gate's interface to a connection."""
 
     def idleness(self) -> Idleness | None:
-        """Since when it is idle; None: a request is in work, or its body or response on its way."""
+        """The time since which the connection is idle; None: a request is in work, or its body or response is in transfer."""
 
     def close_idle(self) -> None:
         """Closes it now. REQUIRES: it is idle."""
 
     def abort(self) -> None:
-        """Drops it, with all that is in work."""
+        """Drops the connection and its requests in work."""
 
 
 class Slot(enum.Enum):
@@ -53,14 +53,17 @@ class Slot(enum.Enum):
 
 
 class _Search:
-    """Finds idle connections, the longest idle first. In a flood of new connections, not each one causes a search of all old ones."""
+    """Finds idle connections, the longest idle first.
+
+    It caches results, so that a flood of new connections does not cause a search each.
+    """
 
     def __init__(self) -> None:
         self._noted: deque[tuple[Idleness, GatedConnection]] = deque()
         self._look_again_s = float("-inf")
 
     def find(self, among: Collection[GatedConnection], now_s: float) -> GatedConnection | None:
-        """The longest idle connection of `among`; None: none is idle."""
+        """Returns the longest idle connection of `among`; None: none is idle."""
         found = self._next_noted(among)
         if found is None and now_s >= self._look_again_s:
             idle = [(idleness, connection) for connection in among if (idleness := connection.idleness()) is not None]
@@ -95,8 +98,8 @@ class ConnectionGate:
         """Sets the bounds.
 
         Args:
-            most: As the attribute; less where the process may not open that many files.
-            protocol: Names the port in the log.
+            most: As the attribute; less if the process may not open so many files.
+            protocol: The port's name in the log.
             per_address: As the attribute; None: half of `most`.
         """
         self.most = min(most, _files_for_connections())

@@ -1,6 +1,6 @@
 """zlib and gzip bodies: requests are decompressed in steps under a limit, responses compressed likewise, beside the event loop.
 
-A thread delays the event loop while it holds the interpreter's lock, as it does for every copy. So no step reads or writes much at once,
+A thread blocks the event loop while it holds the GIL, as it does for every copy. So a step reads and writes few bytes,
 and the output grows in one block: joining parts at the end would copy all of it once more.
 """
 
@@ -96,7 +96,7 @@ class Inflation:
 
 
 async def joined(pieces: Sequence[bytes | memoryview], most_inline_bytes: int) -> bytes:
-    """`pieces` put together: up to `most_inline_bytes` on the event loop, more in a thread."""
+    """Joins `pieces`: up to `most_inline_bytes` on the event loop, more in a thread."""
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return pieces[0]
     is_large = sum(map(len, pieces)) > most_inline_bytes

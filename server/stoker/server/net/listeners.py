@@ -30,7 +30,7 @@ class Frontend(Protocol):
         """
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new work; what is in work may take `grace_s` more seconds, then it is cut off."""
+        """Takes no new work; requests in work have `grace_s` seconds to end, then they are cancelled."""
 
 
 class PortInUse(OSError):
@@ -163,7 +163,7 @@ class ListenOptions:
     """The options of a listener beside its address and port.
 
     Attributes:
-        ring: Encrypts the port; None: it is plain. A Unix-domain socket is never encrypted: its permissions say who may connect.
+        ring: Encrypts the port; None: it is plain. A Unix-domain socket is never encrypted: its permissions restrict access.
         socket_path: A Unix-domain socket; None: there is none.
         socket_mode: Its permission bits.
         has_port: Whether the port is opened at all.

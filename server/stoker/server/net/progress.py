@@ -4,7 +4,7 @@ from typing import Final
 
 from stoker.server.core.limits import Limits
 
-#: The rate of the last seconds is that of the last one to two.
+#: The period of a rate window in seconds: rates cover the last one to two periods.
 _RECENT_S: Final = 1.0
 
 

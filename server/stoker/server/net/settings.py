@@ -25,7 +25,7 @@ def _permissions(given: str) -> int:
 
 
 def _socket_path(given: str) -> Path | None:
-    """An empty path is TensorFlow Serving's form of no socket, which scripts pass on."""
+    """An empty path means no socket, as in TensorFlow Serving."""
     return None if Path(given) == Path() else Path(given)
 
 

@@ -2,7 +2,7 @@
 
 The head of a response is written with the first body event, as the specification asks: an application that fails before that event gets a
 500 response on its behalf. A complete body without Content-Length gets one; a body in several events is chunked, or, for HTTP/1.0, ends
-with the connection. `send` waits while the client does not take what was written. When a client leaves, the task of its request is
+with the connection. `send` waits while the client does not take what was written. When a client disconnects, the task of its request is
 cancelled.
 """
 
@@ -29,7 +29,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 RESERVATION: Final = "stoker.reservation"
 RESPONSE_RESERVATION: Final = "stoker.response_reservation"
 RELEASE_WHEN_SENT: Final = "stoker.release_when_sent"
-#: Set in the scope of a request whose client is gone, just before its task is cancelled.
+#: Set in the scope of a request whose client has disconnected, just before its task is cancelled.
 CLIENT_GONE: Final = "stoker.client_gone"
 
 #: Body bytes that wait for the application when reading pauses.
@@ -157,7 +157,7 @@ class ResponseFraming:
 
 
 class AsgiExchange:
-    """One request for an ASGI application. Confined to: the event loop. INVARIANT: its task is cancelled when the client leaves."""
+    """One request for an ASGI application. Confined to: the event loop. INVARIANT: its task is cancelled when the client disconnects."""
 
     __slots__ = (
         "_arrived",

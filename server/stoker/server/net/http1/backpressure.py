@@ -51,7 +51,7 @@ class FlowControl:
 
 
 class UnsentWatch:
-    """Since when a client has taken nothing. It polls the size of the write buffer, so that a fast request pays nothing."""
+    """Detects a client that does not read. It polls the size of the write buffer, so that a fast request costs nothing."""
 
     __slots__ = ("_since_s", "_size_bytes")
 
@@ -82,7 +82,7 @@ class UnflushedResponses:
         self._progress = Progress(limits, loop.time())
 
     def __len__(self) -> int:
-        """How many responses."""
+        """Number of responses."""
         return len(self._reservations)
 
     def keep(self, reservation: Reservation) -> None:
@@ -93,7 +93,7 @@ class UnflushedResponses:
         self._budget.watch(self)
 
     def release(self) -> None:
-        """Releases all reservations: the client has taken the responses, or is gone."""
+        """Releases all reservations: the client has received the responses or disconnected."""
         self._budget.unwatch(self)
         for reservation in self._reservations:
             reservation.release()

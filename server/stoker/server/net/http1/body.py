@@ -1,6 +1,6 @@
 """Request bodies: where a body ends, and whether it arrives fast enough. Sans-IO: bytes and times are parameters.
 
-The reader of chunked bodies is strict where others are lenient, so that a proxy and this server cannot disagree where a message ends: sizes
+The reader of chunked bodies is strict, so that a proxy and this server cannot disagree about the end of a message: sizes
 are one to eight hexadecimal digits and nothing else, lines end in CR LF, and only header fields may stand between the last chunk and the
 blank line (they are dropped). Unlike llhttp it reports the byte where the body ends, so that the bytes behind it can wait unread.
 """
@@ -150,11 +150,11 @@ class BodyFrame:
         return not self._left if self._chunks is None else self._chunks.is_complete
 
     def most(self, available: int) -> int:
-        """How many of so many bytes belong to it. REQUIRES: it is not chunked."""
+        """How many of `available` bytes belong to the body. REQUIRES: it is not chunked."""
         return min(self._left or 0, available)
 
     def note(self, size: int, now_s: float) -> None:
-        """Notes that so many of its bytes have arrived. REQUIRES: it is not chunked."""
+        """Notes that more bytes of the body have arrived. REQUIRES: it is not chunked."""
         self._left = (self._left or 0) - size
         self.size_bytes += size
         self.progress.note(size, now_s)

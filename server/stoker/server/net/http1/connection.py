@@ -222,7 +222,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def idleness(self) -> Idleness | None:
         if self._phase is Phase.REJECTED:
             return ENDING, self._since_s
-        # A closing connection ends by itself once its client has taken the last response.
+        # A closing connection ends once its client has received the last response.
         if self._ahead or self.transport.is_closing() or self.transport.get_write_buffer_size():
             return None
         if self._phase is Phase.IDLE:
@@ -409,7 +409,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return at
 
     def _take_zero_copy(self, size: int) -> None:
-        """Notes that so many bytes of the body are in the request's receive buffer."""
+        """Notes that more bytes of the body are in the request's receive buffer."""
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None

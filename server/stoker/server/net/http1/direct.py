@@ -1,4 +1,4 @@
-"""The interfaces of the short path: routes that take a request's bytes from the connection and write its response to it, without ASGI."""
+"""The interfaces of direct routes, which read a request's bytes from the connection and write its response to it, without ASGI."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -10,7 +10,7 @@ from stoker.server.net.http1.response import Piece
 
 
 class Exchange(Protocol):
-    """One request and its response, as the connection sees them. Confined to: the event loop.
+    """The connection's interface to one request and its response. Confined to: the event loop.
 
     The connection passes the body as it arrives, by `receive` or through `receive_buffer` and `received`, or calls `disconnect` when the
     client is gone. The exchange gives the connection its response once, at any time, also from inside these calls.
@@ -38,7 +38,7 @@ class Exchange(Protocol):
 
 
 class Connection(Protocol):
-    """The connection, as an exchange sees it."""
+    """An exchange's interface to the connection."""
 
     @property
     def keep_alive(self) -> bool:
@@ -65,7 +65,7 @@ class DirectRoute(Protocol):
 
 
 class DirectRoutes(Protocol):
-    """Finds routes of the short path."""
+    """Finds direct routes."""
 
     def find(self, head: RequestHead) -> DirectRoute | None:
         """The route of requests with that head; None: the ASGI application."""

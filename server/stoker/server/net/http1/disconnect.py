@@ -1,4 +1,4 @@
-"""Clients that have gone away, among those that send no more and wait for their response.
+"""Detects disconnected clients among those that have ended their sending side and wait for a response.
 
 A client that shuts down its sending side (`nc -N`, `shutdown(SHUT_WR)`) and one that has closed its socket both send a FIN. They differ in
 what follows: the kernel of a client that has closed its socket replies to the next bytes with a reset. A Unix-domain socket reports the
@@ -95,9 +95,9 @@ class HalfClosedClient:
 
 
 def can_detect_disconnect(transport: asyncio.Transport, version: str) -> bool:
-    """Whether the server can distinguish a client that is gone from one that merely sends no more; `version`: of HTTP/1.
+    """Whether the server can distinguish a disconnected client from one that has only ended its sending side; `version` is that of HTTP/1.
 
-    Not over TLS, whose end is that of the transport, nor where HTTP/1.0, which has no 100 Continue, comes by TCP.
+    It cannot over TLS, where the client's end closes the transport, nor with HTTP/1.0 over TCP, which has no 100 Continue.
     """
     if transport.get_extra_info("ssl_object") is not None:
         return False

@@ -1,7 +1,7 @@
 """The head of an HTTP/1.1 request: request line and fields, parsed by llhttp under the limits, and a cache of parsed heads.
 
-A head is parsed by itself, from its first byte to its blank line: its meaning follows from its bytes alone. Clients send the same head
-again and again, and a head that equals a cached one is not parsed again. `body.py` reads the bodies.
+A head is parsed separately, from its first byte to its blank line, so that the result depends only on these bytes. Clients send the same
+head again and again, and a head that equals a cached one is not parsed again. `body.py` reads the bodies.
 """
 
 import re
@@ -21,12 +21,12 @@ BLANK_LINE = b"\r\n\r\n"
 _LINE_BYTES = 64
 #: Fields that decide how a body is read, or name its sender: with two of them, a proxy and the server might each use another one.
 _SINGLE = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
-#: Targets that are their own path, as most are.
+#: Targets without query or percent-encoding, which equal their path.
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
 #: Heads in the cache, and the size of the largest one.
 _KEPT_HEADS: Final = 256
 _KEPT_HEAD_BYTES: Final = 1024
-#: Heads of which it is known that they came once.
+#: Most remembered hashes of heads that were received once.
 _SEEN_ONCE: Final = 1024
 
 RouteType = TypeVar("RouteType")

@@ -99,7 +99,7 @@ class HttpListener:
         self._sweeper = None
 
     def sweep(self, now_s: float) -> None:
-        """Ends connections whose clients are too slow at `now_s` of the loop's clock; runs by itself twice a second."""
+        """Ends connections whose clients are too slow at `now_s` of the loop's clock; a timer calls it twice a second."""
         for connection in self.connections:
             connection.sweep(now_s)
 

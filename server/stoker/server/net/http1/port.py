@@ -25,7 +25,7 @@ def no_route(_head: RequestHead) -> None:
 
 
 class PortConnection(GatedConnection, Protocol):
-    """A connection, as its port sees it.
+    """The port's interface to a connection.
 
     Attributes:
         transport: Of the connection.
@@ -54,9 +54,9 @@ class HttpPort:
         gate: Bounds the connections.
         disconnects: Watches clients that have ended their side and wait for their response.
         loop: The event loop.
-        connections: The open ones.
+        connections: The open connections.
         heads: The cache of request heads.
-        tasks: Of requests in work.
+        tasks: The tasks of requests in work.
         buffer: Shared receive buffer: a connection copies its bytes before another one reads.
     """
 

@@ -137,7 +137,7 @@ class ServerConnection:
         return events
 
     def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview) -> None:
-        """Writes the next bytes of a request into `receive_buffer` instead of events of their own. `DataWritten` reports how far it is
+        """Writes the next bytes of a request into `receive_buffer` instead of separate events. `DataWritten` reports how far it is
         filled: at steps of at most 128 KiB, at the end, and for the remainder when `report_written` is called.
 
         Bytes behind a full buffer arrive as `DataReceived` again. REQUIRES: all events that `receive` has returned are handled.
@@ -258,7 +258,7 @@ class ServerConnection:
         return pieces
 
     def take_drained(self) -> list[int]:
-        """Streams whose waiting data has all been sent since the last call."""
+        """Streams whose waiting data was sent completely since the last call."""
         sender = self._sender
         if not sender.drained:
             return []

@@ -93,7 +93,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule in a way that leaves the connection unusable (RFC 9113, section 5.4.1). It never leaves this package."""
+    """The peer broke a rule so that the connection is unusable (RFC 9113, section 5.4.1). Not raised outside this package."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -109,7 +109,7 @@ class OversizedBlock(ConnectionFault):
 
 
 class StreamFault(Exception):
-    """The peer broke a rule that concerns one stream only (RFC 9113, section 5.4.2). It never leaves this package."""
+    """The peer broke a rule of only one stream (RFC 9113, section 5.4.2). Not raised outside this package."""
 
     def __init__(self, stream_id: int, code: ErrorCode, text: str) -> None:
         super().__init__(text)

@@ -14,7 +14,7 @@ class Budget:
     """A token bucket that is filled only when it is empty: after a long silence a burst may come twice. Confined to: one connection.
 
     Attributes:
-        left: What the peer may spend without a refill; whoever finds 1 or more here may take it without `spend`.
+        left: The remaining count; callers may take 1 from a count of at least 1 without `spend`.
     """
 
     __slots__ = ("_burst", "_per_s", "_since_s", "left")
@@ -52,7 +52,7 @@ _BYTES_PER_FRAME: Final = 1024
 
 
 class FloodGuard:
-    """The budgets of one connection, and the credit that its traffic earns. Confined to: one connection.
+    """The budgets of one connection, and the credit for its traffic. Confined to: one connection.
 
     Control frames that come with traffic are no flood: a client sends WINDOW_UPDATE for the data it receives and for each of its calls, and
     PING to measure the bandwidth. So each stream opened, each DATA frame sent, and the bytes of DATA in both directions earn credit. The

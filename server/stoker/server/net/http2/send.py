@@ -1,4 +1,4 @@
-"""The sending half: responses under the peer's flow control, and one large response never in front of all others.
+"""The sending half: responses under the peer's flow control, without head-of-line blocking by a large response.
 
 Data that fits the windows goes to the output at once. Other data waits on its stream, by reference. The streams that may send take turns,
 one frame each, whenever the transport takes the output.
