@@ -23,7 +23,7 @@ RUNS = 5
 GROWTH = 8
 #: A model of more bytes reads too much in each run for `MOST_NS`, or hardly uses what it holds; making its session twice would take long.
 MOST_FILE_BYTES = 16 << 20
-#: Of a full batch's inputs.
+#: Most bytes of a full batch's inputs.
 MOST_INPUT_BYTES = 1 << 20
 
 

@@ -85,7 +85,7 @@ class OnnxInstance(Instance):
         self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
         self._signature = signature
         self._dtypes = {spec.name: spec.datatype for spec in signature.inputs}
-        #: Bytes of the largest batch, in or out, since memory was given back.
+        #: Bytes of the inputs or outputs of the largest batch since memory was released.
         self._largest_bytes = 0
         self._outputs = [spec.name for spec in signature.outputs]
         self._strings_in = _named(signature.inputs, DataType.BYTES)
@@ -198,7 +198,7 @@ class OnnxInstance(Instance):
 
 
 def mixture_violations(signature: ModelSignature) -> Iterator[Violation]:
-    """Tensors that ONNX Runtime's Python interface cannot run together."""
+    """Returns violations for tensors that ONNX Runtime's Python interface cannot run together."""
     strings = sorted(_named(signature.inputs, DataType.BYTES))
     for index, output in enumerate(signature.outputs):
         if strings and output.datatype is DataType.BF16:

@@ -231,7 +231,7 @@ class OpenVinoInstance(Instance):
         self.pipeline_depth = pipeline_depth
         self._models: Mapping[int, CompiledModel] | None = models
         self._buckets = sorted(size for size in models if size)
-        #: The compiled ones, ascending; empty where one model takes all.
+        #: The compiled batch sizes, ascending; empty if one model takes all sizes.
         self.batch_sizes: Sequence[int] = tuple(self._buckets)
         self._first_input = signature.inputs[0].name if signature.inputs else ""
         narrowed = NARROWED | ({DataType.INT32} if are_integers_inexact else frozenset())

@@ -70,7 +70,7 @@ PARAMETER_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
-    """All that config.pbtxt may say of one model, read.
+    """The parsed config.pbtxt `parameters` of one model.
 
     Attributes:
         precision: What it is computed in.

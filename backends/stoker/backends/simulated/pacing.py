@@ -103,7 +103,7 @@ class Pacing(enum.Enum):
     NONE = "none"
     """As fast as the host computes."""
     REALTIME = "realtime"
-    """A batch takes as long as the model says; longer where the host is slower."""
+    """A batch takes the modelled time, or longer if the host is slower."""
     VIRTUAL = "virtual"
     """Modelled time passes on the simulation's clock, none on the machine's."""
 

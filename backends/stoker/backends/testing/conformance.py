@@ -299,7 +299,7 @@ def _a_model_without_batch_dimension_is_served(backend: Backend, samples: Backen
 
 @_check()
 def _padding_holds_zeros(backend: Backend, samples: BackendSamples, folder: Path) -> None:
-    """Padded to its full batch, as a device of fixed batch size is, the model sees zeros beside a lone request."""
+    """Checks that a single request is padded with zeros on an instance with a fixed batch size."""
     datatype = _usual_datatype(samples)
     sample = _model(samples, datatype, (2,))
     canary = 101
