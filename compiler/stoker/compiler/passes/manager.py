@@ -93,7 +93,7 @@ def _run_one(each: Pass, model: ir.Model) -> bool:
 
 
 def sort_passes(passes: Sequence[Pass]) -> list[Pass]:
-    """Sorts `passes` so that each pass in `depend` occurs before its dependent, and each pass in `before` only after it.
+    """Sorts `passes`: some occurrence of each pass in `depend` comes before its dependent, every occurrence of one in `before` after it.
 
     A sorted list stays unchanged; otherwise as few passes as possible move, as little as possible.
 

@@ -8,7 +8,6 @@ time.
 """
 
 import asyncio
-import functools
 import logging
 import os
 import platform
@@ -74,12 +73,21 @@ async def run_off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
     The bytes that the caller has reserved for the work therefore stay reserved until its memory is free.
     """
-    work = asyncio.get_running_loop().run_in_executor(None, functools.partial(function, *args, **kwargs))
+    claim = threading.Lock()
+
+    def run() -> T:
+        if not claim.acquire(blocking=False):
+            raise asyncio.CancelledError
+        return function(*args, **kwargs)
+
+    work = asyncio.get_running_loop().run_in_executor(None, run)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        # Work that has not begun never will.
-        if not work.cancel():
+        # Either the thread has the claim, or the work never begins. `work.cancel()` alone returns True while the thread runs.
+        if claim.acquire(blocking=False):
+            work.cancel()
+        else:
             await asyncio.wait([work])
         raise
     finally:
