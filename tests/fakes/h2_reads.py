@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from stoker.server.net.receiver import Receiver
 from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import READ_BYTES
 
@@ -27,12 +28,12 @@ class ReadTransport:
     """Tracks the receiver of reads: the connection itself, until it names another."""
 
     def __init__(self) -> None:
-        self._protocol: asyncio.BaseProtocol | None = None
+        self._protocol: asyncio.BaseProtocol | Receiver | None = None
 
-    def get_protocol(self) -> asyncio.BaseProtocol | None:
+    def get_protocol(self) -> asyncio.BaseProtocol | Receiver | None:
         return self._protocol
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+    def set_protocol(self, protocol: asyncio.BaseProtocol | Receiver) -> None:
         self._protocol = protocol
 
 

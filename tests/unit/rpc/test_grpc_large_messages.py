@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
-from stoker.server.rpc.http2.connection import GrpcProtocol, ZeroCopyReader
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.responses import TOO_SLOW
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.method import Result, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple

@@ -10,8 +10,9 @@ import pytest
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.progress import Progress
-from stoker.server.rpc.http2.connection import GrpcProtocol, ZeroCopyReader
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, PING, cut

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from stoker.server.rpc.http2.connection import _SMALL_READS, ZeroCopyReader
+from stoker.server.net.receiver import Receiver
+from stoker.server.rpc.http2.zero_copy_reader import SMALL_READS, ZeroCopyReader
 from tests.fakes.h2_reads import MemoryTransport
 
 
@@ -15,9 +16,9 @@ class Transport(MemoryTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given: list[asyncio.BaseProtocol] = []
+        self.given: list[asyncio.BaseProtocol | Receiver] = []
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+    def set_protocol(self, protocol: asyncio.BaseProtocol | Receiver) -> None:
         self.given.append(protocol)
 
 
@@ -55,7 +56,7 @@ def test_reader_is_installed_and_removed_once(rig: SimpleNamespace):
         rig.reads.begin()
         rig.reads.begin()
         assert rig.given == [rig.reads]
-        for _ in range(2 * _SMALL_READS):
+        for _ in range(2 * SMALL_READS):
             rig.reads.note_small_read()
         assert rig.given == [rig.reads, rig.connection]
         rig.given.clear()
@@ -64,7 +65,7 @@ def test_reader_is_installed_and_removed_once(rig: SimpleNamespace):
 def test_large_message_restarts_the_count_of_small_reads(rig: SimpleNamespace):
     rig.reads.begin()
     for _ in range(3):
-        for _ in range(_SMALL_READS):
+        for _ in range(SMALL_READS):
             rig.reads.note_small_read()
         rig.reads.begin()
     assert rig.given == [rig.reads]
@@ -77,6 +78,6 @@ def test_closing_transport_keeps_its_protocol(rig: SimpleNamespace):
     rig.connection.transport.is_closed = False
     rig.reads.begin()
     rig.connection.transport.is_closed = True
-    for _ in range(2 * _SMALL_READS):
+    for _ in range(2 * SMALL_READS):
         rig.reads.note_small_read()
     assert rig.given == [rig.reads]

@@ -15,8 +15,9 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import H2, KeyRing
-from stoker.server.rpc.http2.connection import GrpcProtocol, ZeroCopyReader
+from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.server import H2Server
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from tests.fakes.certificates import Authority, Pair
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import GrpcPeer

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from stoker.server.core.limits import Limits
+from stoker.server.net.receiver import Receiver, protocol_factory
 from stoker.server.net.settings import SOCKET_MODE
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.listener import TlsListener
@@ -207,24 +208,25 @@ class Listeners:
         self._encrypted: TlsListener | None = None
         self._unix: UnixSocket | None = None
 
-    async def open(self, make: Callable[[], asyncio.BaseProtocol]) -> int:
+    async def open(self, make: Callable[[], Receiver]) -> int:
         """Starts to accept; each connection gets a protocol of `make`. Returns the real port; 0: there is none.
 
         Raises:
             PortInUse: the port or the socket is in use. OSError: one of them cannot be bound.
         """
         loop, options = asyncio.get_running_loop(), self._options
+        factory = protocol_factory(make, loop)
         port, self._unix = bind_all(self._address, self._port, options)
         number = 0
         if port is not None:
             number = int(port.getsockname()[1])
             if options.ring is None:
-                self._servers.append(await loop.create_server(make, sock=port, backlog=_BACKLOG))
+                self._servers.append(await loop.create_server(factory, sock=port, backlog=_BACKLOG))
             else:
                 self._encrypted = TlsListener(port, options.ring, self._limits)
-                self._encrypted.open(make)
+                self._encrypted.open(factory)
         if self._unix is not None:
-            self._servers.append(await loop.create_unix_server(make, sock=self._unix.sock, backlog=_BACKLOG))
+            self._servers.append(await loop.create_unix_server(factory, sock=self._unix.sock, backlog=_BACKLOG))
         return number
 
     def close(self) -> None:

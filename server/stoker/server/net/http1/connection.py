@@ -60,8 +60,8 @@ class HttpConnectionStatistics(NamedTuple):
     unflushed_responses: int
 
 
-class HttpConnection(asyncio.BufferedProtocol):
-    """One connection. Confined to: the event loop.
+class HttpConnection:
+    """One connection: a buffered protocol, see `net.receiver.Receiver`. Confined to: the event loop.
 
     Attributes:
         transport: Set once the connection is made.

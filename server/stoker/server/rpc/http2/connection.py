@@ -22,53 +22,8 @@ from stoker.server.rpc.http2.connection_calls import ConnectionCalls
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.peer_monitor import PAYLOAD, PeerMonitor
 from stoker.server.rpc.http2.responses import ENDING, TOO_SLOW
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.rejection import Rejection
-
-#: After this many reads without a large message, the transport reads through the connection itself again.
-_SMALL_READS: Final = 64
-
-
-class ZeroCopyReader(asyncio.BufferedProtocol):
-    """Confined to: the event loop."""
-
-    def __init__(self, connection: "GrpcProtocol") -> None:
-        self._connection = connection
-        self._is_on = False
-        self._others = 0
-
-    def begin(self) -> None:
-        """Switches the transport to zero-copy reads: a large message has its receive buffer."""
-        self._others = 0
-        transport = self._connection.transport
-        if not self._is_on and not transport.is_closing():
-            self._is_on = True
-            transport.set_protocol(self)
-
-    def note_small_read(self) -> None:
-        """Notes a read while no large message is incomplete."""
-        self._others += 1
-        transport = self._connection.transport
-        if self._others > _SMALL_READS and self._is_on and not transport.is_closing():
-            self._is_on = False
-            transport.set_protocol(self._connection)
-
-    # ---- called by the transport
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.receive_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._connection.filled(nbytes)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._connection.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
 
 #: Events of one connection that are handled before other connections are served: about 64 calls.
 _SLICE: Final = 128
@@ -87,8 +42,8 @@ _H2: Final = "h2"
 _log = logging.getLogger(__name__)
 
 
-class GrpcProtocol(asyncio.Protocol):
-    """Confined to: the event loop.
+class GrpcProtocol:
+    """A streaming protocol, see `net.receiver.Receiver`. Confined to: the event loop.
 
     Attributes:
         context: The state that all connections of the port share.
@@ -153,6 +108,9 @@ class GrpcProtocol(asyncio.Protocol):
         # Responses that were complete at once.
         if not self._backlog:
             self._write()
+
+    def eof_received(self) -> None:
+        """RFC 9113, section 9.1: a peer that sends no more gets nothing either; the transport closes."""
 
     def pause_writing(self) -> None:
         self._is_full = True

@@ -1,0 +1,50 @@
+"""`ZeroCopyReader`: the protocol of a gRPC connection while large messages arrive. It inherits asyncio's class, so it is never compiled."""
+
+import asyncio
+from typing import Any, Final
+
+#: So many reads with no large message on its way, and the connection is called itself again.
+SMALL_READS: Final = 64
+
+
+class ZeroCopyReader(asyncio.BufferedProtocol):
+    """Confined to: the event loop."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._is_on = False
+        self._others = 0
+
+    def begin(self) -> None:
+        """A large message has its place."""
+        self._others = 0
+        transport = self._connection.transport
+        if not self._is_on and not transport.is_closing():
+            self._is_on = True
+            transport.set_protocol(self)
+
+    def note_small_read(self) -> None:
+        """A read was made here, and no large message is on its way now."""
+        self._others += 1
+        transport = self._connection.transport
+        if self._others > SMALL_READS and self._is_on and not transport.is_closing():
+            self._is_on = False
+            transport.set_protocol(self._connection)
+
+    # ---- what the transport calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        place: memoryview = self._connection.receive_buffer()
+        return place
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.filled(nbytes)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
