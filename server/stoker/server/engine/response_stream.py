@@ -1,11 +1,22 @@
-"""`ResponseStream`: passes the responses of one request from the worker's thread to the event loop."""
+"""`responses_of`: yields the responses of one request, which a `ResponseStream` passes from the worker's thread to the event loop."""
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import cast
 
 from stoker.backends.api.backend import Arrays
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import ServingError
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
+from stoker.server.core.tasks import Waiter
+from stoker.server.lifecycle.servable import Servable
+from stoker.server.observability.metrics import Metrics
+from stoker.server.scheduling.pending import outcome_of
+
+#: Responses of one request that may wait in its stream before the model waits too.
+UNFLUSHED_RESPONSES = 16
 
 
 class ResponseStream:
@@ -62,3 +73,54 @@ class ResponseStream:
     def _arrived(self, outputs: Arrays) -> None:
         self._waiting.append(outputs)
         self._changed.set()
+
+
+async def responses_of(
+    request: InferRequest, submit: Callable[[InferRequest, Done], InFlight], metrics: Metrics, clock: Clock
+) -> AsyncGenerator[InferResponse, None]:
+    """Submits `request` and yields its responses: one, or any number from a decoupled model. Closing the generator cancels the request.
+
+    Raises:
+        ServingError: as `submit` raises or reports.
+    """
+    if not request.signature.is_decoupled:
+        yield await outcome_of(submit, request)
+        return
+    servable = cast("Servable", request.servable)
+    version = servable.version
+    counts = metrics.version(request.model_name, version, servable.config.metric_tags).responses
+    position, last_ns = 0, clock.now_ns()
+    responses = ResponseStream(asyncio.get_running_loop(), UNFLUSHED_RESPONSES)
+    request.responses = responses
+    waiter = Waiter[InferResponse]()
+
+    def done(outcome: EngineResult) -> None:
+        waiter(outcome)
+        responses.end()
+
+    flight: InFlight | None = None
+    try:
+        flight = submit(request, done)
+        async for outputs in responses:
+            now_ns = clock.now_ns()
+            counts.completed(position, now_ns - last_ns)
+            position, last_ns = position + 1, now_ns
+            yield InferResponse(
+                model_name=request.model_name,
+                model_version=version,
+                request_id=request.request_id,
+                outputs=outputs,
+                signature=request.signature,
+            )
+        await waiter.outcome()
+        counts.ended(position, clock.now_ns() - last_ns)
+    except ServingError:
+        counts.failed(position, clock.now_ns() - last_ns)
+        raise
+    except (asyncio.CancelledError, GeneratorExit):
+        counts.cancelled(position, clock.now_ns() - last_ns)
+        raise
+    finally:
+        responses.close()
+        if flight is not None:
+            flight.cancel()

@@ -4,16 +4,15 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Any
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError, Unavailable
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
-from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
-from stoker.server.core.tasks import Waiter
-from stoker.server.engine.response_stream import ResponseStream
+from stoker.server.engine.response_stream import responses_of
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.observability.access_log import AccessLog
@@ -25,9 +24,6 @@ from stoker.server.scheduling.pending import outcome_of
 from stoker.server.tuning.read_batching import Reads
 
 log = logging.getLogger("stoker.engine")
-
-#: Responses of one request that may wait in its stream before the model waits too.
-UNFLUSHED_RESPONSES = 16
 
 #: The supported protocol extensions, by Triton's names.
 EXTENSIONS = (
@@ -143,13 +139,13 @@ class ServingEngine:
         try:
             if self._is_stopping:
                 raise Unavailable("the server is shutting down")
-            # No `cast`, which would be a call: `resolve` returned a `Servable`.
-            servable: Servable = request.servable  # type: ignore[assignment]
+            # `Any`: compiled code would check a declared class, and an engine may run other servables.
+            servable: Any = request.servable
             if self._access.is_on:
                 done = self._access.watched(request, done)
             if self._tracer.is_on:
                 done = self._tracer.traced(request, servable.version, done)
-            flight = servable.scheduler.submit(request, done, self._count_ended)
+            flight: InFlight = servable.scheduler.submit(request, done, self._count_ended)
         except ServingError as error:
             self._access.rejected(request, error)
             raise
@@ -159,48 +155,8 @@ class ServingEngine:
     async def infer(self, request: InferRequest) -> InferResponse:
         return await outcome_of(self.submit, request)
 
-    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        if not request.signature.is_decoupled:
-            yield await self.infer(request)
-            return
-        servable = cast("Servable", request.servable)
-        version = servable.version
-        counts = self._metrics.version(request.model_name, version, servable.config.metric_tags).responses
-        position, last_ns = 0, self._clock.now_ns()
-        responses = ResponseStream(asyncio.get_running_loop(), UNFLUSHED_RESPONSES)
-        request.responses = responses
-        waiter = Waiter[InferResponse]()
-
-        def done(outcome: EngineResult) -> None:
-            waiter(outcome)
-            responses.end()
-
-        flight: InFlight | None = None
-        try:
-            flight = self.submit(request, done)
-            async for outputs in responses:
-                now_ns = self._clock.now_ns()
-                counts.completed(position, now_ns - last_ns)
-                position, last_ns = position + 1, now_ns
-                yield InferResponse(
-                    model_name=request.model_name,
-                    model_version=version,
-                    request_id=request.request_id,
-                    outputs=outputs,
-                    signature=request.signature,
-                )
-            await waiter.outcome()
-            counts.ended(position, self._clock.now_ns() - last_ns)
-        except ServingError:
-            counts.failed(position, self._clock.now_ns() - last_ns)
-            raise
-        except (asyncio.CancelledError, GeneratorExit):
-            counts.cancelled(position, self._clock.now_ns() - last_ns)
-            raise
-        finally:
-            responses.close()
-            if flight is not None:
-                flight.cancel()
+    def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        return responses_of(request, self.submit, self._metrics, self._clock)
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
         return self._manager.index(ready_only)
