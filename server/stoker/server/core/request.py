@@ -159,6 +159,31 @@ class InferRequest:
         self.access = access
         self.servable = servable
 
+    def __copy__(self) -> "InferRequest":
+        """Written out: a compiled class cannot be copied without."""
+        return InferRequest(
+            self.model_name,
+            self.inputs,
+            self.output_names,
+            self.signature,
+            self.model_version,
+            self.request_id,
+            self.rows,
+            self.deadline_ns,
+            self.parameters,
+            self.received_ns,
+            self.size_bytes,
+            self.via,
+            self.priority,
+            self.timeout_us,
+            self.sequence,
+            self.responses,
+            self.trace,
+            self.caller,
+            self.access,
+            self.servable,
+        )
+
 
 class InferResponse:
     """The response to one request.

@@ -8,7 +8,7 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import httptools
 
@@ -67,7 +67,7 @@ class HeadParser:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._size_bytes = 0
@@ -104,7 +104,7 @@ class HeadParser:
             Rejection: the head is invalid or exceeds a limit.
         """
         # The parser refers to this object's methods, and they to it: a cycle, which would stay in memory until the next collection.
-        del self._parser
+        self._parser = None
         if not self._is_complete or self._begun != 1:
             raise Rejection(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
         version = self._version
@@ -131,10 +131,13 @@ class HeadParser:
         if _PLAIN_PATH.match(self._target):
             return self._target, b""
         try:
-            url = httptools.parse_url(self._target)
+            # Any: httptools declares bytes where it gives None too, and compiled code checks what is declared.
+            url: Any = httptools.parse_url(self._target)
         except httptools.HttpParserInvalidURLError:
             raise Rejection(HTTPStatus.BAD_REQUEST, "invalid request target") from None
-        return url.path or b"/", url.query or b""
+        path: bytes | None = url.path
+        query: bytes | None = url.query
+        return path or b"/", query or b""
 
     def on_message_begin(self) -> None:
         self._begun += 1

@@ -1,7 +1,7 @@
 """The events of a connection, in the order in which the peer caused them. They are named tuples because each request makes some."""
 
 import enum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 
 class Flood(enum.Enum):
@@ -34,7 +34,7 @@ class RequestStarted:
     """
 
     __slots__ = ("end_stream", "headers", "stream_id")
-    __match_args__ = ("stream_id", "headers", "end_stream")
+    __match_args__: ClassVar = ("stream_id", "headers", "end_stream")
 
     def __init__(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         self.stream_id = stream_id
@@ -68,7 +68,7 @@ class DataReceived:
     """
 
     __slots__ = ("data", "end_stream", "stream_id")
-    __match_args__ = ("stream_id", "data", "end_stream")
+    __match_args__: ClassVar = ("stream_id", "data", "end_stream")
 
     def __init__(self, stream_id: int, data: bytes | memoryview, end_stream: bool) -> None:
         self.stream_id = stream_id
