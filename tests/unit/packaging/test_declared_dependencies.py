@@ -15,8 +15,8 @@ from tests.fakes.server_process import REPOSITORY_ROOT
 
 ROOTS = ("server", "backends", "compiler", "cli")
 OWN = {"stoker", "stoker_client"}
-#: Packages that only annotations name: `_typeshed` exists for type checkers.
-TYPES_ONLY = {"_typeshed"}
+#: Packages that only annotations name: `_typeshed` exists for type checkers, `mypy_extensions` has what mypyc reads.
+TYPES_ONLY = {"_typeshed", "mypy_extensions"}
 #: Packages that several distributions share, and one that its owner pins to an exact version.
 NAMESPACES = {
     "google.protobuf": {"protobuf"},

@@ -16,6 +16,7 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ErrorCode, ModelLoadError, ServingError
 from stoker.backends.api.layout import fits, is_plain, plain, reshaped
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.native import mypyc_attr
 from stoker.backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -149,6 +150,7 @@ class Buffer:
             self._flat.fill(None)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BatchProcessor:
     """Runs batches on one instance, through one set of Buffers. Confined to: one slot of one worker.
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from stoker.backends.api.errors import InvalidRequest, Overloaded, TooLarge
+from stoker.backends.api.native import mypyc_attr
 from stoker.backends.api.wire import WireReader
 
 #: Of the budget, this part is kept for small requests.
@@ -39,6 +40,7 @@ class Upload(Protocol):
         """Ends the upload with an error that the client may retry. The bytes that it holds are released before this method returns."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ByteBudget:
     """Confined to: the event loop.
 

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar, cast
 
 from stoker.backends.api.errors import Cancelled
+from stoker.backends.api.native import mypyc_attr
 from stoker.server.core.tasks import Waiter
 
 T = TypeVar("T")
 _log = logging.getLogger("stoker.engine")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Completion(Generic[T]):
     """One request in progress. Confined to: the event loop.
 

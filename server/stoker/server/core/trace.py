@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.native import mypyc_attr
 from stoker.backends.api.tensor import DataType
 
 # Section 3.2.2: version, trace id, parent id and flags, in lower case; later versions may add fields after a dash.
@@ -72,6 +73,7 @@ class TracedTensor(NamedTuple):
     values: _Array
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TraceRecord:
     """The contents of one trace. Plain data.
 
