@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     elif command is Page.VERSION:
         from importlib.metadata import version
 
-        print(f"stoker {version('stoker')}")  # noqa: T201 - what was asked for
+        from stoker.server.core.build_kind import BUILD
+
+        print(f"stoker {version('stoker')} ({BUILD})")  # noqa: T201 - what was asked for
     else:
         sys.exit(_run(command))
     sys.exit(0)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from stoker.backends.testing.fake_clock import FakeClock
+from stoker.server.core.build_kind import BUILD
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.observability.banner import print_startup, without_ready_version
 
@@ -27,6 +28,7 @@ def test_table_without_a_terminal_is_aligned_text_and_the_last_line_names_the_po
         "digits  1        onnxruntime  READY",
         r"broken  -        -            -       config.pbtxt:3: unknown field 'nmae'\n[red]forged[/red]",
         "old     12       identity     FAILED  no file",
+        f"build: {BUILD}",
         "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
     ]
 
@@ -52,6 +54,7 @@ def test_table_as_json_is_one_log_line() -> None:
         "event": "models",
         "message": "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
         "addresses": ADDRESSES,
+        "build": BUILD,
         "models": [{"model": "digits", "version": "1", "backend": "onnxruntime", "state": "READY", "reason": ""}],
         "notices": [],
         "not_ready": [],
@@ -63,8 +66,9 @@ def test_table_as_json_is_one_log_line() -> None:
 def test_server_that_is_not_ready_reports_it_before_the_ports(is_terminal: bool) -> None:
     stream = io.StringIO()
     print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=is_terminal, not_ready=["broken", "o\nld"])
-    assert stream.getvalue().splitlines()[-2:] == [
+    assert stream.getvalue().splitlines()[-3:] == [
         r"not ready: no READY version of broken, o\nld",
+        f"build: {BUILD}",
         "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
     ]
 

@@ -1,4 +1,4 @@
-"""The output of a started server: a table of the models, then one line with the real addresses.
+"""The output of a started server: a table of the models, the build, then one line with the real addresses.
 
 On a terminal the table is drawn by rich, imported only then; elsewhere it is aligned text, or one JSON object for a log collector.
 """
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from stoker.backends.api.clock import Clock, SystemClock
+from stoker.server.core.build_kind import BUILD
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.observability.logs import escaped
 
@@ -28,7 +29,7 @@ def print_startup(
     not_ready: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> None:
-    """Prints the models and, as the last line, where the server listens.
+    """Prints the models, whether the build is native or pure, and, as the last line, where the server listens.
 
     Args:
         index: One row for each entry, in this order.
@@ -53,6 +54,7 @@ def print_startup(
         print(f"note: {escaped(notice)}", file=stream)
     if not_ready:
         print(f"not ready: no READY version of {', '.join(escaped(name) for name in not_ready)}", file=stream)
+    print(f"build: {BUILD}", file=stream)
     print(address_line(addresses), file=stream, flush=True)
 
 
@@ -119,6 +121,7 @@ def _print_json(
         "event": "models",
         "message": address_line(addresses),
         "addresses": dict(addresses),
+        "build": BUILD,
         "models": models,
         "notices": [escaped(notice) for notice in (notices if index else (_EMPTY, *notices))],
         "not_ready": [escaped(name) for name in not_ready],

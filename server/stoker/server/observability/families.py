@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from stoker.backends.api.backend import Backend
 from stoker.backends.api.clock import Clock
+from stoker.server.core.build_kind import BUILD
 from stoker.server.core.state import VersionState
 from stoker.server.observability.recorder import FailureReason
 from stoker.server.observability.series import HostFigures, ServerSeries, VersionSeries
@@ -317,7 +318,7 @@ class StokerFamilies:
             gauge.add_sample(name, {}, value)
             yield gauge
         build = Metric("stoker_build_info", "Always 1; the labels say what runs.", "gauge")
-        build.add_sample("stoker_build_info", {"version": series.release, "python": platform.python_version()}, 1)
+        build.add_sample("stoker_build_info", {"version": series.release, "python": platform.python_version(), "build": BUILD}, 1)
         yield build
 
 

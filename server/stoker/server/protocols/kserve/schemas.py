@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
+from stoker.server.core.build_kind import BUILD
 from stoker.server.protocols.routing import ExactError, exactly
 
 Parameters = dict[str, bool | int | float | str]
@@ -40,11 +41,15 @@ class ModelReady(BaseModel):
 
 
 class ServerMetadata(BaseModel):
-    """The server's name, version and extensions."""
+    """The server's name, version and extensions.
+
+    `build` is an addition to the protocol: `native` or `pure`. Its gRPC message has no field for it.
+    """
 
     name: str
     version: str
     extensions: list[str]
+    build: str = BUILD
 
 
 class TensorMetadata(BaseModel):
