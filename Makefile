@@ -8,12 +8,13 @@ QUICK = -n 2 --dist worksteal --quiet -m 'not slow' --hypothesis-profile=quick t
 
 STAMP = .venv/.stoker-setup
 CLIENTS_STAMP = .venv-clients/.stoker-setup
+NATIVE_STAMP = .venv-native/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
 KSERVE_STAMP = .venv-kserve/.stoker-setup
 NODE_STAMP = .node-client/.stoker-setup
 
-.PHONY: help setup serve test unit check format clients-env protos samples bench perf-analyzer node-client kserve-client clean
+.PHONY: help setup serve native native-unit test unit check format clients-env protos samples bench perf-analyzer node-client kserve-client clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +29,29 @@ $(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
 
 serve: setup  ## Serve the sample repository on ports 8500 (gRPC) and 8501 (HTTP)
 	.venv/bin/serve $(SERVE_FLAGS)
+
+# A wheel in an environment of its own, never in place: a stale compiled module beside an edited source file would win without a word.
+# mypy would read an installed `stoker` instead of the sources, so it is removed first.
+native: $(NATIVE_STAMP)  ## Make .venv-native: the server with compiled modules (needs a C compiler and Python's headers; minutes)
+	.venv-native/bin/pip uninstall --quiet --yes stoker
+	rm -rf build dist-native
+	STOKER_NATIVE=1 .venv-native/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist-native .
+	.venv-native/bin/pip install --quiet --no-deps dist-native/stoker-*.whl
+	rm -rf build dist-native
+	.venv-native/bin/serve --version
+
+$(NATIVE_STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
+	@command -v $${CC:-cc} >/dev/null || { echo "make native needs a C compiler: there is no '$${CC:-cc}'" >&2; exit 2; }
+	@$(PYTHON) -c 'import pathlib, sys, sysconfig; \
+	    sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' \
+	    || { echo "make native needs the headers of $(PYTHON) (Debian: python3-dev)" >&2; exit 2; }
+	test -x .venv-native/bin/pip || $(PYTHON) -m venv .venv-native
+	.venv-native/bin/pip install --quiet -c constraints.txt ./clients/python '.[compile,openvino,otel,examples,bench,test]'
+	rm -rf build clients/python/build
+	touch $@
+
+native-unit: native  ## Run the quick unit tests against the compiled modules
+	.venv-native/bin/python -m pytest $(QUICK)
 
 clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: foreign clients, apart from ours
 
@@ -93,4 +117,4 @@ $(KSERVE_STAMP): constraints-clients.txt
 	touch $@
 
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,14 +1,13 @@
 """The examples of the transports' documentation run as they are printed."""
 
 import doctest
-from pathlib import Path
 
 import pytest
 
-import stoker.server.net
 from stoker.server.net.http2 import connection, streams
+from tests.fakes.server_process import REPOSITORY_ROOT
 
-README = Path(stoker.server.net.__file__).parent / "README.md"
+README = REPOSITORY_ROOT / "server" / "stoker" / "server" / "net" / "README.md"
 #: How the README names the entries of the table of states.
 NAMES = {
     "HALF_CLOSED_LOCAL": "HC_LOCAL",

@@ -11,7 +11,19 @@ import pytest
 
 from tests.fakes.server_process import REPOSITORY_ROOT
 
-SOURCES = ("backends", "cli", "clients", "compiler", "compat", "server", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (
+    "backends",
+    "cli",
+    "clients",
+    "compiler",
+    "compat",
+    "server",
+    "native_modules.txt",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+)
 #: What tools leave behind in a checkout that is worked in.
 LEFT_BEHIND = (
     "clients/python/build/lib/stoker_client/__init__.py",

@@ -25,6 +25,7 @@ from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from tests.fakes.fake_engine import FakeEngine, echo, simple
+from tests.fakes.fields import field_names
 from tests.fakes.traced_memory import traced_memory
 
 LIMITS = Limits()
@@ -50,7 +51,7 @@ def respond(engine: FakeEngine, decoded: DecodedRequest) -> InferResponse:
 
 
 def same(one: DecodedRequest, other: DecodedRequest) -> bool:
-    fields = [name for name in InferRequest.__slots__ if name not in ("inputs", "signature", "servable")]
+    fields = [name for name in field_names(InferRequest) if name not in ("inputs", "signature", "servable")]
     assert one.request.signature == other.request.signature
     assert [getattr(one.request, name) for name in fields] == [getattr(other.request, name) for name in fields]
     assert one._replace(request=other.request, repeats=None) == other._replace(repeats=None)

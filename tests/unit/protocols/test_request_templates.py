@@ -16,6 +16,7 @@ from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from tests.fakes.fake_engine import FakeEngine, echo, simple
+from tests.fakes.fields import field_names
 
 LIMITS = Limits()
 Wire = bytes | memoryview
@@ -55,7 +56,7 @@ def assert_same(found: DecodedRequest | None, expected: DecodedRequest) -> None:
     for name, array in theirs.inputs.items():
         assert (ours.inputs[name].dtype, ours.inputs[name].shape) == (array.dtype, array.shape)
         assert ours.inputs[name].tobytes() == array.tobytes()
-    for field in type(ours).__slots__:
+    for field in field_names(type(ours)):
         if field != "inputs":
             assert getattr(ours, field) == getattr(theirs, field), field
 
