@@ -72,11 +72,13 @@ class ServerProcess:
         return self.process.wait(PATIENCE_S)
 
 
-def start_server(*flags: str, at: Path, env: Mapping[str, str] | None = None, wait_ready: bool = True) -> ServerProcess:
-    """Starts `serve` with free ports and `flags`; `at` is a folder for its log and ready file."""
+def start_server(
+    *flags: str, at: Path, env: Mapping[str, str] | None = None, wait_ready: bool = True, python: Path = Path(sys.executable)
+) -> ServerProcess:
+    """Starts `serve` of `python` with free ports and `flags`; `at` is a folder for its log and ready file."""
     at.mkdir(parents=True, exist_ok=True)
     ready, log_path = at / "ready.json", at / "server.log"
-    command = [sys.executable, "-m", "stoker.server.main", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
+    command = [str(python), "-m", "stoker.server.main", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
     with log_path.open("wb") as log, log_path.with_name("server.out").open("wb") as out:
         process = subprocess.Popen(
             command, cwd=REPOSITORY_ROOT, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
@@ -96,9 +98,11 @@ def start_server(*flags: str, at: Path, env: Mapping[str, str] | None = None, wa
 
 
 @contextmanager
-def running_server(*flags: str, at: Path, env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+def running_server(
+    *flags: str, at: Path, env: Mapping[str, str] | None = None, python: Path = Path(sys.executable)
+) -> Iterator[ServerProcess]:
     """As `start_server`; the server always ends with the block."""
-    server = start_server(*flags, at=at, env=env)
+    server = start_server(*flags, at=at, env=env, python=python)
     try:
         yield server
     finally:
