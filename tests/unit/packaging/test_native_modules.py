@@ -63,6 +63,22 @@ def test_interpreted_subclass_of_a_compiled_class_is_reported(script: ModuleType
     assert found == ([] if is_allowed else ["B is interpreted and cannot inherit from A, which is compiled"])
 
 
+@pytest.mark.parametrize(
+    ("body", "is_allowed"),
+    [
+        ("try:\n        await b\n    except E:\n        raise\n", True),
+        ("try:\n        pass\n    except E:\n        def c():\n            yield 1\n", True),
+        ("try:\n        pass\n    except E:\n        await b\n        raise\n", False),
+        ("try:\n        pass\n    finally:\n        if b:\n            await b\n", False),
+        ("async with b:\n        pass\n", False),
+    ],
+)
+def test_wait_while_an_exception_is_handled_is_reported(script: ModuleType, tmp_path: Path, body: str, is_allowed: bool):
+    found = broken(script, tmp_path, f"async def a(b):\n    {body}")
+    message = "an await in `except` or `finally`, or an `async with`: a later `raise` may raise another exception"
+    assert found == ([] if is_allowed else [message])
+
+
 def test_missing_module_and_wrong_order_are_reported(script: ModuleType, tmp_path: Path):
     (tmp_path / "native_modules.txt").write_text("server/b.py\nserver/a.py\n")
     assert list(script.broken_rules(tmp_path)) == [
