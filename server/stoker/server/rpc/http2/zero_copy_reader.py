@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final
 
-#: So many reads with no large message on its way, and the connection is called itself again.
+#: After this many reads without a large message, the transport reads through the connection itself again.
 SMALL_READS: Final = 64
 
 
@@ -16,7 +16,7 @@ class ZeroCopyReader(asyncio.BufferedProtocol):
         self._others = 0
 
     def begin(self) -> None:
-        """A large message has its place."""
+        """Switches the transport to zero-copy reads: a large message has its receive buffer."""
         self._others = 0
         transport = self._connection.transport
         if not self._is_on and not transport.is_closing():
@@ -24,18 +24,18 @@ class ZeroCopyReader(asyncio.BufferedProtocol):
             transport.set_protocol(self)
 
     def note_small_read(self) -> None:
-        """A read was made here, and no large message is on its way now."""
+        """Notes a read while no large message is incomplete."""
         self._others += 1
         transport = self._connection.transport
         if self._others > SMALL_READS and self._is_on and not transport.is_closing():
             self._is_on = False
             transport.set_protocol(self._connection)
 
-    # ---- what the transport calls
+    # ---- called by the transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        place: memoryview = self._connection.receive_buffer()
-        return place
+        buffer: memoryview = self._connection.receive_buffer()
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.filled(nbytes)
