@@ -112,7 +112,7 @@ __version__ = f"{_distribution_version('stoker')} (Stoker, simulated)"
 
 
 class VersionInfo(NamedTuple):
-    """Of this runtime."""
+    """The version of this runtime."""
 
     major: int
     minor: int

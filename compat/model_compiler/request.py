@@ -259,7 +259,7 @@ class CompileRequest:
 
     @property
     def flag(self) -> BuildFlag:
-        """What to compute in."""
+        """The number type of the computation."""
         if self.build_flag is not None:
             return self.build_flag
         return BuildFlag.FP16 if self.enable_fp16 else BuildFlag.FP32

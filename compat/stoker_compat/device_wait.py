@@ -14,7 +14,7 @@ def DeviceWaitConfig(  # noqa: N802 - stands for the vendor's class
     timeout: Seconds = 0.0,
     sleepTime: Seconds = 15.0,  # noqa: N803 - the vendor's argument
 ) -> OurConfig:
-    """What to do when no device is free; times in seconds or as `timedelta`."""
+    """The behaviour when no device is free; times in seconds or as `timedelta`."""
     return OurConfig(strategy=strategy, timeout_s=_seconds(timeout), sleep_s=_seconds(sleepTime))
 
 

@@ -17,7 +17,7 @@ class Pass(ProtoPass):
 
     @property
     def logger(self) -> logging.Logger:
-        """Its own logger, below `compiler`, so that `--logging_level` holds for it."""
+        """The logger of the pass. It is below `compiler`, so `--logging_level` applies to it."""
         return logging.getLogger(f"compiler.custom.{type(self).__name__}")
 
     @staticmethod

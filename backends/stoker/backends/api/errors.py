@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class ErrorCode(enum.Enum):
-    """What kind of failure, and so whose it is and whether to try again."""
+    """The kind of a failure. It decides who caused it and whether a retry may succeed."""
 
     INVALID_REQUEST = "invalid_request"
     TOO_LARGE = "too_large"

@@ -102,7 +102,7 @@ class FileTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What `Backend.inspect` reads from a version's files without a device.
+    """The result of `Backend.inspect`, which reads a version's files without a device.
 
     Attributes:
         inputs: In file order; None where this format does not tell (the config must then say all).

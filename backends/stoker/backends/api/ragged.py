@@ -16,7 +16,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
 class BatchInputKind(enum.Enum):
-    """What an input that is made from the batch holds, of the requests' shares of its source. Named as in config.pbtxt."""
+    """The kinds of inputs that are computed from the requests of a batch, by their names in config.pbtxt."""
 
     #: `[requests]`: the elements of each.
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"

@@ -73,7 +73,7 @@ class BackendRegistry:
         return claimant
 
     def _claimant(self, name: str) -> Backend | None:
-        """The backend with the alias or platform `name`; no more are imported than it takes to find it."""
+        """Returns the backend with the alias or platform `name`, and imports backends only until it is found."""
         with self._lock:
             # Platforms mostly begin with their backend's name: `onnxruntime_onnx`.
             for pending in (None, *sorted(self._pending, key=lambda each: (not name.startswith(each), each))):

@@ -73,7 +73,7 @@ def _no_name(info: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """What one format's files look like.
+    """The layout of the files of one format.
 
     Attributes:
         magic, closing_magic: What a record and the closing record begin with; eight bytes each.
@@ -184,7 +184,7 @@ class RecordHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRecord:
-    """What ends every file.
+    """The end of every file.
 
     Attributes:
         records: How many there are.

@@ -122,7 +122,7 @@ def _call_s(function: Callable[[int], object], clock: Clock) -> float:
 
 
 def uncertainty(values: Sequence[float]) -> float:
-    """Of the median of `values` (95 %); 0 for fewer than two."""
+    """Confidence interval (95 %) of the median of `values`; 0 for fewer than two."""
     if len(values) < 2:
         return 0.0
     lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -310,7 +310,7 @@ def _received(array: NDArray[Any], *, is_bfloat: bool) -> NDArray[Any]:
 
 
 def _speeds(before: Run, after: Run, batches: Batches, batch: int) -> Speeds:
-    """Of full batches; where samples are fewer than one has, rows are repeated."""
+    """Full batches. Rows are repeated if there are fewer samples than rows of a batch."""
     shapes = {name: array.shape for name, array in batches[0].items()}
     full = [each for each in batches if {name: array.shape for name, array in each.items()} == shapes]
     full = [each for each in full if not batch or all(len(array) == batch for array in each.values())]

@@ -82,7 +82,7 @@ def check_scales(source: onnx.ModelProto, quantised: onnx.ModelProto) -> None:
 
 
 def _not_finite(model: onnx.ModelProto, chosen: Selection, batches: Batches) -> set[str]:
-    """Of the tensors of floats that the chosen nodes read or write: 0 times such a value is NaN, and so is the sum of all of them."""
+    """Returns the float tensors that the chosen nodes read or write and that hold NaN or infinity: 0 times such a value is NaN."""
     probe = onnx.shape_inference.infer_shapes(model)
     constants = {each.name for each in model.graph.initializer}
     kinds = {

@@ -16,7 +16,7 @@ def report_executable(path: str | os.PathLike[str]) -> Report:
     """Reads all sections of a file, without keeping graphs and weights in memory.
 
     Raises:
-        ExecutableError: it cannot be read or is damaged; names path, section and offset.
+        ExecutableError: the file cannot be read or is damaged. The text names path, section and offset.
     """
     executable, sections = verify_executable(path)
     _, weights, _ = unpack_description(sections[0].data())

@@ -20,7 +20,7 @@ _LAST_CHECKED = (1, 31)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLimits:
-    """What one release reads: IR versions and opsets up to these."""
+    """The highest IR version and opsets that one release reads."""
 
     release: str
     ir_version: int

@@ -57,13 +57,13 @@ _INDEX_OUTPUT = 1
 class _Level(IntEnum):
     """The inputs that a value depends on, and the operators between."""
 
-    #: Shapes, places, truth values and constants below 2**24: exact whatever is computed of them.
+    #: Shapes, places, truth values and constants below 2**24: every computation with them is exact.
     SMALL = 0
     #: Values of 8 bits in a wider type, less a zero point.
     EIGHT_BITS = 1
-    #: Values that a request holds, as they came.
+    #: Values of a request, unchanged.
     GIVEN = 2
-    #: The same, computed.
+    #: Values computed from those of a request.
     COMPUTED = 3
     #: A constant beyond 32 bits.
     HUGE = 4

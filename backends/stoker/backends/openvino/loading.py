@@ -34,7 +34,7 @@ class Loader:
         self._core = ov.Core()
 
     def ir_facts(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        """What an IR file declares."""
+        """The declarations of an IR file."""
         return ir_facts(self._core, files, model_filename)
 
     def load(self, request: LoadRequest, parameters: ModelParameters, static_batch_size: int | None) -> OpenVinoInstance:

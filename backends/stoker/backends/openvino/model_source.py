@@ -94,7 +94,7 @@ def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> ov.Mode
 
 
 def ir_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFacts:
-    """What an IR file declares.
+    """The declarations of an IR file.
 
     Raises:
         ModelLoadError: OpenVINO does not read it, or a tensor is of a type that cannot be served.

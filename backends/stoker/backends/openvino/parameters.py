@@ -100,7 +100,7 @@ class ModelParameters:
 
 
 def read_parameters(parameters: Mapping[str, str]) -> ModelParameters:
-    """What `parameters`, of which `parameter_violations` had no complaint, say."""
+    """Reads `parameters`. REQUIRES: `parameter_violations` found none in them."""
     return _Reading(parameters).read()
 
 

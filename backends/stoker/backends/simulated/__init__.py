@@ -1,1 +1,1 @@
-"""What simulated devices share: pacing, host link, numerics, faults."""
+"""The parts that simulated devices share: pacing, host link, numerics, faults."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class FaultKind(enum.Enum):
-    """What goes wrong."""
+    """The kinds of faults."""
 
     LOST = "lost"
     """The device is gone for good."""
@@ -30,7 +30,7 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: What goes wrong.
+        kind: The kinds of faults.
         execution: At which execution of the device, from 1.
         detail: Which variant, such as `link` of a reset; empty for the usual one.
     """

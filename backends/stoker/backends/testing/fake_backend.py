@@ -104,7 +104,7 @@ class FakeInstance(Instance):
         fail_if: Callable[[Arrays], Exception | None] | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """Of a model with `signature`; the other arguments are the attributes."""
+        """Makes a backend for a model with `signature`; the other arguments are the attributes."""
         self.signature = signature
         self.static_batch_size = static_batch_size
         self.gate = gate or Gate()

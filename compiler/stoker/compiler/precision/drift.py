@@ -348,7 +348,7 @@ def _is_number(array: NDArray[Any]) -> bool:
 
 
 def _equality(name: str, wanted: NDArray[Any], got: NDArray[Any]) -> OutputDrift:
-    """Of an output of strings; bytes and text of the same characters are equal."""
+    """The drift of an output of strings; bytes and text of the same characters are equal."""
     same = [_as_text(one) == _as_text(other) for one, other in zip(wanted.tolist(), got.tolist(), strict=True)]
     share = sum(same) / len(same) if same else 1.0
     return OutputDrift(output=name, mse=None, mae=None, max_abs=None, snr_db=None, cosine=None, equal=share)

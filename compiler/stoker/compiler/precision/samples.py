@@ -256,7 +256,7 @@ def _samples_of(value: ir.Value, array: NDArray[Any], may_fill: bool, file: str 
 
 
 def _largest(dtype: np.dtype[Any]) -> float:
-    """Of a float type, those of `ml_dtypes` included."""
+    """Whether the dtype is a float type, those of `ml_dtypes` included."""
     return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call] # ml_dtypes has no types
 
 

@@ -312,7 +312,7 @@ def printed_numbers(array: Array) -> bytes | None:
 
 
 def json_pieces(array: Array, datatype: DataType, output: str) -> list[bytes]:
-    """The same list as text, for a large array of numbers.
+    """Prints the list as text, for a large array of numbers.
 
     Printing it in one call would hold the GIL for seconds, also in a thread. The result is in pieces, so that it is copied only once.
 

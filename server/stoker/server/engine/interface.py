@@ -148,7 +148,7 @@ class Engine(Protocol):
         """All metrics in the Prometheus text format."""
 
     def serving_metrics_text(self) -> bytes:
-        """The same metrics under TensorFlow Serving's names."""
+        """The metrics under TensorFlow Serving's names."""
 
     def now_ns(self) -> int:
         """The server's monotonic clock: the scale of `received_ns` and `deadline_ns`."""

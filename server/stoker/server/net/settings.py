@@ -78,7 +78,7 @@ class PemFiles:
 
 @dataclass(frozen=True, slots=True)
 class SslConfigFile:
-    """The same in one file, TensorFlow Serving's `SSLConfig` in text format.
+    """The TLS files, named in one file: TensorFlow Serving's `SSLConfig` in text format.
 
     Attributes:
         path: The file.

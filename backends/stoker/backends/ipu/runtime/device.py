@@ -250,7 +250,7 @@ class Device:
 
     @property
     def timeline(self) -> Timeline:
-        """Its reserved modelled time. Confined to: the thread that has claimed the device."""
+        """The modelled time that the device has reserved. Confined to: the thread that has claimed the device."""
         return self.ipus[0].timeline
 
     @property

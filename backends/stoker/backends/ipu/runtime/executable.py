@@ -189,8 +189,8 @@ class DataDesc:
 
 
 def user_shape(anchor: Anchor) -> tuple[int, ...]:
-    """Shape of one compiled batch of `anchor`; a leading replica dimension is merged into the batch: [replicas, rows, ...] has
-    replicas x rows rows.
+    """Returns the shape of one compiled batch of `anchor`. A leading replica dimension is merged into the batch: [replicas, rows, ...]
+    has replicas x rows rows.
     """
     shape = anchor.tensor_info.shape
     if anchor.is_per_replica and len(shape) > 1:

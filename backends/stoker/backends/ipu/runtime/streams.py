@@ -106,7 +106,7 @@ def zeros_of(anchor: Anchor) -> Array:
 
 
 class FixedInput:
-    """The same data at every call: tensor data of the file, or zeros where an anchor is bound to nothing."""
+    """Passes the same data at every call: tensor data of the file, or zeros if the anchor has no binding."""
 
     def __init__(self, anchor: Anchor, data: Array) -> None:
         self.anchor = anchor

@@ -202,7 +202,7 @@ class DevicePool(abc.ABC):
         """Names of the loaded models whose outputs are zeros."""
 
     def notices(self) -> Iterator[str]:
-        """What an operator should know of the loaded models when the server starts: one line each."""
+        """Notices about the loaded models for the operator, at the start of the server: one line each."""
         models = self.models()
         if not models:
             return
@@ -255,7 +255,7 @@ class SimulatedBackend(Backend, Generic[SettingsT, PoolT]):
 
     @abc.abstractmethod
     def fact_violations(self, candidate: Candidate) -> Iterator[Violation]:
-        """What speaks against serving the file of `candidate`, whose parameters are right."""
+        """Reasons not to serve the file of `candidate`. REQUIRES: its parameters are valid."""
 
     def configure(self, settings: Mapping[str, str]) -> None:
         self.settings = self.read_settings(settings)

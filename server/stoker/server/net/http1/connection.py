@@ -274,7 +274,7 @@ class HttpConnection:
         budget.watch(self)
 
     def _end_body(self) -> None:
-        """The body has arrived, or the connection no longer waits for it."""
+        """Notes that the body has arrived, or that the connection no longer waits for it."""
         self._receive_buffer = self._body = None
         if self._budget is not None:
             self._budget.unwatch(self)
@@ -438,7 +438,7 @@ class HttpConnection:
     # After a response.
 
     def response_written(self) -> None:
-        """Continues behind the response to the present request, which is written."""
+        """Continues after the response to the current request was written."""
         if self._phase is Phase.SENDING_RESPONSE:
             self._await_next()
         elif self._phase is Phase.BODY and self._body is not None:
@@ -478,7 +478,7 @@ class HttpConnection:
         self._take(data, at)
         if not self._ahead:
             if self._has_ended and not self._is_responding():
-                # A part of a request, whose remainder will not arrive.
+                # The data is a part of a request, and its remainder will not arrive.
                 self._close()
                 return
             self.flow.resume_reading()

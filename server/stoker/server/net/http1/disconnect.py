@@ -32,7 +32,7 @@ class DisconnectWatch:
         return len(self._calls)
 
     def watch(self, fd: int, on_disconnect: Callable[[], None]) -> None:
-        """Calls `on_disconnect` once the client of the socket `fd` is gone. REQUIRES: `forget` is called before `fd` is closed."""
+        """Calls `on_disconnect` once the client of the socket `fd` has disconnected. REQUIRES: `forget` is called before `fd` is closed."""
         if self._epoll is None:
             self._epoll = select.epoll()
             self._loop.add_reader(self._epoll.fileno(), self._poll)

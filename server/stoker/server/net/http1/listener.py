@@ -77,13 +77,13 @@ class HttpListener:
         return number
 
     async def stop(self, grace_s: float) -> None:
-        """Accepts no more connections and requests; requests in work have `grace_s` seconds to end, then they are aborted."""
+        """Accepts no more connections and requests. Requests in flight have `grace_s` seconds to end, then the server aborts them."""
         port = self._port
         if self._sweeper is None or port is None:
             return
         self._listeners.close()
         for connection in self.connections:
-            # Idle ones close now, others after the response to their request; a large response takes its time.
+            # Idle connections close now, others after the response to their request.
             connection.shutdown()
         if not await wait_closed(port.emptied, lambda: [connection.transport for connection in self.connections], grace_s):
             in_work = sum(connection.is_in_work for connection in self.connections)

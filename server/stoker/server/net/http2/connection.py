@@ -322,7 +322,7 @@ class ServerConnection:
         return self._control.awaits_ack
 
     def is_open(self, stream_id: int) -> bool:
-        """Whether a response on the stream would still be sent."""
+        """Whether the connection would send a response on the stream."""
         stream = self._table.open.get(stream_id)
         return stream is not None and not stream.is_ending
 

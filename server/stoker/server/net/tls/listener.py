@@ -57,7 +57,7 @@ class TlsListener:
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accepts no more, and drops the connections whose handshake is not complete."""
+        """Accepts no more connections, and drops those whose handshake is not complete."""
         if self._paused is not None:
             self._paused.cancel()
         self._loop.remove_reader(self._listener)

@@ -72,7 +72,7 @@ class _Ordered:
 
 
 class _Unordered:
-    """Sends each response of one request at once. The request gives up its position in the order."""
+    """Sends each response of one request at once. The request leaves the order of responses."""
 
     def __init__(self, stream: "_Stream", slot: _ResponseSlot, most: int) -> None:
         self._order = stream.order

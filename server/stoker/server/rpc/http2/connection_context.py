@@ -46,7 +46,7 @@ class Connection(Protocol):
 
     @property
     def calls(self) -> CallTable:
-        """Its calls."""
+        """The calls of the connection."""
 
     @property
     def transport(self) -> asyncio.Transport:

@@ -197,7 +197,7 @@ class PeerMonitor:
         return now_s - self.idle_since_s
 
     def is_lost(self, core: ServerConnection, now_s: float) -> bool:
-        """Whether to give up the connection, whose HTTP/2 state is `core`."""
+        """Whether to close the connection, whose HTTP/2 state is `core`."""
         if not core.is_ready:
             return now_s - self.opened_s > self._limits.grpc_handshake_timeout_s
         return self.pings.is_dead(now_s) or self._is_stalled(core, now_s)

@@ -34,7 +34,7 @@ class H2Server:
         settings: GrpcSettings | None = None,
         listeners: ListenOptions = PLAIN_LISTENER,
     ) -> None:
-        """Listens on `address:port` once started (port 0: any free one), and wherever `listeners` says."""
+        """Listens on `address:port` once started (port 0: any free one), and on the sockets of `listeners`."""
         self._methods = methods
         self._engine = engine
         self._limits = limits

@@ -265,7 +265,7 @@ def _tensor_schema(spec: TensorSpec, signature: ModelSignature) -> Schema:
 
 
 def _rows(spec: TensorSpec, signature: ModelSignature) -> Schema:
-    """The same tensor as nested lists."""
+    """The tensor as nested lists."""
     schema = _element(spec.datatype)
     if spec.datatype.is_bytes:
         b64 = {"type": "object", "required": ["b64"], "properties": {"b64": {"type": "string", "contentEncoding": "base64"}}}

@@ -42,7 +42,7 @@ class SampleTensor:
 
     @property
     def nested(self) -> Any:
-        """Its elements in lists, one level for each dimension; a scalar by itself."""
+        """The elements of the tensor in lists, one level for each dimension; a scalar without a list."""
         value: Any = self.element
         for size in reversed(self.shape):
             value = [value] * size
