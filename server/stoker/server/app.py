@@ -21,6 +21,7 @@ import uvloop
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
+from stoker.server.core.build_kind import BUILD
 from stoker.server.core.tasks import LoopTimers, any_left
 from stoker.server.endpoints import Endpoint, ReadyFile, ready_facts
 from stoker.server.engine.serving_engine import ServingEngine
@@ -178,7 +179,7 @@ def _build(
         metrics,
         clock,
         name=config.server_id,
-        version=version("stoker"),
+        version=version("stoker") + ("" if BUILD == "pure" else f"+{BUILD}"),
         max_bytes_in_flight=config.limits.bytes_in_flight,
         max_request_bytes=config.limits.request_bytes,
         tracer=tracer,

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
-from stoker.server.core.build_kind import BUILD
 from stoker.server.protocols.routing import ExactError, exactly
 
 Parameters = dict[str, bool | int | float | str]
@@ -41,15 +40,11 @@ class ModelReady(BaseModel):
 
 
 class ServerMetadata(BaseModel):
-    """The server's name, version and extensions.
-
-    `build` is an addition to the protocol: `native` or `pure`. Its gRPC message has no field for it.
-    """
+    """The server's name, version and extensions."""
 
     name: str
     version: str
     extensions: list[str]
-    build: str = BUILD
 
 
 class TensorMetadata(BaseModel):
