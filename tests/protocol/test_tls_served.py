@@ -141,6 +141,11 @@ def test_certificates_rotate_under_load_without_a_failed_call(
             shutil.copy(source, folder / "draft")
             (folder / "draft").replace(folder / name)
 
+    def rotate(pair: Pair, server: ServerProcess) -> None:
+        put(pair)
+        for port in (server.grpc_port, server.http_port):
+            wait_until(lambda port=port: served_by(port) == der(pair), what="the certificate")
+
     put(pairs[0])
     flags = [
         f"--{port}-{name}" for port in ("grpc", "http") for name in ("use-ssl", f"server-cert={folder}/cert", f"server-key={folder}/key")
@@ -158,12 +163,10 @@ def test_certificates_rotate_under_load_without_a_failed_call(
             for count, line in enumerate(load.stdout):
                 said.append(line)
                 if count % 8 == 0:
-                    put(pairs[(count // 8 + 1) % 2])
+                    rotate(pairs[(count // 8 + 1) % 2], server)
             errors = load.stderr.read()
         assert said[-1] == "0 of 1000 failed\n", errors
-        put(pairs[1])
-        for port in (server.grpc_port, server.http_port):
-            wait_until(lambda port=port: served_by(port) == der(pairs[1]), what="the last certificate")
+        rotate(pairs[1], server)
         assert server.log().count("has a new certificate, valid until") >= 4
         assert server.stop() == 0
 

@@ -67,8 +67,8 @@ def test_server_that_is_not_ready_reports_it_before_the_ports(is_terminal: bool)
     stream = io.StringIO()
     print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=is_terminal, not_ready=["broken", "o\nld"])
     assert stream.getvalue().splitlines()[-3:] == [
-        r"not ready: no READY version of broken, o\nld",
         f"build: {BUILD}",
+        r"not ready: no READY version of broken, o\nld",
         "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
     ]
 
@@ -98,7 +98,7 @@ def test_rich_is_not_imported_until_a_table_is_drawn() -> None:
 def test_backend_notices_are_below_the_table() -> None:
     stream = io.StringIO()
     print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, notices=["a and b share device 0"])
-    assert stream.getvalue().splitlines()[2] == "note: a and b share device 0"
+    assert stream.getvalue().splitlines()[3] == "note: a and b share device 0"
     stream = io.StringIO()
     print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, as_json=True, notices=["a and b share device 0"])
     assert json.loads(stream.getvalue())["notices"] == ["a and b share device 0"]

@@ -50,11 +50,11 @@ def print_startup(
         _draw(index, stream)
     else:
         _print_aligned(index, stream)
+    print(f"build: {BUILD}", file=stream)
     for notice in notices:
         print(f"note: {escaped(notice)}", file=stream)
     if not_ready:
         print(f"not ready: no READY version of {', '.join(escaped(name) for name in not_ready)}", file=stream)
-    print(f"build: {BUILD}", file=stream)
     print(address_line(addresses), file=stream, flush=True)
 
 
