@@ -11,7 +11,7 @@ from stoker.backends.api.layout import Array, plain, reshaped
 
 
 class RaggedProcessor(BatchProcessor):
-    """As `BatchProcessor`, but lays each batch out anew: how long a ragged vector becomes is known only when the batch is there."""
+    """A `BatchProcessor` that allocates each batch anew, because the length of a ragged vector depends on the requests of the batch."""
 
     def _gather(self, items: Sequence[Share], rows: int) -> Arrays:
         inputs: dict[str, Array] = {}

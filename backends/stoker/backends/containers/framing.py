@@ -123,11 +123,11 @@ class RecordHeader:
 
     @property
     def total_bytes(self) -> int:
-        """From this header to the next."""
+        """Bytes from the start of this header to the start of the next."""
         return HEADER_BYTES + self.info_bytes + self.stored_bytes
 
     def check(self, framing: Framing) -> None:
-        """Whether the sizes agree with each other and stay within bounds; writing holds itself to them too.
+        """Checks that the sizes agree with each other and stay within bounds; the writer calls it too.
 
         Raises:
             ContainerError: They do not. The caller adds the place.

@@ -269,7 +269,7 @@ def _instance(artefact: Artefact, source: SourceModel, signature: ModelSignature
         backend: Backend = BackendRegistry().get(str(artefact.config["backend"]))
         return backend.load(request)
     except ServingError as error:
-        raise CompileError(f"what was compiled cannot be loaded to be compared: {error.message}") from error
+        raise CompileError(f"the compiled model cannot be loaded for the comparison: {error.message}") from error
 
 
 def _signature(artefact: Artefact, source: SourceModel) -> ModelSignature:
@@ -283,7 +283,7 @@ def _spec(tensor: ServedTensor) -> TensorSpec:
 
 
 def _served_run(instance: Instance, names: Sequence[str], signature: ModelSignature) -> Run:
-    """As `run_of`: the backend's raw bits of bfloat16 as float32, and its bytes as the text that ONNX Runtime gives."""
+    """The counterpart of `run_of`: bfloat16 bits of the backend become float32, its bytes become text, as ONNX Runtime returns them."""
     bfloats = {spec.name for spec in (*signature.inputs, *signature.outputs) if spec.datatype is DataType.BF16}
 
     def run(batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
@@ -291,7 +291,7 @@ def _served_run(instance: Instance, names: Sequence[str], signature: ModelSignat
         try:
             found = instance.execute(feeds, names)
         except ServingError as error:
-            raise CompileError(f"what was compiled does not run: {error.message}") from error
+            raise CompileError(f"the compiled model does not run: {error.message}") from error
         return {name: _received(np.asarray(array), is_bfloat=name in bfloats) for name, array in found.items()}
 
     return run

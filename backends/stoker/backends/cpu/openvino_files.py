@@ -80,12 +80,12 @@ def write_ir(model: onnx.ModelProto, path: Path) -> Mapping[str, Path]:
 
 
 def save_ir(model: Any, path: Path) -> Mapping[str, Path]:
-    """As `write_ir`, of a model of OpenVINO's. Weights keep their type."""
+    """Writes a model of OpenVINO's classes as IR; see `write_ir`. Weights keep their type."""
     import openvino as ov
 
     weights = path.with_name(f"{path.name}.bin")
     with tempfile.TemporaryDirectory() as folder:
-        # OpenVINO goes by the names' endings, which a draft's has not.
+        # OpenVINO chooses the format by the suffix of the name; `path` may be a temporary name without it.
         written = Path(folder) / "model.xml"
         ov.save_model(model, str(written), compress_to_fp16=False)
         shutil.move(written, path)

@@ -215,7 +215,7 @@ def _joined(feeds: Batches, batch: int) -> Batches:
 
 
 def _thinned(batches: Batches, most: int) -> Batches:
-    """At most `most` of them, evenly spaced."""
+    """Returns at most `most` of the batches, evenly spaced."""
     if len(batches) <= most:
         return batches
     return [batches[at * len(batches) // most] for at in range(most)]

@@ -1,6 +1,6 @@
-"""Which ONNX files the installed ONNX Runtime reads.
+"""The versions of ONNX files that the installed ONNX Runtime reads.
 
-The runtime does not tell; it only rejects. The table was found by loading one-node models of rising versions with each release
+The runtime has no interface for them. The table was found by loading one-node models of rising versions with each release
 (`max supported IR version` and `Current official support for domain ai.onnx is till opset` in its rejections say the same).
 """
 

@@ -1,4 +1,4 @@
-"""From an ONNX file of a version folder to `ModelFacts`: element types, external data, remarks."""
+"""Reads `ModelFacts` from an ONNX file of a version folder: element types, external data, remarks."""
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath

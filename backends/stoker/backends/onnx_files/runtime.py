@@ -1,8 +1,8 @@
 """ONNX Runtime's errors: the classes that its Python interface raises, and texts without paths of this host.
 
-What ONNX Runtime's Python interface raises for what is wrong with a model, with a run, or with the memory that it takes. Its own classes
-have nothing above them but `Exception`, and there are more of them with each release: so they are taken from where they are defined. Beside
-them it raises RuntimeError and ValueError, also in the stead of one of its own whose text is not UTF-8.
+`ORT_ERRORS` lists what ONNX Runtime's Python interface raises for a bad model, a failed run, or missing memory. Its own classes inherit
+from `Exception` directly, and each release adds some: so this module collects them from the extension module that defines them. ONNX
+Runtime also raises RuntimeError and ValueError, for example if the text of an error is not UTF-8.
 """
 
 import re

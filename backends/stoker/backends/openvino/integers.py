@@ -1,4 +1,4 @@
-"""Which operators of a model compute integers that OpenVINO's CPU plugin does not compute exactly.
+"""Finds the operators of a model whose integers OpenVINO's CPU plugin does not compute exactly.
 
 The plugin computes many integer operators in single precision, whose whole numbers end at 2**24, lets 8-bit arithmetic saturate where ONNX
 says that it wraps around, and clamps 64-bit constants to 32 bits. Values that stay small by their nature do not suffer from that: sizes and

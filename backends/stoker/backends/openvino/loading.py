@@ -1,4 +1,4 @@
-"""From a `LoadRequest` to compiled models. All that imports OpenVINO hangs below this module."""
+"""Compiles the models of a `LoadRequest`. Modules that import OpenVINO are imported only through this one."""
 
 import dataclasses
 import logging

@@ -17,7 +17,7 @@ def is_ir(model_filename: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IrFacts(ModelFacts):
-    """As `ModelFacts`.
+    """`ModelFacts` of an OpenVINO IR file.
 
     Attributes:
         inexact: Operators that compute integers inexactly; see `stoker.backends.openvino.integers`.
@@ -26,7 +26,8 @@ class IrFacts(ModelFacts):
     inexact: tuple[str, ...] = ()
 
 
-#: What its CPU plugin takes and gives. Strings are known to it, but a request that held one takes the process down when it ends (2026.4).
+#: Element types that the CPU plugin supports. It accepts strings too, but the end of an infer request that held one crashes the process
+#: (2026.4).
 SERVED: dict[str, DataType] = {
     "boolean": DataType.BOOL, "u8": DataType.UINT8, "u16": DataType.UINT16, "u32": DataType.UINT32, "u64": DataType.UINT64,
     "i8": DataType.INT8, "i16": DataType.INT16, "i32": DataType.INT32, "i64": DataType.INT64,

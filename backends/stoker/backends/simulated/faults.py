@@ -41,7 +41,7 @@ class Fault:
 
 
 class FaultPlan:
-    """Which executions go wrong, and how. Any thread may use it."""
+    """The executions that fail, and the kind of each failure. Thread-safe."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         """Plans `faults`.

@@ -101,7 +101,7 @@ class Pacing(enum.Enum):
     """The effect of the modelled time on a run."""
 
     NONE = "none"
-    """As fast as the host computes."""
+    """A batch takes the time that the host needs."""
     REALTIME = "realtime"
     """A batch takes the modelled time, or longer if the host is slower."""
     VIRTUAL = "virtual"

@@ -284,7 +284,7 @@ def plan_float8(
 
 
 def _not_finite(node: ir.Node, sampled: Mapping[str, Reservoir]) -> str:
-    """Which of the two inputs of `node` has NaN or infinity, as a weight or over the samples; empty where none is known to."""
+    """Returns a text that names the input of `node` with NaN or infinity, as a weight or over the samples; empty if both are finite."""
     for index, value in enumerate(node.inputs[:2]):
         assert value is not None
         constant = weight_of(node) if index == 1 else None

@@ -48,7 +48,7 @@ def numpy_feeds(feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """In all nodes and initializers, sub-graphs included: ONNX lets no inner value have the name of an outer one."""
+    """Renames values in all nodes and initializers, sub-graphs included: in ONNX, no inner value has the name of an outer one."""
     for node in graph.node:
         for side in (node.input, node.output):
             side[:] = [names.get(name, name) for name in side]

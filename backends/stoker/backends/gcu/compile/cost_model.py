@@ -226,12 +226,12 @@ class GraphCost:
 
     @property
     def flops(self) -> int:
-        """Of the whole run."""
+        """Floating-point operations of the whole run."""
         return self.batch_size * sum(each.flops for each in self.kernels)
 
     @property
     def hbm_bytes(self) -> int:
-        """Of the whole run."""
+        """Bytes that the whole run moves to and from HBM."""
         return self.batch_size * sum(each.hbm_bytes for each in self.kernels)
 
 

@@ -122,7 +122,7 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
     inputs: Mapping[str, Array]
-    """By stream, in the user's shapes."""
+    """Arrays by stream name, in the user's shapes."""
     outputs: Mapping[str, Array]
     """Memory for outputs by stream, in the user's shapes; written piece by piece."""
     pending_outputs: PendingOutputs

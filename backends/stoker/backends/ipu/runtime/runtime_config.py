@@ -50,9 +50,9 @@ class LaunchPolicy(enum.Enum):
     """The time at which a session attaches its device."""
 
     IMMEDIATE = "Immediate"
-    """At construction: the executable is on the device when the constructor returns."""
+    """The constructor attaches: the executable is on the device when it returns."""
     DEFERRED = "Deferred"
-    """With `run_load_programs`."""
+    """`run_load_programs` attaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

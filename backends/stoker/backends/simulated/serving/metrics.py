@@ -14,9 +14,9 @@ class MetricFamily:
     """One metric with a sample for each device.
 
     Attributes:
-        name: Without the page's prefix; counters end in `_total`, all others are gauges.
-        attribute: Of the readings of a device: holds the value.
-        help: As in `Figure`.
+        name: Metric name without the prefix; counters end in `_total`, all others are gauges.
+        attribute: The attribute of a device's readings that holds the value.
+        help: The help text; see `Figure`.
     """
 
     name: str
@@ -25,7 +25,7 @@ class MetricFamily:
 
     @property
     def kind(self) -> Kind:
-        """As in `Figure`."""
+        """The metric's kind; see `Figure`."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def read(self, readings: object) -> float:

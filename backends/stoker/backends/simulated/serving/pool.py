@@ -93,7 +93,7 @@ class DeviceCounters(Generic[Source, Key]):
             self._resets[device] += 1
 
     def batches(self) -> Mapping[int, BatchCounts]:
-        """By device."""
+        """The number of batches, by device."""
         with self._lock:
             return dict(self._batches)
 
@@ -114,13 +114,13 @@ def _add(totals: dict[Key, float], counts: Mapping[Key, float]) -> None:
 
 
 class LoadedExecutable(abc.ABC):
-    """Any thread may run batches on it."""
+    """An executable on one device. Thread-safe."""
 
     #: Errors of the device's runtime, which `failure` translates.
     device_errors: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(self, device_number: int, counters: DeviceCounters[Any, Hashable] | DeviceCounters[Any, Any], clock: Clock) -> None:
-        """On device `device_number`; `clock` times the queue wait."""
+        """Stands for device `device_number`; `clock` times the queue wait."""
         self.device_number = device_number
         self._counters = counters
         self._clock = clock

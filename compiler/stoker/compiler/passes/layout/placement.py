@@ -30,10 +30,10 @@ class ShardPoint:
 
     @classmethod
     def of(cls, record: object) -> Self:
-        """From one entry of the YAML list.
+        """Reads one entry of the YAML list.
 
         Raises:
-            OptionError: it is no {node, device, stage} with whole numbers from 0.
+            OptionError: `record` is not {node, device, stage} with integers >= 0.
         """
         if not isinstance(record, Mapping) or not isinstance(record.get("node"), str):
             raise OptionError(f"{_OPTION}: each entry must be {{node: NAME, device: NUMBER, stage: NUMBER}}, not {record!r}")

@@ -59,7 +59,7 @@ def split_operand(editor: GraphEditor, node: ir.Node, value: ir.Value, axis: int
 
 
 class SerializeMode(enum.Enum):
-    """Which dimension of [.., input channels, reducing] x [.., reducing, output channels] is cut (names as in PopART)."""
+    """The dimension of [.., input channels, reducing] x [.., reducing, output channels] that is cut (names as in PopART)."""
 
     INPUT_CHANNELS = "input_channels"
     OUTPUT_CHANNELS = "output_channels"
@@ -77,10 +77,10 @@ class SerializeSetting:
 
     @classmethod
     def parse(cls, text: str, *, node: str) -> "SerializeSetting":
-        """From FACTOR[/MODE[/KEEP_PRECISION]].
+        """Parses FACTOR[/MODE[/KEEP_PRECISION]].
 
         Raises:
-            OptionError: it is not of this form; the text names the node and what is allowed.
+            OptionError: `text` has another form; the error names the node and the allowed values.
         """
         option = f"serialize_matmul {node}={text}"
         factor, *rest = str(text).split("/")
