@@ -1,4 +1,4 @@
-"""Attention, as exporters write it: softmax(query x key + mask) x value, and the projections that make the three.
+"""Finds attention in the forms that exporters write: softmax(query x key + mask) x value, and the projections of the three.
 
 Between the first product and the softmax stand, in any order, a division by the root of the head size (also as a factor, also before the
 product on query or key) and masks (added, subtracted, or selected by Where). Between projections and products stand reshapes and
@@ -35,7 +35,7 @@ class Attention:
 
     @property
     def operands(self) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
-        """Query, key (as the product takes it, transposed) and value."""
+        """Query, key (transposed, as the product reads it) and value."""
         return self.scores.inputs[0], self.scores.inputs[1], self.context.inputs[1]
 
 
@@ -64,7 +64,7 @@ class Projection:
 
 
 def find_attentions(model: ir.Model) -> Iterator[Attention]:
-    """Every attention of the model, in graph order; the graph may be changed meanwhile around those found before."""
+    """Yields every attention of the model in graph order. The caller may change the graph around those already yielded."""
     for node in traverse_nodes(model):
         if is_op(node, "Softmax") and (found := attention_around(node)) is not None:
             yield found
@@ -88,7 +88,7 @@ def attention_around(softmax: ir.Node) -> Attention | None:
 
 
 def _to_product(value: ir.Value | None) -> tuple[ir.Node, tuple[ir.Node, ...]] | None:
-    """The MatMul of two computed operands that `value` comes from, and the nodes on the way, first the one next to the product."""
+    """The MatMul of two non-constant operands that `value` comes from, and the nodes between, in order from the product."""
     node = None if value is None else value.producer()
     if value is None or node is None or not is_private(value):
         return None
@@ -110,7 +110,7 @@ def _to_product(value: ir.Value | None) -> tuple[ir.Node, tuple[ir.Node, ...]] |
 
 
 def is_scaling(node: ir.Node) -> float | None:
-    """The number that `node` multiplies by, or None if that is not what it does."""
+    """The scalar by which `node` multiplies; None if `node` is not such a product."""
     parts = split_constant(node) if is_op(node, "Mul", "Div") else None
     number = None if parts is None else scalar_of(parts[1])
     if parts is None or not number or (node.op_type == "Div" and parts[1] is not node.inputs[1]):
@@ -119,7 +119,7 @@ def is_scaling(node: ir.Node) -> float | None:
 
 
 def projection_of(value: ir.Value | None) -> Projection | None:
-    """The projection that `value` is made by, behind reshapes, transposes and scalings."""
+    """The projection that computes `value`, found behind reshapes, transposes and scalings."""
     path: list[ir.Value] = []
     scales: list[ir.Node] = []
     while value is not None:

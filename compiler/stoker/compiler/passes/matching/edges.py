@@ -1,4 +1,4 @@
-"""Following the edges of a graph: who reads a value, what feeds it, and which constants it holds.
+"""Follows the edges of a graph: the readers of a value, its producers, and its constants.
 
 `product_of`: a chain of Mul and Div nodes as one constant factor and a list of the values multiplied, whatever their order. Exporters write
 0.5 * x * (1 + t) in every association and operand order; as a product they are all the same.
@@ -25,7 +25,7 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
-    """The one number that constant `value` holds, given as a scalar or as one element in one dimension; None for anything else."""
+    """The number in constant `value` of shape [] or [1]; None for any other value."""
     if not is_constant(value):
         return None
     array = constant_of(value)
@@ -35,18 +35,18 @@ def scalar_of(value: ir.Value | None) -> float | None:
 
 
 def is_close(found: float, expected: float) -> bool:
-    """Whether two numbers are the same as far as half precision can say it."""
+    """Whether two numbers are equal within half precision."""
     return math.isclose(found, expected, rel_tol=SCALAR_TOLERANCE, abs_tol=0.0)
 
 
 def is_scalar(value: ir.Value | None, expected: float) -> bool:
-    """Whether `value` is the constant `expected`, as well as half precision can say it."""
+    """Whether `value` is the constant `expected` within half precision."""
     found = scalar_of(value)
     return found is not None and is_close(found, expected)
 
 
 def is_private(value: ir.Value) -> bool:
-    """Whether exactly one node input reads `value` and it is no output: what is made from it there can replace it."""
+    """Whether exactly one node input reads `value` and it is not a graph output, so that a pass may replace it."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -57,7 +57,7 @@ def reader_of(value: ir.Value, *op_types: str) -> ir.Node | None:
 
 
 def other_input(node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """The input of a two-input node that is not `value`; None where both are or neither is."""
+    """The other input of a two-input node that reads `value`; None if both inputs or neither is `value`."""
     if len(node.inputs) != 2:
         return None
     first, second = node.inputs
@@ -67,7 +67,7 @@ def other_input(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def split_constant(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """(variable, constant) inputs of a two-input node whose order does not matter; None unless it has one of each."""
+    """Returns the (variable, constant) inputs of a commutative two-input node; None unless it has one of each."""
     if len(node.inputs) != 2:
         return None
     first, second = node.inputs
@@ -89,7 +89,7 @@ def float_attribute(node: ir.Node, name: str, default: float) -> float:
 
 
 def ancestors(values: Iterable[ir.Value | None], *, within: ir.Graph | None = None) -> Iterator[ir.Node]:
-    """Every node that `values` are made from, each once; with `within` only nodes of that graph."""
+    """Every node that `values` depend on, each once; with `within`, only nodes of that graph."""
     seen: set[ir.Node] = set()
     waiting = [value.producer() for value in values if value is not None]
     while waiting:
@@ -114,7 +114,7 @@ def values_read_by(node: ir.Node) -> list[ir.Value]:
 
 
 def is_ancestor(node: ir.Node, of: Iterable[ir.Value | None]) -> bool:
-    """Whether any of the values `of` is made with the help of `node`."""
+    """Whether any of the values `of` depends on `node`."""
     return any(each is node for each in ancestors(of))
 
 
@@ -134,14 +134,14 @@ class Product:
 
 
 def product_of(value: ir.Value) -> Product:
-    """`value` taken apart. Inner products are opened only where no other node reads them, so that all of `nodes` can go."""
+    """Factorises `value`. Opens an inner product only if no other node reads it, so that the caller can remove all of `nodes`."""
     found = Product()
     _collect(value, found, is_root=True)
     return found
 
 
 def scaled(value: ir.Value) -> tuple[float, ir.Value, list[ir.Node]] | None:
-    """(c, x, nodes) where `value` is c * x, from Mul and Div by scalar constants; None where it is a product of several values."""
+    """Returns (c, x, nodes) if `value` is c * x, from Mul and Div by scalar constants; None for a product of several values."""
     product = product_of(value)
     return (product.scale, product.factors[0], product.nodes) if len(product.factors) == 1 else None
 
@@ -174,7 +174,7 @@ def _collect(value: ir.Value, into: Product, *, is_root: bool) -> None:
 
 
 def power_of(value: ir.Value) -> tuple[int, ir.Value] | None:
-    """(n, x) where `value` is x**n: by Pow with a whole constant exponent, or by Mul of equal values (also of powers)."""
+    """Returns (n, x) if `value` is x**n: a Pow with an integer constant exponent, or a Mul of equal values (also of powers)."""
     node = producer_of(value, "Pow")
     if node is not None:
         base, exponent = node.inputs[0], scalar_of(node.inputs[1])

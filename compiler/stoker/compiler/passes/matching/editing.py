@@ -1,4 +1,4 @@
-"""`GraphEditor`: puts several nodes and constants into a model and takes dead ones out, with names that stay unique over all its graphs."""
+"""`GraphEditor`: inserts nodes and constants into a model and removes dead ones; names stay unique over all its graphs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from stoker.compiler.passes.matching.edges import values_read_by
 
 
 class GraphEditor:
-    """Changes one model. Make one per run of a pass: it has read the names that were in use when it was made."""
+    """Changes one model. Create one per run of a pass: the constructor reads the names in use."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -26,7 +26,7 @@ class GraphEditor:
                 self._names |= {node.name or ""} | {output.name or "" for output in node.outputs}
 
     def fresh_name(self, hint: str) -> str:
-        """`hint`, or `hint` with the first number that makes it new; it is then taken."""
+        """Reserves and returns `hint`, or `hint` with the first number that makes it unique."""
         name, number = hint, 0
         while name in self._names:
             number += 1
@@ -109,7 +109,7 @@ class GraphEditor:
     def insert_after(
         self, node: ir.Node, output: ir.Value, op_type: str, *, name: str, metadata: Mapping[str, str] | None = None
     ) -> ir.Value:
-        """Puts a node of one input and one output between `output` of `node` and all its readers; the new output takes over the name."""
+        """Inserts a node with one input and one output between `output` of `node` and all its readers; the new output gets the name."""
         wanted = output.name
         output.name = self.fresh_name(f"{wanted}/before_{op_type}")
         result = ir.Value(name=wanted, shape=output.shape, type=output.type)
@@ -119,7 +119,7 @@ class GraphEditor:
         return result
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Lets every reader of `old` read `new`, which takes over its name, and its type and shape where those are known.
+        """Replaces `old` by `new` in every reader; `new` gets its name, and its type and shape if those are known.
 
         REQUIRES: `new` comes from `insert`, in the same graph, before the readers.
         """
@@ -131,11 +131,11 @@ class GraphEditor:
         new.name = name
 
     def bypass(self, old: ir.Value, existing: ir.Value) -> None:
-        """Lets every reader of `old` read `existing`, which may be any value; a graph output keeps its name."""
+        """Replaces `old` by `existing`, which may be any value, in every reader; a graph output keeps its name."""
         substitute(old, existing)
 
     def remove_dead(self, *nodes: ir.Node | None) -> None:
-        """Takes out those of `nodes` whose outputs no node reads any more, then what fed only them, initialisers included."""
+        """Removes those of `nodes` whose outputs have no reader, then what fed only them, initialisers included."""
         waiting = [node for node in nodes if node is not None]
         while waiting:
             node = waiting.pop()
@@ -151,7 +151,7 @@ class GraphEditor:
             self.drop_unused_initializers(feeds)
 
     def drop_unused_initializers(self, values: Iterable[ir.Value]) -> None:
-        """Takes those of `values` that are initialisers without readers out of their graphs."""
+        """Removes those of `values` that are initialisers without readers from their graphs."""
         for value in values:
             owner = value.graph
             is_free = value.is_initializer() and not value.uses() and not value.is_graph_input() and not value.is_graph_output()

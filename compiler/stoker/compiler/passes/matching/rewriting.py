@@ -1,4 +1,4 @@
-"""Passes that look for a pattern around nodes of certain operators, and write other operators in their place."""
+"""The frame of passes that find a pattern around nodes of certain operators and replace it by other operators."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,7 +29,7 @@ def rewrite_pass(*op_types: str, against: Iterable[str] = (), before: Iterable[s
 
 
 class Rewriting:
-    """Puts nodes in front of `node` one by one; `finish` lets the last ones take its place. They carry its name and its metadata.
+    """Inserts nodes in front of `node`; `finish` replaces `node` by the last ones. They get its name and its metadata.
 
     Args:
         editor: Of the model.
@@ -82,7 +82,7 @@ class Rewriting:
         return output
 
     def each(self, op_type: str, *inputs: ir.Value, dtype: ir.DataType | None = None, **attributes: Any) -> ir.Value:
-        """The output of one more node that works element by element: its shape is what the inputs are broadcast to."""
+        """Adds an element-wise node, and returns its output; its shape is the broadcast shape of the inputs."""
         return self.op(op_type, *inputs, shape=_broadcast(inputs), dtype=dtype, **attributes)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -90,7 +90,7 @@ class Rewriting:
         return self.each("Cast", value, dtype=dtype, to=int(dtype))
 
     def finish(self, *results: ir.Value) -> bool:
-        """Lets `results` take the place of the node's outputs, as many as they are, and takes the node out.
+        """Replaces the node's outputs by `results`, and removes the node.
 
         Returns:
             True, for passes to return.
@@ -105,7 +105,7 @@ class Rewriting:
 
 
 def _broadcast(inputs: tuple[ir.Value, ...]) -> ir.Shape | tuple[int, ...] | None:
-    """The shape that `inputs` are broadcast to, as far as it is known: where dimensions are not, that of the only one that is no scalar."""
+    """The broadcast shape of `inputs`, as far as it is known; with unknown dimensions, that of the only input that is not a scalar."""
     shapes = [static_shape(value) for value in inputs]
     known = [shape for shape in shapes if shape is not None]
     if len(known) == len(shapes):

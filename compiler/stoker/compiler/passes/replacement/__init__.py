@@ -1,1 +1,1 @@
-"""A node replaced by others that compute the same."""
+"""Passes that replace one node by others that compute the same result."""

@@ -1,4 +1,4 @@
-"""Operators that work element by element are replaced by simpler ones."""
+"""Passes that replace element-wise operators by simpler ones."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ from stoker.compiler.passes.matching.rewriting import Rewriting, rewrite_pass
 
 @rewrite_pass("Clip")
 def replace_clip_empty_inputs(editor: GraphEditor, node: ir.Node) -> bool:
-    """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither.
+    """Replaces Clip without an upper bound by Max and Clip without a lower bound by Min; removes Clip without bounds.
 
     Exact for finite numbers. A bound that is left out means the largest or lowest number of the type, so that Clip makes infinities finite,
     and these operators do not. Filling that number in would make a constant that `float_to_half` clips, with a warning.
@@ -25,7 +25,7 @@ def replace_clip_empty_inputs(editor: GraphEditor, node: ir.Node) -> bool:
     bound = low if low is not None else high
     if bound is None:
         return writing.finish(value)
-    if rank_of(bound) != 0:  # some exporters write one element in one dimension, which Max would make a dimension of the result
+    if rank_of(bound) != 0:  # some exporters write a bound of shape [1], and Max would broadcast that dimension into the result
         return False
     return writing.finish(writing.op("Max" if low is not None else "Min", value, bound, shape=value.shape))
 
@@ -58,7 +58,7 @@ def replace_div_with_mul(editor: GraphEditor, node: ir.Node) -> bool:
 
 
 def _makes_steps(node: ir.Node) -> bool:
-    """Whether a small difference of its input can be a large one of its output."""
+    """Whether a small change of the input can cause a large change of the output."""
     if is_op(node, "Cast"):
         return not ir.DataType(node.attributes["to"].as_int()).is_floating_point()
     return is_op(node, *_STEPS)
@@ -93,7 +93,7 @@ def replace_pow(editor: GraphEditor, node: ir.Node) -> bool:
 
 @rewrite_pass("Round")
 def replace_round(editor: GraphEditor, node: ir.Node) -> bool:
-    """Replaces Round by Floor and comparisons that say what becomes of a half: it goes to the even neighbour, as ONNX asks. Exact.
+    """Replaces Round by Floor and comparisons; halves round to the even neighbour, as ONNX requires. Exact.
 
     For targets whose own rounding treats a half in another way; upstream documents that its pass is about halves, and no more.
     """
@@ -103,8 +103,8 @@ def replace_round(editor: GraphEditor, node: ir.Node) -> bool:
     writing, truth = Rewriting(editor, node), ir.DataType.BOOL
     half = writing.number(0.5, x, "half")
     below = writing.each("Floor", x)
-    rest = writing.each("Sub", x, below)  # exact, and NaN for what is infinite, which then stays as it is
-    # An odd number's half is not whole.
+    rest = writing.each("Sub", x, below)  # exact; NaN for infinite elements, which then keep their value
+    # Half of an odd number is not an integer.
     halved = writing.each("Mul", below, half)
     is_odd = writing.each("Greater", halved, writing.each("Floor", halved), dtype=truth)
     is_half = writing.each("Equal", rest, half, dtype=truth)
@@ -157,7 +157,7 @@ _ERF_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 @rewrite_pass("Erf")
 def replace_erf_with_erfv2(editor: GraphEditor, node: ir.Node) -> bool:
-    """Replaces Erf by tanh, an instruction of IPUs, of a polynomial of third degree. Off unless asked for.
+    """Replaces Erf by tanh (an instruction of IPUs) of a polynomial of third degree. Off by default.
 
     At most 2.9e-4 off, less than the spacing of FP16 numbers near 1.
     The approximation is odd and keeps its relative precision (0.2 %) near zero. Upstream's operator ErfV2 is not public; its error is said

@@ -1,4 +1,4 @@
-"""Choices by Where, and the masks of attentions, are replaced."""
+"""Passes that replace Where and the masks of attentions."""
 
 import logging
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def replace_where_with_mul_add(editor: GraphEditor, node: ir.Node) -> bool:
     writing = Rewriting(editor, node)
     terms: list[ir.Value] = []
     for value, is_chosen in ((chosen, True), (other, False)):
-        if terms and _is_zero_scalar(value):  # the first term has been written: a zero adds nothing to it
+        if terms and _is_zero_scalar(value):  # adding zero to the first term has no effect
             continue
         if is_chosen and _is_zero_scalar(value) and not _is_zero_scalar(other):
             continue
@@ -78,7 +78,7 @@ def _is_finite(value: ir.Value) -> bool:
 
 
 def _is_zero_scalar(value: ir.Value) -> bool:
-    """Whether it is a constant zero without dimensions, which has no part in the shape of the result."""
+    """Whether it is a constant scalar zero, which does not affect the shape of the result."""
     return rank_of(value) == 0 and scalar_of(value) == 0
 
 
@@ -87,7 +87,7 @@ log = logging.getLogger(__name__)
 
 @model_pass(against=("replace_where_with_mul_add",))
 def replace_where_with_wherev2(model: ir.Model) -> bool:
-    """No effect on a simulated device: upstream replaces Where by an operator WhereV2 of its own, which is not public; the simulated device
+    """No effect on a simulated device: PopRT replaces Where by its own operator WhereV2, which is not public; the simulated device
     has one Where.
     """
     count = sum(is_op(node, "Where") for node in traverse_nodes(model))
@@ -126,7 +126,7 @@ def insert_attention_mask(model: ir.Model) -> bool:
 
 
 def _added(attention: Attention) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """(node, mask) for each Add between the product and the softmax whose other operand is computed."""
+    """Returns (node, mask) for each Add between the product and the softmax whose other operand is not constant."""
     value = attention.scores.outputs[0]
     for node in attention.between:
         mask = other_input(node, value) if is_op(node, "Add") else None
@@ -136,7 +136,7 @@ def _added(attention: Attention) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _keep_apart(editor: GraphEditor, attention: Attention, mask: ir.Value) -> ir.Value | None:
-    """The mask that keeps sequences apart, or None where `mask` is not computed in a way that is understood."""
+    """The mask that separates sequences, or None if the computation of `mask` has an unknown form."""
     shape, scores, maker = static_shape(mask), static_shape(attention.scores.outputs[0]), mask.producer()
     source = _source(mask)
     if source is None or maker is None or shape is None or scores is None or len(shape) != 4 or len(scores) != 4:

@@ -1,4 +1,4 @@
-"""Normalisations are replaced by a factor and an offset, or by layer normalisation."""
+"""Passes that replace normalisations by a factor and an offset, or by layer normalisation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ _ARRANGING = ("Reshape", "Identity")
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """A normalisation of each sample as a whole: `result` is (x - mean) / deviation * scale + bias, with x in some other shape."""
+    """A normalisation over all elements of a sample: `result` is (x - mean) / deviation * scale + bias, where x may have another shape."""
 
     x: ir.Value
     result: ir.Value
@@ -83,7 +83,7 @@ def replace_groupnorm_with_fast_norm(editor: GraphEditor, node: ir.Node) -> bool
 
 
 def _node(node: ir.Node) -> _Norm | None:
-    """GroupNormalization, which up to opset 20 has a scale and a bias for each group, and later for each channel."""
+    """Matches GroupNormalization: up to opset 20 with a scale and a bias per group, later per channel."""
     x, scale, bias = node.inputs[0], constant_of(node.inputs[1]), constant_of(node.inputs[2])
     if x is None or scale is None or bias is None or int_attribute(node, "num_groups", 0) != 1:
         return None
@@ -91,7 +91,7 @@ def _node(node: ir.Node) -> _Norm | None:
 
 
 def _exported(node: ir.Node) -> _Norm | None:
-    """InstanceNormalization of samples that were made one channel."""
+    """Matches InstanceNormalization of samples that were reshaped to one channel."""
     x, scale, bias = _sample(node.inputs[0]), scalar_of(node.inputs[1]), scalar_of(node.inputs[2])
     if x is None or scale is None or bias is None:
         return None
@@ -99,7 +99,7 @@ def _exported(node: ir.Node) -> _Norm | None:
 
 
 def _defined(div: ir.Node) -> _Norm | None:
-    """(x - mean) / sqrt(mean of squares - square of mean + epsilon), of samples that were made one channel."""
+    """Matches (x - mean) / sqrt(mean of squares - square of mean + epsilon) of samples that were reshaped to one channel."""
     sub, sqrt = producer_of(div.inputs[0], "Sub"), producer_of(div.inputs[1], "Sqrt")
     add = None if sqrt is None else producer_of(sqrt.inputs[0], "Add")
     parts = None if add is None else split_constant(add)
@@ -120,7 +120,7 @@ def _defined(div: ir.Node) -> _Norm | None:
 
 
 def _is_mean_of(mean: ir.Node | None, rows: ir.Value) -> bool:
-    """Whether `mean` is taken over the last of three dimensions of `rows`, which it keeps."""
+    """Whether `mean` reduces the last of three dimensions of `rows`, with keepdims."""
     if mean is None or mean.inputs[0] is not rows or int_attribute(mean, "keepdims", 1) != 1:
         return False
     return constant_ints(input_at(mean, 1)) in ([2], [-1])

@@ -1,4 +1,4 @@
-"""Casts, and operators that reduce along dimensions, are replaced by simpler ones."""
+"""Passes that replace casts, and operators that reduce along dimensions, by simpler ones."""
 
 from math import prod
 from typing import Final
@@ -16,7 +16,7 @@ from stoker.compiler.precision.representation import float8_use
 
 @rewrite_pass("CastLike")
 def replace_castlike(editor: GraphEditor, node: ir.Node) -> bool:
-    """Replaces CastLike by Cast where the type to follow is known. Exact."""
+    """Replaces CastLike by Cast if the target type is known. Exact."""
     value, like = node.inputs
     if value is None or like is None or like.dtype is None:
         return False
@@ -81,7 +81,7 @@ _GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.Da
 
 @rewrite_pass("Gemm", before=("float_to_fp8",))
 def replace_gemm_with_matmul(editor: GraphEditor, node: ir.Node) -> bool:
-    """Replaces Gemm by MatMul and Add, with Transpose and Mul where its attributes ask for them; constants take those up. Floats only.
+    """Replaces Gemm by MatMul and Add, with Transpose and Mul as its attributes require; folds them into constants. Floats only.
 
     Tolerance is rounding: in FP16 the product is stored before the sum. One that computes in fp8 stays.
     """
@@ -184,7 +184,7 @@ def replace_nonzero(editor: GraphEditor, node: ir.Node) -> bool:
     ones = writing.cast(x, whole)
     flat = writing.op("Reshape", ones, writing.array(np.array([-1]), "flat"), shape=(prod(shape),))
     indices = writing.op("ArgMax", flat, dtype=ir.DataType.INT64, shape=(1,), axis=0, keepdims=1)
-    if len(shape) > 1:  # from the place in all to the place in each dimension, in the 32 bits that devices compute with
+    if len(shape) > 1:  # from the flat index to the index in each dimension, in the 32 bits that devices compute with
         strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
         narrow = writing.cast(indices, whole)
         rows = writing.each("Div", narrow, writing.array(np.array(strides, np.int32), "strides"))
