@@ -33,11 +33,11 @@ def one(datatype: str, data: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 DATA = [
-    (DataType.INT32, [1, 2.0], "integers that fit 64 bits"),
-    (DataType.INT32, [1, True], "integers that fit 64 bits"),
-    (DataType.INT32, [1, "2"], "integers that fit 64 bits"),
-    (DataType.INT32, [1, None], "integers that fit 64 bits"),
-    (DataType.INT32, [[1], 2], "integers that fit 64 bits"),
+    (DataType.INT32, [1, 2.0], "integers of 32 bits"),
+    (DataType.INT32, [1, True], "integers of 32 bits"),
+    (DataType.INT32, [1, "2"], "integers of 32 bits"),
+    (DataType.INT32, [1, None], "integers of 32 bits"),
+    (DataType.INT32, [[1], 2], "integers of 32 bits"),
     (DataType.INT32, {"0": 1}, "'data' of input 'INPUT' must be an array"),
     (DataType.INT32, [1, 2**31], "outside the range of INT32"),
     (DataType.UINT8, [1, -1], "outside the range of UINT8"),
@@ -61,7 +61,7 @@ def test_json_data_of_another_kind_is_refused(datatype: DataType, data: Any, tex
 @pytest.mark.parametrize("digits", [b"18446744073709551616", b"-9223372036854775809", b"1e3"])
 def test_numbers_that_the_parser_converts_to_floats_are_not_integers(digits: bytes):
     body = b'{"inputs":[{"name":"INPUT","datatype":"UINT64","shape":[1,2],"data":[1,%b]}]}' % digits
-    assert "integers that fit 64 bits" in refusal(echo(DataType.UINT64), body)
+    assert "integers of 64 bits" in refusal(echo(DataType.UINT64), body)
 
 
 SHAPES = [[1.0, 2], ["1", 2], "1,2", None, [True, 2], [[1], 2], {}]

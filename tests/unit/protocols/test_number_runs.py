@@ -156,8 +156,8 @@ def test_non_finite_numbers_are_read_like_triton(count: int):
 
 REJECTED = [
     (DataType.FP32, b"[%bNaN,1e39]" % NUMBERS[2:], "outside the range of FP32"),
-    (DataType.INT32, b"[%bNaN]" % NUMBERS, "integers that fit 64 bits"),
-    (DataType.INT32, b"[%b1.5]" % NUMBERS, "integers that fit 64 bits"),
+    (DataType.INT32, b"[%bNaN]" % NUMBERS, "integers of 32 bits"),
+    (DataType.INT32, b"[%b1.5]" % NUMBERS, "integers of 32 bits"),
     (DataType.INT8, b"[%b128]" % NUMBERS, "outside the range of INT8"),
     (DataType.UINT64, b"[%b-1]" % NUMBERS, "outside the range of UINT64"),
     (DataType.FP32, b"[%b1e39]" % NUMBERS, "outside the range of FP32"),

@@ -173,7 +173,8 @@ _FLOATS = frozenset({DataType.FP32, DataType.FP64})
 #: Names of the expected JSON types in Triton's error texts.
 _TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
 _ACCEPTED: dict[DataType, tuple[frozenset[type], str]] = {
-    **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
+    **{kind: (frozenset({int}), f"integers of {8 * kind.numpy.itemsize} bits") for kind in DataType if kind.numpy.kind == "i"},
+    **{kind: (frozenset({int}), f"unsigned integers of {8 * kind.numpy.itemsize} bits") for kind in DataType if kind.numpy.kind == "u"},
     DataType.BOOL: (frozenset({bool}), "true or false"),
     DataType.BYTES: (frozenset({str}), "strings"),
     **{kind: (frozenset({int, float}), "numbers") for kind in _FLOATS},
