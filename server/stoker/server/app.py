@@ -45,6 +45,7 @@ from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import model_locations
 from stoker.server.shutdown import Shutdown, delay, take_down
 from stoker.server.tuning.busy_poll import BusyPoll
+from stoker.server.tuning.garbage_collection import collecting_seldom
 from stoker.server.tuning.heap_trim import trim_all, trim_when_idle
 from stoker.server.tuning.read_batching import Reads
 
@@ -64,7 +65,7 @@ def run(config: ServerConfig) -> int:
     # Before there is anything to clean up: from here on a signal ends the server through the cleanup of everything that is open.
     shutdown = Shutdown()
     try:
-        with logs.configure(config.logs) as sink, snapshot_area(config.loader.snapshot_dir) as area:
+        with collecting_seldom(), logs.configure(config.logs) as sink, snapshot_area(config.loader.snapshot_dir) as area:
             code = uvloop.run(_serve(config, area, sink, shutdown))
     except (RepositoryUnreadable, BackendSettingError, ServingError) as error:
         raise StartError(str(error)) from error

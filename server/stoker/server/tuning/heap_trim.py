@@ -7,6 +7,7 @@ free page of all arenas. Other allocators have no such function and are not touc
 
 import asyncio
 import ctypes
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -52,12 +53,13 @@ def trim_function() -> Callable[[], object] | None:
 
 
 def trim_all(backends: Iterable[Backend]) -> None:
-    """Releases the memory that `backends` keep, then the allocator's, which includes a part of the former."""
+    """Releases the memory that `backends` keep and that reference cycles hold, then the allocator's, which includes a part of both."""
     for backend in backends:
         try:
             backend.give_memory_back()
         except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises, the others and the allocator are trimmed
             log.warning("backend '%s' did not give memory back: %s: %s", backend.name, type(error).__name__, error)
+    gc.collect()
     trim = trim_function()
     if trim is not None:
         trim()
