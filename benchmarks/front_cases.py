@@ -60,6 +60,19 @@ CASES = (
 )
 
 
+def _apart(name: str, protocol: str, connections: int, streams: int = 1) -> Case:
+    """A load of a model without dynamic batching: one run of the model for each request."""
+    return Case(name=f"no batching, {name}", protocol=protocol, connections=connections, streams=streams, model="tiny-apart")
+
+
+APART_CASES = (
+    _apart("gRPC, c = 8", GRPC, 1, 8),
+    _apart("gRPC, c = 32", GRPC, 4, 8),
+    _apart("HTTP binary, c = 8", HTTP_BINARY, 8),
+    _apart("HTTP binary, c = 32", HTTP_BINARY, 32),
+)
+
+
 def _image(name: str, protocol: str, connections: int, streams: int = 1) -> Case:
     """A load with images: 602 KB in, 4 KB out."""
     return Case(name=name, protocol=protocol, connections=connections, streams=streams, model="slice", is_above_model=True, most_cpu_us=350)

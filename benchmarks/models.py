@@ -1,6 +1,7 @@
 """The measured models, and the temporary repository that serves them.
 
-`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline` is the same file run on the event loop instead of in a worker thread.
+`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline` is the same file run on the event loop instead of in a worker thread,
+`tiny-apart` the same file without dynamic batching: each request runs alone.
 `slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost of large tensors. `mlp` is a small real model. `resnet50`
 takes much more time than the server; `examples/resnet50/build.py` builds it.
 """
@@ -66,6 +67,17 @@ def _build_tiny_inline(root: Path, name: str) -> BenchModel:
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], settings)
 
 
+def _build_tiny_apart(root: Path, name: str) -> BenchModel:
+    model = _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
+    config = root / name / "config.pbtxt"
+    # The server adds a scheduler where it has to read the tensors from the file.
+    tensors = "".join(
+        f'{side} [ {{ name: "{tensor}" data_type: TYPE_FP32 dims: [ 16 ] }} ]\n' for side, tensor in (("input", "x"), ("output", "y"))
+    )
+    config.write_text(config.read_text(encoding="utf-8").replace("dynamic_batching { }\n", tensors), encoding="utf-8")
+    return model
+
+
 def _build_mlp(root: Path, name: str) -> BenchModel:
     row = np.random.default_rng(1).standard_normal((1, _MLP_WIDTHS[0]), dtype=np.float32)
     return _write(root, name, _perceptron(), row, "")
@@ -91,6 +103,7 @@ def _build_resnet50(root: Path, name: str) -> BenchModel:
 BUILDERS: dict[str, Callable[[Path, str], BenchModel]] = {
     "tiny": _build_tiny,
     "tiny-inline": _build_tiny_inline,
+    "tiny-apart": _build_tiny_apart,
     "mlp": _build_mlp,
     "slice": _build_slice,
     "resnet50": _build_resnet50,

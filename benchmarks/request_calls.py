@@ -35,7 +35,10 @@ _WARM_REQUESTS: Final = 200
 _MEASURED_REQUESTS: Final = 15
 _START_S: Final = 60.0
 _READS: Final = frozenset({"data_received", "buffer_updated"})
-_CASES: Final = ("grpc", "http-binary", "http-json")
+#: `apart`: a model without dynamic batching.
+_CASES: Final = ("grpc", "http-binary", "http-json", "grpc-apart")
+_MODEL: Final = "simple"
+_APART_MODEL: Final = "simple_apart"
 
 
 @dataclass(slots=True)
@@ -120,12 +123,12 @@ def _package_of(path: str) -> str:
 class GrpcClient:
     """ModelInfer over one HTTP/2 connection, a frame sequence as grpcio sends it; all of a request in one segment."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, model: str = _MODEL) -> None:
         self._socket = _connected(port)
         # A preface, empty SETTINGS, and the acknowledgement of the server's.
         self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0) + _frame(4, 1, 0))
         self._stream_id = -1
-        message = _infer_message().SerializeToString()
+        message = _infer_message(model).SerializeToString()
         self._body = b"\0" + struct.pack(">I", len(message)) + message
         self._received = b""
 
@@ -234,8 +237,8 @@ _LITERAL_FIELDS: Final = b"".join(b"\x40" + bytes((len(name),)) + name + bytes((
 _INDEXED_FIELDS: Final = bytes(0x80 | 62 + len(_FIELDS) - 1 - at for at in range(len(_FIELDS)))
 
 
-def _infer_message() -> pb.ModelInferRequest:
-    message = pb.ModelInferRequest(model_name="simple", id="1")
+def _infer_message(model: str) -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest(model_name=model, id="1")
     for name, values in (("INPUT0", np.arange(16, dtype=np.int32)), ("INPUT1", np.ones(16, np.int32))):
         message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
         message.raw_input_contents.append(values.tobytes())
@@ -267,8 +270,8 @@ def _measure(ready: Path, counter: CallCounter, cases: Sequence[str], take: Call
         ports = json.loads(ready.read_text(encoding="utf-8"))
         counts: dict[str, ReadCount] = {}
         for case in cases:
-            if case == "grpc":
-                client: GrpcClient | HttpClient = GrpcClient(ports["grpc_port"])
+            if case.startswith("grpc"):
+                client: GrpcClient | HttpClient = GrpcClient(ports["grpc_port"], _APART_MODEL if case.endswith("apart") else _MODEL)
             else:
                 client = HttpClient(ports["http_port"], is_binary=case == "http-binary")
             counts[case] = _count(client, counter, _WARM_REQUESTS)
@@ -291,7 +294,11 @@ def count_requests(cases: Sequence[str] = _CASES) -> Mapping[str, ReadCount]:
     counts: dict[str, ReadCount] = {}
     with tempfile.TemporaryDirectory() as folder:
         repository, ready = Path(folder, "models"), Path(folder, "ready.json")
-        shutil.copytree(CHECKOUT / "model_repos" / "simple", repository / "simple")
+        for name in (_MODEL, _APART_MODEL):
+            shutil.copytree(CHECKOUT / "model_repos" / _MODEL, repository / name)
+        config = repository / _APART_MODEL / "config.pbtxt"
+        text = config.read_text(encoding="utf-8").replace(f'"{_MODEL}"', f'"{_APART_MODEL}"').replace("dynamic_batching { }", "")
+        config.write_text(text, encoding="utf-8")
         client = threading.Thread(target=_measure, args=(ready, counter, cases, counts.update), daemon=True)
         client.start()
         flags = [f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", f"--log-file={folder}/log"]
