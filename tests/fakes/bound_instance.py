@@ -11,7 +11,8 @@ class _Tensors:
 
     def __init__(self, instance: "BoundInstance", rows: int) -> None:
         self._instance = instance
-        self.inputs = {spec.name: np.zeros((rows, *spec.dims), spec.datatype.numpy) for spec in instance.signature.inputs}
+        lead = (rows,) if instance.signature.is_batched else ()
+        self.inputs = {spec.name: np.zeros((*lead, *spec.dims), spec.datatype.numpy) for spec in instance.signature.inputs}
 
     def run(self) -> Arrays | None:
         instance = self._instance

@@ -117,7 +117,12 @@ class HandTimer:
 
 
 class RecorderLog:
-    """A VersionRecorder that keeps its calls."""
+    """A VersionRecorder that keeps its calls.
+
+    Attributes:
+        hand_overs: The number of requests of each report of requests that ran apart.
+        compute_ns: Their times.
+    """
 
     def __init__(self) -> None:
         self.queue_depth = 0
@@ -126,6 +131,8 @@ class RecorderLog:
         self.executions: list[int] = []
         self.queue_ns: list[int] = []
         self.ejected_counts: list[int] = []
+        self.hand_overs: list[int] = []
+        self.compute_ns: list[tuple[int, int, int]] = []
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self.executions.extend(rows)
@@ -134,6 +141,15 @@ class RecorderLog:
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
     ) -> None:
         assert len(rows) == len(request_ns) == len(queue_ns)
+        self.succeeded_rows.extend(rows)
+        self.queue_ns.extend(queue_ns)
+
+    def succeeded_apart(
+        self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], compute_ns: Sequence[tuple[int, int, int]]
+    ) -> None:
+        assert len(rows) == len(request_ns) == len(queue_ns) == len(compute_ns)
+        self.hand_overs.append(len(rows))
+        self.compute_ns.extend(compute_ns)
         self.succeeded_rows.extend(rows)
         self.queue_ns.extend(queue_ns)
 

@@ -181,7 +181,7 @@ def test_output_that_is_an_input_has_the_values_of_its_own_request(datatype: Dat
         (signature(), True),
         (signature(size=MOST_BYTES // 4 // 4 // 8), True),
         (signature(size=MOST_BYTES // 4 // 4 // 8 + 1), False),
-        (signature(max_batch_size=0), False),
+        (signature(max_batch_size=0), True),
         (signature(size=-1), False),
         (signature(datatype=DataType.BYTES), False),
         (signature(datatype=DataType.BF16), False),
@@ -189,3 +189,29 @@ def test_output_that_is_an_input_has_the_values_of_its_own_request(datatype: Dat
 )
 def test_bindings_are_used_for_small_batches_of_numbers_with_known_shapes(of, expected):
     assert are_worth_it(of) == expected
+
+
+def test_model_without_a_batch_dimension_runs_in_bound_tensors():
+    tensors = {name: TensorSpec(name, DataType.FP32, (3, 4)) for name in ("a", "b", "sum", "difference")}
+    of = ModelSignature((tensors["a"], tensors["b"]), (tensors["sum"], tensors["difference"]), 0)
+    served = instance(of)
+    kept = []
+    for seed in (1, 2):
+        inputs = some(3, seed=seed)
+        outcomes = BatchProcessor(served, of, SystemClock()).process([BatchItem(inputs, 1, ("difference", "sum"))]).outcomes
+        [outputs] = all_outputs(outcomes)
+        assert list(outputs) == ["difference", "sum"]
+        kept.append((outputs["sum"], inputs["a"] + inputs["b"]))
+    for found, expected in kept:
+        np.testing.assert_array_equal(found, expected)
+    assert served.bound(1) is not None
+
+
+def test_closed_instance_releases_its_session_though_a_processor_keeps_the_tensors():
+    served = instance(signature())
+    processor = BatchProcessor(served, signature(), SystemClock())
+    assert len(all_outputs(processor.process([BatchItem(some(1), 1, ("sum",))]).outcomes)) == 1
+    served.close()
+    [outcome] = processor.process([BatchItem(some(1), 1, ("sum",))]).outcomes
+    assert isinstance(outcome, BackendFailed)
+    assert "the session is closed" in str(outcome)

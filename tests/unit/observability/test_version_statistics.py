@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.state import BatchSizeStatistics, Duration
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
-from stoker.server.observability.statistics import VersionStatistics
+from stoker.server.observability.statistics import LatencySummaries, VersionStatistics
 
 
 def answered(recorder: VersionRecorder, rows: int = 1, **durations: int) -> None:
@@ -102,3 +102,20 @@ def test_histograms_count_each_completed_request_and_each_execution() -> None:
     assert (statistics.queue_histogram.count, statistics.queue_histogram.total) == (1, 200_000)
     assert (statistics.compute_histogram.count, statistics.compute_histogram.total) == (1, 6_000_000)
     assert (statistics.rows_histogram.count, statistics.rows_histogram.total) == (1, 3)
+
+
+def test_requests_that_ran_apart_count_as_if_each_were_reported_alone():
+    times_ns = [(1_000, 20_000, 3_000), (2_000, 400_000, 1_000), (0, 90_000, 0)]
+    together, alone = (VersionStatistics(FakeClock(), LatencySummaries(FakeClock())) for _ in range(2))
+    input_ns, infer_ns, output_ns = (sum(each) for each in zip(*times_ns, strict=True))
+    together.executed([2, 2, 2], input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+    together.succeeded_apart(rows=[2, 2, 2], request_ns=[500_000, 600_000, 700_000], queue_ns=[1, 2, 3], compute_ns=times_ns)
+    for request_ns, queue_ns, (input_ns, infer_ns, output_ns) in zip((500_000, 600_000, 700_000), (1, 2, 3), times_ns, strict=True):
+        alone.executed([2], input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+        alone.succeeded(rows=[2], request_ns=[request_ns], queue_ns=[queue_ns], input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+    assert together.snapshot("m", 1) == alone.snapshot("m", 1)
+    for name in ("request_histogram", "queue_histogram", "compute_histogram", "rows_histogram"):
+        assert list(getattr(together, name).cumulative()) == list(getattr(alone, name).cumulative())
+    assert together.summaries is not None
+    assert alone.summaries is not None
+    assert together.summaries.compute_infer.quantiles_ns((0.5, 1.0), 0) == alone.summaries.compute_infer.quantiles_ns((0.5, 1.0), 0)

@@ -80,6 +80,42 @@ def test_queue_of_different_levels_shapes_or_delays_is_not_taken_at_once():
     assert [len(queue) for queue in (levels, shapes, delays)] == [1, 2, 1]
 
 
+def test_first_entry_is_taken_in_queue_order_with_its_rows_and_times():
+    queue = queue_of()
+    entries = [entry(rows=2), entry(rows=3, timeout=5 * MS)]
+    for each in entries:
+        queue.push(each)
+    assert queue.take_first() is entries[0]
+    assert (len(queue), queue.rows, list(queue)) == (1, 3, [entries[1]])
+    assert queue.take_first() is entries[1]
+    assert (queue.rows, queue.expire(9 * MS), queue.next_expiry_ns(), queue.take_first()) == (0, [], None, None)
+
+
+def test_first_entry_of_levels_or_delayed_entries_is_that_of_the_iteration():
+    levels, delays = queue_of(levels=2), queue_of(timeout_action=TimeoutAction.DELAY)
+    low, high = entry(2), entry(1)
+    levels.push(low)
+    levels.push(high)
+    overdue, other = entry(timeout=MS), entry()
+    delays.push(overdue)
+    delays.push(other)
+    assert delays.expire(2 * MS) == []
+    assert [levels.take_first(), levels.take_first(), levels.take_first()] == [high, low, None]
+    assert [delays.take_first(), delays.take_first(), delays.take_first()] == [other, overdue, None]
+
+
+def test_first_entry_is_left_if_it_differs_from_the_one_to_follow():
+    queue, levels = queue_of(), queue_of(levels=2)
+    entries = [QueueEntry(rows=rows, shape_key=key, level=1, enqueued_ns=0) for rows, key in ((1, (2,)), (1, (3,)), (2, (3,)))]
+    for each in entries:
+        queue.push(each)
+        levels.push(each)
+    assert [queue.take_first(entries[1]), queue.take_first(entries[0]), queue.take_first(entries[0])] == [None, entries[0], None]
+    assert [queue.take_first(entries[1]), queue.take_first(entries[1])] == [entries[1], None]
+    assert levels.take_first(entries[0]) is None
+    assert (len(queue), len(levels)) == (1, 3)
+
+
 def test_expired_entry_is_rejected():
     queue = queue_of()
     short, long = entry(timeout=5 * MS), entry(timeout=9 * MS)

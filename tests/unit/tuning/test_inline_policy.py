@@ -42,6 +42,20 @@ def test_unknown_model_runs_in_its_thread_until_enough_runs_were_quick():
     assert policy.may_run_on_loop(1)
 
 
+def test_runs_that_are_reported_together_count_with_their_mean_time():
+    policy = on_loop()
+    policy.ran(1, cpu_ns=5 * SLOW // 2, wall_ns=0, runs=5)
+    assert policy.may_run_on_loop(1)
+    policy.ran(1, cpu_ns=(INLINE_WINDOW_SLOW + 1) * SLOW, wall_ns=0, runs=INLINE_WINDOW_SLOW + 1)
+    assert not policy.may_run_on_loop(1)
+
+
+def test_extremely_slow_run_among_quick_ones_evicts():
+    policy = on_loop()
+    policy.ran(1, cpu_ns=INLINE_EVICT_NS + 9 * QUICK, wall_ns=0, runs=10)
+    assert not policy.may_run_on_loop(1)
+
+
 def test_first_run_is_not_counted_because_caches_are_cold():
     policy = InlinePolicy()
     ran(policy, INLINE_BAN_CPU_NS)

@@ -97,14 +97,16 @@ class BoundBatch(Protocol):
 
     @property
     def inputs(self) -> Arrays:
-        """By input name, `[rows, *dims]` of the signature's numpy dtype: written before `run`. Plain numbers only."""
+        """By input name, `[rows, *dims]` (no rows where the model is not batched) of the signature's numpy dtype: written before `run`.
+        Plain numbers only.
+        """
 
     def run(self) -> Arrays | None:
         """Runs the model on `inputs`.
 
         Returns:
-            By output name, `[rows, *dims]`, all outputs of the signature, in arrays that no later call writes. None: the batch did not run
-            or its outputs do not fit; `Instance.execute` is called with it next.
+            By output name, `[rows, *dims]` (likewise), all outputs of the signature, in arrays that no later call writes. None: the batch
+            did not run or its outputs do not fit; `Instance.execute` is called with it next.
 
         Raises:
             As `Instance.execute`.
@@ -146,8 +148,8 @@ class Instance(abc.ABC):
     def bound(self, rows: int) -> BoundBatch | None:
         """The bound tensors of a batch of `rows` rows, which save `execute` a copy of every tensor; None: there are none.
 
-        The batch processor asks for every batch, where the model is batched, not ragged, all its inputs are required, and `pipeline_depth`
-        is 1. The batch processor uses the result before the next call.
+        The batch processor asks where the model is not ragged, all its inputs are required, and `pipeline_depth` is 1. It keeps the result
+        for later batches of `rows` rows until a `run` returns None. `rows` is 1 where the model is not batched.
         """
         return None
 

@@ -5,7 +5,7 @@ copies go into the tensors that the instance has bound (`Instance.bound`), or in
 on other requests of its batch: if the execution of several fails, each is run again alone, so that only the failing request gets the error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,9 +77,11 @@ class BatchResult:
         infer_ns: Time in `Instance.execute`.
         output_ns: Time to slice outputs.
         cpu_ns: CPU time of the thread, if it was measured.
+        apart_ns: The three times of each item, where the items ran apart (`BatchProcessor.process_apart`); else None. `input_ns`,
+            `infer_ns` and `output_ns` are then the sums over the executions.
     """
 
-    __slots__ = ("cpu_ns", "executions", "infer_ns", "input_ns", "outcomes", "output_ns")
+    __slots__ = ("apart_ns", "cpu_ns", "executions", "infer_ns", "input_ns", "outcomes", "output_ns")
 
     def __init__(
         self, outcomes: list[Outcome], executions: list[int] | None = None, input_ns: int = 0, infer_ns: int = 0, output_ns: int = 0
@@ -90,6 +92,7 @@ class BatchResult:
         self.infer_ns = infer_ns
         self.output_ns = output_ns
         self.cpu_ns = 0
+        self.apart_ns: list[tuple[int, int, int]] | None = None
 
 
 class Buffer:
@@ -154,7 +157,8 @@ class Buffer:
 class BatchProcessor:
     """Runs batches on one instance, through one set of Buffers. Confined to: one slot of one worker.
 
-    An instance whose device takes requests by itself brings a subclass (`Instance.batch_processor`) with its own `run_together`.
+    Each batch has one path: the tensors that the instance has bound, or `run_together` where there are none or the batch does not fit. An
+    instance whose device takes requests by itself has a subclass (`Instance.batch_processor`) with its own `run_together`.
     """
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
@@ -169,9 +173,9 @@ class BatchProcessor:
         self._outputs = {spec.name: spec for spec in signature.outputs}
         self._has_optional_inputs = any(spec.optional for spec in signature.inputs)
         # The bound tensors of an instance are one set, for one slot.
-        self._may_be_bound = (
-            signature.is_batched and not signature.is_ragged and not self._has_optional_inputs and instance.pipeline_depth <= 1
-        )
+        self._may_be_bound = not signature.is_ragged and not self._has_optional_inputs and instance.pipeline_depth <= 1
+        #: The bound tensors by rows, while batches fit them.
+        self._bound: dict[int, BoundBatch] = {}
         self._released = [
             self._buffers[spec.name]
             for spec in signature.inputs
@@ -185,7 +189,7 @@ class BatchProcessor:
         """
         result = BatchResult([])
         try:
-            result.outcomes = self.run_together(items, result)
+            result.outcomes = self._run(items, result)
             return result
         except ServingError as error:
             failure: ServingError = error
@@ -197,6 +201,32 @@ class BatchProcessor:
         del failure
         if not result.outcomes:
             self._run_apart(items, result)
+        return result
+
+    def process_apart(self, first: Share, next_item: Callable[[int], Share | None]) -> BatchResult:
+        """Runs `first` alone, then each item that `next_item` returns, alone, until it returns None or a run has failed. Never raises.
+
+        Args:
+            first: The first item.
+            next_item: Receives the current time, nanoseconds; returns an item of as many rows as `first`.
+        """
+        result = BatchResult([])
+        outcomes = result.outcomes
+        apart_ns = result.apart_ns = []
+        item: Share | None = first
+        while item is not None:
+            input_ns, infer_ns, output_ns = result.input_ns, result.infer_ns, result.output_ns
+            failed = self._attempt([item], result)
+            times_ns = (result.input_ns - input_ns, result.infer_ns - infer_ns, result.output_ns - output_ns)
+            apart_ns.append(times_ns)
+            if isinstance(failed, ServingError):
+                outcomes.append(failed)
+                if len(result.executions) < len(outcomes):
+                    # It is none of the executions, so its times are not theirs.
+                    result.input_ns, result.infer_ns, result.output_ns = input_ns, infer_ns, output_ns
+                return result
+            outcomes.append(failed[0])
+            item = next_item(self._now_ns())
         return result
 
     def _run_apart(self, items: Sequence[Share], result: BatchResult) -> None:
@@ -212,14 +242,72 @@ class BatchProcessor:
 
     def _attempt(self, items: Sequence[Share], result: BatchResult) -> list[Outcome] | ServingError:
         try:
-            return self.run_together(items, result)
+            return self._run(items, result)
         except ServingError as error:
             return error
         except BaseException as error:  # noqa: BLE001 - as above
             return as_failure(error)
 
+    def _run(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
+        """Runs `items` as one batch in the instance's bound tensors, or by `run_together`.
+
+        Raises:
+            Exception: the batch failed, for all of them alike.
+        """
+        if not self._may_be_bound:
+            return self.run_together(items, result)
+        now_ns = self._now_ns
+        start = now_ns()
+        first = items[0]
+        is_alone = len(items) == 1
+        rows = first.rows if is_alone else sum([item.rows for item in items])
+        bound = self._bound.get(rows)
+        if bound is None:
+            bound = self._instance.bound(self._instance.static_batch_size or rows)
+            if bound is None:
+                return self.run_together(items, result)
+            self._bound[rows] = bound
+        inputs = bound.inputs
+        if first.inputs.keys() != inputs.keys():
+            return self.run_together(items, result)
+        is_padded = False
+        for name, tensor in inputs.items():
+            target = tensor
+            if self._is_batched and len(tensor) != rows:
+                # Nothing of an earlier batch reaches the device.
+                tensor[rows:] = 0
+                target = tensor[:rows]
+                is_padded = True
+            if is_alone:
+                target[...] = first.inputs[name]
+            else:
+                np.concatenate([item.inputs[name] for item in items], out=target)
+        gathered = now_ns()
+        result.input_ns += gathered - start
+        try:
+            outputs = bound.run()
+        finally:
+            executed = now_ns()
+            result.infer_ns += executed - gathered
+        if outputs is None:
+            # The batch or the model does not fit: the instance may have other tensors next time, or none.
+            self._bound.clear()
+            return self.run_together(items, result)
+        result.executions.append(rows)
+        outcomes: list[Outcome] = []
+        at = 0
+        for item in items:
+            end = at + item.rows
+            outcome: dict[str, Array] = {}
+            for name in item.output_names:
+                outcome[name] = outputs[name][at:end] if is_padded or not is_alone else outputs[name]
+            outcomes.append(outcome)
+            at = end
+        result.output_ns += now_ns() - executed
+        return outcomes
+
     def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
-        """Runs `items` as one batch, and adds to `result` its execution and where the time went.
+        """Runs `items` as one batch by `Instance.execute`, and adds to `result` its execution and where the time went.
 
         Raises:
             Exception: the batch failed, for all of them alike.
@@ -227,11 +315,6 @@ class BatchProcessor:
         now_ns = self._now_ns
         start = now_ns()
         rows = items[0].rows if len(items) == 1 else sum([item.rows for item in items])
-        if self._may_be_bound:
-            bound = self._instance.bound(self._instance.static_batch_size or rows)
-            outcomes = None if bound is None else self._run_bound(bound, items, rows, start, result)
-            if outcomes is not None:
-                return outcomes
         try:
             wanted = _union(items)
             inputs = self._gather(items, rows)
@@ -248,45 +331,6 @@ class BatchProcessor:
         finally:
             for buffer in self._released:
                 buffer.release()
-        return outcomes
-
-    def _run_bound(self, bound: BoundBatch, items: Sequence[Share], rows: int, start: int, result: BatchResult) -> list[Outcome] | None:
-        """Like `run_together`, with the instance's bound tensors; None: the bound tensors do not fit this batch or model."""
-        inputs = bound.inputs
-        first = items[0]
-        if first.inputs.keys() != inputs.keys():
-            return None
-        for name, tensor in inputs.items():
-            target = tensor
-            if len(tensor) != rows:
-                # Nothing of an earlier batch reaches the device.
-                tensor[rows:] = 0
-                target = tensor[:rows]
-            if len(items) == 1:
-                target[...] = first.inputs[name]
-            else:
-                np.concatenate([item.inputs[name] for item in items], out=target)
-        gathered = self._now_ns()
-        result.input_ns += gathered - start
-        try:
-            outputs = bound.run()
-        finally:
-            executed = self._now_ns()
-            result.infer_ns += executed - gathered
-        if outputs is None:
-            return None
-        result.executions.append(rows)
-        outcomes: list[Outcome] = []
-        at = 0
-        for item in items:
-            end = at + item.rows
-            outcome: dict[str, Array] = {}
-            for name in item.output_names:
-                array = outputs[name]
-                outcome[name] = array if len(array) == item.rows else array[at:end]
-            outcomes.append(outcome)
-            at = end
-        result.output_ns += self._now_ns() - executed
         return outcomes
 
     def _gather(self, items: Sequence[Share], rows: int) -> Arrays:

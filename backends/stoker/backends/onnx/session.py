@@ -98,11 +98,12 @@ class OnnxInstance(Instance):
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
             inputs = {name: _decoded(name, array) if name in self._strings_in else array for name, array in inputs.items()}
+        has_failed = self._bindings is not None and self._bindings.take_failure()
         try:
             outputs = self._run(inputs, output_names)
         except ORT_ERRORS as error:
             raise BackendFailed(public_text(error)) from error
-        if self._bindings is not None and self._bindings.have_failed:
+        if has_failed:
             # The batch was not at fault: the model is no case for bindings.
             self._bindings = None
         if self._strings_out:
@@ -152,6 +153,8 @@ class OnnxInstance(Instance):
         return {name: _zeros(self._dtypes[name], shape) for name, shape in shapes.items()}
 
     def close(self) -> None:
+        if self._bindings is not None:
+            self._bindings.close()
         self._session = self._bindings = None
 
     def _run(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:

@@ -28,20 +28,27 @@ class Work:
     Attributes:
         items: The requests of the batch.
         result: Set when the batch has run; None before.
+        is_apart: Whether each request of the model runs alone. Then `items` has one request, and a worker that runs it on the event loop
+            continues with those of `next_item`.
     """
 
-    __slots__ = ("_callback", "items", "result")
+    __slots__ = ("_callback", "is_apart", "items", "result")
 
     def __init__(self, items: Sequence[Share], on_done: Callable[[BatchResult], None] | None = None) -> None:
         """`on_done` receives the result; None: a subclass overrides the method of that name."""
         self.items = items
         self.result: BatchResult | None = None
+        self.is_apart = False
         self._callback = on_done
 
     def on_done(self, result: BatchResult) -> None:
         """Receives the result, once, on the event loop."""
         assert self._callback is not None
         self._callback(result)
+
+    def next_item(self, now_ns: int) -> Share | None:
+        """The next request that runs alone, as an item of this work; None: the work ends. Called on the event loop at the time `now_ns`."""
+        return None
 
 
 class InstanceWorker(Protocol):
@@ -125,6 +132,10 @@ def _settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
+def _run_on_loop(processor: BatchProcessor, work: Work) -> BatchResult:
+    return processor.process_apart(work.items[0], work.next_item) if work.is_apart else processor.process(work.items)
+
+
 class InlineWorker:
     """Runs each batch on the event loop: for models so small that a hop to a thread costs more than the work."""
 
@@ -135,7 +146,7 @@ class InlineWorker:
 
     def submit(self, work: Work) -> None:
         self.free_slots = 0
-        result = self._processor.process(work.items)
+        result = _run_on_loop(self._processor, work)
         self.free_slots = 1
         work.on_done(result)
 
@@ -174,9 +185,10 @@ class AutoWorker(ThreadWorker):
             super().submit(work)
             return
         begun_ns = self._cpu_ns()
-        result = self.processors[0].process(items)
+        result = _run_on_loop(self.processors[0], work)
         wall_ns = result.input_ns + result.infer_ns + result.output_ns
-        self._inline_policy.ran(size, cpu_ns=self._cpu_ns() - begun_ns, wall_ns=wall_ns)
+        runs = 1 if result.apart_ns is None else len(result.apart_ns)
+        self._inline_policy.ran(size, cpu_ns=self._cpu_ns() - begun_ns, wall_ns=wall_ns, runs=runs)
         work.on_done(result)
 
     def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:

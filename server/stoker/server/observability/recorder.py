@@ -60,6 +60,11 @@ class VersionRecorder(Protocol):
     ) -> None:
         """The requests of one batch completed: rows and times of each, and the times of their batch."""
 
+    def succeeded_apart(
+        self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], compute_ns: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """As `succeeded`, of requests that each ran alone: `compute_ns` has the input, infer and output time of each."""
+
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""
 

@@ -329,6 +329,9 @@ class VersionStatistics:
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self._last_inference_ms = self._clock.wall_ms()
         self.execution_count += len(rows)
+        if len(rows) > 1 and rows.count(rows[0]) == len(rows):
+            self._count_executions(rows[0], len(rows), input_ns, infer_ns, output_ns)
+            return
         # Executed separately: only the sums of the times are known. Each execution gets a share by its rows, and the last one the
         # remainder.
         rows_left, left = sum(rows), len(rows)
@@ -343,14 +346,18 @@ class VersionStatistics:
                 input_ns -= share_input
                 infer_ns -= share_infer
                 output_ns -= share_output
-            self.rows_histogram.observe(size)
-            batch = self._batches.get(size)
-            if batch is None:
-                batch = self._batches[size] = _Executions()
-            batch.count += 1
-            batch.input_ns += share_input
-            batch.infer_ns += share_infer
-            batch.output_ns += share_output
+            self._count_executions(size, 1, share_input, share_infer, share_output)
+
+    def _count_executions(self, size: int, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Counts `count` executions of `size` rows; the times are their sums."""
+        self.rows_histogram.observe(size, count)
+        batch = self._batches.get(size)
+        if batch is None:
+            batch = self._batches[size] = _Executions()
+        batch.count += count
+        batch.input_ns += input_ns
+        batch.infer_ns += infer_ns
+        batch.output_ns += output_ns
 
     def succeeded(
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
@@ -366,6 +373,24 @@ class VersionStatistics:
         self.compute_histogram.observe(input_ns + infer_ns + output_ns, count)
         if self.summaries is not None:
             self.summaries.observe(request_ns=request_ns, queue_ns=queue_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+
+    def succeeded_apart(
+        self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], compute_ns: Sequence[tuple[int, int, int]]
+    ) -> None:
+        self.success_count += len(rows)
+        self.rows += sum(rows)
+        sums_ns: list[int] = []
+        for input_ns, infer_ns, output_ns in compute_ns:
+            self.input_ns += input_ns
+            self.infer_ns += infer_ns
+            self.output_ns += output_ns
+            sums_ns.append(input_ns + infer_ns + output_ns)
+        self.success_ns += self.request_histogram.observe_all(request_ns)
+        self.queue_ns += self.queue_histogram.observe_all(queue_ns)
+        self.compute_histogram.observe_all(sums_ns)
+        if self.summaries is not None:
+            for request, queue, (input_ns, infer_ns, output_ns) in zip(request_ns, queue_ns, compute_ns, strict=True):
+                self.summaries.observe(request_ns=(request,), queue_ns=(queue,), input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
 
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         self.failure_counts[reason] += 1

@@ -16,10 +16,16 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
     """Counts a finished batch, and its requests that are not over."""
     input_ns, infer_ns, output_ns = result.input_ns, result.infer_ns, result.output_ns
     recorder.executed(result.executions, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+    apart_ns = result.apart_ns
+    compute_ns: list[tuple[int, int, int]] | None = None if apart_ns is None else []
     rows: list[int] = []
     request_ns: list[int] = []
     queue_ns: list[int] = []
+    at = -1
     for entry, outcome in zip(entries, result.outcomes, strict=True):
+        if apart_ns is not None:
+            at += 1
+            input_ns, infer_ns, output_ns = apart_ns[at]
         if entry.is_over or entry.is_counted:
             continue  # cancelled or abandoned, and counted at that time
         entry.is_counted = True
@@ -34,7 +40,13 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
             rows.append(entry.rows)
             request_ns.append(now_ns - entry.request.received_ns)
             queue_ns.append(entry.dispatched_ns - entry.enqueued_ns)
-    if rows:
+            if compute_ns is not None:
+                compute_ns.append((input_ns, infer_ns, output_ns))
+    if not rows:
+        return
+    if compute_ns is not None:
+        recorder.succeeded_apart(rows=rows, request_ns=request_ns, queue_ns=queue_ns, compute_ns=compute_ns)
+    else:
         recorder.succeeded(rows=rows, request_ns=request_ns, queue_ns=queue_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
 
 

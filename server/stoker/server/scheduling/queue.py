@@ -76,9 +76,10 @@ class _Level(Generic[EntryT]):
 class RequestQueue(Generic[EntryT]):
     """Waiting requests of one model version.
 
-    INVARIANT: an entry is in exactly one level's `waiting` or `delayed`, from `push` until `remove`, `take_all` or `expire` takes it out.
-    `push`, `remove` and `take_all` are the only methods that change the counts. `__iter__` defines the order; `take_all` is its fast path
-    for one level and must agree.
+    INVARIANT: an entry is in exactly one level's `waiting` or `delayed`, from `push` until `remove`, `take_first`, `take_all` or `expire`
+    takes it out.
+    `push`, `remove`, `take_first` and `take_all` are the only methods that change the counts. `__iter__` defines the order; the fast
+    paths of `take_first` and `take_all` for one level must agree.
 
     Attributes:
         size: Requests waiting.
@@ -163,6 +164,29 @@ class RequestQueue(Generic[EntryT]):
         if len(self.timed) > _KEPT_TIMES:
             self._drop_times()
         return entries
+
+    def take_first(self, like: EntryT | None = None) -> EntryT | None:
+        """Removes and returns the first entry in queue order; None: the queue is empty.
+
+        With `like`, returns None too if the first entry has other rows or another shape, or if the queue has several levels or delayed
+        entries.
+        """
+        only = self._only
+        if only is None or only.delayed:
+            first = next(iter(self), None) if like is None else None
+            if first is not None:
+                self.remove(first)
+            return first
+        for first in only.waiting.values():
+            if like is not None and (first.rows != like.rows or first.shape_key != like.shape_key):
+                return None
+            del only.waiting[first.sequence]
+            self.size -= 1
+            self._rows -= first.rows
+            if len(self.timed) > _KEPT_TIMES:
+                self._drop_times()
+            return first
+        return None
 
     def expire(self, now_ns: int) -> list[EntryT]:
         """Removes and returns every expired entry; those under DELAY move back in the queue instead."""
@@ -255,17 +279,21 @@ class DynamicBatcher:
     def __init__(self, max_batch_size: int, settings: DynamicBatching | None) -> None:
         """Without `settings`, or with `max_batch_size` 0, each request is a batch of its own."""
         self._max_rows = max_batch_size
-        self._is_batching = settings is not None and max_batch_size > 0
+        #: Whether requests share batches.
+        self.is_batching = settings is not None and max_batch_size > 0
         self._preferred = frozenset(settings.preferred_batch_sizes) if settings is not None else frozenset()
         self._delay_ns = settings.max_queue_delay_us * 1_000 if settings is not None else 0
         #: Whether all waiting entries are a batch by rule 2 or 3 if they have one shape.
-        self._takes_all = self._is_batching and not self._preferred and not self._delay_ns
+        self._takes_all = self.is_batching and not self._preferred and not self._delay_ns
 
     def next_batch(self, queue: RequestQueue[EntryT], now_ns: int) -> list[EntryT] | Wait | None:
         """Removes the next batch from `queue` and returns it; else returns the time of the next call, or None if the queue is empty.
 
         REQUIRES: `queue.expire(now_ns)` was called for this `now_ns`.
         """
+        if not self.is_batching:
+            first = queue.take_first()
+            return None if first is None else [first]
         if not queue.size:
             return None
         if self._takes_all and (everything := queue.take_all(self._max_rows)) is not None:
@@ -286,7 +314,7 @@ class DynamicBatcher:
         entries = iter(queue)
         head = next(entries)
         taken, rows = [head], head.rows
-        if not self._is_batching or rows >= self._max_rows:
+        if rows >= self._max_rows:
             return taken, True, 0
         preferred_count = 1 if rows in self._preferred else 0
         is_full = False

@@ -43,10 +43,19 @@ class _Batch(Work):
             items.append(entry.request)
         self.items = items
         self.result = None
+        self.is_apart = scheduler.runs_apart
 
     def on_done(self, result: BatchResult) -> None:
         # A method instead of a callback in an attribute, which would be a cycle that keeps the tensors until the next garbage collection.
         self._scheduler._finished(self, result)
+
+    def next_item(self, now_ns: int) -> InferRequest | None:
+        entry = self._scheduler._next_apart(self.entries[0], now_ns)
+        if entry is None:
+            return None
+        entry.dispatched_ns = now_ns
+        self.entries.append(entry)
+        return entry.request
 
 
 class Scheduler:
@@ -90,6 +99,8 @@ class Scheduler:
         # The requests of a decoupled model are separate streams.
         most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
         self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
+        #: Whether each request runs alone, one after the other.
+        self.runs_apart = not (self._batcher.is_batching or config.signature.is_decoupled)
         self._running: set[_Batch] = set()
         self._failures = FailureLog(config.name, version)
         self._outstanding = 0
@@ -98,6 +109,8 @@ class Scheduler:
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
         self._dispatch_is_due = False
         self._is_dispatching = False
+        #: When the current call of `_dispatch` dispatched its first batch, nanoseconds.
+        self._begun_ns = 0
         self._timer: Timer | None = None
         self._timer_ns: int | None = None
         self._is_closed = False
@@ -186,12 +199,12 @@ class Scheduler:
         self._is_dispatching = True
         wake_ns = None
         queue = self._queue
-        begun_ns = 0
+        self._begun_ns = 0
         try:
             while queue.size:
                 now_ns = self._now_ns()
-                begun_ns = begun_ns or now_ns
-                if now_ns - begun_ns >= LOOP_SHARE_NS:
+                self._begun_ns = self._begun_ns or now_ns
+                if now_ns - self._begun_ns >= LOOP_SHARE_NS:
                     # Callbacks that have waited for the loop meanwhile run first.
                     self._dispatch_is_due = True
                     self._timers.call_soon(self._dispatch)
@@ -219,6 +232,19 @@ class Scheduler:
             self._is_dispatching = False
         if wake_ns != self._timer_ns:
             self._arm(wake_ns)
+
+    def _next_apart(self, first: Pending, now_ns: int) -> Pending | None:
+        """Takes the request that runs alone, on the event loop, after `first` and those that followed it.
+
+        None: there is none of the same rows and shape, a request has expired, or the loop's other callbacks come first.
+        """
+        queue = self._queue
+        if now_ns - self._begun_ns >= LOOP_SHARE_NS or (queue.timed and queue.timed[0][0] <= now_ns):
+            return None
+        entry = queue.take_first(first)
+        if entry is not None:
+            self._recorder.queue_depth -= 1
+        return entry
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)

@@ -85,12 +85,13 @@ class InstanceEjections:
 
 
 def is_outage(result: BatchResult) -> bool:
-    """Whether every request of a batch failed because of the instance: with status UNAVAILABLE.
+    """Whether every request of a batch, or the last of those that ran apart, failed because of the instance: with status UNAVAILABLE.
 
     All other errors count as errors of the request (see `Instance.execute`): else one client's failing requests could eject all instances,
     which would affect all clients.
     """
-    return all(isinstance(outcome, ServingError) and outcome.code is ErrorCode.UNAVAILABLE for outcome in result.outcomes)
+    outcomes = result.outcomes if result.apart_ns is None else result.outcomes[-1:]
+    return all(isinstance(outcome, ServingError) and outcome.code is ErrorCode.UNAVAILABLE for outcome in outcomes)
 
 
 def _freest(indices: Iterable[int], free_slots: Sequence[int]) -> int | None:

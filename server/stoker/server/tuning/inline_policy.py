@@ -36,13 +36,13 @@ class _SizeClass:
         self._slow = 0
         self._dwelt_runs = 0
 
-    def ran(self, cpu_ns: int) -> None:
+    def ran(self, cpu_ns: int, runs: int) -> None:
         if not self.is_on_loop:
             self._ran_in_thread(cpu_ns)
             return
-        self._runs += 1
+        self._runs += runs
         if cpu_ns > INLINE_SLOW_NS:
-            self._slow += 1
+            self._slow += runs
             if self._slow > INLINE_WINDOW_SLOW or cpu_ns >= INLINE_EVICT_NS:
                 self.is_on_loop = False
                 self._quick = 0
@@ -76,15 +76,17 @@ class InlinePolicy:
         size_class = self._by_class.get(size.bit_length())
         return size_class is not None and size_class.is_on_loop and not self._is_banned
 
-    def ran(self, size: int, *, cpu_ns: int, wall_ns: int) -> None:
+    def ran(self, size: int, *, cpu_ns: int, wall_ns: int, runs: int = 1) -> None:
         """Records that a batch of `size` has run, on the loop or in the thread.
 
-        The first batch does not count, because caches are cold.
+        The first batch does not count, because caches are cold. Several that ran one after the other on the loop count with their mean
+        time, except if they took extremely long together: they begin within `LOOP_SHARE_NS`, so that then the last one was slow.
 
         Args:
-            size: Rows or bytes.
+            size: Rows or bytes of each batch.
             cpu_ns: CPU time of the thread that ran it, nanoseconds.
             wall_ns: Wall time, nanoseconds.
+            runs: The number of batches; the times are their sums.
         """
         if not self._is_warm:
             self._is_warm = True
@@ -95,4 +97,4 @@ class InlinePolicy:
             size_class = self._by_class.get(size.bit_length())
             if size_class is None:
                 size_class = self._by_class[size.bit_length()] = _SizeClass()
-            size_class.ran(cpu_ns)
+            size_class.ran(cpu_ns if cpu_ns >= INLINE_EVICT_NS else cpu_ns // runs, runs)
