@@ -8,9 +8,9 @@ from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import READ_BYTES
 
 
-def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:
-    """Gives `data` to `connection` as its transport does, in reads of `most` bytes that the next one writes over."""
-    at = 0
+def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> int:
+    """Gives `data` to `connection` as its transport does, in reads of `most` bytes that the next one writes over; returns their number."""
+    at = number = 0
     while at < len(data):
         protocol = connection.transport.get_protocol()
         if isinstance(protocol, asyncio.BufferedProtocol):
@@ -22,6 +22,8 @@ def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:
             size = min(READ_BYTES, len(data) - at, most)
             connection.data_received(data[at : at + size])
         at += size
+        number += 1
+    return number
 
 
 class ReadTransport:

@@ -16,7 +16,7 @@ LONG = 200_000
 MOST_SHORT_READS = 4000
 
 
-def read_all(peer: RawPeer, data: bytes, sizes: list[int]) -> list[Event]:
+def read_all(peer: RawPeer, data: bytes, sizes: list[int], likely_stream_id: int = 0) -> list[Event]:
     """Gives `data` in reads of `sizes`, at last in longer ones, each to where the connection wants it, and written over before the next."""
     scratch = bytearray(1 << 20)
     events: list[Event] = []
@@ -24,7 +24,7 @@ def read_all(peer: RawPeer, data: bytes, sizes: list[int]) -> list[Event]:
     while at < len(data):
         size = min(sizes[number % len(sizes)] if number < MOST_SHORT_READS else max(sizes) + 10_000, len(data) - at)
         number += 1
-        receive_buffer = peer.server.receive_buffer()
+        receive_buffer = peer.server.receive_buffer(likely_stream_id)
         if receive_buffer is None:
             scratch[:size] = data[at : at + size]
             events += peer.server.receive(memoryview(scratch)[:size], 0.0)
@@ -49,23 +49,27 @@ def frames_of(body: bytes, stream_id: int, frame_bytes: int, padding: int) -> li
     sizes=st.lists(st.integers(1, 90_000), min_size=1, max_size=5),
     frame_bytes=st.sampled_from((16_384, 40_000, 150_000)),
     padding=st.sampled_from((0, 0, 7)),
+    likely_stream_id=st.sampled_from((0, 1, 3, 5)),
+    spare_bytes=st.sampled_from((0, 100, 70_000)),
 )
-def test_receive_buffer_gets_all_bytes_for_reads_of_any_size(seed: int, sizes: list[int], frame_bytes: int, padding: int):
+def test_receive_buffer_gets_all_bytes_for_reads_of_any_size(
+    seed: int, sizes: list[int], frame_bytes: int, padding: int, likely_stream_id: int, spare_bytes: int
+):
     random_numbers = random.Random(seed)
     bodies = {stream_id: random_numbers.randbytes(random_numbers.randrange(40_000, LONG)) for stream_id in (1, 3, 5)}
     peer = RawPeer()
     peer.send(*(request(stream_id) for stream_id in bodies))
-    blocks = {stream_id: bytearray(len(body)) for stream_id, body in bodies.items()}
+    blocks = {stream_id: bytearray(len(body) + spare_bytes) for stream_id, body in bodies.items()}
     for stream_id in (1, 3):
         # The third stream has no receive buffer: its bytes arrive as events.
-        peer.server.set_receive_buffer(stream_id, memoryview(blocks[stream_id]))
+        peer.server.set_receive_buffer(stream_id, memoryview(blocks[stream_id]), len(bodies[stream_id]))
     frames = [(stream_id, each) for stream_id, body in bodies.items() for each in frames_of(body, stream_id, frame_bytes, padding)]
     # Those of one stream in their order, and the streams in any.
     order = random_numbers.sample([stream_id for stream_id, _ in frames], len(frames))
     queues = {stream_id: [each for owner, each in frames if owner == stream_id] for stream_id in bodies}
     wire = b"".join(queues[stream_id].pop(0) for stream_id in order)
     wire += b"".join(frame(DATA, END_STREAM, stream_id) for stream_id in bodies)
-    events = read_all(peer, wire, sizes)
+    events = read_all(peer, wire, sizes, likely_stream_id)
     reported = dict.fromkeys(bodies, 0)
     ended = set()
     received = b""
@@ -81,7 +85,7 @@ def test_receive_buffer_gets_all_bytes_for_reads_of_any_size(seed: int, sizes: l
             ended.add(event.stream_id)
     assert reported == {stream_id: len(body) for stream_id, body in bodies.items()}
     assert ended == {1, 3, 5}
-    assert {1: bytes(blocks[1]), 3: bytes(blocks[3]), 5: received} == bodies
+    assert {1: bytes(blocks[1][: len(bodies[1])]), 3: bytes(blocks[3][: len(bodies[3])]), 5: received} == bodies
 
 
 def test_written_bytes_of_several_frames_are_reported_together():

@@ -295,3 +295,29 @@ def test_large_message_above_the_budget_is_refused_while_it_arrives():
     # Two find room, as their pieces are counted and not what their prefixes promise.
     refused = [answer for answer in found.values() if b"no room" in answer]
     assert (len(found), len(refused), taker.kinds) == (3, 1, [memoryview, memoryview])
+
+
+@pytest.mark.parametrize("first_bytes", [0, 16_393, 100_000])
+def test_large_message_takes_two_reads_after_the_first_on_its_connection(first_bytes: int):
+    """The beginning of a message in one read, and the rest of it with all frame headers in another, wherever an earlier read ended."""
+    message = bytes(range(256)) * 2352
+
+    async def scenario() -> int:
+        connection = GrpcProtocol(
+            ConnectionContext(Taker().methods(), FakeEngine(simple()), Limits(), GrpcSettings(), asyncio.get_running_loop())
+        )
+        transport = MemoryTransport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        read(connection, HELLO + opening(1) + b"".join(framed(message, 1)))
+        transport.written.clear()
+        wire = opening(3) + b"".join(framed(message, 3))
+        beginning = len(opening(3)) + 16_393
+        reads = read(connection, wire[:beginning]) if first_bytes else 0
+        for part in (wire[beginning : beginning + first_bytes], wire[beginning + first_bytes :]) if first_bytes else (wire,):
+            reads += read(connection, part)
+        assert b"".join(each.payload for each in cut(bytes(transport.written)) if each.kind == DATA)[5:] == message
+        transport.is_closed = True
+        connection.connection_lost(None)
+        return reads
+
+    assert asyncio.run(scenario()) == (3 if first_bytes else 2)

@@ -72,6 +72,10 @@ _JOINED_BYTES = 8 * 1024 * 1024
 #: pages only when they are written, but blocks of some MiB may use huge pages.
 _ZERO_COPY_BYTES = 64 * 1024
 _ZERO_COPY_SHARE = 16
+#: Of a message, this part more memory follows it in its receive buffer, and a little: room for the headers of the frames that it arrives
+#: in. Frames have at least 16 KiB, or a client splits its messages into more than any known one does.
+_SPARE_SHARE = 1024
+_SPARE_BYTES = 64
 #: Up to this size a message gets its receive buffer after `_SMALL_PIECE_BYTES`, because so small a block uses no huge page.
 _ZERO_COPY_AT_ONCE_BYTES = 1024 * 1024
 
@@ -143,11 +147,19 @@ class MessageReader:
 
     @property
     def receive_buffer(self) -> memoryview | None:
-        """The unfilled remainder of the message's buffer; None: there is no buffer, pass the bytes to `feed`."""
+        """The unfilled remainder of the message's buffer; None: there is no buffer, pass the bytes to `feed`.
+
+        It is a little larger than what is missing of the message.
+        """
         return None if self._block is None else self._block[self._size :]
 
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes are missing of the incomplete message; 0 between messages."""
+        return 0 if self._expected_bytes is None else self._expected_bytes - self._size
+
     def buffer_written(self, count: int) -> list[WireMessage]:
-        """As `feed`, for bytes that were written into `receive_buffer`. REQUIRES: they fit into it."""
+        """As `feed`, for bytes that were written into `receive_buffer`. REQUIRES: at most `missing_bytes`."""
         self._size += count
         return [self._take()] if self._size == self._expected_bytes else []
 
@@ -220,7 +232,7 @@ class MessageReader:
             CallFault: the host has not enough memory.
         """
         try:
-            self._block = message_block(size, lead_bytes)
+            self._block = message_block(size + size // _SPARE_SHARE + _SPARE_BYTES, lead_bytes)
         except MemoryError:
             raise _no_memory(size) from None
         at = 0
@@ -248,7 +260,7 @@ class MessageReader:
     def _take(self) -> WireMessage:
         data: bytes | memoryview
         if self._block is not None:
-            data = self._block.toreadonly()
+            data = self._block[: self._size].toreadonly()
         else:
             data = b"".join(self._pieces) if self._gathered is None else self._gathered.getvalue()
         self._pieces, self._block, self._gathered, self._expected_bytes, self._size = [], None, None, None, 0

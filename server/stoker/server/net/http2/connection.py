@@ -136,20 +136,22 @@ class ServerConnection:
             events.append(ConnectionEnded(fault.code, debug))
         return events
 
-    def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview) -> None:
-        """Writes the next bytes of a request into `receive_buffer` instead of separate events. `DataWritten` reports how far it is
-        filled: at steps of at most 128 KiB, at the end, and for the remainder when `report_written` is called.
+    def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview, size_bytes: int | None = None) -> None:
+        """Writes the next `size_bytes` of a request (None: as many as it holds) into `receive_buffer` instead of separate events.
+        `DataWritten` reports how many: at steps of at most 128 KiB, at the end, and for the remainder when `report_written` is called.
 
-        Bytes behind a full buffer arrive as `DataReceived` again. REQUIRES: all events that `receive` has returned are handled.
+        Bytes after them arrive as `DataReceived` again. Memory behind them is used for the headers of frames, so that one read may take
+        the whole message. REQUIRES: all events that `receive` has returned are handled.
         """
-        self._data_frames.set_receive_buffer(stream_id, receive_buffer)
+        self._data_frames.set_receive_buffer(stream_id, receive_buffer, len(receive_buffer) if size_bytes is None else size_bytes)
 
-    def receive_buffer(self) -> memoryview | None:
-        """The buffer that the transport may read into next, for `receive_zero_copy`: that of the request whose DATA frame is incomplete.
+    def receive_buffer(self, likely_stream_id: int = 0) -> memoryview | None:
+        """The buffer that the transport may read into next, for `receive_zero_copy`: that of the request whose DATA frame is incomplete,
+        or between frames that of `likely_stream_id`, whose frame is likely the next.
 
         None: the next read must go to `receive`.
         """
-        return None if self._is_over else self._reader.receive_buffer()
+        return None if self._is_over else self._reader.receive_buffer(likely_stream_id)
 
     def receive_zero_copy(self, data: memoryview, now_s: float) -> list[Event]:
         """As `receive`, for bytes that were read into `receive_buffer`. REQUIRES: nothing was received in between."""

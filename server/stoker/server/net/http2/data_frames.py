@@ -78,11 +78,12 @@ class DataFrames:
             stream.pending_update = 0
         self._inflow.refund(count)
 
-    def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview) -> None:
+    def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview, size_bytes: int) -> None:
         """Puts the next bytes of a request into `receive_buffer`; see `ServerConnection.set_receive_buffer`."""
         stream = self._open.get(stream_id)
         if stream is not None:
             stream.receive_buffer = receive_buffer
+            stream.receive_left = size_bytes
 
     def receive_buffer(self, stream_id: int) -> memoryview | None:
         """The buffer that takes the next bytes of a stream; None: there is none."""
@@ -114,13 +115,13 @@ class DataFrames:
                     return position
             receive_buffer = stream.receive_buffer
             assert receive_buffer is not None
-            taken += length
-            if taken >= len(receive_buffer) or taken > stream.receive_window or length > inflow.window:
+            behind = taken + length
+            if behind >= stream.receive_left or behind > stream.receive_window or length > inflow.window:
                 # The last of a message, or too much: `whole` takes it.
-                taken -= length
                 break
             inflow.window -= length
-            receive_buffer[taken - length : taken] = data[start:end]
+            receive_buffer[taken:behind] = data[start:end]
+            taken = behind
             position = end
         if stream is not None:
             self._note_frames(stream, taken)
@@ -132,6 +133,7 @@ class DataFrames:
             receive_buffer = stream.receive_buffer
             assert receive_buffer is not None
             stream.receive_buffer = receive_buffer[count:]
+            stream.receive_left -= count
             stream.receive_window -= count
             stream.unconsumed += count
             self._report_written(stream, count, False)
@@ -204,7 +206,7 @@ class DataFrames:
         if stream is None:
             return
         if stream.receive_buffer is not None:
-            count = min(end - start, len(stream.receive_buffer))
+            count = min(end - start, stream.receive_left)
             stream.receive_buffer[:count] = memoryview(data)[start : start + count]
             start += count
             self._note_written(stream, count, is_last and start == end)
@@ -221,17 +223,24 @@ class DataFrames:
         if ends:
             self._end(stream)
 
-    def buffer_written(self, stream_id: int, count: int, is_last: bool) -> None:
-        """Notes that `count` more bytes of the frame begun last are in their stream's buffer; `is_last`: the frame has no more."""
+    def buffer_written(self, stream_id: int, count: int, left: int) -> int:
+        """Notes that up to `count` bytes were read into the buffer of the frame begun last, of which `left` bytes are missing.
+
+        Returns how many of them belong to the frame and into the buffer, or to a stream that is gone.
+        """
+        count = min(count, left)
         stream = self._open.get(stream_id)
         if stream is not None:
-            self._note_written(stream, count, is_last)
+            count = min(count, stream.receive_left)
+            self._note_written(stream, count, count == left)
+        return count
 
     def _note_written(self, stream: Stream, count: int, is_last: bool) -> None:
         receive_buffer = stream.receive_buffer
         assert receive_buffer is not None
         ends = is_last and self._ends
-        stream.receive_buffer = receive_buffer[count:] if count < len(receive_buffer) else None
+        stream.receive_left -= count
+        stream.receive_buffer = receive_buffer[count:] if stream.receive_left else None
         self._report_written(stream, count, ends)
         if ends:
             self._end(stream)

@@ -255,9 +255,15 @@ class FrameReader:
         """Pieces of an incomplete frame."""
         return len(self._parts)
 
-    def receive_buffer(self) -> memoryview | None:
-        """The buffer of the request whose DATA frame is incomplete; None: it has none, or too little is left of it."""
-        receive_buffer = self._data_frames.receive_buffer(self._stream_id) if self._left else None
+    def receive_buffer(self, likely_stream_id: int) -> memoryview | None:
+        """The buffer of the request whose DATA frame is incomplete, or between frames that of `likely_stream_id`; None: it has none, or too
+        little is left of it.
+        """
+        if not self._left:
+            if self._parts or self._padding:
+                return None
+            self._stream_id = likely_stream_id
+        receive_buffer = self._data_frames.receive_buffer(self._stream_id)
         return None if receive_buffer is None or len(receive_buffer) < _MIN_BUFFER_BYTES else receive_buffer[:_MAX_BUFFER_BYTES]
 
     def read_zero_copy(self, data: memoryview) -> None:
@@ -265,9 +271,8 @@ class FrameReader:
 
         The bytes of the incomplete frame are in their place; those behind it begin with the next frame's header, and are read again.
         """
-        count = min(self._left, len(data))
+        count = self._data_frames.buffer_written(self._stream_id, len(data), self._left) if self._left else 0
         self._left -= count
-        self._data_frames.buffer_written(self._stream_id, count, self._left == 0)
         if count < len(data):
             self.read(data[count:])
 

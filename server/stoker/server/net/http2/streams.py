@@ -154,6 +154,7 @@ class Stream:
         trailers: Header block that follows the waiting data.
         is_listed: Whether it stands in the sender's queue.
         receive_buffer: Takes the next bytes of the request; None: the application gets them as they arrive.
+        receive_left: How many of them; the buffer may be larger.
         unreported_bytes: Bytes in the buffer that no `DataWritten` has reported.
     """
 
@@ -166,6 +167,7 @@ class Stream:
         "is_listed",
         "pending_update",
         "receive_buffer",
+        "receive_left",
         "receive_window",
         "send_window",
         "state",
@@ -192,6 +194,7 @@ class Stream:
         self.trailers: bytes | None = None
         self.is_listed = False
         self.receive_buffer: memoryview | None = None
+        self.receive_left = 0
         self.unreported_bytes = 0
 
 

@@ -313,8 +313,13 @@ class UnaryCall(H2Call):
 
     @property
     def receive_buffer(self) -> memoryview | None:
-        """The unfilled remainder of the message's buffer; None: there is none."""
+        """The unfilled remainder of the message's buffer, see `MessageReader.receive_buffer`; None: there is none."""
         return None if self._reader is None else self._reader.receive_buffer
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes are missing of the incomplete message."""
+        return 0 if self._reader is None else self._reader.missing_bytes
 
     def _note(self, size_bytes: int, has_ended: bool) -> None:
         """Counts the bytes that have arrived."""

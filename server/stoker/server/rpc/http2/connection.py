@@ -125,7 +125,12 @@ class GrpcProtocol:
 
     def receive_buffer(self) -> memoryview:
         """The buffer for the next read."""
-        self._receive_buffer = receive_buffer = self.core.receive_buffer() if self._receiving else None
+        receiving = self._receiving
+        if not receiving:
+            # Probably a large message begins next: what follows its beginning is then read into its own buffer, and not copied.
+            return self.context.buffer[:_FIRST_PIECE_BYTES]
+        # While several messages arrive, their frames take turns.
+        self._receive_buffer = receive_buffer = self.core.receive_buffer(next(iter(receiving)) if len(receiving) == 1 else 0)
         return self.context.buffer if receive_buffer is None else receive_buffer
 
     def filled(self, count: int) -> None:
@@ -134,8 +139,9 @@ class GrpcProtocol:
         self._watch.pings.heard_s = now_s
         receive_buffer, self._receive_buffer = self._receive_buffer, None
         reads = self.context.reads
-        # A zero-copy read ends at the end of the message's buffer, even if the socket has more bytes.
-        reads.begin(self, is_whole=receive_buffer is None and count < _PARTIAL_READ_BYTES)
+        # A read ends at the end of its buffer, even if the socket has more bytes.
+        most = _PARTIAL_READ_BYTES if self._receiving else _FIRST_PIECE_BYTES
+        reads.begin(self, is_whole=receive_buffer is None and count < most)
         try:
             if receive_buffer is not None:
                 self._take(self.core.receive_zero_copy(receive_buffer[:count], now_s), now_s)

@@ -176,7 +176,7 @@ class ConnectionCalls:
             for pending in self._zero_copy_pending:
                 receive_buffer = pending.receive_buffer
                 if receive_buffer is not None:
-                    core.set_receive_buffer(pending.stream_id, receive_buffer)
+                    core.set_receive_buffer(pending.stream_id, receive_buffer, pending.missing_bytes)
                     connection.read_zero_copy()
             self._zero_copy_pending.clear()
 
