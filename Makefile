@@ -14,7 +14,7 @@ PROTOS_STAMP = .venv-protos/.stoker-setup
 KSERVE_STAMP = .venv-kserve/.stoker-setup
 NODE_STAMP = .node-client/.stoker-setup
 
-.PHONY: help setup serve native native-unit test unit check format clients-env protos samples bench perf-analyzer node-client kserve-client clean
+.PHONY: help setup serve native native-unit native-test test unit check format clients-env protos samples bench perf-analyzer node-client kserve-client clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,7 +51,10 @@ $(NATIVE_STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
 	touch $@
 
 native-unit: native  ## Run the quick unit tests against the compiled modules
-	.venv-native/bin/python -m pytest $(QUICK)
+	.venv-native/bin/python -m pytest --native $(QUICK)
+
+native-test: native clients-env $(PROTOS_STAMP)  ## Run every test against the compiled modules
+	.venv-native/bin/python -m pytest --native
 
 clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: foreign clients, apart from ours
 

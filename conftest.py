@@ -11,6 +11,10 @@ settings.register_profile("quick", parent=settings.get_profile("stoker"), max_ex
 settings.load_profile("stoker")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--native", action="store_true", help="the run tests the compiled modules: a test fails unless all are compiled")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Takes the modules and the tests themselves, a million objects that live to the end, out of what every collection walks through."""

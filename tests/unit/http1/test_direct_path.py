@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import gzip
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -485,15 +485,15 @@ def test_connection_lost_before_its_response_is_encoded_holds_no_reservation():
         engine = echo_engine()
         connection, recorder = connected(engine)
         begun = asyncio.get_running_loop().create_future()
-        begin_task = connection.begin_task
 
-        def note(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        def note(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
             # Runs before the first step of the task.
-            asyncio.get_running_loop().call_soon(connection.connection_lost, None)
+            loop.call_soon(connection.connection_lost, None)
+            loop.set_task_factory(None)
             begun.set_result(None)
-            return begin_task(work)
+            return asyncio.Task(work, loop=loop, **options)
 
-        connection.begin_task = note  # type: ignore[method-assign]
+        asyncio.get_running_loop().set_task_factory(note)
         arrive(connection, post(body, header))
         await begun
         await asyncio.sleep(0)

@@ -137,9 +137,10 @@ def test_larger_message_gets_its_receive_buffer_after_more_bytes(size: int, begi
 
 
 def test_message_without_memory_for_its_receive_buffer_is_refused(monkeypatch: pytest.MonkeyPatch):
-    def exhausted(size_bytes: int, lead_bytes: int) -> memoryview:
+    def exhausted(shape: int, dtype: type) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("stoker.server.rpc.framing.message_block", exhausted)
-    with pytest.raises(CallFault, match="no memory for a message of 100000 bytes now: try again"):
-        MessageReader("/a.B/C", 1 << 30, lambda size: 0).feed(PREFIX.pack(0, 100_000) + bytes(50_000))
+    # Blocks of this size are not kept: each is allocated.
+    monkeypatch.setattr(np, "empty", exhausted)
+    with pytest.raises(CallFault, match="no memory for a message of 33554432 bytes now: try again"):
+        MessageReader("/a.B/C", 1 << 30, lambda size: 0).feed(PREFIX.pack(0, 32 << 20) + bytes(4 << 20))
