@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.core.build_kind import BUILD
+
 #: Calls, files and stack depth of one request; lower them with every change that makes the path shorter. Two calls are to spare: the
 #: WINDOW_UPDATE frames of a client may arrive in one frame or two.
 BOUNDS = {"grpc": (91, 34, 16), "http-binary": (88, 30, 18), "http-json": (90, 30, 18), "grpc-apart": (92, 34, 16)}
+#: The same of the calls that a native build leaves to the interpreter.
+NATIVE_BOUNDS = (8, 4, 2)
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +26,14 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 @pytest.mark.parametrize("case", BOUNDS)
 def test_warm_request_stays_below_its_bounds_of_calls_files_and_frames(counts: dict, case: str):
-    calls, files, depth = BOUNDS[case]
+    calls, files, depth = BOUNDS[case] if BUILD == "pure" else NATIVE_BOUNDS
     measured = counts[case]
     assert measured["calls"] <= calls, measured
     assert measured["files"] <= files, measured
     assert measured["stack_depth"] <= depth, measured
 
 
+@pytest.mark.skipif(BUILD == "native", reason="a profile function does not see compiled functions")
 @pytest.mark.parametrize("case", BOUNDS)
 def test_counted_read_covers_the_request_from_the_socket_to_the_backend(counts: dict, case: str):
     assert {"server.net", "server.scheduling", "server.execution", "backends.onnx"} <= set(counts[case]["packages"])
