@@ -12,6 +12,7 @@ settings.load_profile("stoker")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--native`."""
     parser.addoption("--native", action="store_true", help="the run tests the compiled modules: a test fails unless all are compiled")
 
 

@@ -48,6 +48,13 @@ def test_module_in_only_one_of_wheel_and_tree_is_an_error(script: ModuleType, tm
         script.check_names(wheel_of(tmp_path, *packed), [root])
 
 
+def test_listed_module_that_is_not_compiled_is_an_error(script: ModuleType, tmp_path: Path):
+    wheel = wheel_of(tmp_path, "a/b.py", "a/b.cpython-311-x86_64-linux-gnu.so", "a/c.py")
+    script.check_compiled(wheel, "# listed\nserver/a/b.py  # plain: B\n")
+    with pytest.raises(script.CheckFailed, match="not compiled:\na/c"):
+        script.check_compiled(wheel, "server/a/b.py\nserver/a/c.py\n")
+
+
 def test_offline_environment_has_the_declared_packages_and_no_development_tool(script: ModuleType):
     plain, compiling = set(script.required(["stoker", "stoker-client"])), set(script.required(["stoker[compile]", "stoker-client"]))
     assert {"numpy", "fastapi", "starlette"} <= plain
