@@ -1,6 +1,6 @@
-"""`--baseline`: loads two servers in turn, so that a change of the machine's speed affects both, and prints their ratio in each cell.
+"""Loads several servers in turn, so that a change of the machine's speed affects all, and prints their ratios to the first in each cell.
 
-    contenders --server--> two servers --compare_windows--> Comparison --> table of ratios
+    contenders --server--> servers --compare_windows--> Comparison --> table of ratios
 
 A window is short (some 600 requests) and there are many: on a machine with other load the best window and the median are then both steady,
 and their ratios agree. The spread shows where they do not.
@@ -43,10 +43,16 @@ RSS_MIB, READY_S = Figure("RSS MiB", 1), Figure("start s", 3)
 
 
 class Comparison:
-    """The figures of a baseline and of a measured server, by cell. Values with the same index were measured next to each other."""
+    """The figures of a baseline and of measured servers, by cell. Values with the same index were measured next to each other.
 
-    def __init__(self, baseline: str, measured: str) -> None:
-        self._names = (baseline, measured)
+    Attributes:
+        baseline: Name of the contender that the others are compared with.
+        measured: Names of the others.
+    """
+
+    def __init__(self, baseline: str, *measured: str) -> None:
+        self.baseline = baseline
+        self.measured = measured
         self._values: dict[tuple[str, Figure], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._foreign: dict[str, list[float]] = defaultdict(list)
 
@@ -68,15 +74,24 @@ class Comparison:
         """The median of a contender's values."""
         return statistics.median(self._values[cell, figure][name])
 
-    def ratios(self, cell: str, figure: Figure) -> tuple[float, float]:
-        """The measured server's best value over the baseline's, and the same of the medians."""
-        old, new = (self._values[cell, figure][name] for name in self._names)
+    def ratios(self, cell: str, figure: Figure, measured: str) -> tuple[float, float]:
+        """The best value of `measured` over the baseline's, and the same of the medians."""
+        old, new = (self._values[cell, figure][name] for name in (self.baseline, measured))
         best = max if figure.more_is_better else min
         return _ratio(best(new), best(old)), _ratio(statistics.median(new), statistics.median(old))
 
-    def table(self) -> Table:
-        """The table of all cells; a ratio below 1 means a lower cost, or a lower rate."""
-        baseline, measured = self._names
+    def spread(self, cell: str, figure: Figure, measured: str) -> str:
+        """The range that contains 80 % of the ratios of neighbouring windows; empty for a single pair."""
+        by_name = self._values[cell, figure]
+        ratios = sorted(_ratio(after, before) for before, after in zip(by_name[self.baseline], by_name[measured], strict=True))
+        if len(ratios) < 2:
+            return ""
+        tenths = statistics.quantiles(ratios, n=10, method="inclusive")
+        return f"{tenths[0]:.2f}-{tenths[-1]:.2f}"
+
+    def table(self, measured: str) -> Table:
+        """The table of all cells of `measured`; a ratio below 1 means a lower cost, or a lower rate."""
+        baseline = self.baseline
         table = Table(title=f"{measured} / {baseline}, in turn", title_justify="left")
         table.add_column("case", no_wrap=True)
         table.add_column("figure", no_wrap=True)
@@ -89,18 +104,23 @@ class Comparison:
             old, new = by_name[baseline], by_name[measured]
             best = max if figure.more_is_better else min
             values = (f"{each:,.{figure.digits}f}" for side in (old, new) for each in (best(side), statistics.median(side)))
-            best_ratio, median_ratio = self.ratios(cell, figure)
+            best_ratio, median_ratio = self.ratios(cell, figure, measured)
             foreign = f"{statistics.fmean(self._foreign[cell]):.2f}" if cell in self._foreign and cell != shown else ""
             table.add_row(
                 cell if cell != shown else "", figure.name, *values, f"{best_ratio:.3f}", f"[bold]{median_ratio:.3f}[/]",
-                _spread(old, new), str(len(new)), foreign,
+                self.spread(cell, figure, measured), str(len(new)), foreign,
             )  # fmt: skip
             shown = cell
         return table
 
     def print(self, console: Console) -> None:
-        """Prints the table, and a warning if the machine was busy."""
-        console.print(self.table())
+        """Prints a table for each measured server, and a warning if the machine was busy."""
+        for measured in self.measured:
+            console.print(self.table(measured))
+        self.print_load(console)
+
+    def print_load(self, console: Console) -> None:
+        """Prints a warning if the machine was busy."""
         console.print("[dim]others: cores that other processes of the machine used; a ratio matters if it is outside of its spread[/]")
         busy = {cell: cores for cell, each in self._foreign.items() if (cores := statistics.fmean(each)) > QUIET_CORES}
         if busy:
@@ -166,12 +186,3 @@ def contenders(options: argparse.Namespace) -> tuple[Contender, ...]:
 
 def _ratio(measured: float, baseline: float) -> float:
     return measured / baseline if baseline else float("nan")
-
-
-def _spread(old: Sequence[float], new: Sequence[float]) -> str:
-    """The range that contains 80 % of the ratios of neighbouring windows; empty for a single pair."""
-    ratios = sorted(_ratio(after, before) for before, after in zip(old, new, strict=True))
-    if len(ratios) < 2:
-        return ""
-    tenths = statistics.quantiles(ratios, n=10, method="inclusive")
-    return f"{tenths[0]:.2f}-{tenths[-1]:.2f}"

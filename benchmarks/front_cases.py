@@ -1,8 +1,8 @@
-"""The loads of the frontends, their limits, and the cost of the server they are compared with."""
+"""The loads of the frontends, and their limits."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from benchmarks.comparison import CPU_US, P50_MS, Figure
 from benchmarks.load import InFlight
 from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON
 
@@ -13,14 +13,12 @@ class Case:
 
     Attributes:
         name: Name in the report.
-        protocol: A protocol of `wire`.
+        protocol: A protocol of `benchmarks.requests`.
         connections, streams: Their product is the number of requests in flight. Eight calls share a gRPC connection unless the case sets
             it.
         most_cpu_us: Target for the server CPU time of a request, microseconds; None: there is none.
         most_p50_ms: Target for the median latency, milliseconds; None: there is none.
-        triton_cpu_us: CPU time of Triton 2.51 with a native ONNX Runtime backend on the machine of the published measurement, microseconds;
-            the echo on that machine is `REFERENCE_ECHO_CPU_US`.
-        triton_p50_ms: Triton's median latency in the same measurement.
+        most_of_peer: Target for the ratio of `peer_figure` to Triton's in the same run; None: there is none.
         model: A model of `benchmarks.models`.
         is_above_model: Whether `most_cpu_us` is compared with the CPU time minus that of raw onnxruntime for one row.
     """
@@ -31,45 +29,52 @@ class Case:
     streams: int = 1
     most_cpu_us: float | None = None
     most_p50_ms: float | None = None
-    triton_cpu_us: float | None = None
-    triton_p50_ms: float | None = None
+    most_of_peer: float | None = None
     model: str = "tiny"
     is_above_model: bool = False
-
-    @property
-    def is_one_call_per_channel(self) -> bool:
-        """Whether the case has many connections with one call each."""
-        return self.protocol == GRPC and self.connections > 1 and self.streams == 1
 
     @property
     def in_flight(self) -> InFlight:
         return InFlight(self.connections, self.streams)
 
+    @property
+    def peer_figure(self) -> Figure:
+        """The figure that is compared with Triton's: the latency of a lone request, else the CPU time."""
+        return P50_MS if self.in_flight.total == 1 else CPU_US
+
 
 CASES = (
-    Case(name="gRPC, c = 1", protocol=GRPC, connections=1, most_p50_ms=0.18, triton_cpu_us=188, triton_p50_ms=0.20),
-    Case(name="gRPC, c = 8", protocol=GRPC, connections=1, streams=8, most_cpu_us=35, triton_cpu_us=65),
-    Case(name="gRPC, c = 32", protocol=GRPC, connections=4, streams=8, most_cpu_us=27, triton_cpu_us=55),
-    Case(name="gRPC, one call per channel, c = 32", protocol=GRPC, connections=32, most_cpu_us=40, triton_cpu_us=51),
-    Case(name="HTTP binary, c = 1", protocol=HTTP_BINARY, connections=1, most_p50_ms=0.15, triton_cpu_us=124, triton_p50_ms=0.16),
-    Case(name="HTTP binary, c = 8", protocol=HTTP_BINARY, connections=8, most_cpu_us=50, triton_cpu_us=62),
-    Case(name="HTTP binary, c = 32", protocol=HTTP_BINARY, connections=32, most_cpu_us=35, triton_cpu_us=53),
-    Case(name="HTTP JSON, c = 1", protocol=HTTP_JSON, connections=1, triton_cpu_us=103),
-    Case(name="HTTP JSON, c = 8", protocol=HTTP_JSON, connections=8, most_cpu_us=55, triton_cpu_us=60),
-    Case(name="HTTP JSON, c = 32", protocol=HTTP_JSON, connections=32, most_cpu_us=42, triton_cpu_us=58),
+    Case(name="gRPC, c = 1", protocol=GRPC, connections=1, most_p50_ms=0.18, most_of_peer=0.90),
+    Case(name="gRPC, c = 8", protocol=GRPC, connections=1, streams=8, most_cpu_us=35, most_of_peer=0.36),
+    Case(name="gRPC, c = 32", protocol=GRPC, connections=4, streams=8, most_cpu_us=27, most_of_peer=0.32),
+    Case(name="gRPC, one call per channel, c = 32", protocol=GRPC, connections=32, most_cpu_us=40, most_of_peer=0.55),
+    Case(name="HTTP binary, c = 1", protocol=HTTP_BINARY, connections=1, most_p50_ms=0.15, most_of_peer=1.00),
+    Case(name="HTTP binary, c = 8", protocol=HTTP_BINARY, connections=8, most_cpu_us=50, most_of_peer=0.38),
+    Case(name="HTTP binary, c = 32", protocol=HTTP_BINARY, connections=32, most_cpu_us=35, most_of_peer=0.30),
+    Case(name="HTTP JSON, c = 1", protocol=HTTP_JSON, connections=1),
+    Case(name="HTTP JSON, c = 8", protocol=HTTP_JSON, connections=8, most_cpu_us=55, most_of_peer=0.42),
+    Case(name="HTTP JSON, c = 32", protocol=HTTP_JSON, connections=32, most_cpu_us=42, most_of_peer=0.35),
 )
 
 
-def _apart(name: str, protocol: str, connections: int, streams: int = 1) -> Case:
+def _apart(name: str, protocol: str, connections: int, streams: int = 1, *, most_cpu_us: float, most_of_peer: float) -> Case:
     """A load of a model without dynamic batching: one run of the model for each request."""
-    return Case(name=f"no batching, {name}", protocol=protocol, connections=connections, streams=streams, model="tiny-apart")
+    return Case(
+        name=f"no batching, {name}",
+        protocol=protocol,
+        connections=connections,
+        streams=streams,
+        model="tiny-apart",
+        most_cpu_us=most_cpu_us,
+        most_of_peer=most_of_peer,
+    )
 
 
 APART_CASES = (
-    _apart("gRPC, c = 8", GRPC, 1, 8),
-    _apart("gRPC, c = 32", GRPC, 4, 8),
-    _apart("HTTP binary, c = 8", HTTP_BINARY, 8),
-    _apart("HTTP binary, c = 32", HTTP_BINARY, 32),
+    _apart("gRPC, c = 8", GRPC, 1, 8, most_cpu_us=28, most_of_peer=0.50),
+    _apart("gRPC, c = 32", GRPC, 4, 8, most_cpu_us=25, most_of_peer=0.50),
+    _apart("HTTP binary, c = 8", HTTP_BINARY, 8, most_cpu_us=28, most_of_peer=0.55),
+    _apart("HTTP binary, c = 32", HTTP_BINARY, 32, most_cpu_us=25, most_of_peer=0.55),
 )
 
 
@@ -84,7 +89,3 @@ IMAGE_CASES = (
     _image("image, HTTP binary, c = 1", HTTP_BINARY, 1),
     _image("image, HTTP binary, c = 8", HTTP_BINARY, 8),
 )
-
-#: CPU time of a bare grpc.aio echo of bytes in the published measurement, microseconds, by calls in flight. Its ratio to the same echo here
-#: scales the published figures.
-REFERENCE_ECHO_CPU_US: Mapping[int, float] = {1: 311, 8: 260, 32: 262}

@@ -1,11 +1,11 @@
 """The cost of a small request and of an image in each frontend: `python -m benchmarks.fronts`.
 
 The server has one core, the load generator another. Each round measures every case with a new server, and bare echoes on the same core. The
-medians of the rounds are compared with the targets and with Triton's published figures, scaled by the ratio of the grpc.aio echo here to
-the same echo in the published measurement. For an image (602 KB in, 4 KB out), the CPU time of the model's run is subtracted.
+medians of the rounds are compared with the targets. For an image (602 KB in, 4 KB out), the CPU time of the model's run is subtracted.
 
 With `--baseline FOLDER`, `serve` of that checkout runs beside this one's on the same core, without the echoes. Each case loads the two in
 turn, in windows of some 600 requests; the table shows the best window and the median of each, their ratios, and the spread of the ratios.
+With `--peers`, Triton is the baseline, and the ratios are compared with the targets of the cases.
 """
 
 import argparse
@@ -21,16 +21,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparison import CPU_US, Comparison, add_baseline_options, compare_windows, contenders
-from benchmarks.front_cases import APART_CASES, CASES, IMAGE_CASES, REFERENCE_ECHO_CPU_US, Case
+from benchmarks.front_cases import APART_CASES, CASES, IMAGE_CASES, Case
 from benchmarks.load import Generator, WrongResponse
 from benchmarks.machine import describe_machine
 from benchmarks.models import Array, BenchModel, build_repository
+from benchmarks.peers import add_peer_options, peer_contenders, peer_table
 from benchmarks.processes import end_on_sigterm
 from benchmarks.raw_engine import RawEngine
 from benchmarks.report import verdict_table
 from benchmarks.requests import GRPC, canned_response, request_of
 from benchmarks.results import Verdict, Window
 from benchmarks.servers import Contender, EchoServer, ServerUnderTest, this_checkout
+from benchmarks.triton import TritonMissing
 
 #: The figures are for a usual configuration: a sampled access log, beside validation, statistics and metrics, which are always on.
 _FLAGS = ("--access-log=100",)
@@ -133,25 +135,22 @@ def measure_fronts(bench: Bench, rounds: int, seconds: float) -> tuple[FrontWind
 
 
 def compare_fronts(bench: Bench, kinds: Sequence[Contender], rounds: int, windows: int, requests: int) -> Comparison:
-    """Loads two servers in turn, with `windows` windows of each case, spread over `rounds` fresh pairs of servers. Raises as above."""
-    comparison = Comparison(*(each.name for each in kinds))
+    """Loads the servers in turn, with `windows` windows of each case, spread over `rounds` fresh sets of servers. Raises as above."""
+    baseline, *measured = (each.name for each in kinds)
+    comparison = Comparison(baseline, *measured)
     for number in range(rounds):
         share = windows * (number + 1) // rounds - windows * number // rounds
         if not share:
             continue
         with bench.servers(kinds, number) as servers:
+            if number == 0:
+                bench.console.print(*(f"[dim]{each.name}: {each.description()}[/]" for each in servers), sep="\n")
             for case in bench.cases:
                 request = request_of(bench.models[case.model], case.protocol)
                 compare_windows(comparison, case.name, bench.generator, servers, request, case.in_flight, windows=share, requests=requests)
-                bench.console.print(f"[dim]round {number + 1}, {case.name}: ratio {comparison.ratios(case.name, CPU_US)[1]:.3f} of CPU[/]")
+                ratios = ", ".join(f"{comparison.ratios(case.name, CPU_US, name)[1]:.3f}" for name in measured)
+                bench.console.print(f"[dim]round {number + 1}, {case.name}: ratio {ratios} of CPU[/]")
     return comparison
-
-
-def peer_scale(found: FrontWindows, cases: Sequence[Case]) -> float:
-    """The slowdown of this machine against that of the published figures: the ratio of the same echo, at the loads of both."""
-    windows = [(case, found.median("echo-bytes", case)) for case in cases if not case.is_one_call_per_channel]
-    ratios = [window.server_cpu_us / REFERENCE_ECHO_CPU_US[case.in_flight.total] for case, window in windows if window is not None]
-    return statistics.median(ratios) if ratios else 1.0
 
 
 def judge(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float]) -> list[Verdict]:
@@ -171,12 +170,10 @@ def judge(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float
 
 
 def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str, float]) -> Table:
-    """All cases, with the echoes and the scaled figures of the other server."""
-    scale = peer_scale(found, cases)
+    """All cases, with the echoes."""
     raws = ", ".join(f"{name} {each:.1f} us" for name, each in raw_us.items())
-    table = Table(title=f"raw onnxruntime: {raws}; Triton's published figures times {scale:.2f}", title_justify="left")
-    headings = ("case", "req/s", "p50 ms", "p99 ms", "CPU us", "h2 echo us", "grpc.aio echo us", "Triton us", "Triton p50 ms")
-    for heading in headings:
+    table = Table(title=f"raw onnxruntime: {raws}", title_justify="left")
+    for heading in ("case", "req/s", "p50 ms", "p99 ms", "CPU us", "h2 echo us", "grpc.aio echo us"):
         table.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=True)
     for case in cases:
         window = found.median("stoker", case)
@@ -189,8 +186,6 @@ def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str,
             f"{window.p99_ms:.3f}",
             f"{window.server_cpu_us:.0f}",
             *("" if echo is None else f"{echo.server_cpu_us:.0f}" for echo in echoes),
-            "" if case.triton_cpu_us is None else f"{case.triton_cpu_us * scale:.0f}",
-            "" if case.triton_p50_ms is None else f"{case.triton_p50_ms * scale:.2f}",
         )
     return table
 
@@ -201,27 +196,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that each is measured (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each window (default %(default)s)")
     parser.add_argument(
-        "--windows", type=int, default=_COMPARED_WINDOWS, help="--baseline: windows of each case, over all rounds (default %(default)s)"
+        "--windows",
+        type=int,
+        default=_COMPARED_WINDOWS,
+        help="--baseline, --peers: windows of each case, over all rounds (default %(default)s)",
     )
     parser.add_argument(
-        "--requests", type=int, default=_COMPARED_REQUESTS, help="--baseline: requests of each window (default %(default)s)"
+        "--requests", type=int, default=_COMPARED_REQUESTS, help="--baseline, --peers: requests of each window (default %(default)s)"
     )
     add_baseline_options(parser)
+    add_peer_options(parser)
     options = parser.parse_args(arguments)
     cases = [case for case in (*CASES, *APART_CASES, *IMAGE_CASES) if options.cases in case.name]
+    if options.peers and not options.cases:
+        cases = [case for case in cases if case.most_of_peer is not None]
     if not cases:
         parser.error(
             f"no case's name contains '{options.cases}'; there are {'; '.join(case.name for case in (*CASES, *APART_CASES, *IMAGE_CASES))}"
         )
     console = Console(width=190)
     console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
-    kinds = contenders(options)
+    try:
+        kinds = peer_contenders(options) if options.peers else contenders(options)
+    except TritonMissing as missing:
+        console.print(f"[yellow]skipped: {missing}[/]")
+        return
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(cases, Path(folder), console)
         console.print(f"[dim]closed loops by {bench.generator.name}[/]")
         try:
             if len(kinds) > 1:
-                compare_fronts(bench, kinds, options.rounds, options.windows, options.requests).print(console)
+                comparison = compare_fronts(bench, kinds, options.rounds, options.windows, options.requests)
+                if options.peers:
+                    console.print(peer_table(comparison, cases))
+                    comparison.print_load(console)
+                else:
+                    comparison.print(console)
                 return
             found, raw_us = measure_fronts(bench, options.rounds, options.seconds)
         finally:

@@ -1,9 +1,9 @@
 """The measured models, and the temporary repository that serves them.
 
 `tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline` is the same file run on the event loop instead of in a worker thread,
-`tiny-apart` the same file without dynamic batching: each request runs alone.
-`slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost of large tensors. `mlp` is a small real model. `resnet50`
-takes much more time than the server; `examples/resnet50/build.py` builds it.
+`tiny-apart` the same file without dynamic batching. `slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost
+of large tensors. `mlp` is a small real model. `resnet50` takes much more time than the server; `examples/resnet50/build.py` builds it.
+Configurations are complete, so that other servers load them too.
 """
 
 import subprocess
@@ -25,6 +25,7 @@ _MLP_WIDTHS = (64, 256, 256, 10)
 #: ResNet-50's: three channels of 224 x 224 in, 1000 classes out.
 _IMAGE_FLOATS, _CLASSES = 3 * 224 * 224, 1000
 _MAX_BATCH = 32
+_BATCHING = "dynamic_batching { }\n"
 
 Array = npt.NDArray[np.float32]
 
@@ -59,33 +60,26 @@ def build_repository(root: Path, names: tuple[str, ...]) -> dict[str, BenchModel
 
 
 def _build_tiny(root: Path, name: str) -> BenchModel:
-    return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
+    return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None])
 
 
 def _build_tiny_inline(root: Path, name: str) -> BenchModel:
-    settings = 'parameters { key: "execution" value { string_value: "inline" } }\n'
+    settings = _BATCHING + 'parameters { key: "execution" value { string_value: "inline" } }\n'
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], settings)
 
 
 def _build_tiny_apart(root: Path, name: str) -> BenchModel:
-    model = _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
-    config = root / name / "config.pbtxt"
-    # The server adds a scheduler where it has to read the tensors from the file.
-    tensors = "".join(
-        f'{side} [ {{ name: "{tensor}" data_type: TYPE_FP32 dims: [ 16 ] }} ]\n' for side, tensor in (("input", "x"), ("output", "y"))
-    )
-    config.write_text(config.read_text(encoding="utf-8").replace("dynamic_batching { }\n", tensors), encoding="utf-8")
-    return model
+    return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
 
 
 def _build_mlp(root: Path, name: str) -> BenchModel:
     row = np.random.default_rng(1).standard_normal((1, _MLP_WIDTHS[0]), dtype=np.float32)
-    return _write(root, name, _perceptron(), row, "")
+    return _write(root, name, _perceptron(), row)
 
 
 def _build_slice(root: Path, name: str) -> BenchModel:
     row = np.random.default_rng(2).random((1, _IMAGE_FLOATS), dtype=np.float32)
-    return _write(root, name, _first_floats(), row, "")
+    return _write(root, name, _first_floats(), row)
 
 
 def _build_resnet50(root: Path, name: str) -> BenchModel:
@@ -152,13 +146,21 @@ def _perceptron() -> onnx.GraphProto:
     )
 
 
-def _write(root: Path, name: str, graph: onnx.GraphProto, row: Array, settings: str) -> BenchModel:
+def _write(root: Path, name: str, graph: onnx.GraphProto, row: Array, settings: str = _BATCHING) -> BenchModel:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     onnx.checker.check_model(model)
     folder = root / name
     (folder / "1").mkdir(parents=True)
     path = folder / "1" / "model.onnx"
     onnx.save(model, path)
-    config = f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {_MAX_BATCH}\ndynamic_batching {{ }}\n{settings}'
+    tensors = "".join(_declared(field, tensor) for field, each in (("input", graph.input), ("output", graph.output)) for tensor in each)
+    instances = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    config = f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {_MAX_BATCH}\n{tensors}{instances}{settings}'
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
     return BenchModel(name=name, path=path, input_name="x", row=row)
+
+
+def _declared(field: str, tensor: onnx.ValueInfoProto) -> str:
+    """The declaration of an FP32 tensor in config.pbtxt, without its batch dimension."""
+    dims = ", ".join(str(each.dim_value) for each in tensor.type.tensor_type.shape.dim[1:])
+    return f'{field} [ {{ name: "{tensor.name}" data_type: TYPE_FP32 dims: [ {dims} ] }} ]\n'

@@ -52,6 +52,12 @@ class ServerUnderTest(abc.ABC):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/models/{model}/stats", timeout=30) as reply:
             return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])
 
+    def description(self) -> str:
+        """The server's name and version, from its metadata."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2", timeout=30) as reply:
+            metadata = json.load(reply)
+        return f"{metadata['name']} {metadata['version']}"
+
     def __enter__(self) -> "ServerUnderTest":
         self.start()
         return self
@@ -177,7 +183,10 @@ class Checkout:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A server of KServe's protocols, started by a command with the placeholders `{repository}`, `{grpc_port}` and `{http_port}`."""
+    """A server of KServe's protocols, started by a command with the placeholders `{repository}`, `{grpc_port}` and `{http_port}`.
+
+    It is an installation of its own: PYTHONPATH, which would give it the modules of this checkout, is removed from its environment.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -188,7 +197,8 @@ class Command:
         """Starts the server on `repository`; `flags` and `bytecode` have no effect."""
         ports = free_port(), free_port()
         command = [word.format(repository=repository, grpc_port=ports[0], http_port=ports[1]) for word in self.words]
-        return CommandServer(self.name, command, scratch, cores, ports=ports)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return CommandServer(self.name, command, scratch, cores, ports=ports, environment=environment)
 
 
 Contender = Checkout | Command

@@ -39,11 +39,11 @@ def printed(comparison: Comparison) -> str:
 
 def test_ratios_are_of_the_best_window_and_of_the_medians():
     comparison = filled([100, 200, 900], [80, 180, 190])
-    assert comparison.ratios("c = 1", CPU_US) == pytest.approx((0.8, 0.9))
+    assert comparison.ratios("c = 1", CPU_US, "stoker") == pytest.approx((0.8, 0.9))
 
 
 def test_best_rate_is_the_highest():
-    assert filled([100, 200], [50, 400]).ratios("c = 1", RATE)[0] == pytest.approx(2.0)
+    assert filled([100, 200], [50, 400]).ratios("c = 1", RATE, "stoker")[0] == pytest.approx(2.0)
 
 
 def test_table_shows_every_figure_and_the_spread_of_the_pairs():

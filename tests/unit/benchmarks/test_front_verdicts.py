@@ -1,9 +1,7 @@
-"""Measured windows of the fronts become medians, verdicts, and the scale of the published figures."""
+"""Measured windows of the fronts become medians and verdicts."""
 
-import pytest
-
-from benchmarks.front_cases import CASES, IMAGE_CASES, REFERENCE_ECHO_CPU_US
-from benchmarks.fronts import FrontWindows, judge, peer_scale
+from benchmarks.front_cases import CASES, IMAGE_CASES
+from benchmarks.fronts import FrontWindows, judge
 from benchmarks.results import Window
 
 
@@ -33,17 +31,3 @@ def test_model_time_is_subtracted_for_image_cases():
     found.windows["stoker", case.name] = [window(360), window(300), window(358)]
     (verdict,) = judge(found, [case], {"tiny": 5.0, "slice": 10.0})
     assert (verdict.measured, verdict.limit, verdict.passed) == (348, 350, True)
-
-
-def test_published_figures_are_scaled_by_the_echo_of_both_machines():
-    found = measured(echo_bytes=[])
-    for case in CASES:
-        if case.in_flight.total in REFERENCE_ECHO_CPU_US:
-            # One call a channel was not measured there: those windows say nothing of the machine.
-            factor = 9.0 if case.is_one_call_per_channel else 0.5
-            found.windows["echo-bytes", case.name].append(window(REFERENCE_ECHO_CPU_US[case.in_flight.total] * factor))
-    assert peer_scale(found, CASES) == pytest.approx(0.5)
-
-
-def test_published_figures_without_an_echo_are_unchanged():
-    assert peer_scale(measured(stoker=[window(1)]), CASES) == 1.0
