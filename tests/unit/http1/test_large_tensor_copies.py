@@ -84,3 +84,36 @@ def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch:
     assert given.flags.c_contiguous
     assert size <= received < size + SLACK_BYTES
     assert answered < size + 4 * outputs + SLACK_BYTES
+
+
+def test_body_after_a_large_one_is_read_into_its_own_memory():
+    size = 4 * ELEMENTS
+    tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (4,))]
+    engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": np.ones((1, 4), np.float32)}))
+    tensor = {"name": "INPUT", "datatype": "FP32", "shape": [1, ELEMENTS], "parameters": {"binary_data_size": size}}
+    text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
+    wire = memoryview(head % (len(text), len(text) + size) + text + bytes(size))
+    small = b"GET /other HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"
+
+    async def main() -> None:
+        port = HttpPort(no_app, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
+        connection, sink = HttpConnection(port), Sink()
+        connection.connection_made(sink)
+        shared = connection.get_buffer(-1)
+        for is_first in (True, False):
+            sink.written.clear()
+            buffer = connection.get_buffer(-1)
+            assert buffer.obj is shared.obj
+            assert (len(buffer) == len(shared)) is is_first
+            buffer[:] = wire[: len(buffer)]
+            connection.buffer_updated(len(buffer))
+            arrive(connection, wire[len(buffer) :])
+            async with asyncio.timeout(20):
+                await sink.written.wait()
+        # A body without its own memory is read as others are, from then on.
+        infer = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+        arrive(connection, infer + small)
+        assert len(connection.get_buffer(-1)) == len(shared)
+
+    asyncio.run(main())

@@ -44,6 +44,8 @@ class Phase(enum.Enum):
 _LINGER_S = 2.0
 #: Bytes that may wait here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
+#: Bytes of a read in which the head of a large request is expected.
+_HEAD_READ_BYTES = 4096
 
 
 class HttpConnectionStatistics(NamedTuple):
@@ -84,6 +86,8 @@ class HttpConnection:
         self._heads = HeadReader(port.heads)
         self._exchange: Exchange | None = None
         self._receive_buffer: memoryview | None = None
+        #: Whether the last body had its own buffer: the next one probably has, too.
+        self._had_receive_buffer = False
         self._body: BodyFrame | None = None
         self._awaits_continue = False
         #: The client sends no more; and the watch for its departure.
@@ -162,7 +166,12 @@ class HttpConnection:
         return self._phase is Phase.SENDING_RESPONSE
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._port.buffer if self._receive_buffer is None else self._receive_buffer
+        if self._receive_buffer is not None:
+            return self._receive_buffer
+        if self._had_receive_buffer and self._phase is not Phase.BODY:
+            # What follows the head is then read into the buffer of the body, and not copied.
+            return self._port.buffer[:_HEAD_READ_BYTES]
+        return self._port.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._receive_buffer is not None:
@@ -364,6 +373,7 @@ class HttpConnection:
             exchange = self._exchange = route.exchange(self)
             if length is not None and length <= len(data) - at:
                 # The usual case: the whole request in one read.
+                self._had_receive_buffer = False
                 self._phase = Phase.SENDING_RESPONSE
                 exchange.receive(data[at : at + length], True)
                 return at + length
@@ -382,6 +392,7 @@ class HttpConnection:
         self._awaits_continue = route is None and head.expects_continue
         if at == len(data):
             self._receive_buffer = exchange.receive_buffer()
+            self._had_receive_buffer = self._receive_buffer is not None
         return at
 
     def _asgi_exchange(self, head: RequestHead) -> AsgiExchange:
@@ -397,6 +408,7 @@ class HttpConnection:
         assert exchange is not None
         receive_buffer = exchange.receive_buffer()
         if receive_buffer is not None:
+            self._had_receive_buffer = True
             size = body.most(len(data) - at)
             receive_buffer[:size] = memoryview(data)[at : at + size]
             self._take_zero_copy(size)
