@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from benchmarks.comparison import CPU_US, P50_MS, Figure
 from benchmarks.load import InFlight
-from benchmarks.requests import GRPC, HTTP_BINARY, HTTP_JSON
+from benchmarks.requests import ADLIK_GRPC, ADLIK_JSON, GRPC, GRPC_STREAM, HTTP_BINARY, HTTP_JSON, TFS_GRPC, TFS_JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,23 @@ APART_CASES = (
     _apart("gRPC, c = 32", GRPC, 4, 8, most_cpu_us=25, most_of_peer=0.50),
     _apart("HTTP binary, c = 8", HTTP_BINARY, 8, most_cpu_us=28, most_of_peer=0.55),
     _apart("HTTP binary, c = 32", HTTP_BINARY, 32, most_cpu_us=25, most_of_peer=0.55),
+)
+
+
+def _dialect(name: str, protocol: str) -> tuple[Case, ...]:
+    """The loads of another protocol, which should cost little more than KServe's in the same encoding."""
+    if protocol in (TFS_JSON, ADLIK_JSON):
+        return tuple(Case(name=f"{name}, c = {count}", protocol=protocol, connections=count) for count in (8, 32))
+    return tuple(Case(name=f"{name}, c = {8 * count}", protocol=protocol, connections=count, streams=8) for count in (1, 4))
+
+
+#: Without targets: compared with the case of KServe in the same encoding.
+DIALECT_CASES = (
+    *_dialect("gRPC, ModelStreamInfer", GRPC_STREAM),
+    *_dialect("gRPC, TensorFlow Serving", TFS_GRPC),
+    *_dialect("gRPC, Adlik", ADLIK_GRPC),
+    *_dialect("HTTP JSON, TensorFlow Serving", TFS_JSON),
+    *_dialect("HTTP JSON, Adlik", ADLIK_JSON),
 )
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparison import CPU_US, Comparison, add_baseline_options, compare_windows, contenders
-from benchmarks.front_cases import APART_CASES, CASES, IMAGE_CASES, Case
+from benchmarks.front_cases import APART_CASES, CASES, DIALECT_CASES, IMAGE_CASES, Case
 from benchmarks.load import Generator, WrongResponse
 from benchmarks.machine import describe_machine
 from benchmarks.models import Array, BenchModel, build_repository
@@ -207,13 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_baseline_options(parser)
     add_peer_options(parser)
     options = parser.parse_args(arguments)
-    cases = [case for case in (*CASES, *APART_CASES, *IMAGE_CASES) if options.cases in case.name]
+    known = (*CASES, *APART_CASES, *DIALECT_CASES, *IMAGE_CASES)
+    cases = [case for case in known if options.cases in case.name]
     if options.peers and not options.cases:
         cases = [case for case in cases if case.most_of_peer is not None]
     if not cases:
-        parser.error(
-            f"no case's name contains '{options.cases}'; there are {'; '.join(case.name for case in (*CASES, *APART_CASES, *IMAGE_CASES))}"
-        )
+        parser.error(f"no case's name contains '{options.cases}'; there are {'; '.join(case.name for case in known)}")
     console = Console(width=190)
     console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
     try:
