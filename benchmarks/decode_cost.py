@@ -27,6 +27,7 @@ from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
 from stoker.server.protocols.adlik.predict import Predict as AdlikPredict
 from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.exchange import HttpCall
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.settings import AdlikSettings
@@ -37,6 +38,8 @@ from tests.fakes.fake_engine import FakeEngine, FakeServable, simple
 _CALLS, _FIRST_CALLS, _ROUNDS, _BODIES = 500, 50, 15, 64
 _LIMITS = Limits()
 _NAMES = ("INPUT0", "INPUT1")
+#: Without a deadline.
+_CALL: Any = HttpCall(())
 #: Decodes one body, and returns when the request was decoded.
 Decode = Callable[[bytes], int]
 
@@ -98,13 +101,23 @@ def _kserve_grpc() -> Decode:
 def _tfs_grpc() -> Decode:
     engine = _Engine()
     predict = Predict(engine, _LIMITS, Targets(engine, _LIMITS))
-    return lambda body: _drive(engine, predict.from_message(body, None))
+
+    def decode(body: bytes) -> int:
+        predict.start(body, _CALL)
+        return engine.came_ns
+
+    return decode
 
 
 def _adlik_grpc() -> Decode:
     engine = _Engine()
     predict = AdlikPredict(engine, _LIMITS)
-    return lambda body: _drive(engine, predict.from_message(body, None))
+
+    def decode(body: bytes) -> int:
+        predict.start(body, _CALL)
+        return engine.came_ns
+
+    return decode
 
 
 def _rest() -> Decode:

@@ -25,6 +25,8 @@ from stoker.server.pb.adlik import predict_pb2 as adlik_pb2
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
 from stoker.server.protocols.adlik.predict import Predict as AdlikPredict
 from stoker.server.protocols.adlik.request import ModelQuery as AdlikQuery
+from stoker.server.protocols.exchange import HttpCall
+from stoker.server.protocols.infer_completion import MessageInference
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.tfs import json_codec
@@ -55,6 +57,8 @@ class _Engine(FakeEngine):
         raise _Arrived(request, self.reserved_bytes)
 
 
+#: Without a deadline.
+_CALL: Any = HttpCall(())
 #: Decodes a body up to the engine.
 Decode = Callable[[Any], object]
 
@@ -81,11 +85,13 @@ def _kserve_json(engine: _Engine) -> Decode:
 
 
 def _kserve_message(engine: _Engine) -> Decode:
-    inference = Inference(engine, LIMITS)
+    return _started(Inference(engine, LIMITS))
 
+
+def _started(method: Inference | MessageInference) -> Decode:
     def decode(body: bytes) -> None:
         outcomes: list[Any] = []
-        inference.start(body, None).then(outcomes.append)
+        method.start(body, _CALL).then(outcomes.append)
         (error,) = outcomes
         raise error
 
@@ -103,8 +109,7 @@ def _tfs_json(engine: _Engine) -> Decode:
 
 
 def _tfs_message(engine: _Engine) -> Decode:
-    predict = Predict(engine, LIMITS, Targets(engine, LIMITS))
-    return lambda body: _driven(predict.from_message(body, None))
+    return _started(Predict(engine, LIMITS, Targets(engine, LIMITS)))
 
 
 def _adlik_json(engine: _Engine) -> Decode:
@@ -118,8 +123,7 @@ def _adlik_json(engine: _Engine) -> Decode:
 
 
 def _adlik_message(engine: _Engine) -> Decode:
-    predict = AdlikPredict(engine, LIMITS)
-    return lambda body: _driven(predict.from_message(body, None))
+    return _started(AdlikPredict(engine, LIMITS))
 
 
 def _array(array: Any) -> tuple[object, ...]:

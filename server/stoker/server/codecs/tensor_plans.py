@@ -1,20 +1,24 @@
-"""Plans of inputs: how to read the elements of a tensor whose name, datatype and shape were validated in an earlier request.
+"""Plans of requests that carry TensorProtos, or JSON in their place: how to read the elements of a tensor whose name, datatype and shape
+were validated in an earlier request.
 
 A plan decodes only elements that are certainly valid. Otherwise it returns None, and the full decoder finds the error.
 """
 
 from collections.abc import Mapping, MutableMapping
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS
-from stoker.server.codecs.tensors import UNPACKABLE, Packer, Raw, array_from_bytes, object_array, packer
+from stoker.server.codecs.tensors import UNPACKABLE, Packer, Raw, array_from_bytes, object_array, packer, strings_cost
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
-from stoker.server.core.request import Array
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Array, InferRequest, Servable, Via
+
+Q = TypeVar("Q")
 
 #: The field of TensorProto with raw bytes; each other field has values of one type.
 CONTENT: Final = "tensor_content"
@@ -23,15 +27,11 @@ _VALUES: Final = frozenset(VALUE_FIELDS.values())
 _HALVES: Final = frozenset({DataType.FP16, DataType.BF16})
 _INTEGERS, _REALS, _BOOLEANS = frozenset({int}), frozenset({int, float}), frozenset({bool})
 
-
-class Elements(NamedTuple):
-    """The elements that were removed from a TensorProto: bytes if `field` is `CONTENT`, else a list."""
-
-    field: str
-    given: Any
+Elements = tuple[str, Any]
+"""The field and the elements that were removed from a TensorProto: bytes if the field is `CONTENT`, else a list."""
 
 
-class TensorPlan(NamedTuple):
+class TensorPlan:
     """One input.
 
     Attributes:
@@ -43,12 +43,19 @@ class TensorPlan(NamedTuple):
         kinds: The Python types of valid JSON values.
     """
 
-    spec: TensorSpec
-    shape: tuple[int, ...]
-    elements: int
-    field: str
-    pack: Packer | None
-    kinds: frozenset[type]
+    __slots__ = ("elements", "field", "kinds", "pack", "shape", "spec")
+
+    def __init__(self, spec: TensorSpec, array: Array) -> None:
+        """The plan of `array`, which `spec` describes."""
+        datatype = spec.datatype
+        self.spec = spec
+        self.shape: tuple[int, ...] = array.shape
+        self.elements: int = array.size
+        self.field = VALUE_FIELDS[datatype]
+        self.pack: Packer | None = packer(DataType.UINT16 if datatype in _HALVES else datatype, array.size)
+        self.kinds: frozenset[type] = (
+            _BOOLEANS if datatype is DataType.BOOL else _REALS if datatype in (DataType.FP32, DataType.FP64) else _INTEGERS
+        )
 
     def read(self, check: SignatureCheck, elements: Elements) -> Array | None:
         """The array of a message's `elements`; None if the field does not match."""
@@ -82,19 +89,49 @@ class TensorPlan(NamedTuple):
         return self.of_values(values) if self.pack is not None and self.kinds.issuperset(map(type, values)) else None
 
 
-def plan_tensors(check: SignatureCheck, arrays: Mapping[str, Array]) -> dict[str, TensorPlan]:
-    """The plans of a request's inputs, which `check` has validated."""
-    return {name: _plan(check.inputs[name], array) for name, array in arrays.items()}
+class PredictPlan(Generic[Q]):
+    """The meaning of requests of one structure.
+
+    Attributes:
+        query: What the requests name beside their tensors, in the terms of their protocol.
+        check: The check that validated the structure.
+        tensors: The inputs.
+        strings_cost: Memory overhead of the strings in addition to their bytes.
+    """
+
+    __slots__ = ("_outputs", "_rows", "check", "query", "strings_cost", "tensors")
+
+    def __init__(self, query: Q, check: SignatureCheck, request: InferRequest, limits: Limits) -> None:
+        """The plan of `request`, which `query` addresses and `check` has validated."""
+        strings = 0
+        for array in request.inputs.values():
+            strings += array.size if array.dtype.kind == "O" else 0
+        self.query = query
+        self.check = check
+        self.tensors: dict[str, TensorPlan] = {name: TensorPlan(check.inputs[name], array) for name, array in request.inputs.items()}
+        self.strings_cost = strings_cost(strings, limits)
+        self._outputs = request.output_names
+        self._rows = request.rows
+
+    def request(
+        self,
+        model: str,
+        version: int | None,
+        servable: Servable,
+        inputs: dict[str, Array],
+        received_ns: int,
+        size_bytes: int,
+        deadline_ns: int | None,
+        via: Via,
+    ) -> InferRequest:
+        """The engine's request with `inputs`, which have the shapes of the plan."""
+        return InferRequest(
+            model, inputs, self._outputs, self.check.signature, version, "", self._rows, deadline_ns, None, received_ns, size_bytes, via,
+            servable=servable,
+        )  # fmt: skip
 
 
-def _plan(spec: TensorSpec, array: Array) -> TensorPlan:
-    datatype = spec.datatype
-    pack = packer(DataType.UINT16 if datatype in _HALVES else datatype, array.size)
-    kinds = _BOOLEANS if datatype is DataType.BOOL else _REALS if datatype in (DataType.FP32, DataType.FP64) else _INTEGERS
-    return TensorPlan(spec, array.shape, array.size, VALUE_FIELDS[datatype], pack, kinds)
-
-
-def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: Mapping[str, Elements]) -> dict[str, Array] | None:
+def read_tensors(plans: dict[str, TensorPlan], check: SignatureCheck, taken: dict[str, Elements]) -> dict[str, Array] | None:
     """The arrays of a message's elements; None if the message must be decoded in full."""
     arrays: dict[str, Array] = {}
     for name, elements in taken.items():
@@ -116,7 +153,7 @@ def take_elements(inputs: MutableMapping[str, Any], contents: Mapping[str, Raw])
         content = contents.get(name) or tensor.tensor_content
         if content:
             tensor.tensor_content = b""
-            taken[name] = Elements(CONTENT, content)
+            taken[name] = CONTENT, content
             continue
         field = _FIELDS.get(tensor.dtype)
         if field is None:
@@ -125,7 +162,7 @@ def take_elements(inputs: MutableMapping[str, Any], contents: Mapping[str, Raw])
                 return None
             field = fields[0]
         values = getattr(tensor, field)
-        taken[name] = Elements(field, list(values))
+        taken[name] = field, list(values)
         del values[:]
     return taken
 

@@ -162,6 +162,13 @@ def inference_method(
     def start(data: bytes, call: Call) -> Completion[Result]:
         return TaskCompletion(lambda: response(data, call.deadline_ns), is_inline=True)
 
+    return unary_method(descriptor, start, status, most_bytes, failed)
+
+
+def unary_method(
+    descriptor: Any, start: Start, status: Callable[[ServingError], Status], most_bytes: int, failed: Failed | None = None
+) -> Method:
+    """The unary method of protobuf's `descriptor`."""
     return Method(path=path_of(descriptor), kind=Kind.UNARY, start=start, status=status, most_bytes=most_bytes, failed=failed)
 
 

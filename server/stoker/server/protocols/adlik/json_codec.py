@@ -199,18 +199,28 @@ def take_elements(given: Json) -> tuple[bytes, dict[str, Elements]] | None:
     if type(inputs) is not dict:
         return None
     taken: dict[str, Elements] = {}
+    bare: dict[str, dict[str, Any]] = {}
     for name, tensor in inputs.items():
-        found = _ELEMENT_FIELDS.keys() & tensor.keys() if type(tensor) is dict else ()
-        if len(found) != 1:
+        if type(tensor) is not dict:
             return None
-        (spelling,) = found
-        taken[name] = Elements(spelling, tensor[spelling])
-    bare = {name: {key: value for key, value in tensor.items() if key not in _ELEMENT_FIELDS} for name, tensor in inputs.items()}
-    key = orjson.dumps({**given, "inputs": bare})
-    return key, {name: Elements(_ELEMENT_FIELDS[spelling], value) for name, (spelling, value) in taken.items()}
+        rest: dict[str, Any] = {}
+        found: Elements | None = None
+        for key, value in tensor.items():
+            field = _ELEMENT_FIELDS.get(key)
+            if field is None:
+                rest[key] = value
+            elif found is None:
+                found = field, value
+            else:
+                return None
+        if found is None:
+            return None
+        taken[name] = found
+        bare[name] = rest
+    return orjson.dumps({**given, "inputs": bare}), taken
 
 
-def read_tensors(plans: Mapping[str, TensorPlan], check: SignatureCheck, taken: Mapping[str, Elements]) -> dict[str, Array] | None:
+def read_tensors(plans: dict[str, TensorPlan], check: SignatureCheck, taken: dict[str, Elements]) -> dict[str, Array] | None:
     """The arrays of a body's elements; None if the body must be decoded in full."""
     arrays: dict[str, Array] = {}
     for name, elements in taken.items():

@@ -6,8 +6,8 @@ work runs in a thread. A request of a known structure (the message or the body w
 Large outputs are serialised directly, not through a message, which saves two of three copies.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -15,7 +15,7 @@ from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, trimmed
 from stoker.server.codecs.strict_json import Json
-from stoker.server.codecs.tensor_plans import read_tensors, take_elements
+from stoker.server.codecs.tensor_plans import PredictPlan, read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import NUMBERS, SMALL_BYTES, VALUE_FIELDS, TensorFields, split_predict_request
 from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, array_pieces
 from stoker.server.core.byte_budget import Reservation
@@ -27,16 +27,18 @@ from stoker.server.pb.adlik import predict_pb2
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2
 from stoker.server.protocols.adlik import json_codec
 from stoker.server.protocols.adlik.request import (
+    Labels,
     ModelQuery,
     PredictionResponse,
-    PredictPlan,
     PredictQuery,
     PredictReader,
+    PredictTarget,
     ResponseOutput,
     make_response,
-    plan_of,
     read_spec,
 )
+from stoker.server.protocols.decoded_call import DecodedCall
+from stoker.server.protocols.infer_completion import MessageInference
 
 _VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
 _NOTHING: Mapping[str, Any] = {}
@@ -119,49 +121,54 @@ def _field(tag: bytes, pieces: Sequence[Raw]) -> list[Raw]:
 _CLASS_BYTES = 300
 
 
-class Predict:
-    """Handles predict requests of both protocols. Confined to: the event loop."""
+class Predict(MessageInference):
+    """Handles predict requests of both transports. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._limits = limits
         self._reader = PredictReader(engine, limits)
         #: Plans by the message without its elements, or by the URL's model and the body without its elements.
-        self._plans: BoundedCache[_Key, PredictPlan] = BoundedCache()
+        self._plans: BoundedCache[_Key, PredictPlan[PredictQuery]] = BoundedCache()
 
-    async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
-        """Handles a serialised PredictRequest; returns a serialised PredictResponse.
+    def _decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
+        size_bytes = len(data)
+        reservation.take(size_bytes)
+        contents: dict[str, memoryview] = {}
+        rest = data
+        if size_bytes > SMALL_BYTES:
+            if size_bytes > INLINE_RAW_BYTES:
+                return None
+            rest, contents, cost = split_predict_request(data, self._limits)
+            if len(rest) > self._limits.decode_inline_bytes:
+                return None
+            reservation.take(cost)
+        arrival = _Arrival(size_bytes, deadline_ns, reservation, Via.ADLIK_GRPC)
+        key: bytes | None = None
+        if len(rest) <= SMALL_BYTES:
+            message = _message(rest)
+            taken = take_elements(message.inputs, contents)
+            if taken is not None:
+                key = message.SerializeToString()
+                plan = self._plans.get(key)
+                known = None if plan is None else self._known(plan, read_tensors(plan.tensors, plan.check, taken), arrival)
+                if known is not None:
+                    return _MessageCall(*known, self._engine, self._limits, reservation)
+        query = _parsed(rest, contents)
+        request = self._request(query, arrival, key)
+        return None if request is None else _MessageCall(query, request, self._engine, self._limits, reservation)
 
-        Raises:
-            ServingError: the request violates the protocol, the limits or the model's signature, no READY model matches, or the engine
-                fails.
-        """
-        with Reservation(self._engine.budget) as reservation:
-            reservation.take(len(data))
-            contents: dict[str, memoryview] = {}
-            rest = data
-            if len(data) > SMALL_BYTES:
-                rest, contents, cost = split_predict_request(data, self._limits)
-                reservation.take(cost)
-            arrival = _Arrival(len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
-            key: _Key | None = None
-            known: _Known | None = None
-            if len(rest) <= SMALL_BYTES and len(data) <= INLINE_RAW_BYTES:
-                message = _message(rest)
-                taken = take_elements(message.inputs, contents)
-                if taken is not None:
-                    key = message.SerializeToString()
-                    known = self._known(key, arrival, lambda plan: read_tensors(plan.tensors, plan.check, taken))
-            if known is None:
-                if len(rest) > self._limits.decode_inline_bytes:
-                    query = await run_off_loop(_parsed, rest, contents)
-                else:
-                    query = _parsed(rest, contents)
-                known = query, await self._request(query, arrival, key)
-            reply = await self._respond(*known, reservation)
-            if _is_large(reply, self._limits):
-                return await run_off_loop(print_response, reply)
-            return print_response(reply)
+    async def _decode_slowly(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
+        reservation.take(len(data))
+        contents: dict[str, memoryview] = {}
+        rest = data
+        if len(data) > SMALL_BYTES:
+            rest, contents, cost = split_predict_request(data, self._limits)
+            reservation.take(cost)
+        is_long = len(rest) > self._limits.decode_inline_bytes
+        query = await run_off_loop(_parsed, rest, contents) if is_long else _parsed(rest, contents)
+        request = await self._request_slowly(query, _Arrival(len(data), deadline_ns, reservation, Via.ADLIK_GRPC))
+        return _MessageCall(query, request, self._engine, self._limits, reservation)
 
     async def from_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Handles the parsed JSON body `given` (`size_bytes` as text) of a request for `model`; returns the text of a PredictResponse.
@@ -169,94 +176,190 @@ class Predict:
         Raises:
             ServingError: as `from_message`.
         """
+        decoded: DecodedCall | None = None
+        if size_bytes <= self._limits.decode_inline_bytes:
+            decoded = self.decode_json(model, given, size_bytes, reservation)
+        if decoded is None:
+            decoded = await self._decode_json_slowly(model, given, size_bytes, reservation)
+        return await decoded.outcome(self._engine)
+
+    def decode_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> DecodedCall | None:
+        """Decodes the parsed body `given`; None: that needs a thread, and nothing was reserved.
+
+        REQUIRES: `size_bytes` is at most `decode_inline_bytes`.
+
+        Raises:
+            ServingError: as `_decode`.
+        """
+        held_bytes = reservation.held_bytes
         # The decoded bytes are in memory together with their base64 text.
         reservation.take(size_bytes)
         arrival = _Arrival(size_bytes, None, reservation, Via.ADLIK_HTTP)
         key: _Key | None = None
-        known: _Known | None = None
-        is_long = size_bytes > self._limits.decode_inline_bytes
-        if not is_long and (structure := json_codec.take_elements(given)) is not None:
+        structure = json_codec.take_elements(given)
+        if structure is not None:
             text, taken = structure
             key = model, text
-            known = self._known(key, arrival, lambda plan: json_codec.read_tensors(plan.tensors, plan.check, taken))
-        if known is None:
-            if is_long:
-                query = await run_off_loop(json_codec.read_request, given, model, self._limits)
-            else:
-                query = json_codec.read_request(given, model, self._limits)
-            known = query, await self._request(query, arrival, key)
-        reply = await self._respond(*known, reservation)
-        if _is_large(reply, self._limits):
-            return await run_off_loop(json_codec.print_response, reply)
-        return json_codec.print_response(reply)
-
-    def _known(self, key: "_Key", arrival: "_Arrival", read: Callable[[PredictPlan], dict[str, Array] | None]) -> "_Known | None":
-        """The request of the structure `key`, whose inputs `read` decodes; None if it must be decoded in full."""
-        plan = self._plans.get(key)
-        if plan is None:
+            plan = self._plans.get(key)
+            known = None if plan is None else self._known(plan, json_codec.read_tensors(plan.tensors, plan.check, taken), arrival)
+            if known is not None:
+                return _JsonCall(*known, self._engine, self._limits, reservation)
+        query = json_codec.read_request(given, model, self._limits)
+        request = self._request(query, arrival, key)
+        if request is None:
+            reservation.give_back(reservation.held_bytes - held_bytes)
             return None
+        return _JsonCall(query, request, self._engine, self._limits, reservation)
+
+    async def _decode_json_slowly(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> DecodedCall:
+        reservation.take(size_bytes)
+        if size_bytes > self._limits.decode_inline_bytes:
+            query = await run_off_loop(json_codec.read_request, given, model, self._limits)
+        else:
+            query = json_codec.read_request(given, model, self._limits)
+        request = await self._request_slowly(query, _Arrival(size_bytes, None, reservation, Via.ADLIK_HTTP))
+        return _JsonCall(query, request, self._engine, self._limits, reservation)
+
+    def _known(
+        self, plan: PredictPlan[PredictQuery], inputs: dict[str, Array] | None, arrival: "_Arrival"
+    ) -> tuple[PredictQuery, InferRequest] | None:
+        """The request with `inputs`, which `plan` has read; None if it must be decoded in full."""
+        if inputs is None:
+            return None
+        query = plan.query
         try:
-            target = self._reader.target(plan.query.model)
-            inputs = read(plan) if target.check is plan.check else None
-            if inputs is None:
+            target = self._reader.target(query.model)
+            if target.check is not plan.check:
                 return None
             if plan.strings_cost:
                 arrival.reservation.take(plan.strings_cost)
         except ServingError:
             return None
-        return plan.query, plan.request(target, inputs, arrival.size_bytes, arrival.deadline_ns, arrival.via)
+        request = plan.request(
+            query.model.name, target.version, target.servable, inputs, target.received_ns, arrival.size_bytes, arrival.deadline_ns,
+            arrival.via,
+        )  # fmt: skip
+        return query, request
 
-    async def _request(self, query: PredictQuery, arrival: "_Arrival", key: "_Key | None") -> InferRequest:
-        """Validates `query`, whose structure is `key`; None: its plan is not cached."""
-        engine, limits = self._engine, self._limits
-        size_bytes, deadline_ns, reservation, via = arrival
+    def _request(self, query: PredictQuery, arrival: "_Arrival", key: "_Key | None") -> InferRequest | None:
+        """Validates `query`, whose structure is `key` (None: its plan is not kept); None: that needs a thread."""
+        size_bytes, deadline_ns, via = arrival.size_bytes, arrival.deadline_ns, arrival.via
+        failure: ServingError | None = None
         try:
             target = self._reader.target(query.model)
-            strings, grown_bytes = self._reader.reserve(target, query, reservation)
-            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > limits.decode_inline_bytes:
-                request = await run_while_borrowed(target.servable, self._reader.build, target, query, size_bytes, deadline_ns, via)
-            else:
-                request = self._reader.build(target, query, size_bytes, deadline_ns, via)
-        except NotFound as error:
-            # Adlik's status for an unknown model or version here; a request for its metadata gets NOT_FOUND.
-            engine.count_rejected(query.model.name, query.model.version, error, via)
-            raise InvalidRequest(error.message) from None
+            if self._is_long(target, query, arrival):
+                return None
+            request = self._reader.build(target, query, size_bytes, deadline_ns, via)
         except ServingError as error:
-            engine.count_rejected(query.model.name, query.model.version, error, via)
-            raise
+            failure = self._rejected(query, error, via)
+        if failure is not None:
+            raise failure
         if key is not None and len(key if isinstance(key, bytes) else key[1]) <= KEY_BYTES:
             kept = trimmed(key) if isinstance(key, bytes) else (key[0], trimmed(key[1]))
-            self._plans.put(kept, plan_of(query, target, request, limits))
+            self._plans.put(kept, PredictPlan(query._replace(inputs={}), target.check, request, self._limits))
         return request
 
-    async def _respond(self, query: PredictQuery, request: InferRequest, reservation: Reservation) -> PredictionResponse:
-        engine, limits = self._engine, self._limits
+    async def _request_slowly(self, query: PredictQuery, arrival: "_Arrival") -> InferRequest:
+        """As `_request`, in a thread."""
+        size_bytes, deadline_ns, via = arrival.size_bytes, arrival.deadline_ns, arrival.via
+        failure: ServingError | None = None
         try:
-            response = await engine.infer(request)
-        except NotFound as error:
-            raise InvalidRequest(error.message) from None
-        top = {name: count for name, count in query.output_filter.items() if count}
-        if not top:
-            return make_response(query.model, response, top, {}, limits)
-        labels = {name: engine.labels(response.model_name, response.model_version, name) for name in top}
-        reservation.take(_CLASS_BYTES * min(limits.class_count, _classes(response, top)))
-        if _values(response, top) > INLINE_STRINGS:
-            return await run_off_loop(make_response, query.model, response, top, labels, limits)
-        return make_response(query.model, response, top, labels, limits)
+            target = self._reader.target(query.model)
+            self._is_long(target, query, arrival)
+            return await run_while_borrowed(target.servable, self._reader.build, target, query, size_bytes, deadline_ns, via)
+        except ServingError as error:
+            failure = self._rejected(query, error, via)
+        raise failure
+
+    def _is_long(self, target: PredictTarget, query: PredictQuery, arrival: "_Arrival") -> bool:
+        """Reserves the memory of the arrays; whether a thread must make them."""
+        strings, grown_bytes = self._reader.reserve(target, query, arrival.reservation)
+        return arrival.size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > self._limits.decode_inline_bytes
+
+    def _rejected(self, query: PredictQuery, error: ServingError, via: Via) -> ServingError:
+        """Counts the request that failed by `error`; returns the error for the client."""
+        self._engine.count_rejected(query.model.name, query.model.version, error, via)
+        # Adlik's status for an unknown model or version here; a request for its metadata gets NOT_FOUND.
+        return InvalidRequest(error.message) if isinstance(error, NotFound) else error
+
+
+class _PredictCall(DecodedCall):
+    """A decoded request of either transport."""
+
+    __slots__ = ("_engine", "_limits", "_query", "_reservation", "_top")
+
+    def __init__(self, query: PredictQuery, request: InferRequest, engine: Engine, limits: Limits, reservation: Reservation) -> None:
+        self.request = request
+        self._query = query
+        self._engine = engine
+        self._limits = limits
+        self._reservation = reservation
+        #: By output, how many of the highest values to name.
+        self._top: dict[str, int] = {name: count for name, count in query.output_filter.items() if count} if query.output_filter else {}
+
+    def reported(self, error: ServingError) -> ServingError:
+        return InvalidRequest(error.message) if isinstance(error, NotFound) else error
+
+    def encode(self, response: InferResponse) -> bytes | None:
+        top = self._top
+        if top and _values(response, top) > INLINE_STRINGS:
+            return None
+        for array in response.outputs.values():
+            if array.nbytes > self._limits.decode_inline_bytes:
+                return None
+        return self._printed(self._response(response))
+
+    async def encode_slowly(self, response: InferResponse) -> bytes:
+        if self._top and _values(response, self._top) > INLINE_STRINGS:
+            labels = self._labels(response)
+            reply = await run_off_loop(make_response, self._query.model, response, self._top, labels, self._limits)
+        else:
+            reply = self._response(response)
+        return await run_off_loop(self._printed, reply) if _is_large(reply, self._limits) else self._printed(reply)
+
+    def _response(self, response: InferResponse) -> PredictionResponse:
+        return make_response(self._query.model, response, self._top, self._labels(response) if self._top else {}, self._limits)
+
+    def _labels(self, response: InferResponse) -> Labels:
+        """The labels of the outputs whose highest values are named, whose memory is reserved."""
+        top = self._top
+        labels = {name: self._engine.labels(response.model_name, response.model_version, name) for name in top}
+        self._reservation.take(_CLASS_BYTES * min(self._limits.class_count, _classes(response, top)))
+        return labels
+
+    def _printed(self, reply: PredictionResponse) -> bytes:
+        """`reply` in the encoding of the request. Safe in a thread."""
+        raise NotImplementedError
+
+
+class _MessageCall(_PredictCall):
+    __slots__ = ()
+
+    def _printed(self, reply: PredictionResponse) -> bytes:
+        return print_response(reply)
+
+
+class _JsonCall(_PredictCall):
+    __slots__ = ()
+
+    def _printed(self, reply: PredictionResponse) -> bytes:
+        return json_codec.print_response(reply)
 
 
 #: The part that requests with the same plan share.
 _Key = bytes | tuple[ModelQuery, bytes]
-_Known = tuple[PredictQuery, InferRequest]
 
 
-class _Arrival(NamedTuple):
+class _Arrival:
     """A request's bytes, deadline, memory and protocol."""
 
-    size_bytes: int
-    deadline_ns: int | None
-    reservation: Reservation
-    via: Via
+    __slots__ = ("deadline_ns", "reservation", "size_bytes", "via")
+
+    def __init__(self, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via) -> None:
+        self.size_bytes = size_bytes
+        self.deadline_ns = deadline_ns
+        self.reservation = reservation
+        self.via = via
 
 
 def _message(rest: bytes) -> predict_pb2.PredictRequest:

@@ -13,7 +13,6 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.tensor_plans import TensorPlan, plan_tensors
 from stoker.server.codecs.tensor_proto import (
     NUMBERS,
     UNSAID,
@@ -96,7 +95,7 @@ class BestClass(NamedTuple):
     label: str
 
 
-class ResponseOutput(NamedTuple):
+class ResponseOutput:
     """One output.
 
     Attributes:
@@ -106,17 +105,23 @@ class ResponseOutput(NamedTuple):
         classes: For each sample, its highest values in falling order; empty if they were not requested.
     """
 
-    name: str
-    datatype: DataType
-    array: Array
-    classes: list[list[BestClass]]
+    __slots__ = ("array", "classes", "datatype", "name")
+
+    def __init__(self, name: str, datatype: DataType, array: Array, classes: list[list[BestClass]]) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.array = array
+        self.classes = classes
 
 
-class PredictionResponse(NamedTuple):
+class PredictionResponse:
     """A PredictResponse."""
 
-    model: ModelQuery
-    outputs: list[ResponseOutput]
+    __slots__ = ("model", "outputs")
+
+    def __init__(self, model: ModelQuery, outputs: list[ResponseOutput]) -> None:
+        self.model = model
+        self.outputs = outputs
 
 
 def make_response(model: ModelQuery, response: InferResponse, top: Mapping[str, int], labels: Labels, limits: Limits) -> PredictionResponse:
@@ -270,48 +275,16 @@ class PredictQuery(NamedTuple):
     output_filter: Mapping[str, int]
 
 
-class PredictTarget(NamedTuple):
+class PredictTarget:
     """The target of a request: all its checks that need the engine."""
 
-    version: int | None
-    servable: Servable
-    check: SignatureCheck
-    received_ns: int
+    __slots__ = ("check", "received_ns", "servable", "version")
 
-
-class PredictPlan(NamedTuple):
-    """The meaning of requests of one structure.
-
-    Attributes:
-        query: The query without its inputs.
-        check: The check that validated the structure.
-        tensors: The inputs.
-        outputs: The requested outputs.
-        rows: The number of rows of every input.
-        strings_cost: Memory overhead of the strings in addition to their bytes.
-    """
-
-    query: PredictQuery
-    check: SignatureCheck
-    tensors: Mapping[str, TensorPlan]
-    outputs: tuple[str, ...]
-    rows: int
-    strings_cost: int
-
-    def request(self, target: PredictTarget, inputs: dict[str, Array], size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
-        """The engine's request with `inputs`, which have the shapes of the plan."""
-        return InferRequest(
-            self.query.model.name, inputs, self.outputs, self.check.signature, target.version, "", self.rows, deadline_ns, {},
-            target.received_ns, size_bytes, via, servable=target.servable,
-        )  # fmt: skip
-
-
-def plan_of(query: PredictQuery, target: PredictTarget, request: InferRequest, limits: Limits) -> PredictPlan:
-    """The plan of `request`, which `query` describes."""
-    strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
-    tensors = plan_tensors(target.check, request.inputs)
-    bare = query._replace(inputs={})
-    return PredictPlan(bare, target.check, tensors, request.output_names, request.rows, strings_cost(strings, limits))
+    def __init__(self, version: int | None, servable: Servable, check: SignatureCheck, received_ns: int) -> None:
+        self.version = version
+        self.servable = servable
+        self.check = check
+        self.received_ns = received_ns
 
 
 class PredictReader:
@@ -330,7 +303,8 @@ class PredictReader:
         """
         received_ns = self._engine.now_ns()
         version = served_version(self._engine, model, self._limits)
-        return PredictTarget(version, *self._checks.find(model.name, version), received_ns)
+        servable, check = self._checks.find(model.name, version)
+        return PredictTarget(version, servable, check, received_ns)
 
     def reserve(self, target: PredictTarget, query: PredictQuery, reservation: Reservation) -> tuple[int, int]:
         """Reserves the memory of the arrays of `query` beyond the request's bytes; returns the number of strings, and the bytes of repeated

@@ -23,7 +23,7 @@ from stoker.server.protocols.adlik.predict import Predict
 from stoker.server.protocols.adlik.request import ModelQuery, read_spec, served_version
 from stoker.server.protocols.settings import AdlikSettings
 from stoker.server.rpc.control import ControlMethods, Run
-from stoker.server.rpc.method import Failed, Method, inference_method
+from stoker.server.rpc.method import Failed, Method, unary_method
 from stoker.server.rpc.status import adlik_status
 
 _STATES = {
@@ -173,7 +173,7 @@ def adlik_methods(engine: Engine, limits: Limits, service: AdlikService) -> tupl
 
 def _method(descriptor: Any, service: AdlikService, control: ControlMethods, limits: Limits, failed: Failed) -> Method:
     if descriptor.name == "predict":
-        return inference_method(descriptor, service.predicting.from_message, adlik_status, limits.grpc_message_bytes, failed)
+        return unary_method(descriptor, service.predicting.start, adlik_status, limits.grpc_message_bytes, failed)
     runs: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
         "getModelMeta": service.get_model_meta,
         "create": service.create,

@@ -5,7 +5,7 @@ decoded by its template. Other small ones are parsed at once. From `SMALL_BYTES`
 work runs in a thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -16,10 +16,11 @@ from stoker.server.codecs.validation import parse_version, with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
 from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight, Via, run_while_borrowed
+from stoker.server.core.request import InferRequest, InferResponse, Via, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.infer_completion import InferCompletion
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.extensions import Extensions, RequestMetadata
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, ResponseLayouts, encode_message, encode_serialised
@@ -128,21 +129,6 @@ class Inference:
             self._note_unencoded(error, decoded)
             raise
 
-    def encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
-        """The serialised response; None: it is large and needs a thread."""
-        most = self._most_inline_bytes
-        # As `_is_large`, without the call.
-        for array in response.outputs.values():
-            if array.nbytes > most:
-                return None
-        outcome = None if decoded.classifications or decoded.shared_outputs else self._layouts.encode(response)
-        if outcome is None:
-            labels = self._codec.labels(response, decoded.classifications)
-            outcome = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
-        if decoded.request.trace is not None:
-            self._note_sent(decoded.request)
-        return outcome
-
     def _note_sent(self, request: InferRequest) -> None:
         """Records the times of a traced call: received before it is submitted, sent after its response."""
         assert request.trace is not None
@@ -243,66 +229,53 @@ class Inference:
         return False
 
 
-class _InferCompletion(Completion[bytes]):
-    """One request in progress. INVARIANT: its reservation is released once, when it completes.
+class _InferCompletion(InferCompletion):
+    """One request in progress.
 
     Attributes:
         decoded: The request; None until it is decoded.
-        running: The engine's completion, or the task that encodes the response.
     """
 
-    __slots__ = ("_inference", "_size_bytes", "decoded", "running")
+    __slots__ = ("_inference", "_size_bytes", "decoded")
 
     def __init__(self, inference: Inference, size_bytes: int) -> None:
         self._callback = None
         self._result = None
         self.is_over = False
+        self.running = None
         self._inference = inference
         self._size_bytes = size_bytes
         self.decoded: DecodedRequest | None = None
-        self.running: InFlight | None = None
 
-    def responded(self, outcome: EngineResult) -> None:
-        """Receives the engine's result."""
-        decoded = self.decoded
+    def _encode(self, response: InferResponse) -> bytes | None:
+        inference, decoded = self._inference, self.decoded
         assert decoded is not None
-        if isinstance(outcome, Exception):
-            self.end(_reported_error(outcome, decoded))
-            return
-        try:
-            encoded = self._inference.encoded_now(outcome, decoded)
-        except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's result
-            self._inference._note_unencoded(error, decoded)
-            self.end(error)
-            return
-        if encoded is None:
-            encoding = TaskCompletion(lambda: self._inference._encoded(outcome, decoded))
-            self.running = encoding
-            encoding.then(self.end)
-        else:
-            self.end(encoded)
+        most = inference._most_inline_bytes
+        # As `_is_large`, without the call.
+        for array in response.outputs.values():
+            if array.nbytes > most:
+                return None
+        outcome = None if decoded.classifications or decoded.shared_outputs else inference._layouts.encode(response)
+        if outcome is None:
+            labels = inference._codec.labels(response, decoded.classifications)
+            outcome = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        if decoded.request.trace is not None:
+            inference._note_sent(decoded.request)
+        return outcome
 
-    def end(self, result: bytes | Exception) -> None:
-        """Completes the call and releases the reservation."""
-        if self.is_over:
-            return
-        # `running` refers to this completion. Without this reference cycle, tensors and trace are freed with the completion.
-        self.running = None
-        try:
-            self.complete(result)
-        finally:
-            self._inference._engine.budget.release(self._size_bytes)
+    def _encode_slowly(self, response: InferResponse) -> Awaitable[bytes]:
+        assert self.decoded is not None
+        return self._inference._encoded(response, self.decoded)
 
-    def _withdraw(self) -> None:
-        running, self.running = self.running, None
-        if running is not None:
-            running.cancel()
-        budget = self._inference._engine.budget
-        if isinstance(running, TaskCompletion):
-            # A thread still reads the tensors: their memory is released when it has ended.
-            running.when_ended(lambda: budget.release(self._size_bytes))
-        else:
-            budget.release(self._size_bytes)
+    def _reported(self, error: Exception) -> Exception:
+        return _reported_error(error, self.decoded)
+
+    def _note_unencoded(self, error: Exception) -> None:
+        assert self.decoded is not None
+        self._inference._note_unencoded(error, self.decoded)
+
+    def _release(self) -> None:
+        self._inference._engine.budget.release(self._size_bytes)
 
 
 def _reported_error(error: Exception, decoded: DecodedRequest | None) -> Exception:

@@ -33,6 +33,8 @@ _FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
 #: By float type, the bound up to which all whole numbers are exact.
 _EXACT: Final = {DataType.FP16: (1 << 11) - 1, DataType.FP32: (1 << 24) - 1, DataType.FP64: (1 << 53) - 1}
 _KINDS: Final = {type(None): "Null", dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
+_FLOAT_ONLY: Final = frozenset({float})
+_NUMBERS: Final = frozenset({int, float})
 _SHOWN: Final = 128
 
 
@@ -272,7 +274,7 @@ def arrays(body: PredictBody, check: SignatureCheck) -> dict[str, Array]:
     return found
 
 
-class Layout(NamedTuple):
+class Layout:
     """The structure of a body, and its values by input. Bodies with equal forms and dims share a plan.
 
     Attributes:
@@ -281,9 +283,12 @@ class Layout(NamedTuple):
         values: By input.
     """
 
-    form: Form
-    dims: tuple[tuple[int, ...] | None, ...]
-    values: Mapping[str, Json]
+    __slots__ = ("dims", "form", "values")
+
+    def __init__(self, form: Form, dims: tuple[tuple[int, ...] | None, ...], values: Mapping[str, Json]) -> None:
+        self.form = form
+        self.dims = dims
+        self.values = values
 
 
 def layout_of(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> Layout | None:
@@ -306,8 +311,18 @@ def layout_of(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> Lay
     return Layout(form, tuple([nested_dims(given[name]) if name in given else None for name in inputs]), given)
 
 
-def planned_array(plan: TensorPlan, value: Json) -> Array | None:
-    """The array of `value`, whose dims are those of `plan`; None if it needs the full validation."""
+def planned_arrays(plans: dict[str, TensorPlan], values: Mapping[str, Json]) -> dict[str, Array] | None:
+    """The arrays of `values`, whose dims are those of `plans`; None if one needs the full validation."""
+    arrays: dict[str, Array] = {}
+    for name, plan in plans.items():
+        array = _planned_array(plan, values[name])
+        if array is None:
+            return None
+        arrays[name] = array
+    return arrays
+
+
+def _planned_array(plan: TensorPlan, value: Json) -> Array | None:
     elements = flat_elements(value, plan.shape)
     if elements is None:
         return None
@@ -315,9 +330,9 @@ def planned_array(plan: TensorPlan, value: Json) -> Array | None:
     datatype = plan.spec.datatype
     if datatype not in _FLOATS:
         return plan.of_values(elements) if kinds <= plan.kinds and plan.pack is not None else None
-    if kinds == {float} and datatype is not DataType.FP16:
+    if kinds == _FLOAT_ONLY and datatype is not DataType.FP16:
         return plan.of_values(elements)
-    if not kinds <= {int, float}:
+    if not kinds <= _NUMBERS:
         return None
     array, wrong = float_array(elements, kinds, datatype)
     return array.reshape(plan.shape) if wrong is None else None

@@ -10,7 +10,7 @@ bytes, so they are copied without conversion.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -20,7 +20,7 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
-from stoker.server.codecs.tensor_plans import TensorPlan, plan_tensors, read_tensors, take_elements
+from stoker.server.codecs.tensor_plans import Elements, PredictPlan, read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import (
     NUMBERS,
     SMALL_BYTES,
@@ -41,10 +41,12 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
+from stoker.server.protocols.decoded_call import DecodedCall
+from stoker.server.protocols.infer_completion import MessageInference
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, FailedPrecondition, ModelQuery, not_found, read_spec, resolve
 
 
-class Target(NamedTuple):
+class Target:
     """The version that a request addresses, and its signature check: the part of validation that needs the engine.
 
     Attributes:
@@ -54,10 +56,13 @@ class Target(NamedTuple):
         received_ns: The time of receipt, in nanoseconds of the engine's monotonic clock.
     """
 
-    query: ModelQuery
-    servable: Servable
-    check: SignatureCheck
-    received_ns: int
+    __slots__ = ("check", "query", "received_ns", "servable")
+
+    def __init__(self, query: ModelQuery, servable: Servable, check: SignatureCheck, received_ns: int) -> None:
+        self.query = query
+        self.servable = servable
+        self.check = check
+        self.received_ns = received_ns
 
 
 class Targets:
@@ -77,10 +82,11 @@ class Targets:
         received_ns = self._engine.now_ns()
         resolved = resolve(self._engine, query, self._limits)
         try:
-            return Target(resolved, *self._checks.find(resolved.name, resolved.version), received_ns)
+            servable, check = self._checks.find(resolved.name, resolved.version)
         except (NotFound, Unavailable):
             # As in TensorFlow Serving, a version that does not serve is not found.
             raise not_found(resolved) from None
+        return Target(resolved, servable, check, received_ns)
 
 
 def check_signature_name(query: ModelQuery) -> None:
@@ -131,41 +137,6 @@ def wanted_outputs(check: SignatureCheck, wanted: tuple[str, ...]) -> tuple[str,
             raise InvalidRequest(f"duplicate output tensor alias: {name[:128]}")
         seen.add(name)
     return wanted or check.default_outputs
-
-
-class PredictPlan(NamedTuple):
-    """The meaning of requests of one structure.
-
-    Attributes:
-        query: The model, version and signature as the requests name them.
-        check: The check that validated the structure.
-        tensors: The inputs.
-        outputs: The requested outputs.
-        rows: The number of rows of every input.
-        strings_cost: Memory overhead of the strings in addition to their bytes.
-    """
-
-    query: ModelQuery
-    check: SignatureCheck
-    tensors: Mapping[str, TensorPlan]
-    outputs: tuple[str, ...]
-    rows: int
-    strings_cost: int
-
-    def request(self, target: Target, inputs: dict[str, Array], *, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
-        """The engine's request with `inputs`, which have the shapes of the plan."""
-        query = target.query
-        return InferRequest(
-            query.name, inputs, self.outputs, self.check.signature, query.version, "", self.rows, deadline_ns, {}, target.received_ns,
-            size_bytes, via, servable=target.servable,
-        )  # fmt: skip
-
-
-def plan_of(query: ModelQuery, target: Target, request: InferRequest, limits: Limits) -> PredictPlan:
-    """The plan of `request`, which `query` addresses."""
-    strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
-    tensors = plan_tensors(target.check, request.inputs)
-    return PredictPlan(query, target.check, tensors, request.output_names, request.rows, strings_cost(strings, limits))
 
 
 def infer_request(
@@ -294,109 +265,138 @@ _OUTPUT_FILTER = predict_pb2.PredictRequest.OUTPUT_FILTER_FIELD_NUMBER
 _OUTPUTS = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
 
 
-class Predict:
+class _MessageCall(DecodedCall):
+    """A decoded PredictRequest."""
+
+    __slots__ = ("_limits", "_query")
+
+    def __init__(self, request: InferRequest, query: ModelQuery, limits: Limits) -> None:
+        self.request = request
+        self._query = query
+        self._limits = limits
+
+    def encode(self, response: InferResponse) -> bytes | None:
+        return None if is_large(response, self._limits) else print_response(response, self._query)
+
+    async def encode_slowly(self, response: InferResponse) -> bytes:
+        return await run_off_loop(print_response, response, self._query)
+
+
+class Predict(MessageInference):
     """Handles Predict. Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits, targets: Targets) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._limits = limits
         self._targets = targets
-        self._plans: BoundedCache[bytes, PredictPlan] = BoundedCache()
+        self._plans: BoundedCache[bytes, PredictPlan[ModelQuery]] = BoundedCache()
 
-    async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
-        """Handles a serialised PredictRequest; returns a serialised PredictResponse.
+    def _decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
+        limits = self._limits
+        size_bytes = len(data)
+        reservation.take(size_bytes)
+        contents: dict[str, memoryview] = {}
+        rest = data
+        if size_bytes > SMALL_BYTES:
+            if size_bytes > INLINE_RAW_BYTES:
+                return None
+            rest, contents, cost = split_predict_request(data, limits, _OUTPUT_FILTER)
+            if len(rest) > limits.decode_inline_bytes:
+                return None
+            reservation.take(cost)
+        message = _parsed(rest)
+        key = b""
+        if len(rest) <= SMALL_BYTES:
+            taken = take_elements(message.inputs, contents)
+            if taken is not None:
+                key = message.SerializeToString()
+                known = self._known(key, taken, size_bytes, deadline_ns, reservation)
+                if known is not None:
+                    return known
+            # Its elements were removed.
+            message = _parsed(rest)
+        query = read_spec(message.model_spec)
+        try:
+            found = self._checked(message, contents, query, reservation)
+            if found.is_long:
+                return None
+            return self._call(found, _arrays(found.target, found.fields), query, size_bytes, deadline_ns, key)
+        except ServingError as error:
+            self._engine.count_rejected(query.name, query.version, error, Via.TFS_GRPC)
+            raise
 
-        Raises:
-            ServingError: the request violates the protocol, the limits or the model's signature, no READY model matches, or the engine
-                fails.
-        """
-        with Reservation(self._engine.budget) as reservation:
-            reservation.take(len(data))
-            contents: dict[str, memoryview] = {}
-            rest = data
-            if len(data) > SMALL_BYTES:
-                rest, contents, cost = split_predict_request(data, self._limits, _OUTPUT_FILTER)
-                reservation.take(cost)
-            if len(rest) > self._limits.decode_inline_bytes:
-                message = await run_off_loop(_parsed, rest)
-            else:
-                message = _parsed(rest)
-            key = b""
-            known: tuple[ModelQuery, InferRequest] | None = None
-            if len(rest) <= SMALL_BYTES and len(data) <= INLINE_RAW_BYTES:
-                key, known = self._known(message, contents, len(data), deadline_ns, reservation)
-                if known is None:
-                    # Its elements were removed.
-                    message = _parsed(rest)
-            if known is None:
-                query = read_spec(message.model_spec)
-                request = await self._request(message, contents, query, len(data), deadline_ns, reservation, key)
-            else:
-                query, request = known
-            response = await self._engine.infer(request)
-            if is_large(response, self._limits):
-                return await run_off_loop(print_response, response, query)
-            return print_response(response, query)
+    async def _decode_slowly(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
+        reservation.take(len(data))
+        contents: dict[str, memoryview] = {}
+        rest = data
+        if len(data) > SMALL_BYTES:
+            rest, contents, cost = split_predict_request(data, self._limits, _OUTPUT_FILTER)
+            reservation.take(cost)
+        message = await run_off_loop(_parsed, rest) if len(rest) > self._limits.decode_inline_bytes else _parsed(rest)
+        query = read_spec(message.model_spec)
+        try:
+            found = self._checked(message, contents, query, reservation)
+            arrays = await run_while_borrowed(found.target.servable, _arrays, found.target, found.fields)
+            return self._call(found, arrays, query, len(data), deadline_ns, b"")
+        except ServingError as error:
+            self._engine.count_rejected(query.name, query.version, error, Via.TFS_GRPC)
+            raise
 
     def _known(
-        self,
-        message: predict_pb2.PredictRequest,
-        contents: Mapping[str, memoryview],
-        size_bytes: int,
-        deadline_ns: int | None,
-        reservation: Reservation,
-    ) -> tuple[bytes, tuple[ModelQuery, InferRequest] | None]:
-        """The structure of `message` (empty: none), and its request; None if it must be decoded in full.
-
-        This removes the elements from `message`.
-        """
-        taken = take_elements(message.inputs, contents)
-        if taken is None:
-            return b"", None
-        key = message.SerializeToString()
+        self, key: bytes, taken: dict[str, Elements], size_bytes: int, deadline_ns: int | None, reservation: Reservation
+    ) -> DecodedCall | None:
+        """The call of a message with the structure `key` and the elements `taken`; None if it must be decoded in full."""
         plan = self._plans.get(key)
         if plan is None:
-            return key, None
+            return None
         try:
             target = self._targets.find(plan.query)
             inputs = read_tensors(plan.tensors, target.check, taken) if target.check is plan.check else None
             if inputs is None:
-                return key, None
+                return None
             if plan.strings_cost:
                 reservation.take(plan.strings_cost)
         except ServingError:
-            return key, None
-        return key, (plan.query, plan.request(target, inputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC))
+            return None
+        query = target.query
+        request = plan.request(
+            query.name, query.version, target.servable, inputs, target.received_ns, size_bytes, deadline_ns, Via.TFS_GRPC
+        )  # fmt: skip
+        return _MessageCall(request, plan.query, self._limits)
 
-    async def _request(
-        self,
-        message: predict_pb2.PredictRequest,
-        contents: Mapping[str, memoryview],
-        query: ModelQuery,
-        size_bytes: int,
-        deadline_ns: int | None,
-        reservation: Reservation,
-        key: bytes,
-    ) -> InferRequest:
-        try:
-            target = self._targets.find(query)
-            check_signature_name(query)
-            target.check.input_count(len(message.inputs))
-            check_names(target.check, message.inputs)
-            fields = {name: read_tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()}
-            strings, grown_bytes = _reserve(target, fields, reservation, self._limits)
-            outputs = wanted_outputs(target.check, tuple(message.output_filter))
-            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > self._limits.decode_inline_bytes:
-                inputs = await run_while_borrowed(target.servable, _arrays, target, fields)
-            else:
-                inputs = _arrays(target, fields)
-            request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
-            if 0 < len(key) <= KEY_BYTES:
-                self._plans.put(key, plan_of(query, target, request, self._limits))
-            return request
-        except ServingError as error:
-            self._engine.count_rejected(query.name, query.version, error, Via.TFS_GRPC)
-            raise
+    def _checked(
+        self, message: predict_pb2.PredictRequest, contents: Mapping[str, memoryview], query: ModelQuery, reservation: Reservation
+    ) -> "_Checked":
+        """Checks all of `message` but its tensors, and reserves their memory."""
+        target = self._targets.find(query)
+        check_signature_name(query)
+        target.check.input_count(len(message.inputs))
+        check_names(target.check, message.inputs)
+        fields = {name: read_tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()}
+        strings, grown_bytes = _reserve(target, fields, reservation, self._limits)
+        outputs = wanted_outputs(target.check, tuple(message.output_filter))
+        return _Checked(target, fields, outputs, strings > INLINE_STRINGS or grown_bytes > self._limits.decode_inline_bytes)
+
+    def _call(
+        self, found: "_Checked", inputs: dict[str, Array], query: ModelQuery, size_bytes: int, deadline_ns: int | None, key: bytes
+    ) -> DecodedCall:
+        """The call with the arrays `inputs`; its plan is kept for the structure `key` (empty: none)."""
+        request = infer_request(found.target, inputs, found.outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
+        if 0 < len(key) <= KEY_BYTES:
+            self._plans.put(key, PredictPlan(query, found.target.check, request, self._limits))
+        return _MessageCall(request, query, self._limits)
+
+
+class _Checked:
+    """A message whose tensors are still to be read; `is_long`: in a thread."""
+
+    __slots__ = ("fields", "is_long", "outputs", "target")
+
+    def __init__(self, target: Target, fields: Mapping[str, TensorFields], outputs: tuple[str, ...], is_long: bool) -> None:
+        self.target = target
+        self.fields = fields
+        self.outputs = outputs
+        self.is_long = is_long
 
 
 def is_large(response: InferResponse, limits: Limits) -> bool:

@@ -37,7 +37,7 @@ from stoker.server.protocols.tfs.model_spec import (
 )
 from stoker.server.protocols.tfs.predict import Predict, Targets
 from stoker.server.rpc.control import ControlMethods
-from stoker.server.rpc.method import Method, inference_method
+from stoker.server.rpc.method import Method, inference_method, unary_method
 
 _STATES = {
     VersionState.NEW: pb.ModelVersionStatus.START,
@@ -195,12 +195,12 @@ def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Me
     control = ControlMethods(engine, limits, tfs_status)
     failed = partial(engine.note_failed, Via.TFS_GRPC)
     responses: dict[str, _RpcResponse] = {
-        "Predict": service.predicting.from_message,
         "Classify": service.examples.classify,
         "Regress": service.examples.regress,
         "MultiInference": service.examples.multi_inference,
     }
     return (
+        unary_method(_PREDICTION["Predict"], service.predicting.start, tfs_status, limits.grpc_message_bytes, failed),
         *(
             inference_method(_PREDICTION[name], response, tfs_status, limits.grpc_message_bytes, failed)
             for name, response in responses.items()
