@@ -50,7 +50,7 @@ class Sink(asyncio.Transport):
 @pytest.mark.parametrize("outputs", [4, ELEMENTS])
 def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch: pytest.MonkeyPatch):
     # No memory that another test's request has left.
-    monkeypatch.setattr("stoker.server.protocols.kserve.infer_exchange.message_block", MessageBlocks().take)
+    monkeypatch.setattr("stoker.server.protocols.infer_exchange.message_block", MessageBlocks().take)
     tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]
     response = np.ones((1, outputs), np.float32)
     engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": response}))

@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from stoker.backends.api.clock import Clock
@@ -130,6 +130,16 @@ class ShieldedTasks:
         # here.
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):
             self._log.error("%s failed unexpectedly", self._what, exc_info=error)
+
+
+async def in_time(work: Awaitable[T], timeout_s: float) -> T:
+    """The result of `work`, for compiled code, which must not use `async with`.
+
+    Raises:
+        TimeoutError: `work` took longer than `timeout_s`; it was cancelled.
+    """
+    async with asyncio.timeout(timeout_s):
+        return await work
 
 
 class Waiter(Generic[T]):

@@ -1,7 +1,7 @@
 """The HTTP port as one ASGI application: any ASGI server can host it.
 
 Probes, metrics and `:predict` are served without FastAPI, which the first other request loads. The port's own HTTP/1.1 connection serves
-KServe's infer route without this application; under any other server it is a route of the FastAPI application.
+inference by `direct_routes`, without this application; under any other server the routes of the application serve it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.net.http1.asgi import CLIENT_GONE
+from stoker.server.net.http1.direct import DirectRoutes, RouteList
 from stoker.server.protocols.exchange import (
     INTERNAL_TEXT,
     ClientGone,
@@ -23,11 +24,13 @@ from stoker.server.protocols.exchange import (
     send_response,
 )
 from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from stoker.server.protocols.services import Services
 from stoker.server.rpc.restricted import Category, Restrictions, category_below_v1
 from stoker.server.web.plain import PlainRoute, plain_routes
 from stoker.server.web.settings import GrpcAddress
 from stoker.server.web.v1 import PREFIX, HttpV1
+from stoker.server.web.v1_exchange import V1Routes
 
 _JSON_HEADERS: Final = ((b"content-type", b"application/json"),)
 _log = logging.getLogger(__name__)
@@ -65,6 +68,10 @@ class WebApp:
         self._infer = infer
         self._grpc = grpc
         self._rest = DeferredApp(self.build_rest_app)
+
+    def direct_routes(self) -> DirectRoutes:
+        """The inference routes of every protocol, for the port's own connection."""
+        return RouteList((InferRoutes(self._infer, self._restrictions), V1Routes(self._v1.posts, self._restrictions)))
 
     def build_rest_app(self) -> Any:
         """The FastAPI application of all routes. Safe in a thread."""

@@ -9,7 +9,6 @@ from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.listeners import PLAIN_LISTENER, Frontend, ListenOptions
 from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import METRICS_PATH
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Restrictions
@@ -45,8 +44,9 @@ def http_server(
         front: The server that hosts the application.
     """
     infer = HttpInfer(services.engine, services.limits, services.extensions)
-    app: Any = WebApp(services, infer, metrics=metrics, grpc=grpc)
-    direct: DirectRoutes = InferRoutes(infer, services.extensions.http_restrictions)
+    web = WebApp(services, infer, metrics=metrics, grpc=grpc)
+    app: Any = web
+    direct = web.direct_routes()
     if cors is not None and cors.origins:
         app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
     serving_path = services.tfs.settings.metrics_path

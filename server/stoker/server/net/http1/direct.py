@@ -1,4 +1,4 @@
-"""The interfaces of direct routes, which read a request's bytes from the connection and write its response to it, without ASGI."""
+"""Direct routes, which read a request's bytes from the connection and write its response to it, without ASGI."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -69,3 +69,17 @@ class DirectRoutes(Protocol):
 
     def find(self, head: RequestHead) -> DirectRoute | None:
         """The route of requests with that head; None: the ASGI application."""
+
+
+class RouteList:
+    """The routes of several `DirectRoutes`, the first that fits."""
+
+    def __init__(self, routes: Sequence[DirectRoutes]) -> None:
+        self._routes = routes
+
+    def find(self, head: RequestHead) -> DirectRoute | None:
+        for each in self._routes:
+            route = each.find(head)
+            if route is not None:
+                return route
+        return None

@@ -41,7 +41,7 @@ class HttpResponse:
 def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence[Piece]:
     """`start` (status line and fields, each with its line end), the remaining fields and the blank line, and the body."""
     size = sum(map(len, body))
-    end = b"content-length: %d\r\n\r\n" if keep_alive else b"connection: close\r\ncontent-length: %d\r\n\r\n"
+    end = b"content-length: %d\r\n\r\n" if keep_alive else b"content-length: %d\r\nconnection: close\r\n\r\n"
     head = start + end % size
     if size <= _JOINED_BYTES:
         return [b"".join((head, *body))]

@@ -1,0 +1,144 @@
+"""POST below /v1: from the body to the response, in the protocol that `rest_choice` selects."""
+
+from typing import Final
+
+from stoker.backends.api.errors import DeadlineExceeded, ServingError
+from stoker.server.codecs.strict_json import Json, memory_cost, parse_json
+from stoker.server.core.byte_budget import Reservation
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Via
+from stoker.server.core.tasks import in_time, run_off_loop
+from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.response import HeaderList
+from stoker.server.protocols.adlik import rest_choice
+from stoker.server.protocols.adlik.request import ModelQuery as AdlikQuery
+from stoker.server.protocols.adlik.rest_choice import Dialect
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.compression import compress
+from stoker.server.protocols.decoded_call import DecodedCall
+from stoker.server.protocols.settings import RestV1
+from stoker.server.protocols.tfs import json_codec as tfs_json
+from stoker.server.protocols.tfs.model_spec import ModelQuery, tfs_status
+from stoker.server.protocols.tfs.rest import TfsRest
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.rpc.status import adlik_status
+
+PREDICT: Final = "predict"
+
+
+class PostedRequest:
+    """One request.
+
+    Attributes:
+        query: The model in the URL, in TensorFlow Serving's terms, which have labels too.
+        verb: The text after the colon in the URL, in lower case.
+        forced: The protocol that the URL or the operator has chosen; None: the body decides.
+        dialect: The protocol, as far as is known: errors have that protocol's status.
+    """
+
+    __slots__ = ("dialect", "forced", "query", "verb")
+
+    def __init__(self, query: ModelQuery, verb: str, forced: Dialect | None, dialect: Dialect) -> None:
+        self.query = query
+        self.verb = verb
+        self.forced = forced
+        self.dialect = dialect
+
+    @property
+    def via(self) -> Via:
+        """The protocol of the access log."""
+        return Via.ADLIK_HTTP if self.dialect is Dialect.ADLIK else Via.TFS_HTTP
+
+    def status(self, error: ServingError) -> int:
+        """The HTTP status of `error`."""
+        return (adlik_status if self.dialect is Dialect.ADLIK else tfs_status)(error).http
+
+
+class V1Posts:
+    """Handles the requests. Confined to: the event loop.
+
+    Attributes:
+        engine: Runs the requests.
+        limits: Bounds on what clients send.
+        settings: The operator's choice of protocol.
+        rest: TensorFlow Serving's REST interface.
+        timeout_s: How long a request of TensorFlow Serving's protocol may take from its complete body; None: no limit.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, adlik: AdlikService, tfs: TfsService) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.settings = adlik.settings
+        self.rest = TfsRest(engine, limits, tfs)
+        self.timeout_s = tfs.settings.rest_timeout_s
+        self._adlik = adlik.predicting
+
+    @property
+    def default_dialect(self) -> Dialect:
+        """The protocol of a request whose own is not known yet."""
+        return Dialect.ADLIK if self.settings.rest_v1 is RestV1.ADLIK else Dialect.TFS
+
+    def decode(self, posted: PostedRequest, body: bytes, reservation: Reservation) -> DecodedCall | None:
+        """Decodes the `body` of `:predict`; None: that needs a thread, and nothing was reserved.
+
+        REQUIRES: `body` has at most `decode_inline_bytes`.
+
+        Raises:
+            ServingError: the request violates the protocol, the limits or the model's signature, or no READY model matches.
+        """
+        limits, held_bytes = self.limits, reservation.held_bytes
+        reservation.take(memory_cost(body, limits))
+        given = parse_json(body, limits) if posted.dialect is Dialect.ADLIK else tfs_json.parse(body, limits)
+        self._choose(posted, given)
+        query = posted.query
+        if posted.dialect is Dialect.TFS:
+            return self.rest.decode(query, given, len(body), reservation)
+        decoded = self._adlik.decode_json(AdlikQuery(query.name, query.version), given, len(body), reservation)
+        if decoded is None:
+            reservation.give_back(reservation.held_bytes - held_bytes)
+        return decoded
+
+    async def response(self, posted: PostedRequest, body: bytes, reservation: Reservation) -> bytes:
+        """The body of the response.
+
+        Raises:
+            ServingError: the response is an error; its status is that of `posted.dialect`.
+        """
+        given = await self._parsed(posted, body, reservation)
+        self._choose(posted, given)
+        query = posted.query
+        if posted.dialect is Dialect.ADLIK:
+            return await self._adlik.from_json(AdlikQuery(query.name, query.version), given, len(body), reservation)
+        responses = {PREDICT: self.rest.predict, "classify": self.rest.classify, "regress": self.rest.regress}
+        response = responses[posted.verb](query, given, len(body), reservation)
+        if self.timeout_s is None:
+            return await response
+        try:
+            return await in_time(response, self.timeout_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the request was not completed within {self.timeout_s:g} s (--rest_api_timeout_in_ms)") from None
+
+    async def compressed(self, response: bytes, encoding: str | None) -> tuple[bytes, HeaderList]:
+        """The body of the response as the client prefers it (None: not compressed), and its headers."""
+        headers: HeaderList = [(b"content-type", b"application/json")]
+        if encoding is not None and len(response) >= self.limits.compress_min_bytes:
+            response = await compress([response], encoding, self.limits)
+            headers.append((b"content-encoding", encoding.encode()))
+        return response, headers
+
+    def _choose(self, posted: PostedRequest, given: Json) -> None:
+        """Sets the protocol of the request with the parsed body `given`."""
+        if posted.verb != PREDICT or posted.query.label:
+            posted.dialect = Dialect.TFS
+        elif posted.forced is None:
+            posted.dialect = rest_choice.of_body(self.settings, given)
+
+    async def _parsed(self, posted: PostedRequest, body: bytes, reservation: Reservation) -> Json:
+        limits = self.limits
+        # Only TensorFlow Serving accepts NaN and Infinity. Invalid JSON is rejected with the text of the selected protocol.
+        parse = parse_json if posted.dialect is Dialect.ADLIK else tfs_json.parse
+        if len(body) > limits.decode_inline_bytes:
+            reservation.take(await run_off_loop(memory_cost, body, limits))
+            return await run_off_loop(parse, body, limits)
+        reservation.take(memory_cost(body, limits))
+        return parse(body, limits)
