@@ -13,7 +13,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_backend import FakeInstance, fake_signature
 from tests.fakes.bound_instance import BoundInstance
-from tests.fakes.outcomes import outputs_of
+from tests.fakes.outcomes import all_outputs, outputs_of
 
 
 class TickingClock:
@@ -372,3 +372,20 @@ def test_batch_in_bound_tensors_equals_one_in_buffers(
             assert list(outputs_of(first)) == list(second)
             for name, array in second.items():
                 np.testing.assert_array_equal(outputs_of(first)[name], array)
+
+
+class WithoutInit(BatchProcessor):
+    """A processor that needs nothing of `BatchProcessor.__init__`, as those of devices with buffers of their own."""
+
+    def __init__(self) -> None:
+        pass
+
+    def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
+        return [item.inputs for item in items]
+
+
+def test_processor_of_a_device_need_not_call_the_initializer():
+    items = [BatchItem({"x": np.full((1, 2), value)}, 1, ("x",)) for value in (1, 2)]
+    assert [outcome["x"][0, 0] for outcome in all_outputs(WithoutInit().process(items).outcomes)] == [1, 2]
+    rest = iter([items[1], None])
+    assert [outcome["x"][0, 0] for outcome in all_outputs(WithoutInit().process_apart(items[0], lambda: next(rest)).outcomes)] == [1, 2]

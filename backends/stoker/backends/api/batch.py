@@ -158,8 +158,11 @@ class BatchProcessor:
     """Runs batches on one instance, through one set of Buffers. Confined to: one slot of one worker.
 
     Each batch has one path: the tensors that the instance has bound, or `run_together` where there are none or the batch does not fit. An
-    instance whose device takes requests by itself has a subclass (`Instance.batch_processor`) with its own `run_together`.
+    instance whose device takes requests by itself has a subclass (`Instance.batch_processor`) with its own `run_together`, which needs not
+    call `__init__`.
     """
+
+    _may_be_bound: bool = False
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
         self._instance = instance
@@ -203,12 +206,12 @@ class BatchProcessor:
             self._run_apart(items, result)
         return result
 
-    def process_apart(self, first: Share, next_item: Callable[[int], Share | None]) -> BatchResult:
+    def process_apart(self, first: Share, next_item: Callable[[], Share | None]) -> BatchResult:
         """Runs `first` alone, then each item that `next_item` returns, alone, until it returns None or a run has failed. Never raises.
 
         Args:
             first: The first item.
-            next_item: Receives the current time, nanoseconds; returns an item of as many rows as `first`.
+            next_item: Returns an item of as many rows as `first`.
         """
         result = BatchResult([])
         outcomes = result.outcomes
@@ -226,7 +229,7 @@ class BatchProcessor:
                     result.input_ns, result.infer_ns, result.output_ns = input_ns, infer_ns, output_ns
                 return result
             outcomes.append(failed[0])
-            item = next_item(self._now_ns())
+            item = next_item()
         return result
 
     def _run_apart(self, items: Sequence[Share], result: BatchResult) -> None:

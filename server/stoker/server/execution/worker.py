@@ -46,8 +46,8 @@ class Work:
         assert self._callback is not None
         self._callback(result)
 
-    def next_item(self, now_ns: int) -> Share | None:
-        """The next request that runs alone, as an item of this work; None: the work ends. Called on the event loop at the time `now_ns`."""
+    def next_item(self) -> Share | None:
+        """The next request that runs alone, as an item of this work; None: the work ends. Called on the event loop."""
         return None
 
 

@@ -49,11 +49,10 @@ class _Batch(Work):
         # A method instead of a callback in an attribute, which would be a cycle that keeps the tensors until the next garbage collection.
         self._scheduler._finished(self, result)
 
-    def next_item(self, now_ns: int) -> InferRequest | None:
-        entry = self._scheduler._next_apart(self.entries[0], now_ns)
+    def next_item(self) -> InferRequest | None:
+        entry = self._scheduler._next_apart(self.entries[0])
         if entry is None:
             return None
-        entry.dispatched_ns = now_ns
         self.entries.append(entry)
         return entry.request
 
@@ -233,16 +232,18 @@ class Scheduler:
         if wake_ns != self._timer_ns:
             self._arm(wake_ns)
 
-    def _next_apart(self, first: Pending, now_ns: int) -> Pending | None:
+    def _next_apart(self, first: Pending) -> Pending | None:
         """Takes the request that runs alone, on the event loop, after `first` and those that followed it.
 
         None: there is none of the same rows and shape, a request has expired, or the loop's other callbacks come first.
         """
         queue = self._queue
+        now_ns = self._now_ns()
         if now_ns - self._begun_ns >= LOOP_SHARE_NS or (queue.timed and queue.timed[0][0] <= now_ns):
             return None
         entry = queue.take_first(first)
         if entry is not None:
+            entry.dispatched_ns = now_ns
             self._recorder.queue_depth -= 1
         return entry
 
