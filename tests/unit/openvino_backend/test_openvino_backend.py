@@ -16,6 +16,8 @@ import pytest
 from onnx import helper
 
 from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.batch import BatchItem, BatchProcessor
+from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature
@@ -24,7 +26,7 @@ from stoker.backends.openvino.backend import OpenVinoBackend
 from stoker.backends.openvino.parameters import ModelParameters
 from stoker.backends.testing.samples import signature, version_files
 from tests.fakes import onnx_models
-from tests.fakes.outcomes import outputs_of
+from tests.fakes.outcomes import all_outputs, outputs_of
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
@@ -79,6 +81,43 @@ def test_batch_of_any_size_is_computed_row_by_row(load: Load, buckets: dict[str,
     found = load(onnx_models.sum_and_difference(), SUMS, **buckets).execute({"a": a, "b": 2 * a}, ["difference", "sum"])
     assert found["sum"].tolist() == (3 * a).tolist()
     assert found["difference"].tolist() == (-a).tolist()
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_batches_of_small_tensors_run_in_the_tensors_of_an_infer_request(load: Load, is_closed: bool) -> None:
+    instance = load(onnx_models.sum_and_difference(), SUMS, batch_buckets="3,8")
+    processor = BatchProcessor(instance, SUMS, SystemClock())
+    kept: list[tuple[dict[str, np.ndarray], np.ndarray]] = []
+    for seed, sizes in enumerate(((1, 2), (8,), (2, 3), (1,), (3,))):
+        arrays = [np.random.default_rng(seed).random((2, rows, 2), np.float32) for rows in sizes]
+        items = [BatchItem({"a": a, "b": b}, len(a), ("difference", "sum")) for a, b in arrays]
+        kept += zip(all_outputs(processor.process(items).outcomes), arrays, strict=True)
+    for found, (a, b) in kept:
+        np.testing.assert_array_equal(found["sum"], a + b)
+        np.testing.assert_array_equal(found["difference"], a - b)
+    bound = [instance.bound(rows) for rows in (1, 3, 4, 8)]
+    assert None not in bound
+    assert (bound[0] is bound[1], bound[1] is bound[2], bound[2] is bound[3]) == (True, False, True)
+    if is_closed:
+        instance.close()
+        [outcome] = processor.process([BatchItem({"a": a, "b": a}, len(a), ("sum",))]).outcomes
+        assert "the model is closed" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("proto", "served", "parameters"),
+    [
+        (onnx_models.sum_and_difference(), SUMS, {"pipeline_depth": "2"}),
+        (onnx_models.sum_and_difference(), SUMS, {"batch_buckets": "dynamic"}),
+        (onnx_models.identity(DataType.INT64), signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.INT64, (2,))}, 8), {}),
+        (convolution(), CONVOLVED, {}),
+    ],
+    ids=["several requests", "open batch", "range", "large"],
+)
+def test_model_without_small_tensors_of_its_own_has_no_bound_ones(
+    load: Load, proto: onnx.ModelProto, served: ModelSignature, parameters: dict[str, str]
+) -> None:
+    assert load(proto, served, **parameters).bound(1) is None
 
 
 def test_large_tensors_are_computed_with_and_without_padding(load: Load) -> None:

@@ -146,7 +146,7 @@ class Instance(abc.ABC):
         """
 
     def bound(self, rows: int) -> BoundBatch | None:
-        """The bound tensors of a batch of `rows` rows, which save `execute` a copy of every tensor; None: there are none.
+        """The bound tensors of a batch of `rows` rows or more, which save `execute` a copy of every tensor; None: there are none.
 
         The batch processor asks where the model is not ragged, all its inputs are required, and `pipeline_depth` is 1. It keeps the result
         for later batches of `rows` rows until a `run` returns None. `rows` is 1 where the model is not batched.

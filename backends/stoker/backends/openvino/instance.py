@@ -117,6 +117,16 @@ class CompiledModel:
             self.largest_bytes = max(self.largest_bytes, *[array.nbytes for side in (inputs, fresh) for array in side.values()])
         return {name: array[:rows] if rows is not None and len(array) > rows else array for name, array in fresh.items()}
 
+    def bound(self, shapes: Mapping[str, tuple[int, ...]]) -> "BoundRequest | None":
+        """The tensors of the only infer request, which stay its own while no shape varies.
+
+        None: a tensor has another shape than in `shapes`, by name, or is handed over where it lies, which saves more.
+        """
+        ports = {**self._inputs, **self._outputs}
+        if len(self._idle) != 1 or any(port.is_shared or port.shape != shapes[name] for name, port in ports.items()):
+            return None
+        return BoundRequest(self._idle[0], self._outputs)
+
     def give_memory_back(self) -> None:
         """Of shapes that vary: puts new infer requests in the places of those that hold the largest batch. Any thread may call it.
 
@@ -157,6 +167,21 @@ class _Request:
         self._own = {name: request.get_input_tensor(port.index) for name, port in inputs.items() if port.shape is not None}
         self._windows = {name: inputs[name].view(tensor) for name, tensor in self._own.items()}
 
+    @property
+    def windows(self) -> Mapping[str, Array]:
+        """Its own memory, by input of a fixed shape."""
+        return self._windows
+
+    def run_own(self, outputs: Mapping[str, Port]) -> dict[str, Array]:
+        """Runs on what its own memory holds; returns all `outputs`, none of which is handed over where it lies."""
+        request = self._request
+        request.start_async(share_inputs=True)
+        request.wait()
+        fresh: dict[str, Array] = {}
+        for name, port in outputs.items():
+            fresh[name] = port.view(request.get_output_tensor(port.index)).copy()
+        return fresh
+
     def run(self, inputs: Arrays, outputs: Mapping[str, Port], output_names: Sequence[str]) -> dict[str, Array]:
         request = self._request
         for name, array in inputs.items():
@@ -194,6 +219,33 @@ class _Request:
             window[len(array) :] = 0
         if port.is_shared:
             self._request.set_input_tensor(port.index, self._own[name])
+
+
+class BoundRequest:
+    """The tensors of an infer request, as a `BoundBatch`: of a batch of 8 that takes 10 us, it saves 9 of 29 us.
+
+    Attributes:
+        inputs: See `BoundBatch`.
+    """
+
+    __slots__ = ("_outputs", "_request", "inputs")
+
+    def __init__(self, request: _Request, outputs: Mapping[str, Port]) -> None:
+        self._request: _Request | None = request
+        self._outputs = outputs
+        self.inputs: Arrays = request.windows
+
+    def run(self) -> Arrays | None:
+        if self._request is None:
+            return None
+        try:
+            return self._request.run_own(self._outputs)
+        except OPENVINO_ERRORS:
+            return None  # `execute` says why
+
+    def close(self) -> None:
+        """Releases the infer request: a later `run` returns None."""
+        self._request = None
 
 
 #: Batches of less are not worth a rest of their own.
@@ -237,6 +289,9 @@ class OpenVinoInstance(Instance):
         narrowed = NARROWED | ({DataType.INT32} if are_integers_inexact else frozenset())
         self._narrowed = tuple(spec.name for spec in signature.inputs if spec.datatype in narrowed)
         self._bounds = (-EXACT_BELOW, EXACT_BELOW) if are_integers_inexact else (_LOWEST, _HIGHEST)
+        self._is_batched = signature.is_batched
+        self._dims = {spec.name: spec.dims for spec in (*signature.inputs, *signature.outputs)}
+        self._bound: dict[int, BoundRequest | None] = {}
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         models = self._models
@@ -253,6 +308,17 @@ class OpenVinoInstance(Instance):
         except OPENVINO_ERRORS as error:
             raise BackendFailed(public_text(error)) from error
 
+    def bound(self, rows: int) -> BoundRequest | None:
+        models = self._models
+        # The range of inputs is checked by `execute`.
+        if models is None or self._narrowed or self.pipeline_depth > 1 or (self._is_batched and not self._buckets):
+            return None
+        size = bucket_for(rows, self._buckets) if self._is_batched else 0
+        if size not in self._bound:
+            lead = (size,) if self._is_batched else ()
+            self._bound[size] = models[size].bound({name: (*lead, *dims) for name, dims in self._dims.items()})
+        return self._bound[size]
+
     @property
     def has_memory_to_release(self) -> bool:
         """Whether a batch of more than `LARGE_BYTES` has run, on a model of variable shapes, since `give_memory_back`."""
@@ -265,6 +331,9 @@ class OpenVinoInstance(Instance):
 
     def close(self) -> None:
         self._models = None
+        for each in self._bound.values():
+            if each is not None:
+                each.close()
         self.findings = ()
 
 
