@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.server.core.completion import Completion
@@ -18,7 +18,7 @@ from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.responses import TOO_SLOW
 from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
-from stoker.server.rpc.method import Result, method_table
+from stoker.server.rpc.method import Kind, Result, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import method
@@ -57,10 +57,16 @@ class Taker:
         completion.complete(bytes(data))
         return completion
 
+    async def stream(self, call: Any) -> None:
+        while (data := await call.receive()) is not None:
+            self.kinds.append(type(data))
+            await call.send(bytes(data))
+
     def methods(self) -> Any:
         plain = dataclasses.replace(method("/a.B/Plain", self.start), start=self.start)
         large = dataclasses.replace(plain, path="/a.B/Large", lead_bytes=lambda size_bytes: size_bytes % 77)
-        return method_table([large, plain])
+        stream = dataclasses.replace(method("/a.B/Stream", self.stream, Kind.BIDI), lead_bytes=large.lead_bytes)
+        return method_table([large, plain, stream])
 
 
 def opening(stream_id: int, path: bytes = b"/a.B/Large", *more: tuple[bytes, bytes]) -> bytes:
@@ -295,6 +301,29 @@ def test_large_message_above_the_budget_is_refused_while_it_arrives():
     # Two find room, as their pieces are counted and not what their prefixes promise.
     refused = [answer for answer in found.values() if b"no room" in answer]
     assert (len(found), len(refused), taker.kinds) == (3, 1, [memoryview, memoryview])
+
+
+@given(
+    seed=st.integers(0, 1 << 32),
+    most=st.sampled_from((1 << 20, 65_536, 16_393, 7000)),
+    frame_bytes=st.sampled_from((16_384, 100_000)),
+    has_other=st.booleans(),
+)
+@settings(max_examples=30)
+def test_large_messages_of_a_stream_are_views_and_arrive_unchanged(seed: int, most: int, frame_bytes: int, has_other: bool):
+    random_numbers = random.Random(seed)
+    messages = [random_numbers.randbytes(random_numbers.choice((0, 10, 70_000, 200_000, 300_000))) for _ in range(5)]
+    body = b"".join(b"\0" + len(each).to_bytes(4, "big") + each for each in messages)
+    starts = range(0, len(body), frame_bytes)
+    frames = [frame(DATA, END_STREAM * (at == starts[-1]), 1, body[at : at + frame_bytes]) for at in starts]
+    other = framed(random_numbers.randbytes(150_000), 3, frame_bytes) if has_other else []
+    order = [frames] * len(frames) + [other] * len(other)
+    random_numbers.shuffle(order)
+    wire = HELLO + opening(1, b"/a.B/Stream") + (opening(3) if has_other else b"") + b"".join(each.pop(0) for each in order)
+    taker = Taker()
+    found = asyncio.run(conversation(taker, wire, most))
+    assert found[1] == body
+    assert set(taker.kinds) == {memoryview if len(each) > 65_536 else bytes for each in messages} | ({memoryview} if has_other else set())
 
 
 @pytest.mark.parametrize("first_bytes", [0, 16_393, 100_000])

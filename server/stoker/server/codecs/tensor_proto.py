@@ -164,14 +164,16 @@ class PredictWire(NamedTuple):
         rest: The message without the contents that were cut out.
         contents: The `tensor_content` of each input: a view of the message.
         cost_bytes: Memory that parsing `rest` takes.
+        lead_bytes: Where the first content begins in the message; 0: there is none.
     """
 
     rest: bytes
     contents: dict[str, memoryview]
     cost_bytes: int
+    lead_bytes: int
 
 
-def split_predict_request(data: bytes, limits: Limits, output_filter: int = OUTPUT_FILTER) -> PredictWire:
+def split_predict_request(data: Raw, limits: Limits, output_filter: int = OUTPUT_FILTER) -> PredictWire:
     """Splits a serialised PredictRequest of Adlik or TensorFlow Serving; their `output_filter` fields have different numbers.
 
     Raises:
@@ -182,11 +184,12 @@ def split_predict_request(data: bytes, limits: Limits, output_filter: int = OUTP
 
 
 class _Walk(WireWalk):
-    def __init__(self, data: bytes, limits: Limits) -> None:
+    def __init__(self, data: Raw, limits: Limits) -> None:
         super().__init__(data)
         self._limits = limits
         self._view = memoryview(data)
         self._cost = 0
+        self._lead_bytes = 0
         self._contents: dict[str, memoryview] = {}
 
     def predict_request(self, output_filter: int) -> PredictWire:
@@ -210,7 +213,7 @@ class _Walk(WireWalk):
         cost = self._cost + len(rest)
         if cost > limits.bytes_in_flight:
             raise TooLarge(f"the request of {len(data)} bytes would take {cost} bytes when parsed; send large tensors as tensor_content")
-        return PredictWire(rest, self._contents, cost)
+        return PredictWire(rest, self._contents, cost, self._lead_bytes)
 
     def _input(self, at: int, stop: int, names: set[str]) -> bytes:
         """One entry of `inputs`, without its content."""
@@ -243,6 +246,7 @@ class _Walk(WireWalk):
             self._cost += FIELD_BYTES
             if tag == _CONTENT:
                 content = self._view[value:end]
+                self._lead_bytes = self._lead_bytes or value
                 continue
             kept.append(self._view[begin:end])
             if tag == _SHAPE:

@@ -4,6 +4,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 from stoker.backends.api.errors import ServingError
+from stoker.server.codecs.memo import BoundedCache
+from stoker.server.codecs.tensors import Raw
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.request import EngineResult, InferResponse, InFlight
@@ -135,10 +137,21 @@ class MessageInference:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        #: The offset of the first tensor in large messages, by message size.
+        self._leads: BoundedCache[int, int] = BoundedCache()
+
+    def lead_bytes(self, size_bytes: int) -> int:
+        """Where the first tensor began in the last large message of `size_bytes` bytes; 0 if unknown."""
+        return self._leads.get(size_bytes) or 0
+
+    def _note_lead(self, data: Raw, lead_bytes: int) -> None:
+        """Notes where the first tensor of the large message `data` begins; small ones have no buffer of their own."""
+        if type(data) is not bytes:
+            self._leads.put(len(data), lead_bytes)
 
     # What a dialect implements.
 
-    def _decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
+    def _decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
         """Decodes the serialised message `data`; None: that needs a thread, see `_decode_slowly`.
 
         Raises:
@@ -146,15 +159,18 @@ class MessageInference:
         """
         raise NotImplementedError
 
-    async def _decode_slowly(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
+    async def _decode_slowly(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
         """As `_decode`, in threads."""
         raise NotImplementedError
 
-    def start(self, data: bytes, call: Call) -> Completion[Any]:
-        """Runs the serialised message `data` of `call`; completes with the serialised response, or with a `ServingError`."""
+    def start(self, data: Raw, call: Call) -> Completion[Any]:
+        """Runs the serialised message `data` of `call`; completes with the serialised response, or with a `ServingError`.
+
+        Tensors are views of `data` if their form permits.
+        """
         return self._begin(data, call.deadline_ns)
 
-    async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
+    async def from_message(self, data: Raw, deadline_ns: int | None) -> bytes:
         """As `start`, as a coroutine.
 
         Raises:
@@ -163,7 +179,7 @@ class MessageInference:
         response: bytes = await self._begin(data, deadline_ns).outcome()
         return response
 
-    def _begin(self, data: bytes, deadline_ns: int | None) -> Completion[Any]:
+    def _begin(self, data: Raw, deadline_ns: int | None) -> Completion[Any]:
         completion = _DecodedCompletion(self._engine)
         try:
             decoded = self._decode(data, deadline_ns, completion.reservation)
@@ -177,7 +193,7 @@ class MessageInference:
         completion.reservation.release()
         return TaskCompletion(lambda: self._respond_slowly(data, deadline_ns), is_inline=True)
 
-    async def _respond_slowly(self, data: bytes, deadline_ns: int | None) -> bytes:
+    async def _respond_slowly(self, data: Raw, deadline_ns: int | None) -> bytes:
         with Reservation(self._engine.budget) as reservation:
             decoded = await self._decode_slowly(data, deadline_ns, reservation)
             return await decoded.outcome(self._engine)

@@ -50,7 +50,7 @@ class ControlMethods:
         return Method(path=path_of(descriptor), kind=Kind.UNARY, start=in_task(handle), status=self._status, most_bytes=most)
 
 
-def parse_control(data: bytes, request: type[M], limits: Limits, most_bytes: int) -> M:
+def parse_control(data: bytes | memoryview, request: type[M], limits: Limits, most_bytes: int) -> M:
     """Parses `data` as a message.
 
     Raises:
@@ -62,6 +62,6 @@ def parse_control(data: bytes, request: type[M], limits: Limits, most_bytes: int
         raise TooLarge(f"{name} of {len(data)} bytes exceeds the limit of {most_bytes} bytes")
     check_control_request(data, limits)
     try:
-        return request.FromString(data)
+        return request.FromString(bytes(data))
     except DecodeError:
         raise InvalidRequest(f"the request is not a valid {name} message") from None

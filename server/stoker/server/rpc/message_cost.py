@@ -34,11 +34,13 @@ class InferWire(NamedTuple):
         rest: The message without its raw contents.
         raws: The raw contents in order, views of the message.
         cost_bytes: Memory that parsing `rest` takes.
+        lead_bytes: Where the first raw contents begin in the message; 0: there are none.
     """
 
     rest: bytes | memoryview
     raws: list[memoryview]
     cost_bytes: int
+    lead_bytes: int
 
 
 def split_infer_request(data: bytes | memoryview, limits: Limits) -> InferWire:
@@ -64,7 +66,7 @@ def request_id_of(data: bytes | memoryview, limits: Limits) -> str:
     return ""
 
 
-def check_control_request(data: bytes, limits: Limits) -> None:
+def check_control_request(data: bytes | memoryview, limits: Limits) -> None:
     """Rejects a serialised control request that would take much more memory than its bytes.
 
     Raises:
@@ -89,10 +91,11 @@ class _Walk(WireWalk):
         limits, data, view = self._limits, self._bytes, memoryview(self._bytes)
         raws: list[memoryview] = []
         kept: list[memoryview] = []
-        kept_from = inputs = outputs = parameters = cost = 0
+        kept_from = inputs = outputs = parameters = cost = lead = 0
         for tag, begin, value, end in self.fields(0, len(data)):
             if tag == _RAW:
                 raws.append(view[value:end])
+                lead = lead or value
                 kept.append(view[kept_from:begin])
                 kept_from = end
                 _bound(len(raws), limits.tensor_count, "raw_input_contents")
@@ -115,7 +118,7 @@ class _Walk(WireWalk):
             raise TooLarge(
                 f"the request of {len(data)} bytes would take {cost} bytes when parsed; send large tensors as raw_input_contents"
             )
-        return InferWire(rest, raws, cost)
+        return InferWire(rest, raws, cost, lead)
 
     def _tensor(self, at: int, stop: int) -> int:
         """The memory of a tensor's fields in addition to their bytes."""

@@ -44,8 +44,8 @@ class StreamCall(Call, Protocol):
     `receive` and `send` may wait at the same time in two tasks, but each of them in one task only.
     """
 
-    async def receive(self) -> bytes | None:
-        """Returns the next serialised message; None: the client has sent its last one.
+    async def receive(self) -> bytes | memoryview | None:
+        """Returns the next serialised message, as `Start` gets it; None: the client has sent its last one.
 
         Raises:
             ServingError: the client sent an invalid or too large message. The method must not catch it, so that it ends the call.
@@ -166,10 +166,23 @@ def inference_method(
 
 
 def unary_method(
-    descriptor: Any, start: Start, status: Callable[[ServingError], Status], most_bytes: int, failed: Failed | None = None
+    descriptor: Any,
+    start: Start,
+    status: Callable[[ServingError], Status],
+    most_bytes: int,
+    failed: Failed | None = None,
+    lead_bytes: Callable[[int], int] | None = None,
 ) -> Method:
     """The unary method of protobuf's `descriptor`."""
-    return Method(path=path_of(descriptor), kind=Kind.UNARY, start=start, status=status, most_bytes=most_bytes, failed=failed)
+    return Method(
+        path=path_of(descriptor),
+        kind=Kind.UNARY,
+        start=start,
+        status=status,
+        most_bytes=most_bytes,
+        failed=failed,
+        lead_bytes=lead_bytes,
+    )
 
 
 def in_task(handler: UnaryHandler, *, is_inline: bool = False) -> Start:

@@ -131,18 +131,20 @@ class Predict(MessageInference):
         #: Plans by the message without its elements, or by the URL's model and the body without its elements.
         self._plans: BoundedCache[_Key, PredictPlan[PredictQuery]] = BoundedCache()
 
-    def _decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
+    def _decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
         size_bytes = len(data)
         reservation.take(size_bytes)
         contents: dict[str, memoryview] = {}
-        rest = data
         if size_bytes > SMALL_BYTES:
             if size_bytes > INLINE_RAW_BYTES:
                 return None
-            rest, contents, cost = split_predict_request(data, self._limits)
+            rest, contents, cost, lead_bytes = split_predict_request(data, self._limits)
+            self._note_lead(data, lead_bytes)
             if len(rest) > self._limits.decode_inline_bytes:
                 return None
             reservation.take(cost)
+        else:
+            rest = bytes(data)
         arrival = _Arrival(size_bytes, deadline_ns, reservation, Via.ADLIK_GRPC)
         key: bytes | None = None
         if len(rest) <= SMALL_BYTES:
@@ -158,13 +160,15 @@ class Predict(MessageInference):
         request = self._request(query, arrival, key)
         return None if request is None else _MessageCall(query, request, self._engine, self._limits, reservation)
 
-    async def _decode_slowly(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
+    async def _decode_slowly(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
         reservation.take(len(data))
         contents: dict[str, memoryview] = {}
-        rest = data
         if len(data) > SMALL_BYTES:
-            rest, contents, cost = split_predict_request(data, self._limits)
+            rest, contents, cost, lead_bytes = split_predict_request(data, self._limits)
+            self._note_lead(data, lead_bytes)
             reservation.take(cost)
+        else:
+            rest = bytes(data)
         is_long = len(rest) > self._limits.decode_inline_bytes
         query = await run_off_loop(_parsed, rest, contents) if is_long else _parsed(rest, contents)
         request = await self._request_slowly(query, _Arrival(len(data), deadline_ns, reservation, Via.ADLIK_GRPC))

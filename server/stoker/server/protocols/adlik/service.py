@@ -173,7 +173,9 @@ def adlik_methods(engine: Engine, limits: Limits, service: AdlikService) -> tupl
 
 def _method(descriptor: Any, service: AdlikService, control: ControlMethods, limits: Limits, failed: Failed) -> Method:
     if descriptor.name == "predict":
-        return unary_method(descriptor, service.predicting.start, adlik_status, limits.grpc_message_bytes, failed)
+        return unary_method(
+            descriptor, service.predicting.start, adlik_status, limits.grpc_message_bytes, failed, service.predicting.lead_bytes
+        )
     runs: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
         "getModelMeta": service.get_model_meta,
         "create": service.create,

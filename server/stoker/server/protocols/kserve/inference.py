@@ -177,6 +177,8 @@ class Inference:
         limits = self._limits
         wire = split_infer_request(data, limits)
         reservation.take(wire.cost_bytes)
+        if not isinstance(data, bytes):
+            self._templates.note_lead(len(data), wire.lead_bytes)
         is_long = len(wire.rest) > limits.decode_inline_bytes
         message = await run_off_loop(self._parsed, wire.rest) if is_long else self._parsed(wire.rest)
         try:

@@ -80,6 +80,10 @@ class RequestTemplates:
         """Where the first tensor began in the last message of `size_bytes` bytes; 0 if unknown."""
         return self._leads.get(size_bytes) or 0
 
+    def note_lead(self, size_bytes: int, lead_bytes: int) -> None:
+        """Notes where the first tensor begins in a large message that was decoded in full."""
+        self._leads.put(size_bytes, lead_bytes)
+
     def __len__(self) -> int:
         """Number of cached templates."""
         return len(self._kept)

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
 from stoker.backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
+from stoker.server.codecs.tensors import Raw
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
@@ -95,8 +96,8 @@ class _Unordered:
 class StreamCall(Call, Protocol):
     """A `Call` that receives requests and sends responses one by one."""
 
-    async def receive(self) -> bytes | None:
-        """The next serialised request; None once the client has sent its last."""
+    async def receive(self) -> Raw | None:
+        """The next serialised request, possibly a view of memory that the transport has filled; None once the client has sent its last."""
 
     async def send(self, message: bytes) -> None:
         """Sends one serialised response; returns when the transport accepts the next one."""
@@ -209,7 +210,7 @@ class _Stream:
             self._is_read = True
             self._end_if_idle()
 
-    async def _respond(self, data: bytes, slot: _ResponseSlot) -> None:
+    async def _respond(self, data: Raw, slot: _ResponseSlot) -> None:
         sink: _ResponseSink = _Ordered(slot)
         reservation = Reservation(self._engine.budget)
         request_id: str | None = None
@@ -237,7 +238,7 @@ class _Stream:
             self._in_work -= 1
             self._end_if_idle()
 
-    def _id_of(self, request_id: str | None, data: bytes) -> str:
+    def _id_of(self, request_id: str | None, data: Raw) -> str:
         """The id of a failed request; if it was not decoded, it is read from the bytes."""
         return request_id_of(data, self._limits) if request_id is None else request_id
 

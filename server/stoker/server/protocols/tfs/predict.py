@@ -291,19 +291,21 @@ class Predict(MessageInference):
         self._targets = targets
         self._plans: BoundedCache[bytes, PredictPlan[ModelQuery]] = BoundedCache()
 
-    def _decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
+    def _decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
         limits = self._limits
         size_bytes = len(data)
         reservation.take(size_bytes)
         contents: dict[str, memoryview] = {}
-        rest = data
         if size_bytes > SMALL_BYTES:
             if size_bytes > INLINE_RAW_BYTES:
                 return None
-            rest, contents, cost = split_predict_request(data, limits, _OUTPUT_FILTER)
+            rest, contents, cost, lead_bytes = split_predict_request(data, limits, _OUTPUT_FILTER)
+            self._note_lead(data, lead_bytes)
             if len(rest) > limits.decode_inline_bytes:
                 return None
             reservation.take(cost)
+        else:
+            rest = bytes(data)
         message = _parsed(rest)
         key = b""
         if len(rest) <= SMALL_BYTES:
@@ -325,13 +327,15 @@ class Predict(MessageInference):
             self._engine.count_rejected(query.name, query.version, error, Via.TFS_GRPC)
             raise
 
-    async def _decode_slowly(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
+    async def _decode_slowly(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
         reservation.take(len(data))
         contents: dict[str, memoryview] = {}
-        rest = data
         if len(data) > SMALL_BYTES:
-            rest, contents, cost = split_predict_request(data, self._limits, _OUTPUT_FILTER)
+            rest, contents, cost, lead_bytes = split_predict_request(data, self._limits, _OUTPUT_FILTER)
+            self._note_lead(data, lead_bytes)
             reservation.take(cost)
+        else:
+            rest = bytes(data)
         message = await run_off_loop(_parsed, rest) if len(rest) > self._limits.decode_inline_bytes else _parsed(rest)
         query = read_spec(message.model_spec)
         try:

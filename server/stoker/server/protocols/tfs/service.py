@@ -200,7 +200,9 @@ def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Me
         "MultiInference": service.examples.multi_inference,
     }
     return (
-        unary_method(_PREDICTION["Predict"], service.predicting.start, tfs_status, limits.grpc_message_bytes, failed),
+        unary_method(
+            _PREDICTION["Predict"], service.predicting.start, tfs_status, limits.grpc_message_bytes, failed, service.predicting.lead_bytes
+        ),
         *(
             inference_method(_PREDICTION[name], response, tfs_status, limits.grpc_message_bytes, failed)
             for name, response in responses.items()

@@ -100,6 +100,20 @@ class H2Call:
         """Takes the next bytes of the request."""
         raise NotImplementedError
 
+    def note_written(self, count: int, has_ended: bool) -> None:
+        """Notes that more bytes of the request were written into `receive_buffer`."""
+        raise NotImplementedError
+
+    @property
+    def receive_buffer(self) -> memoryview | None:
+        """The unfilled remainder of the message's buffer, see `MessageReader.receive_buffer`; None: there is none."""
+        return None if self._reader is None else self._reader.receive_buffer
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes are missing of the incomplete message."""
+        return 0 if self._reader is None else self._reader.missing_bytes
+
     def settle(self) -> None:
         """Starts the deadline timer; most calls complete before it is needed."""
         context = self._connection.context
@@ -298,7 +312,6 @@ class UnaryCall(H2Call):
             self._begin_whole(reader)
 
     def note_written(self, count: int, has_ended: bool) -> None:
-        """Notes that more bytes of the request were written into `receive_buffer`."""
         reader = self._reader
         assert reader is not None
         try:
@@ -310,16 +323,6 @@ class UnaryCall(H2Call):
                 self._begin_whole(reader)
         except (CallFault, ServingError) as error:
             self.fail(error)
-
-    @property
-    def receive_buffer(self) -> memoryview | None:
-        """The unfilled remainder of the message's buffer, see `MessageReader.receive_buffer`; None: there is none."""
-        return None if self._reader is None else self._reader.receive_buffer
-
-    @property
-    def missing_bytes(self) -> int:
-        """How many bytes are missing of the incomplete message."""
-        return 0 if self._reader is None else self._reader.missing_bytes
 
     def _note(self, size_bytes: int, has_ended: bool) -> None:
         """Counts the bytes that have arrived."""

@@ -113,7 +113,7 @@ class ConnectionCalls:
 
     Attributes:
         open: Calls without a response, by stream id.
-        receiving: Unary calls whose request is incomplete, by stream id.
+        receiving: Unary calls whose request is incomplete, and streamed calls with a message that has its buffer, by stream id.
         arriving: Streamed calls with an incomplete message, by stream id.
         unflushed: Responses that wait for the client to read them.
     """
@@ -124,11 +124,11 @@ class ConnectionCalls:
         self._connection = connection
         self._watch = watch
         self.open: dict[int, H2Call | RejectedCall] = {}
-        self.receiving: dict[int, UnaryCall] = {}
+        self.receiving: dict[int, H2Call] = {}
         self.arriving: dict[int, StreamedCall] = {}
         self.unflushed = UnflushedResponses(connection)
         self._admission = Admission(connection, self.unflushed)
-        self._zero_copy_pending: list[UnaryCall] = []
+        self._zero_copy_pending: list[H2Call] = []
 
     def follow(self, events: list[Event], *, is_last: bool) -> None:
         """Handles events in their order; `is_last`: the core has reported no others."""
@@ -180,14 +180,14 @@ class ConnectionCalls:
                     connection.read_zero_copy()
             self._zero_copy_pending.clear()
 
-    def expect_zero_copy(self, call: UnaryCall) -> None:
+    def expect_zero_copy(self, call: H2Call) -> None:
         """Receives the rest of a call's message into its buffer, once all earlier events are handled."""
         self._zero_copy_pending.append(call)
 
     def slow(self, now_s: float, *, is_reading: bool) -> list[H2Call]:
         """The calls whose messages arrive too slowly; `is_reading`: the server has read since the last sweep."""
         slow: list[H2Call] = []
-        for call in (*self.receiving.values(), *self.arriving.values()):
+        for call in {**self.receiving, **self.arriving}.values():
             progress = call.progress
             if progress is None:
                 continue

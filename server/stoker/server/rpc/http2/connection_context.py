@@ -22,7 +22,7 @@ class CallTable(Protocol):
     """The calls of a connection, as a call sees them.
 
     Attributes:
-        receiving: Unary calls whose request is incomplete, by stream id.
+        receiving: Unary calls whose request is incomplete, and streamed calls with a message that has its buffer, by stream id.
         arriving: Streamed calls with an incomplete message, by stream id.
     """
 

@@ -38,7 +38,7 @@ class StreamedCall(H2Call):
         self._pending_update_bytes = 0
         self._unsent_bytes = 0
         self._receiver: asyncio.Future[None] | None = None
-        self._reader = MessageReader(head.method.path, head.method.most_bytes)
+        self._reader = MessageReader(head.method.path, head.method.most_bytes, head.method.lead_bytes)
         self._task = connection.context.loop.create_task(self._run())
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
@@ -47,7 +47,16 @@ class StreamedCall(H2Call):
         except (CallFault, ServingError) as error:
             self.fail(error)
 
-    async def receive(self) -> bytes | None:
+    def note_written(self, count: int, has_ended: bool) -> None:
+        reader = self._reader
+        assert reader is not None
+        try:
+            self._hold(count)
+            self._take(count, reader.buffer_written(count), has_ended)
+        except (CallFault, ServingError) as error:
+            self.fail(error)
+
+    async def receive(self) -> bytes | memoryview | None:
         while not self._messages:
             if self.has_ended or self.is_over:
                 return None
@@ -62,12 +71,11 @@ class StreamedCall(H2Call):
         if not is_compressed:
             self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
         self._refund(min(size_bytes, self._pending_update_bytes) if self._messages else self._pending_update_bytes)
-        # Never a view: the reader was made without `lead_bytes`.
-        data = cast("bytes", message.data)
         if not is_compressed:
-            return data
+            return message.data
         try:
-            return await self._decompressed(data)
+            # A compressed message is never a view.
+            return await self._decompressed(cast("bytes", message.data))
         finally:
             self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
 
@@ -119,15 +127,30 @@ class StreamedCall(H2Call):
         self._messages.clear()
 
     def _feed(self, data: bytes | memoryview, has_ended: bool) -> None:
-        assert self._reader is not None
+        reader = self._reader
+        assert reader is not None
+        had_buffer = reader.has_buffer
         self._hold(len(data))
-        self._pending_update_bytes += len(data)
-        messages = self._reader.feed(data)
+        messages = reader.feed(data)
+        calls = self._connection.calls
+        if not reader.has_buffer:
+            calls.receiving.pop(self.stream_id, None)
+        elif messages or not had_buffer:
+            calls.receiving[self.stream_id] = self
+            calls.expect_zero_copy(self)
+        self._take(len(data), messages, has_ended)
+
+    def _take(self, size_bytes: int, messages: list[WireMessage], has_ended: bool) -> None:
+        """Notes that `size_bytes` have arrived, which complete `messages`."""
+        assert self._reader is not None
+        self._pending_update_bytes += size_bytes
         self._hold(_WAITING_MESSAGE_BYTES * len(messages))
         self._messages += messages
         self._count += len(messages)
-        self._note_arrival(len(data), has_begun_anew=bool(messages))
+        self._note_arrival(size_bytes, has_begun_anew=bool(messages))
         self.has_ended = has_ended
+        if messages and not self._reader.has_buffer:
+            self._connection.calls.receiving.pop(self.stream_id, None)
         if has_ended and not self._reader.is_between_messages:
             raise CallFault(CUT_SHORT)
         if not self.head.method.kind.is_client_streaming and (self._count > 1 or (has_ended and not self._count)):
