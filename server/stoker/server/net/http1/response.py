@@ -40,11 +40,12 @@ class HttpResponse:
 
 def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence[Piece]:
     """`start` (status line and fields, each with its line end), the remaining fields and the blank line, and the body."""
-    size = sum(map(len, body))
-    end = b"content-length: %d\r\n\r\n" if keep_alive else b"content-length: %d\r\nconnection: close\r\n\r\n"
-    head = start + end % size
+    size = 0
+    for piece in body:
+        size += len(piece)
+    head = (b"%bcontent-length: %d\r\n\r\n" if keep_alive else b"%bcontent-length: %d\r\nconnection: close\r\n\r\n") % (start, size)
     if size <= _JOINED_BYTES:
-        return [b"".join((head, *body))]
+        return (b"".join((head, *body)),)
     # A slow client may read it late, and by then a view of a model's output could show the next output.
     return [head, *[piece if isinstance(piece, bytes) else bytes(piece) for piece in body]]
 
