@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.server.net.http2.events import DataReceived, RequestStarted, StreamReset
+from stoker.server.net.http2.events import DataReceived, KeptFields, RequestStarted, StreamReset
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
@@ -201,7 +201,7 @@ def test_padding_and_priority_fields_are_removed_from_headers():
         frame(DATA, PADDED, 1, b"\3data" + bytes(3)),
         frame(DATA, PADDED | END_STREAM, 1, b"\0"),
     )
-    assert peer.events == [RequestStarted(1, REQUEST, False), DataReceived(1, b"data", False), DataReceived(1, b"", True)]
+    assert peer.events == [RequestStarted(1, KeptFields(REQUEST), False), DataReceived(1, b"data", False), DataReceived(1, b"", True)]
 
 
 def test_padding_counts_for_the_windows_and_is_returned_at_once():

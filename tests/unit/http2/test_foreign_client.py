@@ -5,7 +5,16 @@ import h2.events
 import h2.settings
 import pytest
 
-from stoker.server.net.http2.events import DataReceived, PeerLeaving, PingAcked, PingReceived, RequestStarted, StreamReset, TrailersReceived
+from stoker.server.net.http2.events import (
+    DataReceived,
+    KeptFields,
+    PeerLeaving,
+    PingAcked,
+    PingReceived,
+    RequestStarted,
+    StreamReset,
+    TrailersReceived,
+)
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
@@ -23,7 +32,7 @@ def test_request_and_response_pass_unchanged():
     exchange.client.send_data(1, b"question", end_stream=True)
     exchange.settle()
     assert exchange.events == [
-        RequestStarted(1, tuple((name.encode(), value.encode()) for name, value in REQUEST), False),
+        RequestStarted(1, KeptFields(tuple((name.encode(), value.encode()) for name, value in REQUEST)), False),
         DataReceived(1, b"question", True),
     ]
     assert exchange.server.send_response(1, HEAD, b"answer", TRAILERS) == 0
@@ -177,7 +186,7 @@ def test_trailers_cancellation_and_pings_of_the_client_are_events():
     exchange.settle()
     assert exchange.events[1:] == [
         TrailersReceived(1, ((b"x-sum", b"1"),)),
-        RequestStarted(3, expect(RequestStarted, exchange.events[2]).headers, False),
+        RequestStarted(3, expect(RequestStarted, exchange.events[2]).fields, False),
         StreamReset(3, h2.errors.ErrorCodes.CANCEL, False),
         PingReceived(b"01234567"),
     ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.server.net.http2.events import Flood, FloodRejected
 from stoker.server.net.http2.frames import ConnectionFault, ErrorCode
-from stoker.server.net.http2.headers import FieldDecoder, HeaderDecoder, encode_block
+from stoker.server.net.http2.headers import CommonBlocks, FieldDecoder, HeaderDecoder, encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, REQUEST, RawPeer, block, expect, frame, request, u32
 
@@ -108,7 +108,7 @@ def test_invalid_block_ends_the_connection(case):
 
 
 def test_block_is_cached_only_while_the_table_is_unchanged():
-    decoder, encoder = HeaderDecoder(H2Limits()), Encoder()
+    decoder, encoder = HeaderDecoder(H2Limits(), CommonBlocks()), Encoder()
     first = encoder.encode(REQUEST)
     assert decoder.request(first).headers == REQUEST
     indexed = encoder.encode(REQUEST)
@@ -125,7 +125,7 @@ def test_block_is_cached_only_while_the_table_is_unchanged():
 
 
 def test_trailers_and_dropped_blocks_change_the_table_too():
-    decoder, encoder = HeaderDecoder(H2Limits()), Encoder()
+    decoder, encoder = HeaderDecoder(H2Limits(), CommonBlocks()), Encoder()
     decoder.request(encoder.encode(REQUEST))
     indexed = encoder.encode(REQUEST)
     known = decoder.request(indexed)
@@ -136,7 +136,7 @@ def test_trailers_and_dropped_blocks_change_the_table_too():
 
 @given(rounds=st.lists(st.integers(0, 3), max_size=40))
 def test_cache_never_changes_the_decoded_fields(rounds):
-    decoder, plain, encoder = HeaderDecoder(H2Limits()), Decoder(), Encoder()
+    decoder, plain, encoder = HeaderDecoder(H2Limits(), CommonBlocks()), Decoder(), Encoder()
     sent: list[bytes] = []
     for choice in rounds:
         if choice == 0 or not sent:
@@ -158,7 +158,7 @@ def test_cache_never_changes_the_decoded_fields(rounds):
 
 
 def test_cached_blocks_and_fields_are_bounded():
-    decoder = HeaderDecoder(H2Limits())
+    decoder = HeaderDecoder(H2Limits(), CommonBlocks())
     for number in range(1000):
         decoder.request(block((*REQUEST, (b"x", b"%d" % number))))
         assert decoder.cached_blocks <= 64

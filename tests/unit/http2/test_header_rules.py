@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http2.events import HeadersTooLarge, RequestStarted
+from stoker.server.net.http2.events import HeadersTooLarge, KeptFields, RequestStarted
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, END_STREAM, REQUEST, RST_STREAM, RawPeer, request, u32
@@ -73,14 +73,14 @@ def test_malformed_request_is_a_stream_error(case):
         (reset,) = peer.output()
         assert (reset.kind, reset.stream_id, reset.payload) == (RST_STREAM, stream_id, u32(ErrorCode.PROTOCOL_ERROR))
     started = peer.start(request(5))
-    assert started == RequestStarted(5, REQUEST, False)
+    assert started == RequestStarted(5, KeptFields(REQUEST), False)
 
 
 @pytest.mark.parametrize("case", VALID)
 def test_valid_request_is_reported_as_sent(case):
     peer = RawPeer()
     for stream_id in (1, 3):
-        assert peer.send(request(stream_id, fields=VALID[case])) == [RequestStarted(stream_id, VALID[case], False)]
+        assert peer.send(request(stream_id, fields=VALID[case])) == [RequestStarted(stream_id, KeptFields(VALID[case]), False)]
 
 
 def test_content_length_without_a_body_is_a_stream_error():
@@ -106,7 +106,7 @@ def test_oversized_headers_are_reported_and_can_be_responded_to(extra):
     size_bytes = sum(len(name) + len(value) + 32 for name, value in fields)
     assert peer.send(request(1, END_HEADERS | END_STREAM, fields)) == [HeadersTooLarge(1, size_bytes, len(fields), True)]
     assert peer.server.is_open(1)
-    assert peer.send(request(3, fields=fields[:-1])) == [RequestStarted(3, fields[:-1], False)]
+    assert peer.send(request(3, fields=fields[:-1])) == [RequestStarted(3, KeptFields(fields[:-1]), False)]
 
 
 def test_invalid_limits_are_refused_by_name():

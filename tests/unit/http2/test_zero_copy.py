@@ -168,7 +168,7 @@ def test_closed_stream_has_no_receive_buffer(how: str):
         peer.server.reset_stream(1, ErrorCode.CANCEL)
         # The transport may have read by then.
         assert peer.server.receive_zero_copy(receive_buffer[:500], 0.0) == []
-        assert peer.send(data[1500:], request(3)) == [RequestStarted(3, expect(RequestStarted, peer.events[0]).headers, False)]
+        assert peer.send(data[1500:], request(3)) == [RequestStarted(3, expect(RequestStarted, peer.events[0]).fields, False)]
     else:
         peer.server.close(ErrorCode.NO_ERROR)
         assert peer.server.receive_zero_copy(receive_buffer[:500], 0.0) == []

@@ -13,6 +13,7 @@ from stoker.server.net.http2.data_frames import DataFrames
 from stoker.server.net.http2.events import ConnectionEnded, Event
 from stoker.server.net.http2.frames import SETTINGS, ConnectionFault, ErrorCode
 from stoker.server.net.http2.header_frames import HeaderFrames
+from stoker.server.net.http2.headers import CommonBlocks
 from stoker.server.net.http2.inbound import ANY, DRAIN_PING, FloodGuard, Inbound
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.net.http2.receive import ControlFrames, FrameReader
@@ -84,8 +85,14 @@ class ServerConnection:
     (True, 0)
     """
 
-    def __init__(self, limits: H2Limits, now_s: float) -> None:
-        """Puts the server's SETTINGS into the output. `now_s`: monotonic time in seconds, as in `receive`."""
+    def __init__(self, limits: H2Limits, now_s: float, common: CommonBlocks | None = None) -> None:
+        """Puts the server's SETTINGS into the output.
+
+        Args:
+            limits: Bounds of the connection.
+            now_s: Monotonic time in seconds, as in `receive`.
+            common: Decoded header blocks that connections with the same limits share; None: this one shares none.
+        """
         self._output = Output(limits.control_frames_waiting)
         self._output.control(
             frames.settings_frame(
@@ -106,7 +113,7 @@ class ServerConnection:
         guard = FloodGuard(limits, self._table, self._sender, inflow, now_s)
         self._inbound = Inbound(guard, self._output, self._table, now_s)
         self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
-        self._header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender)
+        self._header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender, common or CommonBlocks())
         self._control = ControlFrames(self._inbound, self._output, self._table, self._sender, self._header_frames)
         self._reader = FrameReader(limits, self._inbound, self._data_frames, self._header_frames, self._control)
         self._is_over = False

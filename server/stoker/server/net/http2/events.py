@@ -25,21 +25,41 @@ def _values(event: "RequestStarted | DataReceived") -> tuple[object, ...]:
     return tuple(getattr(event, name) for name in event.__match_args__)
 
 
+class KeptFields:
+    """The header fields of requests that begin with the same header block.
+
+    Attributes:
+        headers: Pseudo-header fields first.
+        derived: What the application has made of the fields; it may set this. Kept as long as the block is.
+    """
+
+    __slots__ = ("derived", "headers")
+
+    def __init__(self, headers: Headers) -> None:
+        self.headers = headers
+        self.derived: object = None
+
+
 class RequestStarted:
     """The header fields of a valid request have arrived.
 
     Attributes:
-        headers: Pseudo-header fields first. A block that was sent before gives the same object again.
+        fields: The same object again for a block that is known.
         end_stream: Whether the request has no body.
     """
 
-    __slots__ = ("end_stream", "headers", "stream_id")
+    __slots__ = ("end_stream", "fields", "stream_id")
     __match_args__: ClassVar = ("stream_id", "headers", "end_stream")
 
-    def __init__(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
+    def __init__(self, stream_id: int, fields: KeptFields, end_stream: bool) -> None:
         self.stream_id = stream_id
-        self.headers = headers
+        self.fields = fields
         self.end_stream = end_stream
+
+    @property
+    def headers(self) -> Headers:
+        """Pseudo-header fields first."""
+        return self.fields.headers
 
     def __eq__(self, other: object) -> bool:
         return type(other) is RequestStarted and _values(self) == _values(other)

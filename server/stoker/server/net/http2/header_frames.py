@@ -15,7 +15,7 @@ from stoker.server.net.http2.frames import (
     OversizedBlock,
     StreamFault,
 )
-from stoker.server.net.http2.headers import HeaderDecoder, MalformedError, check_trailers
+from stoker.server.net.http2.headers import CommonBlocks, HeaderDecoder, MalformedError, check_trailers
 from stoker.server.net.http2.inbound import ANY, Inbound
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.net.http2.send import Sender
@@ -49,13 +49,13 @@ class HeaderFrames:
         "decoder",
     )
 
-    def __init__(self, limits: H2Limits, inbound: Inbound, table: StreamTable, sender: Sender) -> None:
+    def __init__(self, limits: H2Limits, inbound: Inbound, table: StreamTable, sender: Sender, common: CommonBlocks) -> None:
         self._limits = limits
         self._inbound = inbound
         self._table = table
         self._open = table.open
         self._sender = sender
-        self.decoder = HeaderDecoder(limits)
+        self.decoder = HeaderDecoder(limits, common)
         #: Receive window of a new stream: until the peer knows the server's SETTINGS, at least the protocol's default.
         self._window = max(DEFAULT_WINDOW_BYTES, limits.stream_window_bytes)
         #: Whether a block was not decoded, so that no later one can be.
@@ -148,7 +148,7 @@ class HeaderFrames:
             inbound.charge(Flood.FAULTS, "requests with too large headers")
             inbound.events.append(HeadersTooLarge(stream_id, request.size_bytes, len(request.headers), ends))
         else:
-            inbound.events.append(RequestStarted(stream_id, request.headers, ends))
+            inbound.events.append(RequestStarted(stream_id, request, ends))
 
     def _lose(self, stream_id: int, text: str) -> None:
         """Gives up decoding: the stream of the block is reset, new ones are refused, and the open ones go on."""

@@ -19,7 +19,8 @@ from hpack.hpack import encode_integer
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from stoker.server.net.http2.events import Headers
+from stoker.server.net.http2 import frames
+from stoker.server.net.http2.events import Headers, KeptFields
 from stoker.server.net.http2.frames import ConnectionFault, ErrorCode, OversizedBlock
 from stoker.server.net.http2.limits import H2Limits
 
@@ -186,6 +187,15 @@ class WatchedTable(HeaderTable):
         self.version += 1
         super().add(name, value)
 
+    def fill(self, entries: tuple[Field, ...]) -> None:
+        """Replaces the entries, given as in `dynamic_entries`, by those of another table of the same size."""
+        self.version += 1
+        size_bytes = self.maxsize
+        self.maxsize = 0
+        self.maxsize = size_bytes
+        for name, value in reversed(entries):
+            super().add(name, value)
+
     def resize(self, size_bytes: int) -> None:
         """Sets the size of all entries together; the oldest entries that exceed it are removed."""
         self.version += 1
@@ -317,6 +327,11 @@ def _invalid(text: str) -> ConnectionFault:
 #: Blocks in the cache of one connection, and the size of the largest: a client repeats a handful, and those are short.
 _KEPT_BLOCKS: Final = 64
 _KEPT_BLOCK_BYTES: Final = 1024
+#: Blocks that the connections of a port share, and the size of the largest decoded one as RFC 9113 section 10.5.1 counts it.
+_COMMON_BLOCKS: Final = 256
+_COMMON_LIST_BYTES: Final = 8192
+#: Most remembered hashes of blocks that came once in a state.
+_SEEN_ONCE: Final = 64
 #: "Dynamic table size update" to zero (RFC 7541, section 6.3): sent once if the peer wants a smaller table than the default.
 NO_TABLE: Final = b"\x20"
 
@@ -343,20 +358,19 @@ def encode_block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     return bytes(block)
 
 
-class RequestBlock:
+class RequestBlock(KeptFields):
     """A decoded header block of a request.
 
     Attributes:
-        headers: The fields.
         size_bytes: Their size as RFC 9113 section 10.5.1 counts it.
         content_length: As declared; None: not declared.
         malformed: The rule that is broken; None: none is.
     """
 
-    __slots__ = ("content_length", "headers", "malformed", "size_bytes")
+    __slots__ = ("content_length", "malformed", "size_bytes")
 
     def __init__(self, headers: Headers, size_bytes: int, rules: RequestRules) -> None:
-        self.headers = headers
+        super().__init__(headers)
         self.size_bytes = size_bytes
         self.content_length: int | None = None
         self.malformed: str | None = None
@@ -366,38 +380,117 @@ class RequestBlock:
             self.malformed = str(error)
 
 
+class TableState:
+    """A dynamic table as the first blocks of several connections have left it. Confined to: the event loop.
+
+    Attributes:
+        entries: The fields of the table, the newest first.
+        blocks: What the next block of a connection means, by its bytes; and the state behind it.
+        seen_once: Hashes of blocks that have come once in this state.
+    """
+
+    __slots__ = ("blocks", "entries", "seen_once")
+
+    def __init__(self, entries: tuple[Field, ...]) -> None:
+        self.entries = entries
+        self.blocks: dict[bytes, tuple[RequestBlock, TableState]] = {}
+        self.seen_once: set[int] = set()
+
+
+class CommonBlocks:
+    """Decoded header blocks that the connections of a port share. Confined to: the event loop.
+
+    Clients of one kind begin their connections with the same blocks, and then repeat one. What a block means depends on its bytes and on
+    the dynamic table, and the table on the blocks before: `start` is the empty table, and each known block leads to a further state. A
+    connection follows these states, without a table of its own, until it sends a block that they do not contain. A block gets there when
+    it comes for the second time: one that holds a request number never does. Only whole blocks are compared, as heads of HTTP/1.1 are, so
+    that no client can probe single fields of others.
+
+    Attributes:
+        start: The state of a new connection.
+    """
+
+    __slots__ = ("_count", "_states", "start")
+
+    def __init__(self) -> None:
+        self.start = TableState(())
+        #: The states with known blocks, and the number of these.
+        self._states: list[TableState] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many blocks are known."""
+        return self._count
+
+    def learn(
+        self, state: TableState, block: bytes, request: RequestBlock, table: "WatchedTable", *, is_changed: bool
+    ) -> TableState | None:
+        """Notes that `block` was decoded in `state` and left `table`. Returns the state behind it; None: it is not known from now on."""
+        if len(block) > _KEPT_BLOCK_BYTES or request.size_bytes > _COMMON_LIST_BYTES or request.malformed is not None:
+            return None
+        if table.maxsize != frames.DEFAULT_TABLE_BYTES:
+            return None
+        mark = hash(block)
+        if mark not in state.seen_once:
+            if len(state.seen_once) >= _SEEN_ONCE:
+                state.seen_once.clear()
+            state.seen_once.add(mark)
+            return None
+        if self._count >= _COMMON_BLOCKS:
+            for each in self._states:
+                each.blocks.clear()
+            self._states.clear()
+            self._count = 0
+        if not state.blocks:
+            self._states.append(state)
+        self._count += 1
+        after = TableState(tuple(table.dynamic_entries)) if is_changed else state
+        state.blocks[block] = (request, after)
+        return after
+
+
 class HeaderDecoder:
     """Decodes the peer's blocks. Each block must pass through it in order, even if it is dropped. Confined to: one connection."""
 
-    __slots__ = ("_blocks", "_decoder", "_rules", "_table", "_version")
+    __slots__ = ("_blocks", "_common", "_decoder", "_most_block_bytes", "_most_table_bytes", "_rules", "_state", "_version")
 
-    def __init__(self, limits: H2Limits) -> None:
-        self._decoder = FieldDecoder(limits.header_block_bytes)
-        self._table = self._decoder.table
-        self._rules = RequestRules()
-        #: Decoded blocks that leave the table alone, valid while it has this version.
+    def __init__(self, limits: H2Limits, common: CommonBlocks) -> None:
+        """`common` are the blocks of all connections of the port."""
+        self._most_block_bytes = limits.header_block_bytes
+        self._most_table_bytes = frames.DEFAULT_TABLE_BYTES
+        self._common = common
+        #: The state that the connection has reached; None: its blocks are its own, and its table is that of its decoder.
+        self._state: TableState | None = common.start
+        self._decoder: FieldDecoder | None = None
+        self._rules: RequestRules | None = None
+        #: Decoded blocks that leave the connection's own table alone, valid while it has this version.
         self._blocks: dict[bytes, RequestBlock] = {}
-        self._version = self._table.version
+        self._version = 0
 
     @property
     def passed_fields(self) -> int:
         """Regular fields that are remembered as valid."""
-        return self._rules.passed_fields
+        return 0 if self._rules is None else self._rules.passed_fields
 
     @property
     def cached_blocks(self) -> int:
-        """Decoded blocks in the cache."""
+        """Decoded blocks in the connection's own cache."""
         return len(self._blocks)
 
     @property
     def table_entries(self) -> int:
         """Fields in the dynamic table."""
-        return len(self._table.dynamic_entries)
+        if self._state is not None:
+            return len(self._state.entries)
+        return 0 if self._decoder is None else len(self._decoder.table.dynamic_entries)
 
     def limit_table(self, table_bytes: int) -> None:
         """Bounds the table, once the peer knows the bound: its next block must respect it."""
-        self._decoder.most_table_bytes = table_bytes
+        if table_bytes == self._most_table_bytes:
+            return
+        self._own_decoder().most_table_bytes = self._most_table_bytes = table_bytes
         # A block that was fine may now lack the update that makes the table smaller.
+        self._state = None
         self._blocks.clear()
 
     def request(self, block: bytes) -> RequestBlock:
@@ -406,7 +499,37 @@ class HeaderDecoder:
         Raises:
             ConnectionFault: the block cannot be decoded. OversizedBlock: it decodes to more than `header_block_bytes`.
         """
-        version = self._table.version
+        state = self._state
+        if state is None:
+            return self._own_request(block)
+        known = state.blocks.get(block)
+        if known is not None:
+            request, self._state = known
+            return request
+        decoder = self._own_decoder()
+        version = self._version = decoder.table.version
+        self._state = None
+        request = self._own_request(block)
+        table = decoder.table
+        self._state = self._common.learn(state, block, request, table, is_changed=table.version != version)
+        return request
+
+    def _own_decoder(self) -> FieldDecoder:
+        """The connection's own decoder; its table has the fields of the state that the connection has reached."""
+        decoder, state = self._decoder, self._state
+        if decoder is None:
+            decoder = self._decoder = FieldDecoder(self._most_block_bytes)
+            decoder.most_table_bytes = self._most_table_bytes
+        if state is not None:
+            decoder.table.fill(state.entries)
+            self._blocks.clear()
+        return decoder
+
+    def _own_request(self, block: bytes) -> RequestBlock:
+        """As `request`, for a connection whose blocks are its own."""
+        decoder = self._own_decoder()
+        table = decoder.table
+        version = table.version
         blocks = self._blocks
         if version == self._version:
             known = blocks.get(block)
@@ -415,10 +538,12 @@ class HeaderDecoder:
         else:
             blocks.clear()
             self._version = version
-        fields, size_bytes = self._decoder.decode(block)
+        fields, size_bytes = decoder.decode(block)
+        if self._rules is None:
+            self._rules = RequestRules()
         request = RequestBlock(tuple(fields), size_bytes, self._rules)
         # INVARIANT: all of `blocks` were decoded with the table at `_version`, and left it so.
-        if self._table.version == version and len(block) <= _KEPT_BLOCK_BYTES:
+        if table.version == version and len(block) <= _KEPT_BLOCK_BYTES:
             if len(blocks) >= _KEPT_BLOCKS:
                 blocks.clear()
             blocks[block] = request
@@ -430,4 +555,6 @@ class HeaderDecoder:
         Raises:
             ConnectionFault: as `request`.
         """
-        return tuple(self._decoder.decode(block)[0])
+        decoder = self._own_decoder()
+        self._state = None
+        return tuple(decoder.decode(block)[0])

@@ -62,7 +62,11 @@ class FloodGuard:
         control: The budget for control frames.
     """
 
-    __slots__ = ("_budgets", "_counted", "_frames_per_data", "_frames_per_stream", "_inflow", "_sender", "_table", "control")
+    # fmt: off
+    __slots__ = (
+        "_counted", "_faults", "_frames_per_data", "_frames_per_stream", "_inflow", "_resets", "_sender", "_table", "control",
+    )
+    # fmt: on
 
     def __init__(self, limits: H2Limits, table: StreamTable, sender: Sender, inflow: Inflow, now_s: float) -> None:
         self._table = table
@@ -71,17 +75,14 @@ class FloodGuard:
         self._frames_per_stream = limits.control_per_stream
         self._frames_per_data = limits.control_per_data_frame
         self.control = Budget(limits.control_burst, limits.control_per_s, now_s)
-        self._budgets = {
-            Flood.CONTROL: self.control,
-            Flood.RESETS: Budget(limits.reset_burst, limits.reset_per_s, now_s),
-            Flood.FAULTS: Budget(limits.fault_burst, limits.fault_per_s, now_s),
-        }
+        self._resets = Budget(limits.reset_burst, limits.reset_per_s, now_s)
+        self._faults = Budget(limits.fault_burst, limits.fault_per_s, now_s)
         #: The credit given so far.
         self._counted = 0.0
 
     def spend(self, kind: Flood, now_s: float) -> bool:
         """Takes one from a budget; False: the peer has none left."""
-        budget = self._budgets[kind]
+        budget = self._budget(kind)
         if budget.spend(now_s):
             return True
         if kind is not Flood.CONTROL:
@@ -93,7 +94,13 @@ class FloodGuard:
 
     def refill(self, kind: Flood) -> None:
         """Gives a budget its whole burst again."""
-        self._budgets[kind].refill()
+        self._budget(kind).refill()
+
+    def _budget(self, kind: Flood) -> Budget:
+        # No dictionary: it would hash the name of the member, and each connection would have one.
+        if kind is Flood.CONTROL:
+            return self.control
+        return self._resets if kind is Flood.RESETS else self._faults
 
     def _earned(self) -> float:
         """Control frames that all traffic of the connection entitles to."""

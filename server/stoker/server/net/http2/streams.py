@@ -217,11 +217,14 @@ class StreamTable:
         self.inflow = inflow
         self._most_reset = limits.closed_streams
         self._reset_here: dict[int, None] = {}
-        self._gaps: deque[range] = deque(maxlen=_GAPS)
+        #: None: the peer has skipped no id.
+        self._gaps: deque[range] | None = None
 
     def begin(self, stream_id: int) -> None:
         """Notes that the peer has used a new id; all lower ones are closed from now on (RFC 9113, section 5.1.1)."""
         if stream_id != self.last_id + 2 and stream_id != 1:
+            if self._gaps is None:
+                self._gaps = deque(maxlen=_GAPS)
             self._gaps.append(range(self.last_id + 1, stream_id))
         self.last_id = stream_id
 
@@ -256,6 +259,6 @@ class StreamTable:
 
     def state_of(self, stream_id: int) -> Next:
         """The state of a stream that is not open. A stream whose id the peer has skipped counts as never opened."""
-        if stream_id > self.last_id or not stream_id & 1 or any(stream_id in gap for gap in self._gaps):
+        if stream_id > self.last_id or not stream_id & 1 or any(stream_id in gap for gap in self._gaps or ()):
             return Next.IDLE
         return Next.CLOSED

@@ -57,7 +57,8 @@ class GrpcProtocol:
         self.context = context
         self.share = ConnectionShare(context.engine.budget)
         self.is_reserved = False
-        self._zero_copy = ZeroCopyReader(self)
+        #: None: no large message has arrived.
+        self._zero_copy: ZeroCopyReader | None = None
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
         self._receive_buffer: memoryview | None = None
@@ -73,7 +74,7 @@ class GrpcProtocol:
         self._transport = cast("asyncio.Transport", transport)
         now_s = self.context.loop.time()
         self._watch = PeerMonitor(self.context.limits, self.context.settings, now_s)
-        self.core = ServerConnection(self.context.h2_limits, now_s)
+        self.core = ServerConnection(self.context.h2_limits, now_s, self.context.common_blocks)
         self.calls = ConnectionCalls(self, self._watch)
         self._open, self._unflushed, self._receiving = self.calls.open, self.calls.unflushed, self.calls.receiving
         tls = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
@@ -149,7 +150,7 @@ class GrpcProtocol:
                 self._take_pieces(self.context.buffer[:count], now_s)
         finally:
             reads.end()
-        if not self._receiving:
+        if not self._receiving and self._zero_copy is not None:
             self._zero_copy.note_small_read()
         if not self._backlog:
             self._write()
@@ -158,6 +159,8 @@ class GrpcProtocol:
 
     def read_zero_copy(self) -> None:
         """Switches the transport to zero-copy reads: a large message has its receive buffer."""
+        if self._zero_copy is None:
+            self._zero_copy = ZeroCopyReader(self)
         self._zero_copy.begin()
 
     def notice_output(self) -> None:

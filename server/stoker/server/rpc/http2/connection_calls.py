@@ -1,7 +1,5 @@
 """The calls of one connection: the events of the HTTP/2 core admit, start, feed and end them."""
 
-from typing import Final
-
 from stoker.backends.api.errors import ServingError
 from stoker.server.net.http2.events import (
     ConnectionEnded,
@@ -9,8 +7,8 @@ from stoker.server.net.http2.events import (
     DataWritten,
     Event,
     FloodRejected,
-    Headers,
     HeadersTooLarge,
+    KeptFields,
     PingReceived,
     RequestStarted,
     StreamReset,
@@ -30,60 +28,24 @@ from stoker.server.rpc.http2.responses import (
     rejection_block,
 )
 from stoker.server.rpc.http2.streamed_call import StreamedCall
-from stoker.server.rpc.method import Kind, MethodTable
+from stoker.server.rpc.method import Kind
 from stoker.server.rpc.rejection import CallFault, rejection_of
 from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
 from stoker.server.rpc.restricted import is_reserved_method
-
-_KEPT: Final = 128
-#: Bytes of their fields together, because a client may send different metadata, up to the limit, with each call.
-_KEPT_BYTES: Final = 64 * 1024
-
-
-class HeadCache:
-    """A cache of parsed request heads. Confined to: one connection.
-
-    Attributes:
-        known: The header fields and their head, by the `id` of the fields: the core returns the same object for a header block that it has
-            decoded before. The fields are kept here, so that no other object gets their id.
-    """
-
-    __slots__ = ("_methods", "_size_bytes", "known")
-
-    def __init__(self, methods: MethodTable) -> None:
-        self._methods = methods
-        self.known: dict[int, tuple[Headers, RequestHead]] = {}
-        self._size_bytes = 0
-
-    def read(self, headers: Headers) -> RequestHead:
-        """Parses `headers`, which are not in the cache.
-
-        Raises:
-            NotGrpc, CallFault: see `read_head`.
-        """
-        head = read_head(headers, self._methods)
-        size_bytes = sum(len(name) + len(value) for name, value in headers)
-        if len(self.known) >= _KEPT or self._size_bytes + size_bytes > _KEPT_BYTES:
-            self.known.clear()
-            self._size_bytes = 0
-        self._size_bytes += size_bytes
-        self.known[id(headers)] = (headers, head)
-        return head
 
 
 class Admission:
     """Confined to: one connection, on the event loop."""
 
-    __slots__ = ("_connection", "_front", "_heads", "_unflushed")
+    __slots__ = ("_connection", "_front", "_unflushed")
 
     def __init__(self, connection: Connection, unflushed: UnflushedResponses) -> None:
         """`unflushed` holds the responses that the peer has not received yet."""
         self._connection = connection
         self._front = connection.context
-        self._heads = HeadCache(connection.context.methods)
         self._unflushed = unflushed
 
-    def head_of(self, headers: Headers) -> RequestHead | bytes:
+    def head_of(self, fields: KeptFields) -> RequestHead | bytes:
         """The head of a call that may begin, or else the header block that rejects it."""
         context = self._front
         try:
@@ -91,8 +53,11 @@ class Admission:
                 raise CallFault(TOO_MANY_CALLS)
             if self._unflushed.size_bytes > context.limits.grpc_unflushed_bytes:
                 raise CallFault(TOO_MUCH_UNFLUSHED)
-            known = self._heads.known.get(id(headers))
-            head = self._heads.read(headers) if known is None else known[1]
+            derived = fields.derived
+            if isinstance(derived, RequestHead):
+                head = derived
+            else:
+                head = fields.derived = read_head(fields.headers, context.methods)
             if self._connection.is_reserved and not is_reserved_method(head.method.path):
                 raise CallFault(RESERVED_SLOT)
             if head.method.require is not None:
@@ -151,7 +116,7 @@ class ConnectionCalls:
                     core.consumed(event.stream_id, event.size_bytes)
             elif type(event) is RequestStarted:
                 stream_id, has_ended = event.stream_id, event.end_stream
-                head = self._admission.head_of(event.headers)
+                head = self._admission.head_of(event.fields)
                 if isinstance(head, bytes):
                     self._reject(stream_id, head, has_ended)
                     continue

@@ -8,6 +8,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.net.connection_gate import ConnectionGate, Idleness, Slot
 from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.headers import CommonBlocks
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.method import MethodTable
@@ -108,6 +109,7 @@ class ConnectionContext:
         reads: Its reads.
         limits: Bounds on what clients send.
         h2_limits: The limits of each HTTP/2 connection.
+        common_blocks: Decoded header blocks that the connections share.
         settings: The operator's settings of the gRPC port.
         loop: The event loop.
         connections: The open connections.
@@ -125,6 +127,7 @@ class ConnectionContext:
         self.reads = engine.reads
         self.limits = limits
         self.h2_limits = H2Limits.of(limits)
+        self.common_blocks = CommonBlocks()
         self.settings = settings
         self.loop = loop
         self.connections: set[Connection] = set()
