@@ -67,15 +67,15 @@ class Executor:
     package: str = ""
 
 
-_INT8 = ("--precision", "int8")
+INT8 = ("--precision", "int8")
 EXECUTORS = (
     Executor(name="onnx backend, fp32", backend="onnxruntime", target=0.98),
-    Executor(name="onnx backend, int8", backend="onnxruntime", words=_INT8),
+    Executor(name="onnx backend, int8", backend="onnxruntime", words=INT8),
     Executor(name="openvino, f32", backend="openvino", package="openvino"),
     Executor(name="openvino, bf16", backend="openvino", parameters=(("precision", "bf16"),), target=1.9, package="openvino"),
-    Executor(name="openvino, int8 and f32", backend="openvino", words=_INT8, package="openvino"),
+    Executor(name="openvino, int8 and f32", backend="openvino", words=INT8, package="openvino"),
     Executor(
-        name="openvino, int8 and bf16", backend="openvino", words=_INT8, parameters=(("precision", "bf16"),), target=3.3, package="openvino"
+        name="openvino, int8 and bf16", backend="openvino", words=INT8, parameters=(("precision", "bf16"),), target=3.3, package="openvino"
     ),
 )
 
@@ -179,6 +179,23 @@ def table(figures: Sequence[Figures], title: str) -> Table:
     return shown
 
 
+def compile_for_cpu(source: Path, words: tuple[str, ...], folder: Path) -> Path:
+    """Compiles ResNet-50 by `stoker compile --target cpu`, calibrated by random images, into `folder`; returns the file.
+
+    Raises:
+        SystemExit: The compiler failed.
+    """
+    folder.mkdir(exist_ok=True)
+    samples = folder / "samples.npz"
+    np.savez(samples, data=np.random.default_rng(0).standard_normal((_CALIBRATION_ROWS, *_IMAGE), dtype=np.float32))
+    batch = str(max(_BATCHES))
+    options = ["--target", "cpu", "-i", str(source), "--batch_size", batch, "--batch_axis", "0", "--data_preprocess", str(samples)]
+    code = stoker.compiler.cli.main([*options, *words, "--export_popef", "--output_dir", str(folder), "--disable_compilation_progress_bar"])
+    if code:
+        raise SystemExit(code)
+    return folder / "model.onnx"
+
+
 def _rows_per_s(run: Run, images: Array, window_s: float) -> float:
     run(images)  # the previous executor has evicted the caches
     calls, start = 0, time.perf_counter()
@@ -190,8 +207,6 @@ def _rows_per_s(run: Run, images: Array, window_s: float) -> float:
 
 def _runs(scratch: Path, threads: int, console: Console) -> list[tuple[str, float | None, Run]]:
     source = build_repository(scratch / "source", ("resnet50",))["resnet50"].path
-    samples = scratch / "samples.npz"
-    np.savez(samples, data=np.random.default_rng(0).standard_normal((_CALIBRATION_ROWS, *_IMAGE), dtype=np.float32))
     made: dict[tuple[str, ...] | None, Path] = {None: source}
     runs: list[tuple[str, float | None, Run]] = [(RAW, None, _raw(source, threads))]
     for executor in EXECUTORS:
@@ -199,18 +214,9 @@ def _runs(scratch: Path, threads: int, console: Console) -> list[tuple[str, floa
             console.print(f"left out: '{executor.name}' needs the package '{executor.package}'")
             continue
         if executor.words not in made:
-            made[executor.words] = _compiled(source, samples, executor.words or (), scratch / f"compiled{len(made)}")
+            made[executor.words] = compile_for_cpu(source, executor.words or (), scratch / f"compiled{len(made)}")
         runs.append((executor.name, executor.target, _served(executor, made[executor.words], threads)))
     return runs
-
-
-def _compiled(source: Path, samples: Path, words: tuple[str, ...], folder: Path) -> Path:
-    batch = str(max(_BATCHES))
-    options = ["--target", "cpu", "-i", str(source), "--batch_size", batch, "--batch_axis", "0", "--data_preprocess", str(samples)]
-    code = stoker.compiler.cli.main([*options, *words, "--export_popef", "--output_dir", str(folder), "--disable_compilation_progress_bar"])
-    if code:
-        raise SystemExit(code)
-    return folder / "model.onnx"
 
 
 def _raw(model: Path, threads: int) -> Run:

@@ -41,6 +41,8 @@ _REQUEST_S, _LOAD_S = 20.0, 300.0
 #: Requests of the pilot run that finds the rate, and least requests of a window; a large model gets a few for each request in flight.
 _PILOT, _LEAST, _HEAVY_ROUNDS = 1_000, 2_000, 2
 _MIB = 2**20
+#: Least cosine similarity of an output and the same in another precision.
+_LEAST_COSINE = 0.98
 
 
 class WrongResponse(RuntimeError):
@@ -147,11 +149,17 @@ class Generator:
         """Requests a second of the Python generator in a closed loop, which bounds the rate of an open loop."""
         return Generator(self._scratch, self._cores, is_native=False).closed_for(server, request, in_flight, seconds).requests_per_s
 
-    def check(self, server: ServerUnderTest, request: Request, expected: Array) -> None:
+    def check(self, server: ServerUnderTest, request: Request, expected: Array, *, is_exact: bool = True) -> None:
         """Sends one request and compares the response with `expected`.
 
+        Args:
+            server: The server.
+            request: The request.
+            expected: The model's output.
+            is_exact: False: the model has another precision, so that only the direction is compared (cosine similarity).
+
         Raises:
-            WrongResponse: It is an error, or differs by more than rounding.
+            WrongResponse: It is an error, or differs by more than rounding; or by its direction, if not `is_exact`.
         """
         sender, subject = self._sender(server, request, 1), f"{server.name} {request.model} over {request.protocol}"
 
@@ -167,7 +175,7 @@ class Generator:
             raise WrongResponse(f"{subject}: {error}") from error
         assert sender.result is not None
         (found,) = sender.result.values()
-        if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
+        if found.shape != expected.shape or not (_is_close if is_exact else _is_similar)(found, expected):
             raise WrongResponse(f"{subject}: expected {expected.ravel()[:4]}..., got {found.ravel()[:4]}...")
 
     def _measure(self, server: ServerUnderTest, request: Request, send: Callable[[], _Run], repeat: int = 0, **settings: object) -> Window:
@@ -229,3 +237,12 @@ class Generator:
         if request.is_grpc:
             return GrpcSender(connection, request.call, _REQUEST_S, connections)
         return HttpSender(connection, request.call, _REQUEST_S)
+
+
+def _is_close(found: Array, expected: Array) -> bool:
+    return np.allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def _is_similar(found: Array, expected: Array) -> bool:
+    cosine = (found * expected).sum() / np.linalg.norm(found) / np.linalg.norm(expected)
+    return bool(cosine >= _LEAST_COSINE)
