@@ -4,6 +4,7 @@ import asyncio
 import os
 import platform
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,8 +15,13 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
+from stoker.server.core.request import InferRequest
+from stoker.server.core.tasks import LoopTimers
 from stoker.server.execution.worker import InlineWorker, ThreadWorker, Work
+from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.outcomes import all_outputs, outputs_of
+from tests.fakes.puppet_worker import RecorderLog
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (2,)),), (TensorSpec("OUT", DataType.INT32, (2,)),), 4)
 
@@ -139,3 +145,44 @@ def test_worker_raises_its_niceness_by_the_configured_amount():
         asyncio.run(scenario(nice))
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert values == [here, min(19, here + 3), min(19, here + 19)]
+
+
+class CountingLoop:
+    """The part of an event loop that workers use; counts the wake-ups by threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.wakes = 0
+
+    def create_future(self) -> "asyncio.Future[None]":
+        return self._loop.create_future()
+
+    def call_soon_threadsafe(self, callback: Callable[..., None], *args: object) -> None:
+        self.wakes += 1
+        self._loop.call_soon_threadsafe(callback, *args)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_batch_of_any_size_crosses_to_a_thread_once_and_wakes_the_loop_once(instances: int):
+    async def scenario() -> None:
+        loop = CountingLoop(asyncio.get_running_loop())
+        workers = [ThreadWorker(f"w{number}", Doubler(), SIGNATURE, SystemClock(), loop) for number in range(instances)]  # type: ignore[arg-type]
+        config = ModelConfig(
+            name="m",
+            backend="fake",
+            platform="fake",
+            signature=SIGNATURE,
+            model_filename="x",
+            instance_groups=(InstanceGroup(name="m", count=instances),),
+            dynamic_batching=DynamicBatching(),
+        )
+        log, timers = RecorderLog(), LoopTimers(asyncio.get_running_loop(), SystemClock())
+        scheduler = Scheduler(config, 1, workers, clock=SystemClock(), timers=timers, recorder=log, max_queue_size=100)
+        requests = [InferRequest("m", item(value).inputs, ("OUT",), SIGNATURE) for value in range(4)]
+        for _ in range(5):
+            await asyncio.wait_for(asyncio.gather(*[scheduler.infer(request) for request in requests]), 10)
+        assert log.executions == [4] * 5
+        assert loop.wakes == 5
+        await scheduler.close()
+
+    asyncio.run(scenario())

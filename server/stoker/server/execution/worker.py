@@ -132,10 +132,6 @@ def _settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def _run_on_loop(processor: BatchProcessor, work: Work) -> BatchResult:
-    return processor.process_apart(work.items[0], work.next_item) if work.is_apart else processor.process(work.items)
-
-
 class InlineWorker:
     """Runs each batch on the event loop: for models so small that a hop to a thread costs more than the work."""
 
@@ -146,7 +142,8 @@ class InlineWorker:
 
     def submit(self, work: Work) -> None:
         self.free_slots = 0
-        result = _run_on_loop(self._processor, work)
+        processor = self._processor
+        result = processor.process_apart(work.items[0], work.next_item) if work.is_apart else processor.process(work.items)
         self.free_slots = 1
         work.on_done(result)
 
@@ -185,7 +182,8 @@ class AutoWorker(ThreadWorker):
             super().submit(work)
             return
         begun_ns = self._cpu_ns()
-        result = _run_on_loop(self.processors[0], work)
+        processor = self.processors[0]
+        result = processor.process_apart(items[0], work.next_item) if work.is_apart else processor.process(items)
         wall_ns = result.input_ns + result.infer_ns + result.output_ns
         runs = 1 if result.apart_ns is None else len(result.apart_ns)
         self._inline_policy.ran(size, cpu_ns=self._cpu_ns() - begun_ns, wall_ns=wall_ns, runs=runs)

@@ -328,15 +328,15 @@ class VersionStatistics:
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self._last_inference_ms = self._clock.wall_ms()
-        self.execution_count += len(rows)
-        if len(rows) > 1 and rows.count(rows[0]) == len(rows):
-            self._count_executions(rows[0], len(rows), input_ns, infer_ns, output_ns)
+        if not rows:
             return
-        # Executed separately: only the sums of the times are known. Each execution gets a share by its rows, and the last one the
-        # remainder.
         rows_left, left = sum(rows), len(rows)
-        for size in rows:
-            left -= 1
+        self.execution_count += left
+        # Executed separately: only the sums of the times are known. Each execution gets a share by its rows, and the last one the
+        # remainder. Those of equal rows count together.
+        sizes: Sequence[tuple[int, int]] = ((rows[0], left),) if left == 1 or rows.count(rows[0]) == left else [(size, 1) for size in rows]
+        for size, count in sizes:
+            left -= count
             share_input, share_infer, share_output = input_ns, infer_ns, output_ns
             if left:
                 share_input, share_infer, share_output = (
@@ -346,18 +346,14 @@ class VersionStatistics:
                 input_ns -= share_input
                 infer_ns -= share_infer
                 output_ns -= share_output
-            self._count_executions(size, 1, share_input, share_infer, share_output)
-
-    def _count_executions(self, size: int, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Counts `count` executions of `size` rows; the times are their sums."""
-        self.rows_histogram.observe(size, count)
-        batch = self._batches.get(size)
-        if batch is None:
-            batch = self._batches[size] = _Executions()
-        batch.count += count
-        batch.input_ns += input_ns
-        batch.infer_ns += infer_ns
-        batch.output_ns += output_ns
+            self.rows_histogram.observe(size, count)
+            batch = self._batches.get(size)
+            if batch is None:
+                batch = self._batches[size] = _Executions()
+            batch.count += count
+            batch.input_ns += share_input
+            batch.infer_ns += share_infer
+            batch.output_ns += share_output
 
     def succeeded(
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int

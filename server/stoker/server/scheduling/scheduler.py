@@ -50,11 +50,7 @@ class _Batch(Work):
         self._scheduler._finished(self, result)
 
     def next_item(self) -> InferRequest | None:
-        entry = self._scheduler._next_apart(self.entries[0])
-        if entry is None:
-            return None
-        self.entries.append(entry)
-        return entry.request
+        return self._scheduler._next_apart(self.entries)
 
 
 class Scheduler:
@@ -82,6 +78,8 @@ class Scheduler:
         self._signature = config.signature
         self._version = version
         self._pool = WorkerPool(workers, recorder, model=config.name, version=version)
+        #: The worker, if there is only one: there is no choice and no ejection.
+        self._only_worker = workers[0] if len(workers) == 1 else None
         self._now_ns = clock.now_ns
         self._timers = timers
         self._recorder = recorder
@@ -198,6 +196,7 @@ class Scheduler:
         self._is_dispatching = True
         wake_ns = None
         queue = self._queue
+        only_worker = self._only_worker
         self._begun_ns = 0
         try:
             while queue.size:
@@ -211,7 +210,10 @@ class Scheduler:
                 if queue.timed:
                     for expired in queue.expire(now_ns):
                         self._expire(expired, now_ns)
-                worker = self._pool.free(now_ns)
+                if only_worker is not None:
+                    worker = 0 if only_worker.free_slots > 0 else None
+                else:
+                    worker = self._pool.free(now_ns)
                 if worker is None:
                     wake_ns = earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
                     break
@@ -224,33 +226,39 @@ class Scheduler:
                 self._recorder.queue_depth -= len(batch)
                 work = _Batch(self, batch, worker, now_ns)
                 self._running.add(work)
-                if len(self._pool.workers) > 1:
+                if only_worker is not None:
+                    only_worker.submit(work)
+                else:
                     self._pool.dispatched(worker)
-                self._pool.workers[worker].submit(work)
+                    self._pool.workers[worker].submit(work)
         finally:
             self._is_dispatching = False
         if wake_ns != self._timer_ns:
             self._arm(wake_ns)
 
-    def _next_apart(self, first: Pending) -> Pending | None:
-        """Takes the request that runs alone, on the event loop, after `first` and those that followed it.
+    def _next_apart(self, entries: list[Pending]) -> InferRequest | None:
+        """Takes the request that runs alone, on the event loop, after `entries`, and adds it to them.
 
         None: there is none of the same rows and shape, a request has expired, or the loop's other callbacks come first.
         """
         queue = self._queue
+        if not queue.size:
+            return None
         now_ns = self._now_ns()
         if now_ns - self._begun_ns >= LOOP_SHARE_NS or (queue.timed and queue.timed[0][0] <= now_ns):
             return None
-        entry = queue.take_first(first)
-        if entry is not None:
-            entry.dispatched_ns = now_ns
-            self._recorder.queue_depth -= 1
-        return entry
+        entry = queue.take_first(entries[0])
+        if entry is None:
+            return None
+        entry.dispatched_ns = now_ns
+        self._recorder.queue_depth -= 1
+        entries.append(entry)
+        return entry.request
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)
         now_ns = self._now_ns()
-        if len(self._pool.workers) > 1:
+        if self._only_worker is None:
             self._pool.ended(batch.worker, result, now_ns)
         count_batch(self._recorder, batch.entries, result, now_ns)
         release = self._deliver if self._order is None else self._order.complete

@@ -118,10 +118,7 @@ class WorkerPool:
 
     def free(self, now_ns: int) -> int | None:
         """The worker for the next batch; None: no eligible worker is free."""
-        workers = self.workers
-        if len(workers) == 1:
-            return 0 if workers[0].free_slots > 0 else None
-        return self._ejections.choose([worker.free_slots for worker in workers], now_ns)
+        return self._ejections.choose([worker.free_slots for worker in self.workers], now_ns)
 
     def next_probe_ns(self, now_ns: int) -> int | None:
         """When the passing of time may next change the result of `free`, nanoseconds; None: never."""
@@ -134,8 +131,6 @@ class WorkerPool:
 
     def ended(self, worker: int, result: BatchResult, now_ns: int) -> None:
         """Records the end of a worker's batch."""
-        if len(self.workers) == 1:
-            return
         has_failed = is_outage(result)
         if not self._ejections.ended(worker, has_failed, now_ns):
             return
