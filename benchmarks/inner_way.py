@@ -17,18 +17,9 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.in_process import engine_of, message_of
 from benchmarks.models import BUILDERS, BenchModel, build_repository
-from stoker.backends.api.clock import SystemClock
-from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.limits import Limits
-from stoker.server.core.tasks import LoopTimers
-from stoker.server.engine.serving_engine import ServingEngine
-from stoker.server.lifecycle.loader import VersionLoader
-from stoker.server.lifecycle.manager import ModelManager
-from stoker.server.lifecycle.repository import ModelRepository
-from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings, LoaderSettings
-from stoker.server.observability.metrics import Metrics
-from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 
 #: Least requests of one burst: a burst is timed as a whole.
@@ -36,6 +27,8 @@ _BURST_REQUESTS = 256
 #: Batches before the clock starts; after these `execution: auto` has decided.
 _WARM_UP_BATCHES = 100
 _BUDGET_BYTES = 1 << 30
+#: The access log is sampled, as in `fronts`; its lines go to a logger that drops them.
+_LOGGED_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +47,9 @@ async def measure(model: BenchModel, repository: Path, batches: Sequence[int], s
     Raises:
         RuntimeError: the model does not load, or a request fails.
     """
-    clock = SystemClock()
-    metrics = Metrics(clock)
-    with tempfile.TemporaryDirectory() as snapshots:
-        settings = LoaderSettings(cpu_threads=1, max_queue_size=1000)
-        timers = LoopTimers(asyncio.get_running_loop(), clock)
-        loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=metrics, area=Path(snapshots), settings=settings)
-        lifecycle = LifecycleSettings(control_mode=ControlMode.NONE)
-        manager = ModelManager(ModelRepository([repository]), loader, metrics, clock, lifecycle, watch=False)
-        engine = ServingEngine(manager, metrics, clock, name="bench", version="0", max_bytes_in_flight=_BUDGET_BYTES)
-        await manager.start()
-        await manager.wait_initial()
-        if manager.failed_models():
-            raise RuntimeError(f"model '{model.name}' did not load")
-        inference, data = Inference(engine, Limits()), _message(model)
-        try:
-            return [await _time(model.name, inference, data, batch, seconds) for batch in batches]
-        finally:
-            await manager.stop(1.0)
+    async with engine_of(repository) as engine:
+        inference, data = Inference(engine, Limits()), message_of(model)
+        return [await _time(model.name, inference, data, batch, seconds) for batch in batches]
 
 
 async def _time(name: str, inference: Inference, data: bytes, batch: int, seconds: float) -> InnerWay:
@@ -104,13 +82,6 @@ async def _burst(inference: Inference, data: bytes, batch: int) -> None:
     for _ in range(batch):
         inference.start(data, None).then(on_result)
     await completed
-
-
-def _message(model: BenchModel) -> bytes:
-    message = pb.ModelInferRequest(model_name=model.name, id="1")
-    message.inputs.add(name=model.input_name, datatype="FP32", shape=model.row.shape)
-    message.raw_input_contents.append(model.row.tobytes())
-    return message.SerializeToString()
 
 
 def _yardstick_us() -> float:

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.http2_requests import GrpcRequests
 from benchmarks.models import CHECKOUT
 from stoker.server.pb import grpc_service_pb2 as pb
 
@@ -135,24 +136,17 @@ def _package_of(path: str) -> str:
 
 
 class GrpcClient:
-    """ModelInfer over one HTTP/2 connection, a frame sequence as grpcio sends it; all of a request in one segment."""
+    """ModelInfer over one HTTP/2 connection; all of a request in one segment."""
 
     def __init__(self, port: int, model: str = _MODEL) -> None:
         self._socket = _connected(port)
-        # A preface, empty SETTINGS, and the acknowledgement of the server's.
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0) + _frame(4, 1, 0))
-        self._stream_id = -1
-        message = _infer_message(model).SerializeToString()
-        self._body = b"\0" + struct.pack(">I", len(message)) + message
+        self._socket.sendall(GrpcRequests.PREFACE)
+        self._requests = GrpcRequests(_infer_message(model).SerializeToString())
         self._received = b""
 
     def request(self) -> bytes:
-        """The frames of the next request, and the window updates for the last response."""
-        self._stream_id += 2
-        block = _LITERAL_FIELDS if self._stream_id == 1 else _INDEXED_FIELDS
-        windows = _frame(8, 0, 0, struct.pack(">I", 160)) + _frame(8, 0, self._stream_id, struct.pack(">I", 5))
-        head, body = _frame(1, 4, self._stream_id, block), _frame(0, 1, self._stream_id, self._body)
-        return head + windows + body
+        """The frames of the next request."""
+        return self._requests.next()
 
     def send(self, request: bytes) -> None:
         """Sends the request and reads its response.
@@ -169,7 +163,7 @@ class GrpcClient:
                 self._received += _read(self._socket)
             kind, flags, stream_id = struct.unpack_from(">BBI", self._received, 3)
             payload, self._received = self._received[9 : 9 + size], self._received[9 + size :]
-            if kind == 1 and flags & 1 and stream_id == self._stream_id:
+            if kind == 1 and flags & 1 and stream_id == self._requests.stream_id:
                 if b"grpc-message" in payload:
                     raise RuntimeError(f"the call failed: {payload!r}")
                 return
@@ -231,24 +225,6 @@ def _read(connection: socket.socket) -> bytes:
     if not data:
         raise RuntimeError("the server has closed the connection")
     return data
-
-
-def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
-
-
-#: RFC 7541: every field a literal with incremental indexing, and later its index; the table's newest entry is 62.
-_FIELDS: Final = (
-    (b":method", b"POST"),
-    (b":scheme", b"http"),
-    (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
-    (b":authority", b"localhost"),
-    (b"te", b"trailers"),
-    (b"content-type", b"application/grpc"),
-    (b"user-agent", b"request-calls"),
-)
-_LITERAL_FIELDS: Final = b"".join(b"\x40" + bytes((len(name),)) + name + bytes((len(value),)) + value for name, value in _FIELDS)
-_INDEXED_FIELDS: Final = bytes(0x80 | 62 + len(_FIELDS) - 1 - at for at in range(len(_FIELDS)))
 
 
 def _infer_message(model: str) -> pb.ModelInferRequest:
