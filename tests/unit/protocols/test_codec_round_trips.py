@@ -78,7 +78,7 @@ def test_raw_grpc_contents_round_trip(pair: tuple[DataType, Any]):
     decoded = codec.decode(pb.ModelInferRequest.FromString(message.SerializeToString()), 0, None)
     assert same(decoded.request.inputs["INPUT"], array)
     assert decoded.request.rows == array.shape[0]
-    response = encode_message(asyncio.run(engine.infer(decoded.request)), decoded.classifications, {})
+    response = encode_message(asyncio.run(engine.infer(decoded.request)), decoded.form.classifications, {})
     assert (response.id, response.model_name, response.model_version) == ("7", "echo", "1")
     assert list(response.outputs[0].shape) == list(array.shape)
     assert response.outputs[0].datatype == datatype.value
@@ -163,7 +163,7 @@ def test_body_without_header_is_the_one_input():
     array = np.arange(6, dtype=np.float32)
     decoded = http_decode(engine, array.tobytes(), 0)
     assert same(decoded.request.inputs["INPUT"], array.reshape(1, 3, 2))
-    assert decoded.binary_outputs == {"OUTPUT"}
+    assert decoded.form.binary_outputs == {"OUTPUT"}
 
 
 def test_body_without_header_is_one_string():

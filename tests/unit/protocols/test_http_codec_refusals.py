@@ -10,6 +10,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.limits import Limits
 from stoker.server.protocols.kserve import http_codec
+from stoker.server.protocols.kserve.decoded import DecodedRequest, ResponseForm
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 LIMITS = Limits()
@@ -153,7 +154,8 @@ def test_bytes_that_are_not_text_cannot_be_json_output():
     fake = model("m", signature([TensorSpec("INPUT", DataType.BYTES, (1,))], spec), lambda i: {"OUTPUT": i["INPUT"]})
     engine = FakeEngine(fake)
     _, check = SignatureChecks(engine, LIMITS).find("m", None)
-    decoded = http_codec.decode(check, http_codec.Target("m", None, 0), {}, b"\xff\xfe", 0, LIMITS)._replace(binary_outputs=frozenset())
+    decoded = http_codec.decode(check, http_codec.Target("m", None, 0), {}, b"\xff\xfe", 0, LIMITS)
+    decoded = DecodedRequest(decoded.request, ResponseForm({}))
     response = asyncio.run(engine.infer(decoded.request))
     with pytest.raises(InvalidRequest, match="output 'OUTPUT' holds bytes that are not UTF-8"):
         http_codec.encode(response, decoded, {})

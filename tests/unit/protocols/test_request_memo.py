@@ -25,12 +25,16 @@ from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from tests.fakes.fake_engine import FakeEngine, echo, simple
-from tests.fakes.fields import field_names
+from tests.fakes.fields import facts, field_names
 from tests.fakes.traced_memory import traced_memory
 
 LIMITS = Limits()
 NUMBERS = [kind for kind in DataType if kind not in (DataType.BYTES, DataType.FP16, DataType.BF16)]
 PLAIN = InferCall("echo", None, None, None, None)
+
+
+def replace(call: InferCall, **changed: Any) -> InferCall:
+    return InferCall(**facts(call) | changed)
 
 
 def arrays(datatype: DataType, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
@@ -54,7 +58,7 @@ def same(one: DecodedRequest, other: DecodedRequest) -> bool:
     fields = [name for name in field_names(InferRequest) if name not in ("inputs", "signature", "servable")]
     assert one.request.signature == other.request.signature
     assert [getattr(one.request, name) for name in fields] == [getattr(other.request, name) for name in fields]
-    assert one._replace(request=other.request, repeats=None) == other._replace(repeats=None)
+    assert facts(one.form) | {"plan": None} == facts(other.form) | {"plan": None}
     return all(
         np.array_equal(array, other.request.inputs[name]) and array.dtype == other.request.inputs[name].dtype
         for name, array in one.request.inputs.items()
@@ -84,7 +88,7 @@ def test_request_of_a_known_structure_is_decoded_as_a_fresh_one(
             body, header_length = text + raw, len(text)
         else:
             body, header_length = json_body(datatype, array.tolist(), **fields), None
-        call = PLAIN._replace(header_length=None if header_length is None else str(header_length))
+        call = replace(PLAIN, header_length=None if header_length is None else str(header_length))
         decoded = infer.decode_now(call, body, 5, Reservation(engine.budget))
         assert decoded is not None
         expected = fresh(engine, body, header_length)
@@ -95,7 +99,7 @@ def test_request_of_a_known_structure_is_decoded_as_a_fresh_one(
         wanted = http_codec.encode(response, expected, {})
         assert (encoded.body, encoded.header_length) == (wanted.body, wanted.header_length)
     assert decoded is not None
-    assert decoded.repeats is not None
+    assert decoded.form.plan is not None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -178,7 +182,7 @@ def test_binary_body_of_another_length_is_validated_in_full():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     text = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}]})
-    call = PLAIN._replace(header_length=str(len(text)))
+    call = replace(PLAIN, header_length=str(len(text)))
     for _ in range(2):
         assert infer.decode_now(call, text + bytes(8), 0, Reservation(engine.budget)) is not None
         with pytest.raises(InvalidRequest, match="1 bytes are left"):
@@ -204,7 +208,7 @@ def test_request_for_classification_has_no_plan():
     for _ in range(2):
         decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
         assert decoded is not None
-        assert decoded.repeats is None
+        assert decoded.form.plan is None
 
 
 def test_data_outside_the_inputs_is_not_read_as_an_input():
@@ -230,7 +234,7 @@ def test_strings_are_not_mistaken_for_numbers_beside_them():
 def test_nul_byte_instead_of_numbers_is_rejected():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
-    call = PLAIN._replace(model="simple")
+    call = replace(PLAIN, model="simple")
     tensors = [{"name": f"INPUT{i}", "data": [0] * 16, "datatype": "INT32", "shape": [1, 16]} for i in (0, 1)]
     body = orjson.dumps({"inputs": tensors})
     numbers = b"[" + b",".join([b"0"] * 16) + b"]"
@@ -239,13 +243,13 @@ def test_nul_byte_instead_of_numbers_is_rejected():
         meddled = body.replace(numbers, b"\0", gaps)
         for header_length in (None, str(len(meddled))):
             with pytest.raises(InvalidRequest, match="failed to parse the request JSON buffer"):
-                infer.decode_now(call._replace(header_length=header_length), meddled, 0, Reservation(engine.budget))
+                infer.decode_now(replace(call, header_length=header_length), meddled, 0, Reservation(engine.budget))
 
 
 def test_two_inputs_of_a_known_structure_keep_their_own_data():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
-    call = PLAIN._replace(model="simple")
+    call = replace(PLAIN, model="simple")
     for at in range(3):
         rows = [[list(range(at, at + 16))], [list(range(50 + at, 66 + at))]]
         tensors = [{"name": f"INPUT{i}", "data": rows[i], "datatype": "INT32", "shape": [1, 16]} for i in (0, 1)]
@@ -318,7 +322,7 @@ def test_structure_longer_than_the_bound_is_not_kept():
         PLAIN, json_body(DataType.INT32, [[1, 2]], parameters={"mine": "x" * KEY_BYTES}), 0, Reservation(engine.budget)
     )
     assert decoded is not None
-    assert decoded.repeats is None
+    assert decoded.form.plan is None
     assert len(infer.request_memo) == 0
 
 
@@ -326,7 +330,7 @@ def test_cache_drops_its_oldest_entry():
     cache: BoundedCache[int, int] = BoundedCache(most=2)
     for at in (1, 2, 2, 3):
         cache.put(at, at)
-    assert [cache.get(at) for at in (1, 2, 3)] == [None, 2, 3]
+    assert [cache.entries.get(at) for at in (1, 2, 3)] == [None, 2, 3]
     assert len(cache) == 2
 
 
@@ -339,9 +343,9 @@ def test_cached_json_part_keeps_its_parameters_without_a_matching_plan(names: tu
     found = []
     for name in names:
         infer.request_memo._plans = BoundedCache()
-        call = PLAIN._replace(model=name, header_length=str(len(text)))
+        call = replace(PLAIN, model=name, header_length=str(len(text)))
         found.append(infer.decode_now(call, text + bytes(4), 5, Reservation(engine.budget)))
-    assert [each and (each.binary_outputs, each.request.request_id, each.request.parameters) for each in found] == [
+    assert [each and (each.form.binary_outputs, each.request.request_id, each.request.parameters) for each in found] == [
         (frozenset({"OUTPUT"}), "a", {"mine": "x"})
     ] * 2
 
@@ -352,7 +356,7 @@ def test_known_structure_does_not_hide_the_position_of_elements():
     infer = HttpInfer(engine, LIMITS)
 
     def error_of(body: bytes, header_length: int | None) -> str:
-        call = PLAIN._replace(header_length=None if header_length is None else str(header_length))
+        call = replace(PLAIN, header_length=None if header_length is None else str(header_length))
         with pytest.raises(InvalidRequest) as found:
             infer.decode_now(call, body, 5, Reservation(engine.budget))
         with pytest.raises(InvalidRequest) as wanted:
@@ -362,7 +366,7 @@ def test_known_structure_does_not_hide_the_position_of_elements():
 
     tensor: dict[str, Any] = {"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
     text = orjson.dumps({"inputs": [tensor]})
-    call = PLAIN._replace(header_length=str(len(text)))
+    call = replace(PLAIN, header_length=str(len(text)))
     assert infer.decode_now(call, text + bytes(8), 5, Reservation(engine.budget)) is not None
     both = orjson.dumps({"inputs": [{**tensor, "data": [1, 2]}]})
     assert "has both" in error_of(both + bytes(8), len(both))
@@ -412,7 +416,7 @@ def test_elements_of_a_known_structure_are_not_nested_more_deeply_than_allowed()
 def test_structure_nested_too_deeply_is_rejected_at_any_depth(levels: int, is_binary: bool) -> None:
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     text = b'{"inputs":[],"x":' + b"[" * levels + b"]" * levels + b"}"
-    call = PLAIN._replace(header_length=str(len(text)) if is_binary else None)
+    call = replace(PLAIN, header_length=str(len(text)) if is_binary else None)
     with pytest.raises(InvalidRequest, match="nested more than 100 levels deep"):
         HttpInfer(engine, LIMITS).decode_now(call, text, 5, Reservation(engine.budget))
 
@@ -426,7 +430,7 @@ def test_objects_of_parsed_texts_are_not_kept(is_valid: bool) -> None:
         for at in range(200):
             text = orjson.dumps({"inputs": [tensor] if is_valid else [], "k": at, "x": [{"": 0}] * 250})
             assert len(text) <= KEY_BYTES
-            call = PLAIN._replace(header_length=str(len(text)))
+            call = replace(PLAIN, header_length=str(len(text)))
             with contextlib.nullcontext() if is_valid else pytest.raises(InvalidRequest):
                 infer.decode_now(call, text + bytes(8 if is_valid else 0), 5, Reservation(engine.budget))
         assert memory.held_bytes() < 200 * 3 * KEY_BYTES + 100_000, "the objects alone take 10 MB"

@@ -168,7 +168,7 @@ def test_valid_request_parameters_reach_the_engine():
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     message.parameters["mine"].double_param = 0.5
     decoded = decode(message)
-    assert (decoded.request.priority, decoded.request.timeout_us, decoded.wants_empty_final) == (2, 1500, True)
+    assert (decoded.request.priority, decoded.request.timeout_us, decoded.form.wants_empty_final) == (2, 1500, True)
     assert decoded.request.parameters == {"mine": 0.5}
 
 

@@ -19,6 +19,10 @@ def wire(*messages: tuple[bytes, bool]) -> bytes:
     return b"".join(PREFIX.pack(flag, len(data)) + data for data, flag in messages)
 
 
+def contents(messages: list[WireMessage]) -> list[tuple[bytes | memoryview, bool]]:
+    return [(message.data, message.is_compressed) for message in messages]
+
+
 @given(messages=MESSAGES, cuts=st.lists(st.integers(0, 60_000), max_size=20), views=st.booleans())
 def test_messages_are_equal_for_reads_of_any_size(messages: list[tuple[bytes, bool]], cuts: list[int], views: bool):
     reader = MessageReader("/a.B/C", 10_000)
@@ -28,7 +32,7 @@ def test_messages_are_equal_for_reads_of_any_size(messages: list[tuple[bytes, bo
     for start, stop in itertools.pairwise(edges):
         piece = data[start:stop]
         found += reader.feed(memoryview(piece) if views else piece)
-    assert found == [WireMessage(body, flag) for body, flag in messages]
+    assert contents(found) == [(body, flag) for body, flag in messages]
     assert reader.is_between_messages
 
 
@@ -41,7 +45,7 @@ def test_single_bytes_are_collected_in_one_buffer():
         assert memory.held_bytes() < 200_000
     assert reader.expected_bytes == 50_000
     assert not reader.is_between_messages
-    assert reader.feed(data[-1:]) == [WireMessage(bytes(50_000), False)]
+    assert contents(reader.feed(data[-1:])) == [(bytes(50_000), False)]
 
 
 def test_oversized_message_is_refused_by_its_prefix_alone():
@@ -77,7 +81,7 @@ def test_long_message_is_assembled_while_it_arrives(views: bool):
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found == [WireMessage(data, True), WireMessage(b"end", False)]
+    assert contents(found) == [(data, True), (b"end", False)]
     assert type(found[0].data) is bytes
     # The pieces of its beginning stand beside it for a moment, and it is never there twice.
     assert peak_bytes < len(data) + (10 << 20)
@@ -101,7 +105,7 @@ def test_large_message_is_an_aligned_view_if_possible():
     found: list[WireMessage] = []
     for at in range(0, len(stream), 10_000):
         found += reader.feed(stream[at : at + 10_000])
-    assert found == [WireMessage(data, False), WireMessage(b"small", False), WireMessage(data, True)]
+    assert contents(found) == [(data, False), (b"small", False), (data, True)]
     assert [type(each.data) for each in found] == [memoryview, bytes, bytes]
     view = found[0].data
     assert isinstance(view, memoryview)
@@ -122,7 +126,7 @@ def test_rest_of_a_large_message_may_be_read_into_its_buffer():
     assert reader.missing_bytes == len(data) - 10_000 < len(receive_buffer)
     receive_buffer[: reader.missing_bytes] = data[10_000:]
     assert reader.buffer_written(50_000) == []
-    assert reader.buffer_written(len(data) - 60_000) == [WireMessage(data, False)]
+    assert contents(reader.buffer_written(len(data) - 60_000)) == [(data, False)]
     assert not reader.has_buffer
     assert reader.is_between_messages
 

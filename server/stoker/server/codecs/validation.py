@@ -198,7 +198,7 @@ class SignatureChecks:
         Raises:
             InvalidRequest: `name` is too long. Also the exceptions of `Engine.describe`.
         """
-        kept = self._kept.get((name, version))
+        kept = self._kept.entries.get((name, version))
         if kept is None and len(name) > self._limits.name_length:
             raise InvalidRequest(f"model name has {len(name)} characters, more than the {self._limits.name_length} allowed")
         servable = self._engine.resolve(name, version)

@@ -142,7 +142,7 @@ class MessageInference:
 
     def lead_bytes(self, size_bytes: int) -> int:
         """Where the first tensor began in the last large message of `size_bytes` bytes; 0 if unknown."""
-        return self._leads.get(size_bytes) or 0
+        return self._leads.entries.get(size_bytes) or 0
 
     def _note_lead(self, data: Raw, lead_bytes: int) -> None:
         """Notes where the first tensor of the large message `data` begins; small ones have no buffer of their own."""

@@ -7,7 +7,6 @@ import enum
 from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
-from typing import NamedTuple
 
 from stoker.server.net.inflation import Fault, InflationError, deflate, inflate
 from stoker.server.net.receive_buffers import message_block
@@ -80,7 +79,7 @@ _SPARE_BYTES = 64
 _ZERO_COPY_AT_ONCE_BYTES = 1024 * 1024
 
 
-class WireMessage(NamedTuple):
+class WireMessage:
     """A received message.
 
     Attributes:
@@ -88,8 +87,11 @@ class WireMessage(NamedTuple):
         is_compressed: Whether they are compressed.
     """
 
-    data: bytes | memoryview
-    is_compressed: bool
+    __slots__ = ("data", "is_compressed")
+
+    def __init__(self, data: bytes | memoryview, is_compressed: bool) -> None:
+        self.data = data
+        self.is_compressed = is_compressed
 
 
 class MessageReader:

@@ -6,7 +6,6 @@ The scan cuts out raw tensor contents, most of a large request, without a copy; 
 """
 
 from itertools import islice
-from typing import NamedTuple
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.backends.api.wire import LENGTH, VARINT, VARINT_BYTES
@@ -27,7 +26,7 @@ _BYTES_CONTENTS = 8 << 3 | LENGTH
 _VARINT_ITEM_BYTES = {2: 4, 3: 8, 4: 4, 5: 8}
 
 
-class InferWire(NamedTuple):
+class InferWire:
     """A serialised ModelInferRequest, taken apart.
 
     Attributes:
@@ -37,10 +36,13 @@ class InferWire(NamedTuple):
         lead_bytes: Where the first raw contents begin in the message; 0: there are none.
     """
 
-    rest: bytes | memoryview
-    raws: list[memoryview]
-    cost_bytes: int
-    lead_bytes: int
+    __slots__ = ("cost_bytes", "lead_bytes", "raws", "rest")
+
+    def __init__(self, rest: bytes | memoryview, raws: list[memoryview], cost_bytes: int, lead_bytes: int) -> None:
+        self.rest = rest
+        self.raws = raws
+        self.cost_bytes = cost_bytes
+        self.lead_bytes = lead_bytes
 
 
 def split_infer_request(data: bytes | memoryview, limits: Limits) -> InferWire:

@@ -359,7 +359,7 @@ class HttpConnection:
 
     def _begin(self, known: KnownHead[DirectRoute], data: bytes, at: int) -> int:
         """Begins the request whose head ends at `at`; returns the end of its body if that has arrived completely, else `at`."""
-        head, route = known
+        head, route = known.head, known.route
         length = head.length
         self._keep_alive = head.keep_alive
         self._version = head.version

@@ -8,7 +8,7 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import httptools
 
@@ -32,7 +32,7 @@ _SEEN_ONCE: Final = 1024
 RouteType = TypeVar("RouteType")
 
 
-class RequestHead(NamedTuple):
+class RequestHead:
     """One request's head.
 
     Attributes:
@@ -48,16 +48,36 @@ class RequestHead(NamedTuple):
         expects_continue: Whether the client waits for a go-ahead before it sends the body.
     """
 
-    method: str
-    target: bytes
-    path: str
-    raw_path: bytes
-    query: bytes
-    version: str
-    headers: tuple[tuple[bytes, bytes], ...]
-    length: int | None
-    keep_alive: bool
-    expects_continue: bool
+    # fmt: off
+    __slots__ = (
+        "expects_continue", "headers", "keep_alive", "length", "method", "path", "query", "raw_path", "target", "version",
+    )
+    # fmt: on
+
+    def __init__(
+        self,
+        *,
+        method: str,
+        target: bytes,
+        path: str,
+        raw_path: bytes,
+        query: bytes,
+        version: str,
+        headers: tuple[tuple[bytes, bytes], ...],
+        length: int | None,
+        keep_alive: bool,
+        expects_continue: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.path = path
+        self.raw_path = raw_path
+        self.query = query
+        self.version = version
+        self.headers = headers
+        self.length = length
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
 
 
 class HeadParser:
@@ -206,11 +226,14 @@ class HeadParser:
         )
 
 
-class KnownHead(NamedTuple, Generic[RouteType]):
+class KnownHead(Generic[RouteType]):
     """A head, and the route of requests that begin with it; `route` None: the ASGI app."""
 
-    head: RequestHead
-    route: RouteType | None
+    __slots__ = ("head", "route")
+
+    def __init__(self, head: RequestHead, route: RouteType | None) -> None:
+        self.head = head
+        self.route = route
 
 
 class HeadCache(Generic[RouteType]):

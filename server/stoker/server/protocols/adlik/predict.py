@@ -152,7 +152,7 @@ class Predict(MessageInference):
             taken = take_elements(message.inputs, contents)
             if taken is not None:
                 key = message.SerializeToString()
-                plan = self._plans.get(key)
+                plan = self._plans.entries.get(key)
                 known = None if plan is None else self._known(plan, read_tensors(plan.tensors, plan.check, taken), arrival)
                 if known is not None:
                     return _MessageCall(*known, self._engine, self._limits, reservation)
@@ -204,7 +204,7 @@ class Predict(MessageInference):
         if structure is not None:
             text, taken = structure
             key = model, text
-            plan = self._plans.get(key)
+            plan = self._plans.entries.get(key)
             known = None if plan is None else self._known(plan, json_codec.read_tensors(plan.tensors, plan.check, taken), arrival)
             if known is not None:
                 return _JsonCall(*known, self._engine, self._limits, reservation)

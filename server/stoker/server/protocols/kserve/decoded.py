@@ -1,7 +1,7 @@
 """A decoded request: the input of the engine, and the facts that encode its response."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.tensors import Raw
@@ -9,11 +9,19 @@ from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED
 
 
-class Encoded(NamedTuple):
-    """A response's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
+class Encoded:
+    """A response's body.
 
-    pieces: Sequence[Raw]
-    header_length: int | None
+    Attributes:
+        pieces: The body, in pieces.
+        header_length: The length of its JSON part where binary tensors follow; None: all is JSON.
+    """
+
+    __slots__ = ("header_length", "pieces")
+
+    def __init__(self, pieces: Sequence[Raw], header_length: int | None) -> None:
+        self.pieces = pieces
+        self.header_length = header_length
 
     @property
     def body(self) -> bytes:
@@ -31,21 +39,50 @@ class ResponsePlan(Protocol):
         """Encodes `response`; None if its shapes differ from those of the cached text."""
 
 
-class DecodedRequest(NamedTuple):
-    """One decoded inference request.
+class ResponseForm:
+    """The form of a response, as the client requests it. Requests of one structure share one object.
 
     Attributes:
-        request: The validated request.
         classifications: By output, how many classes to name instead of giving the tensor.
         wants_empty_final: Whether a stream must end with a final marker.
         binary_outputs: Outputs to send as raw bytes; only HTTP clients choose.
         shared_outputs: By output, the span of shared memory to write it to.
-        repeats: The plan that encodes the responses to requests of the same structure; None: there is none.
+        plan: Encodes the responses to requests of the same structure; None: there is none.
+        is_plain: Whether there are neither classifications nor shared outputs.
     """
 
-    request: InferRequest
-    classifications: Mapping[str, int]
-    wants_empty_final: bool = False
-    binary_outputs: frozenset[str] = frozenset()
-    shared_outputs: Mapping[str, Span] = NO_SHARED
-    repeats: ResponsePlan | None = None
+    __slots__ = ("binary_outputs", "classifications", "is_plain", "plan", "shared_outputs", "wants_empty_final")
+
+    def __init__(
+        self,
+        classifications: Mapping[str, int],
+        wants_empty_final: bool = False,
+        binary_outputs: frozenset[str] = frozenset(),
+        shared_outputs: Mapping[str, Span] = NO_SHARED,
+        plan: ResponsePlan | None = None,
+    ) -> None:
+        self.classifications = classifications
+        self.wants_empty_final = wants_empty_final
+        self.binary_outputs = binary_outputs
+        self.shared_outputs = shared_outputs
+        self.plan = plan
+        self.is_plain = not classifications and not shared_outputs
+
+    def planned(self, plan: ResponsePlan) -> "ResponseForm":
+        """This form with `plan`."""
+        return ResponseForm(self.classifications, self.wants_empty_final, self.binary_outputs, self.shared_outputs, plan)
+
+
+class DecodedRequest:
+    """One decoded inference request.
+
+    Attributes:
+        request: The validated request.
+        form: The form of the response.
+    """
+
+    __slots__ = ("form", "request")
+
+    def __init__(self, request: InferRequest, form: ResponseForm) -> None:
+        self.request = request
+        self.form = form

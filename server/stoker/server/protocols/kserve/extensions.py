@@ -78,7 +78,7 @@ class HeaderForward:
         return {name: value for name, value in headers if self._matches(name)}
 
     def _matches(self, name: str) -> bool:
-        known = self.match_by_name.get(name)
+        known = self.match_by_name.entries.get(name)
         if known is None:
             if len(name) > _LONGEST_NAME or name in _RESERVED or name.startswith("triton_"):
                 return False

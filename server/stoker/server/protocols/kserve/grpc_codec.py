@@ -4,12 +4,12 @@ This path runs for every request of every size, so it sets fields directly and a
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from stoker.backends.api.errors import InvalidRequest
-from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import BoundedCache
@@ -31,7 +31,7 @@ from stoker.server.core.request import Array, InferRequest, InferResponse, Param
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.classification import check_classes, classify
-from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.decoded import DecodedRequest, ResponseForm
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory, span_parameters
 
 _CONTENTS = {
@@ -56,13 +56,16 @@ _NO_LABELS: Mapping[str, Sequence[str]] = {}
 _RAW_OUTPUT_TAG = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2
 
 
-class Target(NamedTuple):
+class Target:
     """The version that a request addresses, and its signature check: the part of decoding that needs the engine."""
 
-    model_version: int | None
-    servable: Servable
-    check: SignatureCheck
-    received_ns: int
+    __slots__ = ("check", "model_version", "received_ns", "servable")
+
+    def __init__(self, model_version: int | None, servable: Servable, check: SignatureCheck, received_ns: int) -> None:
+        self.model_version = model_version
+        self.servable = servable
+        self.check = check
+        self.received_ns = received_ns
 
 
 class GrpcCodec:
@@ -90,7 +93,8 @@ class GrpcCodec:
         received_ns = self._engine.now_ns()
         name, version_text = message.model_name, message.model_version
         version = parse_version(version_text, name) if version_text else None
-        return Target(version, *self._checks.find(name, version), received_ns)
+        servable, check = self._checks.find(name, version)
+        return Target(version, servable, check, received_ns)
 
     def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw], spans: Spans = NO_SPANS) -> int:
         """An upper bound of the number of BYTES elements in `message`, `raws` and `spans`."""
@@ -130,7 +134,7 @@ class GrpcCodec:
         spans: Spans = NO_SPANS,
     ) -> DecodedRequest:
         """As `decode`, for a known `target`, and raw contents that may be outside the message; safe in a thread."""
-        version, servable, check, received_ns = target
+        check = target.check
         request_id = message.id
         if len(request_id) > self._limits.id_length:
             raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {self._limits.id_length} allowed")
@@ -149,7 +153,7 @@ class GrpcCodec:
         return DecodedRequest(
             InferRequest(
                 model_name=message.model_name,
-                model_version=version,
+                model_version=target.model_version,
                 request_id=request_id,
                 inputs=inputs,
                 rows=rows,
@@ -160,14 +164,16 @@ class GrpcCodec:
                 sequence=parameters.sequence,
                 deadline_ns=deadline_ns,
                 parameters=parameters.custom,
-                received_ns=received_ns,
+                received_ns=target.received_ns,
                 size_bytes=size_bytes,
                 via=Via.KSERVE_GRPC,
-                servable=servable,
+                servable=target.servable,
             ),
-            classifications,
-            parameters.wants_empty_final,
-            shared_outputs={output_names[at]: span for at, span in spans.outputs.items()} if spans.outputs else NO_SHARED,
+            ResponseForm(
+                classifications,
+                parameters.wants_empty_final,
+                shared_outputs={output_names[at]: span for at, span in spans.outputs.items()} if spans.outputs else NO_SHARED,
+            ),
         )
 
     def _inputs(self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw]) -> dict[str, Array]:
@@ -357,60 +363,103 @@ _SHORT_IDS = tuple(_ID + bytes((size,)) for size in range(_SHORT))
 _COPIED_BYTES = 8192
 
 
-class _Layout(NamedTuple):
-    """The bytes before the id, those after it, and what precedes each output's elements. INVARIANT: it keeps its signature alive."""
+class _Part:
+    """An output of a layout.
 
-    signature: ModelSignature
-    model: bytes
-    outputs: bytes
-    lengths: tuple[bytes, ...]
+    Attributes:
+        name: The output.
+        shape: Its shape.
+        before: The bytes before its elements.
+        is_small: Whether the elements are copied twice, which for small ones takes half as long as making a view.
+    """
+
+    __slots__ = ("before", "is_small", "name", "shape")
+
+    def __init__(self, name: str, shape: tuple[int, ...], before: bytes, is_small: bool) -> None:
+        self.name = name
+        self.shape = shape
+        self.before = before
+        self.is_small = is_small
+
+
+class _Layout:
+    """The common bytes of the messages with outputs of the same shapes. INVARIANT: it keeps its signature alive.
+
+    Attributes:
+        signature, model_name, model_version: Of the response.
+        before: The bytes before the id.
+        after: Those after it, before the outputs.
+        parts: The outputs.
+    """
+
+    __slots__ = ("after", "before", "model_name", "model_version", "parts", "signature")
+
+    def __init__(self, response: InferResponse, before: bytes, after: bytes, parts: list[_Part]) -> None:
+        self.signature = response.signature
+        self.model_name = response.model_name
+        self.model_version = response.model_version
+        self.before = before
+        self.after = after
+        self.parts = parts
+
+    def filled(self, response: InferResponse) -> bytes | None:
+        """The message that carries `response`; None if it differs from the layout in more than the id and the elements."""
+        outputs = response.outputs
+        if len(outputs) != len(self.parts) or response.model_version != self.model_version or response.model_name != self.model_name:
+            return None
+        request_id = response.request_id
+        if request_id:
+            encoded = request_id.encode()
+            size = len(encoded)
+            pieces: list[Raw] = [self.before, _SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size), encoded, self.after]
+        else:
+            pieces = [self.before, self.after]
+        parts = self.parts
+        for at, (name, array) in enumerate(outputs.items()):
+            part = parts[at]
+            if name != part.name or array.shape != part.shape:
+                return None
+            pieces.append(part.before)
+            # A large tensor is a view, so that the join is its only copy.
+            pieces.append(array.tobytes() if part.is_small or not array.flags.c_contiguous else array.data)
+        return b"".join(pieces)
 
 
 class ResponseLayouts:
     """Confined to: the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        """Responses with an output of more than `most_bytes` have no layout."""
+        self._most_bytes = most_bytes
+        #: The last layout of each signature, by its `id`, because hashing the signature is slow. The layout keeps the signature alive, so
+        #: that its `id` is unique.
+        self._last: BoundedCache[int, _Layout] = BoundedCache()
         self._kept: BoundedCache[object, _Layout] = BoundedCache()
 
     def encode(self, response: InferResponse) -> bytes | None:
-        """The serialised message that carries `response`; None where an output holds strings, whose length varies."""
-        outputs, signature = response.outputs, response.signature
-        shapes: list[object] = []
-        for array in outputs.values():
-            shapes.append(array.shape)
-        # The key is the signature's `id`, because hashing the signature is slow. The layout keeps the signature alive, so that its `id` is
-        # unique.
-        key = (id(signature), response.model_name, response.model_version, *outputs, *shapes)
-        layout = self._kept.get(key)
+        """The serialised message that carries `response`; None where an output is large, or holds strings, whose length varies."""
+        signature_id = id(response.signature)
+        layout = self._last.entries.get(signature_id)
+        if layout is not None and (message := layout.filled(response)) is not None:
+            return message
+        outputs = response.outputs
+        shapes = [array.shape for array in outputs.values()]
+        key = (signature_id, response.model_name, response.model_version, *outputs, *shapes)
+        layout = self._kept.entries.get(key) or self._layout_of(response)
         if layout is None:
-            layout = _layout_of(response)
-            if layout is None:
-                return None
-            self._kept.put(key, layout)
-        _, model, described, lengths = layout
-        request_id = response.request_id
-        if request_id:
-            encoded = request_id.encode()
-            size = len(encoded)
-            parts: list[Raw] = [model, _SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size), encoded, described]
-        else:
-            parts = [model, described]
-        for length, array in zip(lengths, outputs.values(), strict=True):
-            parts.append(length)
-            # A large tensor is a view, so that the join is its only copy. For a small one, two copies take half as long as making a view.
-            is_view = array.nbytes > _COPIED_BYTES and array.flags.c_contiguous
-            parts.append(array.data if is_view else array.tobytes())
-        return b"".join(parts)
-
-
-def _layout_of(response: InferResponse) -> _Layout | None:
-    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version))
-    described = pb.ModelInferResponse()
-    lengths: list[bytes] = []
-    for name, array in response.outputs.items():
-        spec = response.output_spec(name)
-        if spec.datatype is DataType.BYTES:
             return None
-        described.outputs.add(name=name, datatype=spec.datatype.value, shape=array.shape)
-        lengths.append(_RAW + encoded_varint(array.nbytes))
-    return _Layout(response.signature, message.SerializeToString(), described.SerializeToString(), tuple(lengths))
+        self._kept.put(key, layout)
+        self._last.put(signature_id, layout)
+        return layout.filled(response)
+
+    def _layout_of(self, response: InferResponse) -> _Layout | None:
+        message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version))
+        described = pb.ModelInferResponse()
+        parts: list[_Part] = []
+        for name, array in response.outputs.items():
+            spec = response.output_spec(name)
+            if spec.datatype is DataType.BYTES or array.nbytes > self._most_bytes:
+                return None
+            described.outputs.add(name=name, datatype=spec.datatype.value, shape=array.shape)
+            parts.append(_Part(name, array.shape, _RAW + encoded_varint(array.nbytes), array.nbytes <= _COPIED_BYTES))
+        return _Layout(response, message.SerializeToString(), described.SerializeToString(), parts)

@@ -6,7 +6,7 @@ depends only on the request and the output shapes, so that it is cached (`Respon
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from google.protobuf.message import Message
@@ -45,7 +45,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.kserve.classification import check_classes, classify
-from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded
+from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded, ResponseForm
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory
 
 _HEADER_DIGITS = 20
@@ -53,12 +53,15 @@ _HEADER_DIGITS = 20
 Body = bytes | memoryview
 
 
-class Target(NamedTuple):
+class Target:
     """The addressed model and the time of receipt of a request."""
 
-    model_name: str
-    model_version: int | None
-    received_ns: int
+    __slots__ = ("model_name", "model_version", "received_ns")
+
+    def __init__(self, model_name: str, model_version: int | None, received_ns: int) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.received_ns = received_ns
 
 
 def parse_header_length(text: str | None, body_length: int) -> int | None:
@@ -147,9 +150,7 @@ def decode(
             raise unsendable(spec.datatype, name)
     return DecodedRequest(
         _request(check, target, inputs, rows, names, request_id, parameters, len(body)),
-        classifications,
-        binary_outputs=binary,
-        shared_outputs=shared,
+        ResponseForm(classifications, binary_outputs=binary, shared_outputs=shared),
     )
 
 
@@ -209,7 +210,7 @@ def _whole_body(check: SignatureCheck, target: Target, body: Body) -> DecodedReq
     inputs = {spec.name: array}
     names = check.default_outputs
     request = _request(check, target, inputs, check.complete(inputs), names, "", NO_PARAMETERS, len(body))
-    return DecodedRequest(request, {}, binary_outputs=frozenset(names))
+    return DecodedRequest(request, ResponseForm({}, binary_outputs=frozenset(names)))
 
 
 def _parameters(given: object, limits: Limits) -> tuple[RequestParameters, bool]:
@@ -330,7 +331,7 @@ def _list(given: object, what: str) -> list[Any]:
 _GAP = b"\0"
 
 
-class ResponseFrame(NamedTuple):
+class ResponseFrame:
     """The common part of responses whose outputs have the same shapes.
 
     Attributes:
@@ -339,32 +340,46 @@ class ResponseFrame(NamedTuple):
         has_binary: Whether the response has the header with the length of the text, which it has if any binary output is requested.
     """
 
-    texts: list[bytes]
-    in_text: tuple[bool, ...]
-    has_binary: bool
+    __slots__ = ("has_binary", "in_text", "text_bytes", "texts")
 
-    def filled(self, arrays: Sequence[Array], request_id: str) -> Encoded | None:
-        """The response with these outputs; None if one has a number that is not finite.
+    def __init__(self, texts: list[bytes], in_text: list[bool], has_binary: bool) -> None:
+        self.texts = texts
+        self.in_text = in_text
+        self.has_binary = has_binary
+        self.text_bytes = sum([len(text) for text in texts])
+
+    def filled(self, response: InferResponse) -> Encoded | None:
+        """The body of `response`; None if an output has a number that is not finite.
 
         REQUIRES: the outputs have the frame's shapes and are small.
         """
-        first = self.texts[0]
-        pieces: list[Raw] = [first] if not request_id else [b'{"id":%b,' % orjson.dumps(request_id), first[1:]]
+        texts, in_text = self.texts, self.in_text
+        header_length = self.text_bytes
+        request_id = response.request_id
+        if request_id:
+            head = b'{"id":' + orjson.dumps(request_id) + b","
+            # The comma stands for the brace of the text.
+            header_length += len(head) - 1
+            pieces: list[Raw] = [head, texts[0][1:]]
+        else:
+            pieces = [texts[0]]
         blobs: list[Raw] = []
         gaps = 0
-        for array, is_text in zip(arrays, self.in_text, strict=True):
-            if is_text:
+        for at, array in enumerate(response.outputs.values()):
+            if in_text[at]:
                 printed = printed_numbers(array)
                 if printed is None:
                     return None
                 gaps += 1
+                header_length += len(printed)
                 pieces.append(printed)
-                pieces.append(self.texts[gaps])
+                pieces.append(texts[gaps])
             else:
                 blobs.append(array.tobytes())
         if not self.has_binary:
             return Encoded(pieces, None)
-        return Encoded([*pieces, *blobs], sum(map(len, pieces)))
+        pieces += blobs
+        return Encoded(pieces, header_length)
 
 
 def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest, limits: Limits) -> Mapping[str, Sequence[str]]:
@@ -373,8 +388,8 @@ def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest,
     Raises:
         TooLarge: as `check_classes`.
     """
-    check_classes(response, decoded.classifications, limits)
-    return {name: engine.labels(response.model_name, response.model_version, name) for name in decoded.classifications}
+    check_classes(response, decoded.form.classifications, limits)
+    return {name: engine.labels(response.model_name, response.model_version, name) for name in decoded.form.classifications}
 
 
 def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str, Sequence[str]]) -> Encoded:
@@ -383,21 +398,21 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     Raises:
         InvalidRequest: the client requested JSON, which cannot represent an output's values.
     """
-    signature = response.signature
+    form, signature = decoded.form, response.signature
     outputs: list[dict[str, Any]] = []
     printed: list[list[bytes]] = []
     blobs: list[Raw] = []
     for name, array in response.outputs.items():
         spec = response.output_spec(name)
         datatype = spec.datatype
-        if name in decoded.classifications:
-            array = classify(array, datatype, decoded.classifications[name], labels[name], is_batched=signature.is_batched, output=name)
+        if name in form.classifications:
+            array = classify(array, datatype, form.classifications[name], labels[name], is_batched=signature.is_batched, output=name)
             datatype = DataType.BYTES
         output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
-        if name in decoded.shared_outputs:
+        if name in form.shared_outputs:
             # As in Triton, the response does not repeat the region: its C++ client expects binary_data_size in any parameters of an output.
-            decoded.shared_outputs[name].write(array_pieces(array, datatype), name)
-        elif name in decoded.binary_outputs:
+            form.shared_outputs[name].write(array_pieces(array, datatype), name)
+        elif name in form.binary_outputs:
             pieces = array_pieces(array, datatype)
             output["parameters"] = {"binary_data_size": sum(map(len, pieces))}
             blobs += pieces
@@ -408,17 +423,17 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
             output["data"] = json_from_array(array, datatype, name)
         outputs.append(output)
     text = _response_text(response, outputs)
-    if not printed and not decoded.binary_outputs:
+    if not printed and not form.binary_outputs:
         return Encoded([text], None)
     first, *others = text.split(_GAP) if printed else [text]
     parts = [first]
     for run, following in zip(printed, others, strict=True):
         parts += (*run, following)
-    header_length = sum(map(len, parts)) if decoded.binary_outputs else None
+    header_length = sum(map(len, parts)) if form.binary_outputs else None
     return Encoded([*parts, *blobs], header_length)
 
 
-def frame_of(response: InferResponse, decoded: DecodedRequest) -> ResponseFrame | None:
+def frame_of(response: InferResponse, form: ResponseForm) -> ResponseFrame | None:
     """The text that the encoding of `response` shares with later responses; None if any output has no fixed text around it.
 
     REQUIRES: `encode` has made the response.
@@ -427,17 +442,17 @@ def frame_of(response: InferResponse, decoded: DecodedRequest) -> ResponseFrame 
     in_text: list[bool] = []
     for name, array in response.outputs.items():
         spec = response.output_spec(name)
-        if spec.datatype is DataType.BYTES or name in decoded.classifications or name in decoded.shared_outputs:
+        if spec.datatype is DataType.BYTES or name in form.classifications or name in form.shared_outputs:
             return None
         output: dict[str, Any] = {"name": name, "datatype": spec.datatype.value, "shape": array.shape}
-        is_binary = name in decoded.binary_outputs
+        is_binary = name in form.binary_outputs
         if is_binary:
             output["parameters"] = {"binary_data_size": array.nbytes}
         else:
             output["data"] = orjson.Fragment(_GAP)
         outputs.append(output)
         in_text.append(not is_binary)
-    return ResponseFrame(_response_text(response, outputs, with_id=False).split(_GAP), tuple(in_text), bool(decoded.binary_outputs))
+    return ResponseFrame(_response_text(response, outputs, with_id=False).split(_GAP), in_text, bool(form.binary_outputs))
 
 
 def _response_text(response: InferResponse, outputs: list[dict[str, Any]], *, with_id: bool = True) -> bytes:

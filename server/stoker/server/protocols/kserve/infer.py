@@ -5,7 +5,7 @@ a task and threads (`HttpInfer.reply`). A request whose path has an unusual form
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError, UnknownModel
 from stoker.server.codecs.strict_json import memory_cost
@@ -37,7 +37,7 @@ _BINARY: Final = (b"content-type", b"application/octet-stream")
 _SMALL_JSON_BYTES: Final = 4096
 
 
-class InferCall(NamedTuple):
+class InferCall:
     """The facts of infer requests from their path and headers.
 
     Attributes:
@@ -49,12 +49,23 @@ class InferCall(NamedTuple):
         metadata: The request metadata of other headers; None: there is none.
     """
 
-    model: str
-    version: int | None
-    header_length: str | None
-    content_encoding: str | None
-    response_encoding: str | None
-    metadata: RequestMetadata | None = None
+    __slots__ = ("content_encoding", "header_length", "metadata", "model", "response_encoding", "version")
+
+    def __init__(
+        self,
+        model: str,
+        version: int | None,
+        header_length: str | None,
+        content_encoding: str | None,
+        response_encoding: str | None,
+        metadata: RequestMetadata | None = None,
+    ) -> None:
+        self.model = model
+        self.version = version
+        self.header_length = header_length
+        self.content_encoding = content_encoding
+        self.response_encoding = response_encoding
+        self.metadata = metadata
 
 
 def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], reader: HeaderReader) -> InferCall:
@@ -101,7 +112,8 @@ class HttpInfer:
         with reservation_of(self.engine.budget, scope) as reservation:
             # `read_body` decompresses it.
             body = await read_body(receive, headers, reservation, self.limits)
-            call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
+            call = infer_call(model, version, headers, self.headers)
+            call.content_encoding = None
             pieces, response_headers = await self.reply(call, body, received_ns, reservation)
         reply = await joined(pieces, self.limits.decode_inline_bytes)
         await send_reserved(self.engine.budget, scope, send, reply, response_headers, self.limits)
@@ -237,13 +249,13 @@ class HttpInfer:
         for array in response.outputs.values():
             if array.nbytes > most:
                 return None
-        repeats = decoded.repeats
-        if repeats is not None and (encoded := repeats.encode(response)) is not None:
+        plan = decoded.form.plan
+        if plan is not None and (encoded := plan.encode(response)) is not None:
             return encoded
-        labels = http_codec.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
+        labels = http_codec.labels_for(self.engine, response, decoded, self.limits) if decoded.form.classifications else {}
         encoded = http_codec.encode(response, decoded, labels)
-        if repeats is not None:
-            repeats.learn(response)
+        if plan is not None:
+            plan.learn(response)
         return encoded
 
     async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[Sequence[Piece], HeaderList]:

@@ -42,7 +42,7 @@ class Inference:
         self._headers = extensions.grpc_headers
         self._codec = GrpcCodec(engine, limits)
         self._templates = RequestTemplates(engine, limits)
-        self._layouts = ResponseLayouts()
+        self._layouts = ResponseLayouts(limits.decode_inline_bytes)
         # Looked up once: these run for every request.
         self._infer = engine.infer
         self._submit = engine.submit
@@ -121,10 +121,10 @@ class Inference:
         if decoded.request.trace is not None:
             self._note_sent(decoded.request)
         try:
-            labels = self._codec.labels(response, decoded.classifications)
+            labels = self._codec.labels(response, decoded.form.classifications)
             if self._is_large(response):
-                return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
-            return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+                return await run_off_loop(encode_serialised, response, decoded.form.classifications, labels, decoded.form.shared_outputs)
+            return encode_serialised(response, decoded.form.classifications, labels, decoded.form.shared_outputs)
         except ServingError as error:
             self._note_unencoded(error, decoded)
             raise
@@ -160,10 +160,10 @@ class Inference:
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
         """Encodes `response`; a large one in a thread."""
         try:
-            labels = self._codec.labels(response, decoded.classifications)
+            labels = self._codec.labels(response, decoded.form.classifications)
             if self._is_large(response):
-                return await run_off_loop(encode_message, response, decoded.classifications, labels, decoded.shared_outputs)
-            return encode_message(response, decoded.classifications, labels, decoded.shared_outputs)
+                return await run_off_loop(encode_message, response, decoded.form.classifications, labels, decoded.form.shared_outputs)
+            return encode_message(response, decoded.form.classifications, labels, decoded.form.shared_outputs)
         except ServingError as error:
             self._note_unencoded(error, decoded)
             raise
@@ -252,15 +252,13 @@ class _InferCompletion(InferCompletion):
     def _encode(self, response: InferResponse) -> bytes | None:
         inference, decoded = self._inference, self.decoded
         assert decoded is not None
-        most = inference._most_inline_bytes
-        # As `_is_large`, without the call.
-        for array in response.outputs.values():
-            if array.nbytes > most:
-                return None
-        outcome = None if decoded.classifications or decoded.shared_outputs else inference._layouts.encode(response)
+        form = decoded.form
+        outcome = inference._layouts.encode(response) if form.is_plain else None
         if outcome is None:
-            labels = inference._codec.labels(response, decoded.classifications)
-            outcome = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+            if inference._is_large(response):
+                return None
+            labels = inference._codec.labels(response, form.classifications)
+            outcome = encode_serialised(response, form.classifications, labels, form.shared_outputs)
         if decoded.request.trace is not None:
             inference._note_sent(decoded.request)
         return outcome

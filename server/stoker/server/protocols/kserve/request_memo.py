@@ -6,12 +6,13 @@ with tensors partly in the JSON and partly behind it, have no plan.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import orjson
 
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, ParsedJson, parse_structure, trimmed
 from stoker.server.codecs.tensors import UNPACKABLE, Packer, array_from_bytes, flattened, packer
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
@@ -22,25 +23,37 @@ from stoker.server.protocols.kserve.http_codec import Body, ResponseFrame, frame
 
 #: Nesting depth of a flat `data` in the JSON of a request.
 _DATA_DEPTH: Final = 4
+#: Looked up once: it is called for every tensor.
+_ndarray: Final = np.ndarray
 
 
-class _Listed(NamedTuple):
+class _Listed:
     """An input whose elements are a JSON list; `pack` converts them to bytes."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    pack: Packer
+    __slots__ = ("dtype", "is_boolean", "name", "pack", "shape")
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], pack: Packer) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.is_boolean = bool(dtype == np.bool_)
+        self.pack = pack
 
 
-class _Binary(NamedTuple):
-    """An input whose elements lie at `[begin, end)` of the binary part."""
+class _Binary:
+    """An input whose elements lie at `[begin, end)` of the binary part; `is_plain`: its array is a view of any such bytes."""
 
-    spec: TensorSpec
-    shape: tuple[int, ...]
-    elements: int
-    begin: int
-    end: int
+    __slots__ = ("begin", "dtype", "elements", "end", "is_plain", "name", "shape", "spec")
+
+    def __init__(self, spec: TensorSpec, shape: tuple[int, ...], elements: int, begin: int, end: int) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.dtype: np.dtype[Any] = spec.datatype.numpy
+        self.shape = shape
+        self.elements = elements
+        self.begin = begin
+        self.end = end
+        self.is_plain = spec.datatype not in (DataType.BYTES, DataType.BOOL) and end - begin == elements * spec.datatype.item_bytes
 
 
 class RequestPlan:
@@ -49,13 +62,14 @@ class RequestPlan:
     A plan decodes only requests that are certainly valid. All others are decoded in full, which finds the error.
     """
 
-    __slots__ = ("_check", "_colons", "_decoded", "_frame", "_model_version", "_shapes", "_signature")
+    __slots__ = ("_check", "_colons", "_form", "_frame", "_model_version", "_request", "_shapes", "_signature")
 
     def __init__(self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest) -> None:
         """`parsed` was validated by `check` as `decoded`."""
         self._check = check
         # The plan keeps no tensor and no servable alive.
-        self._decoded = decoded._replace(request=_renewed(decoded.request, "", {}, 0, 0), repeats=self)
+        self._request = _renewed(decoded.request, "", {}, 0, 0)
+        self._form = decoded.form.planned(self)
         self._colons = parsed.key.count(b":")
         self._frame: ResponseFrame | None = None
         self._model_version = 0
@@ -73,17 +87,14 @@ class RequestPlan:
         inputs = self._inputs(parsed, body)
         if inputs is None:
             return None
-        known = self._decoded
-        request = _renewed(known.request, parsed.request_id, inputs, received_ns, len(body))
-        # `_replace` would take as long as the rest of this function.
-        return DecodedRequest(request, known.classifications, False, known.binary_outputs, known.shared_outputs, self)
+        return DecodedRequest(_renewed(self._request, parsed.request_id, inputs, received_ns, len(body)), self._form)
 
     def _inputs(self, parsed: ParsedJson, body: Body) -> dict[str, Array] | None:
         raise NotImplementedError
 
     def learn(self, response: InferResponse) -> None:
         """Caches the text that later responses share with `response`, which was encoded in full."""
-        self._frame = frame_of(response, self._decoded)
+        self._frame = frame_of(response, self._form)
         self._model_version = response.model_version
         self._signature = response.signature
         self._shapes = [array.shape for array in response.outputs.values()]
@@ -93,8 +104,11 @@ class RequestPlan:
         frame = self._frame
         if frame is None or response.signature is not self._signature or response.model_version != self._model_version:
             return None
-        arrays = list(response.outputs.values())
-        return frame.filled(arrays, response.request_id) if [array.shape for array in arrays] == self._shapes else None
+        shapes = self._shapes
+        for at, array in enumerate(response.outputs.values()):
+            if array.shape != shapes[at]:
+                return None
+        return frame.filled(response)
 
 
 class _ListPlan(RequestPlan):
@@ -102,9 +116,7 @@ class _ListPlan(RequestPlan):
 
     __slots__ = ("_es", "_most_nested", "_tensors")
 
-    def __init__(
-        self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest, tensors: tuple[_Listed, ...], limits: Limits
-    ) -> None:
+    def __init__(self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest, tensors: list[_Listed], limits: Limits) -> None:
         super().__init__(check, parsed, decoded)
         self._tensors = tensors
         self._es = parsed.key.count(b"e")
@@ -117,16 +129,16 @@ class _ListPlan(RequestPlan):
         may_have_words = parsed.count("e", self._es) != 0
         inputs: dict[str, Array] = {}
         try:
-            for (name, shape, dtype, pack), given in zip(self._tensors, parsed.data, strict=True):
-                data = given
+            for at, tensor in enumerate(self._tensors):
+                data = parsed.data[at]
                 if data and type(data[0]) is list:
                     flat = flattened(data, self._most_nested)
                     if flat is None:
                         return None
                     data = flat
-                if may_have_words and dtype != np.bool_ and bool in map(type, data):
+                if may_have_words and not tensor.is_boolean and bool in map(type, data):
                     return None
-                inputs[name] = np.ndarray(shape, dtype, pack(*data))
+                inputs[tensor.name] = _ndarray(tensor.shape, tensor.dtype, tensor.pack(*data))
         except UNPACKABLE:
             return None
         return inputs
@@ -137,7 +149,7 @@ class _BinaryPlan(RequestPlan):
 
     __slots__ = ("_binary_bytes", "_tensors")
 
-    def __init__(self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest, tensors: tuple[_Binary, ...]) -> None:
+    def __init__(self, check: SignatureCheck, parsed: ParsedJson, decoded: DecodedRequest, tensors: list[_Binary]) -> None:
         super().__init__(check, parsed, decoded)
         self._tensors = tensors
         self._binary_bytes = tensors[-1].end if tensors else 0
@@ -146,11 +158,15 @@ class _BinaryPlan(RequestPlan):
         text_bytes = len(parsed.text)
         if parsed.data or len(body) - text_bytes != self._binary_bytes:
             return None
-        check, blobs = self._check, memoryview(body)[text_bytes:]
         inputs: dict[str, Array] = {}
         try:
-            for spec, shape, elements, begin, end in self._tensors:
-                inputs[spec.name] = array_from_bytes(check, spec, shape, elements, blobs[begin:end])
+            for tensor in self._tensors:
+                begin = text_bytes + tensor.begin
+                if tensor.is_plain:
+                    inputs[tensor.name] = _ndarray(tensor.shape, tensor.dtype, body, begin)
+                else:
+                    raw = memoryview(body)[begin : text_bytes + tensor.end]
+                    inputs[tensor.name] = array_from_bytes(self._check, tensor.spec, tensor.shape, tensor.elements, raw)
         except SignatureMismatch:
             return None
         return inputs
@@ -172,15 +188,15 @@ class RequestMemo:
         """As `parse_structure`; with `is_binary`, binary tensors follow `text`."""
         if not is_binary:
             return parse_structure(text, limits)
-        return self._heads.get(text) or parse_structure(text, limits)
+        return self._heads.entries.get(text) or parse_structure(text, limits)
 
     def find(self, name: str, version: int | None, key: bytes) -> RequestPlan | None:
         """The plan of requests to (`name`, `version`) with the structure `key`."""
-        return self._plans.get((name, version, key))
+        return self._plans.entries.get((name, version, key))
 
     def remember(self, parsed: ParsedJson, check: SignatureCheck, decoded: DecodedRequest, limits: Limits) -> DecodedRequest:
         """Makes a plan for the structure of `parsed`, which `check` validated as `decoded`; returns `decoded` with the plan."""
-        if len(parsed.key) > KEY_BYTES or decoded.classifications or decoded.shared_outputs:
+        if len(parsed.key) > KEY_BYTES or not decoded.form.is_plain:
             return decoded
         plan: RequestPlan
         parsed.key = trimmed(parsed.key)
@@ -198,10 +214,10 @@ class RequestMemo:
                 self._heads.put(parsed.text, parsed)
         request = decoded.request
         self._plans.put((request.model_name, request.model_version, parsed.key), plan)
-        return decoded._replace(repeats=plan)
+        return DecodedRequest(request, decoded.form.planned(plan))
 
 
-def _listed(check: SignatureCheck, request: InferRequest) -> tuple[_Listed, ...] | None:
+def _listed(check: SignatureCheck, request: InferRequest) -> list[_Listed] | None:
     """The inputs, whose elements are all in the JSON part; None: one has strings, which may hold colons."""
     tensors: list[_Listed] = []
     for name, array in request.inputs.items():
@@ -209,10 +225,10 @@ def _listed(check: SignatureCheck, request: InferRequest) -> tuple[_Listed, ...]
         if pack is None:
             return None
         tensors.append(_Listed(name, array.shape, array.dtype, pack))
-    return tuple(tensors)
+    return tensors
 
 
-def _binary(check: SignatureCheck, request: InferRequest, given: list[Mapping[str, Any]]) -> tuple[_Binary, ...] | None:
+def _binary(check: SignatureCheck, request: InferRequest, given: list[Mapping[str, Any]]) -> list[_Binary] | None:
     """The inputs, if each of them is binary."""
     tensors: list[_Binary] = []
     begin = 0
@@ -222,10 +238,10 @@ def _binary(check: SignatureCheck, request: InferRequest, given: list[Mapping[st
             return None
         tensors.append(_Binary(check.inputs[name], array.shape, array.size, begin, begin + size))
         begin += size
-    return tuple(tensors)
+    return tensors
 
 
-def _renewed(request: InferRequest, request_id: str, inputs: Mapping[str, Array], received_ns: int, size_bytes: int) -> InferRequest:
+def _renewed(request: InferRequest, request_id: str, inputs: dict[str, Array], received_ns: int, size_bytes: int) -> InferRequest:
     """A copy of `request` with another id and other tensors, without a servable."""
     return InferRequest(
         request.model_name, inputs, request.output_names, request.signature, request.model_version, request_id, request.rows,

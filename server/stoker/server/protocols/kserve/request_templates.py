@@ -12,13 +12,12 @@ strings, no booleans), no parameters and no shared memory. All other requests ar
 """
 
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import ServingError
-from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
 from stoker.server.codecs.tensors import Raw
@@ -26,42 +25,47 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.decoded import DecodedRequest, ResponseForm
 
 #: Longest part of a message before its first tensor, id included, that a template may have.
 _HEAD_BYTES: Final = KEY_BYTES + 256
 _NAME, _VERSION, _ID, _RAW = (number << 3 | LENGTH for number in (1, 2, 3, 7))
 #: Lengths below take one byte on the wire. `decode` reads only such names, versions and ids.
 _ONE_BYTE: Final = 0x80
+#: Looked up once: it is called for every tensor.
+_ndarray: Final = np.ndarray
 
 
-class _Tensor(NamedTuple):
-    """An input; its elements begin at `position`, counted from the end of the id."""
+class _Tensor:
+    """An input; its elements begin at `position`, counted from the end of the id, behind the bytes of `separator`."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    position: int
+    __slots__ = ("dtype", "name", "position", "separator", "shape")
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], position: int, separator: bytes) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.position = position
+        self.separator = separator
 
 
-class _Template(NamedTuple):
+class _Template:
     """The meaning of messages of one structure.
 
     Attributes:
         text: The bytes from the end of the id to the first tensor.
-        between: The bytes between two tensors, each with its position counted from the end of the id.
         tensors: The inputs.
         request: The validated request, without its tensors.
-        meaning: What the `DecodedRequest` holds beside the request.
-        signature: What the request was validated against.
+        form: See `DecodedRequest`.
     """
 
-    text: bytes
-    between: tuple[tuple[int, bytes], ...]
-    tensors: tuple[_Tensor, ...]
-    request: InferRequest
-    meaning: tuple[Any, ...]
-    signature: ModelSignature
+    __slots__ = ("form", "request", "tensors", "text")
+
+    def __init__(self, text: bytes, tensors: list[_Tensor], request: InferRequest, form: ResponseForm) -> None:
+        self.text = text
+        self.tensors = tensors
+        self.request = request
+        self.form = form
 
 
 class RequestTemplates:
@@ -78,7 +82,7 @@ class RequestTemplates:
 
     def lead_bytes(self, size_bytes: int) -> int:
         """Where the first tensor began in the last message of `size_bytes` bytes; 0 if unknown."""
-        return self._leads.get(size_bytes) or 0
+        return self._leads.entries.get(size_bytes) or 0
 
     def note_lead(self, size_bytes: int, lead_bytes: int) -> None:
         """Notes where the first tensor begins in a large message that was decoded in full."""
@@ -90,7 +94,7 @@ class RequestTemplates:
 
     def decode(self, data: Raw, deadline_ns: int | None) -> DecodedRequest | None:
         """Decodes `data`; None if it must be decoded in full, or is invalid."""
-        head = data if type(data) is bytes else bytes(data[:_HEAD_BYTES])
+        head: bytes = data if type(data) is bytes else bytes(data[:_HEAD_BYTES])
         try:
             if head[0] != _NAME:
                 return None
@@ -105,27 +109,31 @@ class RequestTemplates:
                     return None
         except (IndexError, UnicodeDecodeError):
             return None
-        template = self._kept.get((head[:begin], len(data) - at))
+        template = self._kept.entries.get((head[:begin], len(data) - at))
         if template is None or not head.startswith(template.text, at):
             return None
-        _, between, tensors, known, meaning, signature = template
-        for position, separator in between:
-            if data[at + position : at + position + len(separator)] != separator:
-                return None
+        known = template.request
+        signature = known.signature
         try:
             servable = self._resolve(known.model_name, known.model_version)
             if servable.signature is not signature:
                 return None
         except ServingError:
             return None
-        inputs: dict[str, Array] = {name: np.ndarray(shape, dtype, data, at + position) for name, shape, dtype, position in tensors}
+        inputs: dict[str, Array] = {}
+        for tensor in template.tensors:
+            begin = at + tensor.position
+            # The template's text ends with the separator of the first tensor.
+            if inputs and data[begin - len(tensor.separator) : begin] != tensor.separator:
+                return None
+            inputs[tensor.name] = _ndarray(tensor.shape, tensor.dtype, data, begin)
         if head is not data:
-            self._leads.put(len(data), at + tensors[0].position)
+            self._leads.put(len(data), at + template.tensors[0].position)
         request = InferRequest(
             known.model_name, inputs, known.output_names, signature, known.model_version, request_id, known.rows, deadline_ns,
-            known.parameters, self._now_ns(), len(data), known.via, servable=servable,
+            known.parameters, self._now_ns(), len(data), known.via, 0, 0, None, None, None, None, None, servable,
         )  # fmt: skip
-        return DecodedRequest(request, *meaning)
+        return DecodedRequest(request, template.form)
 
     def learn(self, data: Raw, decoded: DecodedRequest) -> None:
         """Makes a template from `data`, which was decoded in full, if it has the common form."""
@@ -157,10 +165,10 @@ class RequestTemplates:
         at, between = len(named), tuple(zip(positions[:-1], before, strict=True))
         if any(data[at + position : at + position + len(separator)] != separator for position, separator in between):
             return
-        tensors = tuple(
-            _Tensor(key, array.shape, array.dtype, position + len(separator))
+        tensors = [
+            _Tensor(key, array.shape, array.dtype, position + len(separator), separator)
             for (key, array), (position, separator) in zip(request.inputs.items(), between, strict=True)
-        )
+        ]
         # The tensors would keep this whole message in memory.
         bare = InferRequest(
             model_name=request.model_name,
@@ -171,4 +179,4 @@ class RequestTemplates:
             signature=request.signature,
             via=request.via,
         )
-        self._kept.put((name, len(data) - at), _Template(text, between[1:], tensors, bare, decoded[1:], request.signature))
+        self._kept.put((name, len(data) - at), _Template(text, tensors, bare, decoded.form))

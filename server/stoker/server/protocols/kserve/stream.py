@@ -265,7 +265,7 @@ class _Stream:
                     following.cancel()
                     # A generator that runs cannot be closed.
                     await asyncio.wait({following})
-        if not is_final_sent and decoded.wants_empty_final:
+        if not is_final_sent and decoded.form.wants_empty_final:
             request = decoded.request
             if version is None:
                 version = self._engine.describe(request.model_name, request.model_version).version

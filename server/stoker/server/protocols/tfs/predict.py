@@ -350,7 +350,7 @@ class Predict(MessageInference):
         self, key: bytes, taken: dict[str, Elements], size_bytes: int, deadline_ns: int | None, reservation: Reservation
     ) -> DecodedCall | None:
         """The call of a message with the structure `key` and the elements `taken`; None if it must be decoded in full."""
-        plan = self._plans.get(key)
+        plan = self._plans.entries.get(key)
         if plan is None:
             return None
         try:

@@ -111,7 +111,7 @@ class TfsRest:
             return form, request, _strings_cost(request, self._limits)
         query = target.query
         key = (query.name, query.version, layout.form, layout.dims)
-        plan = self._plans.get(key)
+        plan = self._plans.entries.get(key)
         if plan is not None and plan.check is target.check:
             inputs = planned_arrays(plan.tensors, layout.values)
             if inputs is not None:

@@ -338,9 +338,10 @@ class UnaryCall(H2Call):
             raise CallFault(CUT_SHORT)
         if self._message is None:
             raise CallFault(CARDINALITY)
-        (data, is_compressed), self._message, self._reader = self._message, None, None
+        message, self._message, self._reader = self._message, None, None
+        data = message.data
         self._end_arrival()
-        if is_compressed:
+        if message.is_compressed:
             assert isinstance(data, bytes)
             self._task = self._connection.context.loop.create_task(self._start_compressed(data))
             return
