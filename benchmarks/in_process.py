@@ -13,7 +13,7 @@ from benchmarks.requests import GRPC, request_of
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.limits import Limits
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.grpc_server import grpc_methods
 from stoker.server.lifecycle.loader import VersionLoader

@@ -22,7 +22,8 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.build_kind import BUILD
-from stoker.server.core.tasks import LoopTimers, any_left
+from stoker.server.core.tasks import any_left
+from stoker.server.core.timers import LoopTimers
 from stoker.server.endpoints import Endpoint, ReadyFile, ready_facts
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.frontend_set import Frontends

@@ -10,7 +10,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.protocols.kserve.infer import HttpInfer

@@ -10,7 +10,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.core.request import InferRequest
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.lifecycle.loader import VersionLoader, VersionSource
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings

@@ -17,7 +17,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.execution.worker import InlineWorker
 from stoker.server.net.receive_buffers import message_block
 from stoker.server.pb import grpc_service_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 from stoker.backends.api.clock import SystemClock
 from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.method import Kind, Method, Result, method_table

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from stoker.backends.api.clock import SystemClock
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.tuning.constants import SINGLE_CONNECTION_READS
 from stoker.server.tuning.read_batching import Reads
 

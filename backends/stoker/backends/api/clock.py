@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from stoker.backends.api.native import mypyc_attr
+
 
 class Clock(Protocol):
     """A source of time; tests and simulations supply their own."""
@@ -19,11 +21,13 @@ class Clock(Protocol):
 thread_cpu_ns: Callable[[], int] = time.thread_time_ns
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SystemClock:
     """The machine's clock."""
 
-    #: Not a method around it: time is read several times for every request.
-    now_ns = staticmethod(time.monotonic_ns)
+    def __init__(self) -> None:
+        #: Not a method around it: time is read several times for every request.
+        self.now_ns: Callable[[], int] = time.monotonic_ns
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,10 +1,9 @@
-"""Work in threads, tasks and timers: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
+"""Work in threads and tasks: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
 
 `in_daemon_thread` does not use the loop's default executor. The executor joins its threads at exit, so a load that hangs in a driver would
 block the shutdown. The executor also has few threads, so a slow load would delay the decoding of requests.
 
-`ShieldedTasks` bounds the time that a client waits for work. `Timers` use the `Clock`'s scale, so that tests and simulations control the
-time.
+`ShieldedTasks` bounds the time that a client waits for work.
 """
 
 import asyncio
@@ -13,9 +12,8 @@ import os
 import platform
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, ServingError
 
 T = TypeVar("T")
@@ -193,39 +191,3 @@ def raise_niceness(steps: int) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(MOST_NICE, os.getpriority(os.PRIO_PROCESS, thread) + steps))
     except OSError as error:  # a sandbox forbids it; the model runs without it
         log.warning("nice is without effect here: %s", error.strerror)
-
-
-class Timer(Protocol):
-    """A pending call."""
-
-    def cancel(self) -> None:
-        """Cancels the call."""
-
-
-class Timers(Protocol):
-    """Schedules calls on the event loop."""
-
-    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
-        """Calls `callback` once the clock shows `when_ns`."""
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` after all requests that have already arrived are queued: in the loop's next turn at the latest."""
-
-
-class LoopTimers:
-    """Timers of an asyncio loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, defer: Callable[[Callable[[], None]], bool] | None = None) -> None:
-        """`defer` delays a callback to the end of the current read and returns whether it did (`Reads.defer`); None: callbacks are never
-        deferred.
-        """
-        self._loop = loop
-        self._clock = clock
-        self._defer = defer
-
-    def call_at(self, when_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_later(max(0, when_ns - self._clock.now_ns()) / 1e9, callback)
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        if self._defer is None or not self._defer(callback):
-            self._loop.call_soon(callback)

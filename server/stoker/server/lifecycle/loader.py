@@ -30,7 +30,8 @@ from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, FindingKind
 from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
-from stoker.server.core.tasks import Timers, in_daemon_thread, raise_niceness
+from stoker.server.core.tasks import in_daemon_thread, raise_niceness
+from stoker.server.core.timers import Timers
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
 from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.servable import Servable

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable, UnknownModel
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, ServingError, Unavailable
 from stoker.server.core.model_config import ListedModel, LoadOverrides, NoVersions
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.tasks import in_daemon_thread
@@ -20,9 +20,10 @@ from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.model_list import ListedModels, ListFollower, ModelList
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.reconciler import NOT_POLLED, Reconciler
+from stoker.server.lifecycle.resolver import Resolver
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import MODEL_NAME_RULE, ControlMode, LifecycleSettings, is_model_name, shown
-from stoker.server.lifecycle.table import ModelRecord, Target, VersionRecord
+from stoker.server.lifecycle.table import ModelRecord, Target
 from stoker.server.lifecycle.watch import RepositoryWatcher, SettleFilter
 from stoker.server.observability.recorder import ServerRecorder
 
@@ -231,6 +232,8 @@ class ModelManager:
         self._settings = settings
         self._desired = DesiredState(loader, recorder, clock, settings)
         self._table: Mapping[str, ModelRecord] = self._desired.records
+        #: See `Resolver.resolve`. Its own method, without one around it: each request needs it.
+        self.resolve: Callable[[str, int | None], Servable] = Resolver(self._desired.records).resolve
         self._settle_filter = SettleFilter(round(settings.settle_s * 1e9))
         self._reconciler = self._desired.reconciler
         self._list: ModelList | None = None
@@ -309,31 +312,6 @@ class ModelManager:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     # ---- questions -----------------------------------------------------------------------------------------------------------------
-
-    def resolve(self, name: str, version: int | None) -> Servable:
-        """The servable for a request to (`name`, `version`); `version` None: the highest READY one.
-
-        Raises:
-            UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
-        """
-        record = self._table.get(name)
-        if record is None:
-            raise UnknownModel(f"Request for unknown model: {shown(name)} is not found")
-        if version is None:
-            # The highest version that serves.
-            best: VersionRecord | None = None
-            for each in record.versions.values():
-                if each.servable is not None and (best is None or each.version > best.version):
-                    best = each
-            if best is None or best.servable is None:
-                raise Unavailable(f"Request for unknown model: '{name}' has no available versions")
-            return best.servable
-        known = record.versions.get(version)
-        if known is None:
-            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-        if known.servable is None:
-            raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
-        return known.servable
 
     def ready_versions(self, name: str) -> tuple[int, ...]:
         """READY versions of a model, ascending; empty also for an unknown one."""

@@ -210,7 +210,8 @@ class Reconciler:
 
     def _publish(self, record: ModelRecord, known: VersionRecord, loading: Loading, servable: Servable, seconds: float) -> None:
         replaced = known.servable
-        known.servable, known.generation, known.has_served = servable, loading.generation, True
+        record.put_in_service(known, servable)
+        known.generation, known.has_served = loading.generation, True
         known.loading = known.failed = None
         known.reason = ""
         self._recorder.loaded(record.name, known.version, seconds=seconds)
@@ -236,7 +237,8 @@ class Reconciler:
     def _unload(self, record: ModelRecord, known: VersionRecord) -> None:
         servable = known.servable
         assert servable is not None
-        known.servable = known.generation = known.failed = None
+        record.put_in_service(known, None)
+        known.generation = known.failed = None
         known.reason = ""
         log.info("model '%s' version %d is unloading", record.name, known.version, extra={"model": record.name, "version": known.version})
         self._retire(record, known, servable)

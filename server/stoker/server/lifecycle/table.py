@@ -184,6 +184,7 @@ class ModelRecord:
         listing: The listing of the last scan (or of the last load's overrides); None: the model does not exist.
         targets: The desired versions.
         versions: The records of all known versions.
+        serving: The servables in service by version; by None that of the highest version. Only `put_in_service` changes it.
         error: Why the model as a whole cannot be loaded; versions that serve continue to serve.
         is_required: Whether the server is ready only if the model is.
     """
@@ -192,6 +193,7 @@ class ModelRecord:
     listing: ModelListing | None = None
     targets: dict[int, Target] = field(default_factory=dict)
     versions: dict[int, VersionRecord] = field(default_factory=dict)
+    serving: dict[int | None, Servable] = field(default_factory=dict)
     error: str = ""
     is_required: bool = False
 
@@ -203,6 +205,13 @@ class ModelRecord:
     def version(self, version: int) -> VersionRecord:
         """The record of `version`; made if there is none."""
         return self.versions.setdefault(version, VersionRecord(version))
+
+    def put_in_service(self, known: VersionRecord, servable: Servable | None) -> None:
+        """Makes `servable` the one that requests for the version of `known` reach; None: there is none any more."""
+        known.servable = servable
+        self.serving = {version: each.servable for version, each in sorted(self.versions.items()) if each.servable is not None}
+        if self.serving:
+            self.serving[None] = next(reversed(self.serving.values()))
 
     def ready_versions(self) -> tuple[int, ...]:
         """The versions that serve, ascending."""

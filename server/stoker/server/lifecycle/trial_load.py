@@ -20,7 +20,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.cpu import usable_cores
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.lifecycle.loader import VersionLoader, VersionSource
 from stoker.server.lifecycle.settings import MAX_REASON_LENGTH, TRIAL_CORE_BYTES, TRIAL_MEMORY_BYTES, TRIAL_TIMEOUT_S, LoaderSettings
 from stoker.server.observability.metrics import Metrics

@@ -14,7 +14,7 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
 from stoker.server.core.model_config import DynamicBatching, ModelConfig
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
-from stoker.server.core.tasks import Timer, Timers
+from stoker.server.core.timers import Timer, Timers
 from stoker.server.execution.worker import InstanceWorker, Work
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.outcomes import FailureLog, count_batch

@@ -20,7 +20,7 @@ from stoker.backends.api.model import ModelSignature
 from stoker.server.core.completion import Completion
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.sequence import Array, ControlKind, SequenceBatching, SequenceMark
-from stoker.server.core.tasks import Timer, Timers
+from stoker.server.core.timers import Timer, Timers
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.pending import Pending
 from stoker.server.scheduling.queue import earliest
