@@ -17,7 +17,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
 from stoker.server.core.request import InferRequest
-from stoker.server.core.tasks import LoopTimers
+from stoker.server.core.timers import LoopTimers
 from stoker.server.execution.worker import InlineWorker, ThreadWorker, Work
 from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.outcomes import all_outputs, outputs_of
