@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.net.http2.events import DataReceived
+from stoker.server.net.http2.events import DataReceived, RequestStarted
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_mutations import conversation, meddled, result, serve
 from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, expect, frame, request
@@ -49,6 +49,14 @@ def test_frame_of_padding_alone_ends_a_request_before_it_is_complete():
     peer.send(data[9:10])
     assert peer.events[-1] == DataReceived(1, b"", True)
     assert peer.start(data[10:], request(3)).stream_id == 3
+
+
+def test_frame_of_an_unknown_type_may_arrive_in_views_of_a_buffer():
+    peer = RawPeer()
+    data = frame(0xAA, 0, 0, bytes(100)) + request(1)
+    assert peer.server.receive(memoryview(data[:50]), 0.0) == []
+    (event,) = peer.server.receive(memoryview(data[50:]), 0.0)
+    assert isinstance(event, RequestStarted)
 
 
 def test_large_parts_are_views_of_the_read_and_small_ones_are_copies():

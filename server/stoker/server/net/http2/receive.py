@@ -353,7 +353,8 @@ class FrameReader:
         """Begins a frame that is longer than `data`; returns the position up to which all is used: the end of `data`."""
         size = len(data)
         if kind == _UNKNOWN:
-            self._handlers[_UNKNOWN](flags, stream_id, data, start, start)
+            # Not `data`: compiled, the handler takes bytes alone.
+            self._handlers[_UNKNOWN](flags, stream_id, b"", 0, 0)
             self._padding = start + length - size
             return size
         payload, padding = length, 0
