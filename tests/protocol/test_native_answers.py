@@ -222,6 +222,17 @@ def large_message(chance: random.Random) -> bytes:
     return damaged(chance, message.SerializeToString())
 
 
+def large_tensorflow_message(chance: random.Random, message: Any) -> bytes:
+    message.model_spec.name = "large"
+    array = large_values(chance)
+    tensor = message.inputs["IN"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.tensor_content = array.tobytes()
+    return damaged(chance, message.SerializeToString())
+
+
 def repeat_message(chance: random.Random) -> bytes:
     message = pb.ModelInferRequest(model_name="repeat", id=chance.choice(("", "7")))
     values = np.arange(chance.choice((0, 1, 5, 40)), dtype=np.int32)
@@ -286,9 +297,19 @@ def called(channel: grpc.Channel, path: str, message: bytes, read: Callable[[byt
             lambda chance: tensorflow_message(chance, tfs_pb.PredictRequest()),
             tfs_pb.PredictResponse.FromString,
         ),
+        (
+            "/tensorflow.serving.PredictionService/Predict",
+            lambda chance: large_tensorflow_message(chance, tfs_pb.PredictRequest()),
+            tfs_pb.PredictResponse.FromString,
+        ),
         ("/adlik.serving.PredictService/predict", adlik_message, adlik_pb.PredictResponse.FromString),
+        (
+            "/adlik.serving.PredictService/predict",
+            lambda chance: large_tensorflow_message(chance, adlik_pb.PredictRequest(batch_size=1)),
+            adlik_pb.PredictResponse.FromString,
+        ),
     ],
-    ids=["kserve", "large", "tensorflow", "adlik"],
+    ids=["kserve", "large kserve", "tensorflow", "large tensorflow", "adlik", "large adlik"],
 )
 def test_native_server_gives_the_bytes_of_the_pure_server_over_grpc(
     servers: tuple[ServerProcess, ServerProcess], path: str, make: Callable[[random.Random], bytes], read: Callable[[bytes], object]
