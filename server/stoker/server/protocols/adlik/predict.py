@@ -283,8 +283,7 @@ class Predict(MessageInference):
     def _rejected(self, query: PredictQuery, error: ServingError, via: Via) -> ServingError:
         """Counts the request that failed by `error`; returns the error for the client."""
         self._engine.count_rejected(query.model.name, query.model.version, error, via)
-        # Adlik's status for an unknown model or version here; a request for its metadata gets NOT_FOUND.
-        return InvalidRequest(error.message) if isinstance(error, NotFound) else error
+        return _reported(error)
 
 
 class _PredictCall(DecodedCall):
@@ -302,7 +301,7 @@ class _PredictCall(DecodedCall):
         self._top: dict[str, int] = {name: count for name, count in query.output_filter.items() if count} if query.output_filter else {}
 
     def reported(self, error: ServingError) -> ServingError:
-        return InvalidRequest(error.message) if isinstance(error, NotFound) else error
+        return _reported(error)
 
     def encode(self, response: InferResponse) -> bytes | None:
         top = self._top
@@ -348,6 +347,15 @@ class _JsonCall(_PredictCall):
 
     def _printed(self, reply: PredictionResponse) -> bytes:
         return json_codec.print_response(reply)
+
+
+def _reported(error: ServingError) -> ServingError:
+    """`error` with Adlik's status for an unknown model or version here; a request for its metadata gets NOT_FOUND."""
+    if not isinstance(error, NotFound):
+        return error
+    said = InvalidRequest(error.message)
+    said.is_noted = error.is_noted
+    return said
 
 
 #: The part that requests with the same plan share.
