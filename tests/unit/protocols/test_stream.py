@@ -388,3 +388,106 @@ def test_invalid_id_is_not_repeated(request_id: str):
         assert [message.infer_response.id for message in call.sent()] == ["", "x" * 1024, ""]
 
     run(scenario, FakeEngine(simple()))
+
+
+def _run_known(
+    scenario: Callable[[FakeStreamCall, asyncio.Task[None]], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None
+) -> None:
+    """As `run`, on a server that knows the structure of the requests."""
+
+    async def main() -> None:
+        bounds = limits or Limits()
+        streams = StreamInference(engine, Inference(engine, bounds), bounds)
+        async with asyncio.timeout(10):
+            for each in (_ask_one, scenario):
+                call = FakeStreamCall()
+                await each(call, asyncio.create_task(streams.model_stream_infer(call)))
+                engine.requests.clear()
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
+
+
+async def _ask_one(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+    call.ask("first")
+    call.end()
+    await stream
+
+
+def test_request_of_a_known_structure_gets_the_same_message_as_the_first():
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        for request_id in ("1", "first", ""):
+            call.ask(request_id)
+        call.end()
+        await stream
+        known = call.sent()
+        assert [message.infer_response.id for message in known] == ["1", "first", ""]
+        new = FakeStreamCall()
+        bounds = Limits()
+        engine = FakeEngine(simple())
+        await _ask_one(new, asyncio.create_task(StreamInference(engine, Inference(engine, bounds), bounds).model_stream_infer(new)))
+        assert known[1] == new.sent()[0]
+
+    _run_known(scenario, FakeEngine(simple()))
+
+
+@pytest.mark.parametrize("error", [Overloaded("full"), ValueError("secret")])
+def test_failed_request_of_a_known_structure_keeps_its_order(error: Exception):
+    fake = simple()
+
+    async def fail(request: InferRequest) -> None:
+        if request.request_id == "7":
+            raise error
+
+    fake.before = fail
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        for request_id in ("1", "7", "2"):
+            call.ask(request_id)
+        call.end()
+        await stream
+        sent = call.sent()
+        assert [message.infer_response.id for message in sent] == ["1", "7", "2"]
+        assert sent[1].error_message == (
+            "[request id: 7] full" if isinstance(error, ServingError) else "internal error: see the server's log"
+        )
+        assert final(sent[2])
+
+    _run_known(scenario, FakeEngine(fake))
+
+
+def test_large_response_to_a_known_structure_is_encoded_in_a_thread():
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("1")
+        call.ask("2")
+        call.end()
+        await stream
+        assert [(message.infer_response.id, final(message)) for message in call.sent()] == [("1", True), ("2", True)]
+
+    _run_known(scenario, FakeEngine(simple()), Limits(decode_inline_bytes=10))
+
+
+def test_cancelled_stream_cancels_its_requests_of_a_known_structure():
+    fake = simple()
+
+    async def wait(request: InferRequest) -> None:
+        if request.request_id != "first":
+            await asyncio.Event().wait()
+
+    fake.before = wait
+    engine = FakeEngine(fake)
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.ask("1")
+        while len(engine.requests) < 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        assert engine.reserved_bytes
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+        assert not engine.reserved_bytes
+        while len(engine.cancelled) < 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+
+    _run_known(scenario, engine)

@@ -402,8 +402,10 @@ class _Layout:
         self.after = after
         self.parts = parts
 
-    def filled(self, response: InferResponse) -> bytes | None:
-        """The message that carries `response`; None if it differs from the layout in more than the id and the elements."""
+    def filled(self, response: InferResponse, parameters: bytes) -> bytes | None:
+        """The message that carries `response` and the serialised `parameters`; None if it differs from the layout in more than the
+        id and the elements.
+        """
         outputs = response.outputs
         if len(outputs) != len(self.parts) or response.model_version != self.model_version or response.model_name != self.model_name:
             return None
@@ -414,6 +416,8 @@ class _Layout:
             pieces: list[Raw] = [self.before, _SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size), encoded, self.after]
         else:
             pieces = [self.before, self.after]
+        if parameters:
+            pieces.insert(-1, parameters)
         parts = self.parts
         for at, (name, array) in enumerate(outputs.items()):
             part = parts[at]
@@ -436,11 +440,13 @@ class ResponseLayouts:
         self._last: BoundedCache[int, _Layout] = BoundedCache()
         self._kept: BoundedCache[object, _Layout] = BoundedCache()
 
-    def encode(self, response: InferResponse) -> bytes | None:
-        """The serialised message that carries `response`; None where an output is large, or holds strings, whose length varies."""
+    def encode(self, response: InferResponse, parameters: bytes = b"") -> bytes | None:
+        """The serialised message that carries `response` and the serialised `parameters`; None where an output is large, or holds strings,
+        whose length varies.
+        """
         signature_id = id(response.signature)
         layout = self._last.entries.get(signature_id)
-        if layout is not None and (message := layout.filled(response)) is not None:
+        if layout is not None and (message := layout.filled(response, parameters)) is not None:
             return message
         outputs = response.outputs
         shapes = [array.shape for array in outputs.values()]
@@ -450,7 +456,7 @@ class ResponseLayouts:
             return None
         self._kept.put(key, layout)
         self._last.put(signature_id, layout)
-        return layout.filled(response)
+        return layout.filled(response, parameters)
 
     def _layout_of(self, response: InferResponse) -> _Layout | None:
         message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version))

@@ -6,11 +6,12 @@ work runs in a thread.
 """
 
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, strings_cost
 from stoker.server.codecs.validation import parse_version, with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
@@ -28,6 +29,11 @@ from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
 from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
 from stoker.server.rpc.method import Call
+
+#: The parameter of a streamed response that no other follows.
+FINAL_RESPONSE: Final = "triton_final_response"
+_FINAL: Final = pb.ModelInferResponse(parameters={FINAL_RESPONSE: pb.InferParameter(bool_param=True)}).SerializeToString()
+_STREAMED: Final = encoded_varint(pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | LENGTH)
 
 
 class Inference:
@@ -138,6 +144,10 @@ class Inference:
         request.trace.mark("GRPC_SEND_START", now_ns)
         request.trace.mark("GRPC_SEND_END", now_ns)
 
+    def decode_known(self, data: Raw, deadline_ns: int | None) -> DecodedRequest | None:
+        """Decodes a request of a known structure, for which nothing is reserved yet; None: it must be decoded in full."""
+        return self._decode_like(data, deadline_ns)
+
     async def decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         """Decodes `data`; its memory is added to `reservation` first.
 
@@ -152,10 +162,34 @@ class Inference:
         try:
             if self._memory.is_allowed and (spans := spans_of_message(message, self._memory)) is not NO_SPANS:
                 return await self._build(message, message.raw_input_contents, size_bytes, deadline_ns, reservation, spans)
-            return self._decode_small(message, size_bytes, deadline_ns)
+            decoded = self._decode_small(message, size_bytes, deadline_ns)
         except ServingError as error:
             self._count_rejected(message, error)
             raise
+        if message.raw_input_contents:
+            self._templates.learn(data, decoded)
+        return decoded
+
+    def encode_final(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
+        """The serialised ModelStreamInferResponse with the only response to a request; None: it is large and needs a thread.
+
+        Raises:
+            ServingError: as `encode`.
+        """
+        form = decoded.form
+        message = self._layouts.encode(response, _FINAL) if form.is_plain else None
+        if message is None:
+            if self._is_large(response):
+                return None
+            try:
+                labels = self._codec.labels(response, form.classifications)
+                encoded = encode_message(response, form.classifications, labels, form.shared_outputs)
+            except ServingError as error:
+                self._note_unencoded(error, decoded)
+                raise
+            encoded.parameters[FINAL_RESPONSE].bool_param = True
+            message = encoded.SerializeToString()
+        return _STREAMED + encoded_varint(len(message)) + message
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
         """Encodes `response`; a large one in a thread."""

@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, Protocol
 from stoker.backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
 from stoker.server.codecs.tensors import Raw
 from stoker.server.core.byte_budget import Reservation
+from stoker.server.core.completion import TaskCompletion
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferResponse, Via
+from stoker.server.core.request import EngineResult, InferResponse, InFlight, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.extensions import Call, HeaderReader
-from stoker.server.protocols.kserve.inference import Inference, with_request_id_prefix
+from stoker.server.protocols.kserve.inference import FINAL_RESPONSE, Inference, with_request_id_prefix
 from stoker.server.rpc.message_cost import request_id_of
 
 #: Metadata that requests a gRPC error status at the first failure instead of `error_message`.
 GRPC_ERROR_METADATA = "triton_grpc_error"
-FINAL_RESPONSE = "triton_final_response"
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +47,89 @@ class _ResponseSlot:
     def __init__(self, most: int, permits: asyncio.Semaphore) -> None:
         self.responses: asyncio.Queue[_StreamResponse | None] = asyncio.Queue(most)
         self.permits = permits
+
+
+class _SingleSlot:
+    """A position in the send order with exactly one response, and the semaphore that bounds the positions of its kind."""
+
+    __slots__ = ("_response", "_waiter", "permits")
+
+    def __init__(self, permits: asyncio.Semaphore) -> None:
+        self.permits = permits
+        self._response: _StreamResponse | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, response: _StreamResponse) -> None:
+        """Sets the response."""
+        self._response = response
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def response(self) -> _StreamResponse:
+        """Waits for the response."""
+        if self._response is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        assert self._response is not None
+        return self._response
+
+
+class _SingleRequest:
+    """A request with exactly one response, in work without a task. INVARIANT: its bytes are released once."""
+
+    __slots__ = ("_decoded", "_flight", "_size_bytes", "_slot", "_stream")
+
+    def __init__(self, stream: "_Stream", decoded: DecodedRequest, slot: _SingleSlot, size_bytes: int) -> None:
+        self._stream = stream
+        self._decoded = decoded
+        self._slot = slot
+        self._size_bytes = size_bytes
+        self._flight: InFlight | None = None
+
+    def submit(self, engine: Engine) -> None:
+        """Submits the request."""
+        try:
+            self._flight = engine.submit(self._decoded.request, self._responded)
+        except ServingError as error:
+            self._responded(error)
+
+    def cancel(self) -> None:
+        """Cancels the request."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.cancel()
+        if isinstance(flight, TaskCompletion):
+            # A thread still reads the tensors.
+            flight.when_ended(self._release)
+        else:
+            self._release()
+
+    def _release(self) -> None:
+        self._stream.engine.budget.release(self._size_bytes)
+
+    def _responded(self, outcome: EngineResult) -> None:
+        stream, decoded = self._stream, self._decoded
+        self._flight = None
+        if isinstance(outcome, Exception):
+            self._end(outcome)
+            return
+        try:
+            encoded = stream.inference.encode_final(outcome, decoded)
+        except Exception as error:  # noqa: BLE001 - a defect, or values that have no such form
+            self._end(error)
+            return
+        if encoded is None:
+            encoding = TaskCompletion(lambda: stream.final_message(decoded, outcome))
+            self._flight = encoding
+            encoding.then(self._end)
+        else:
+            self._end(encoded)
+
+    def _end(self, outcome: bytes | Exception) -> None:
+        self._flight = None
+        self._slot.put(self._stream.single_response(outcome, self._decoded.request.request_id))
+        self._release()
+        self._stream.single_ended(self)
 
 
 class _ResponseSink(Protocol):
@@ -130,37 +213,48 @@ class _Stream:
     """One stream in progress.
 
     Attributes:
+        engine: Runs the requests.
+        inference: Decodes and encodes them.
         order: The queue of responses to send; None ends it.
     """
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, reader: HeaderReader) -> None:
         self._request_metadata = reader.read(call.metadata)
-        self._engine = engine
-        self._inference = inference
+        self.engine = engine
+        self.inference = inference
         self._call = call
         self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
         self._limits = limits
         self._queue_length = limits.stream_responses
         self._permits = asyncio.Semaphore(limits.stream_requests)
-        self.order: asyncio.Queue[_ResponseSlot | None] = asyncio.Queue()
+        self.order: asyncio.Queue[_ResponseSlot | _SingleSlot | None] = asyncio.Queue()
         self._in_work = 0
         self._is_read = False
         #: The number of unsent responses, and their reserved bytes.
         self._unsent = 0
         self._unsent_held = Reservation(engine.budget)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._singles: set[_SingleRequest] = set()
+        self._reader: TaskCompletion[bool] | None = None
 
     async def run(self) -> None:
-        reader = self._start(self._read())
+        # Inline up to its first wait: a stream whose requests have arrived already needs no second task.
+        reader = self._reader = TaskCompletion(self._read, is_inline=True)
         while (slot := await self.order.get()) is not None:
-            while (reply := await slot.responses.get()) is not None:
-                if isinstance(reply, ServingError):
-                    raise reply
-                await self._call.send(reply.data)
-                self._unsent -= 1
-                self._unsent_held.give_back(reply.held_bytes)
+            if isinstance(slot, _SingleSlot):
+                await self._send(await slot.response())
+            else:
+                while (reply := await slot.responses.get()) is not None:
+                    await self._send(reply)
             slot.permits.release()
-        await reader
+        await reader.outcome()
+
+    async def _send(self, reply: _StreamResponse) -> None:
+        if isinstance(reply, ServingError):
+            raise reply
+        await self._call.send(reply.data)
+        self._unsent -= 1
+        self._unsent_held.give_back(reply.held_bytes)
 
     def _end_if_idle(self) -> None:
         """Ends the queue once no more responses can be added."""
@@ -169,17 +263,20 @@ class _Stream:
 
     def close(self) -> None:
         """Cancels the requests in work and drops unsent responses."""
+        if self._reader is not None:
+            self._reader.cancel()
         for task in self._tasks:
             task.cancel()
+        for request in self._singles:
+            request.cancel()
         self._unsent_held.release()
 
-    def _packed(self, message: pb.ModelStreamInferResponse) -> _Packed:
-        """`message`, serialised. Reserves bytes for all but the first unsent response, which the transport may accept at once.
+    def _packed(self, data: bytes) -> _Packed:
+        """The serialised response `data`. Reserves bytes for all but the first unsent response, which the transport may accept at once.
 
         Raises:
             Overloaded: the byte budget is exhausted: the client reads more slowly than it sends requests.
         """
-        data = message.SerializeToString()
         held_bytes = len(data) if self._unsent else 0
         try:
             self._unsent_held.take(held_bytes)
@@ -197,25 +294,69 @@ class _Stream:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Begins the requests of the stream; returns True after the last, because a completion needs a result."""
         try:
             while (data := await self._call.receive()) is not None:
                 await self._permits.acquire()
+                if self._began_single(data):
+                    continue
                 # One more than the responses, so that releasing the position never waits.
                 slot = _ResponseSlot(self._queue_length + 1, self._permits)
                 self.order.put_nowait(slot)
                 self._in_work += 1
                 self._start(self._respond(data, slot))
+            return True
         finally:
             self._is_read = True
             self._end_if_idle()
 
+    def _began_single(self, data: Raw) -> bool:
+        """Begins a request of a known structure to a model that is not decoupled, without a task. False: it needs one."""
+        decoded = self.inference.decode_known(data, self._call.deadline_ns)
+        # Without room in the budget, the task reports the error.
+        if decoded is None or decoded.request.signature.is_decoupled or not self.engine.budget.reserve(len(data)):
+            return False
+        if self._request_metadata is not None:
+            self._request_metadata.apply_to(decoded.request)
+        slot = _SingleSlot(self._permits)
+        self.order.put_nowait(slot)
+        self._in_work += 1
+        request = _SingleRequest(self, decoded, slot, len(data))
+        self._singles.add(request)
+        request.submit(self.engine)
+        return True
+
+    def single_response(self, outcome: bytes | Exception, request_id: str) -> _StreamResponse:
+        """The response to a request of `_began_single` with `request_id`."""
+        if not isinstance(outcome, Exception):
+            try:
+                return self._packed(outcome)
+            except ServingError as error:
+                outcome = error
+        if isinstance(outcome, (Overloaded, QueueTimeout)):
+            outcome = with_request_id_prefix(outcome, request_id)
+        elif not isinstance(outcome, ServingError):
+            _log.error("a streamed request failed unexpectedly", exc_info=outcome)
+            outcome = Internal("internal error: see the server's log")
+        return self._failure(outcome, request_id)
+
+    def single_ended(self, request: _SingleRequest) -> None:
+        """Notes that a request of `_began_single` has its response."""
+        self._singles.discard(request)
+        self._in_work -= 1
+        self._end_if_idle()
+
+    async def final_message(self, decoded: DecodedRequest, response: InferResponse) -> bytes:
+        """The serialised message with the only response to a request."""
+        return (await self._message(decoded, response, is_final=True)).SerializeToString()
+
     async def _respond(self, data: Raw, slot: _ResponseSlot) -> None:
         sink: _ResponseSink = _Ordered(slot)
-        reservation = Reservation(self._engine.budget)
+        reservation = Reservation(self.engine.budget)
         request_id: str | None = None
         try:
-            decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)
+            decoded = await self.inference.decode(data, self._call.deadline_ns, reservation)
             request_id = decoded.request.request_id
             if self._request_metadata is not None:
                 self._request_metadata.apply_to(decoded.request)
@@ -244,7 +385,7 @@ class _Stream:
 
     async def _send_all(self, decoded: DecodedRequest, sink: _ResponseSink) -> None:
         """Queues each response at once; marks it final if it is already known to be the last."""
-        async with aclosing(self._engine.stream(decoded.request)) as responses:
+        async with aclosing(self.engine.stream(decoded.request)) as responses:
             await self._send_each(decoded, responses, sink)
 
     async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], sink: _ResponseSink) -> None:
@@ -258,7 +399,7 @@ class _Stream:
                 # A model that is not decoupled ends the stream at once; a longer stream must not wait for its next response.
                 await asyncio.wait({following}, timeout=0)
                 is_final_sent = following.done() and following.exception() is None and following.result() is None
-                await sink.put(self._packed(await self._message(decoded, held, is_final=is_final_sent)))
+                await sink.put(self._packed((await self._message(decoded, held, is_final=is_final_sent)).SerializeToString()))
                 held = await following
             finally:
                 if not following.done():
@@ -268,24 +409,27 @@ class _Stream:
         if not is_final_sent and decoded.form.wants_empty_final:
             request = decoded.request
             if version is None:
-                version = self._engine.describe(request.model_name, request.model_version).version
+                version = self.engine.describe(request.model_name, request.model_version).version
             empty = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
             empty.parameters[FINAL_RESPONSE].bool_param = True
-            await sink.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty)))
+            await sink.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty).SerializeToString()))
 
     async def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
-        message = await self._inference.encode(response, decoded)
+        message = await self.inference.encode(response, decoded)
         message.parameters[FINAL_RESPONSE].bool_param = is_final
         return pb.ModelStreamInferResponse(infer_response=message)
 
     async def _fail(self, error: ServingError, request_id: str, sink: _ResponseSink) -> None:
-        self._engine.note_failed(Via.KSERVE_GRPC, error)
-        if self._raises:
-            await sink.put(error)
-        else:
-            message = pb.ModelStreamInferResponse(error_message=error.message)
-            message.infer_response.id = request_id
-            # Small, and always sent: nothing is reserved for it.
-            self._unsent += 1
-            await sink.put(_Packed(message.SerializeToString(), 0))
+        await sink.put(self._failure(error, request_id))
         await sink.end()
+
+    def _failure(self, error: ServingError, request_id: str) -> _StreamResponse:
+        """The response to a request that has failed by `error`."""
+        self.engine.note_failed(Via.KSERVE_GRPC, error)
+        if self._raises:
+            return error
+        message = pb.ModelStreamInferResponse(error_message=error.message)
+        message.infer_response.id = request_id
+        # Small, and always sent: nothing is reserved for it.
+        self._unsent += 1
+        return _Packed(message.SerializeToString(), 0)
