@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensors import whole
 from stoker.server.core.limits import Limits
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.protocols.adlik import json_codec, predict
@@ -85,5 +86,5 @@ def response(datatype: DataType, values, classes=()) -> PredictionResponse:
 )
 def test_protobuf_parses_the_same_response_from_both_forms(made):
     by_json = json_format.Parse(json_codec.print_response(made), predict_pb2.PredictResponse())
-    by_message = predict_pb2.PredictResponse.FromString(predict.print_response(made))
+    by_message = predict_pb2.PredictResponse.FromString(whole(predict.print_response(made)))
     assert by_json.SerializeToString(deterministic=True) == by_message.SerializeToString(deterministic=True)

@@ -48,7 +48,7 @@ class Sink(asyncio.Transport):
 
 
 @pytest.mark.parametrize("outputs", [4, ELEMENTS])
-def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch: pytest.MonkeyPatch):
+def test_large_tensor_is_copied_neither_on_its_way_in_nor_out(outputs: int, monkeypatch: pytest.MonkeyPatch):
     # No memory that another test's request has left.
     monkeypatch.setattr("stoker.server.protocols.infer_exchange.message_block", MessageBlocks().take)
     tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]
@@ -83,7 +83,8 @@ def test_large_tensor_is_in_memory_once_per_direction(outputs: int, monkeypatch:
     assert given.ctypes.data % 64 == 0
     assert given.flags.c_contiguous
     assert size <= received < size + SLACK_BYTES
-    assert answered < size + 4 * outputs + SLACK_BYTES
+    # The output itself was there before.
+    assert answered < size + SLACK_BYTES
 
 
 def test_body_after_a_large_one_is_read_into_its_own_memory():

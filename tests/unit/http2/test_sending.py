@@ -112,6 +112,29 @@ def test_small_responses_do_not_starve_a_large_one_of_the_connection_window():
     assert 1 in peer.server.take_drained()
 
 
+def test_pieces_of_a_response_are_sent_in_order_by_reference_within_the_windows():
+    peer = asked(wide=False, limits=H2Limits(stream_queue_bytes=1000))
+    view = memoryview(bytearray(b"x" * 70_000))
+    pieces: list[bytes | memoryview] = [b"head", bytes(range(256)) * 400, b"", b"between", view]
+    whole = b"".join(pieces)
+    peer.server.send_headers(1, HEAD)
+    assert peer.server.send_pieces(1, pieces) == len(whole) - len(b"head")
+    peer.server.send_headers(1, TRAILERS, end_stream=True)
+    sent, views = b"", []
+    while len(sent) < len(whole):
+        written = peer.server.data_to_send()
+        views += [each for each in written if isinstance(each, memoryview)]
+        frames = [each for each in cut(b"".join(written)) if each.kind == DATA]
+        assert 0 < sum(len(each.payload) for each in frames) <= 65_535
+        sent += b"".join(each.payload for each in frames)
+        peer.send(frame(WINDOW_UPDATE, 0, 1, u32(30_000)), frame(WINDOW_UPDATE, 0, 0, u32(30_000)))
+    assert sent == whole
+    assert {id(each.obj) for each in views} <= {id(pieces[1]), id(pieces[3]), id(view.obj)}
+    assert peer.server.open_streams == 0
+    # The stream is gone.
+    assert peer.server.send_pieces(1, pieces) == 0
+
+
 def test_slow_reader_costs_only_the_data_given_by_the_application():
     peer = asked(wide=False, limits=H2Limits(stream_queue_bytes=1000))
     peer.server.send_headers(1, HEAD)

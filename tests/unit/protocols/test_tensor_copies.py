@@ -1,4 +1,5 @@
-"""A large tensor is copied once on its way in, from the message to the batch, and once on its way out, from the batch to the response.
+"""A large tensor is copied once on its way in, from the message to the batch, and once on its way out, from the batch to the response,
+and not at all if its request is alone in the batch.
 
 Counted by memory: `tracemalloc` sees every block that numpy and Python allocate, so a needless copy shows as a peak one tensor
 higher. The batch's own block is there before, and the model's output is its own.
@@ -6,6 +7,7 @@ higher. The batch's own block is there before, and the model's output is its own
 
 import asyncio
 import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,14 +16,19 @@ from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensors import Serialised, whole
 from stoker.server.core.limits import Limits
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
-from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.request import Array, Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.timers import LoopTimers
 from stoker.server.execution.worker import InlineWorker
 from stoker.server.net.receive_buffers import message_block
 from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.adlik import predict as adlik_predict
+from stoker.server.protocols.adlik.request import ModelQuery, PredictionResponse, ResponseOutput
 from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.protocols.tfs import model_spec as tfs_spec
+from stoker.server.protocols.tfs import predict as tfs_predict
 from stoker.server.scheduling.pending import outcome_of
 from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.fake_engine import FakeEngine, FakeModel
@@ -89,8 +96,8 @@ def asked(value: float, version: str = "") -> bytes:
     return message.SerializeToString()
 
 
-async def responses(inference: Inference, requests: list[bytes]) -> list[bytes]:
-    return await asyncio.gather(*(inference.model_infer(data, None) for data in requests))
+async def responses(inference: Inference, requests: list[bytes]) -> list[Serialised]:
+    return await asyncio.gather(*(inference.start(data, None).outcome() for data in requests))
 
 
 # By the template of the requests before, and decoded in full, which shows what asks for the version by its number.
@@ -117,7 +124,7 @@ def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests,
         assert peak - before <= requests * ROW_BYTES + SLACK_BYTES
         assert after - before >= requests * ROW_BYTES
         for number, data in enumerate(found):
-            message = pb.ModelInferResponse.FromString(data)
+            message = pb.ModelInferResponse.FromString(whole(data))
             assert np.frombuffer(message.raw_output_contents[0], np.float32).tolist()[:: SIZE // 4] == [float(number)] * 4
 
     asyncio.run(scenario())
@@ -133,10 +140,66 @@ def test_single_large_tensor_is_used_from_its_receive_buffer():
         for _ in range(3):
             view = message_block(len(data), inference.lead_bytes(len(data)))
             view[:] = data
-            response = pb.ModelInferResponse.FromString(await inference.start(view.toreadonly(), None).outcome())
+            response = pb.ModelInferResponse.FromString(whole(await inference.start(view.toreadonly(), None).outcome()))
             assert np.frombuffer(response.raw_output_contents[0], np.float32)[-1] == 7.0
             where.append(np.frombuffer(view, np.uint8).ctypes.data + len(data) - ROW_BYTES)
         assert inference.lead_bytes(len(data)) == len(data) - ROW_BYTES
         assert instance.addresses[-1] == where[-1]
 
     asyncio.run(scenario())
+
+
+def tfs_printed(array: Array) -> Serialised:
+    return tfs_predict.print_response(InferResponse("m", 1, "", {"OUT": array}, SIGNATURE), tfs_spec.ModelQuery("m"))
+
+
+def adlik_printed(array: Array) -> Serialised:
+    output = ResponseOutput("OUT", DataType.FP32, array, [])
+    return adlik_predict.print_response(PredictionResponse(ModelQuery("m"), [output]))
+
+
+class FreshResponse(Instance):
+    """Returns an output made beforehand, which it does not write to again."""
+
+    def __init__(self) -> None:
+        self.response = np.full((1, SIZE), 3.0, np.float32)
+
+    def execute(self, inputs: Arrays, output_names: object) -> Arrays:
+        return {"OUT": self.response}
+
+
+def test_large_output_of_a_request_that_is_alone_in_its_batch_is_sent_without_a_copy():
+    async def scenario() -> None:
+        instance = FreshResponse()
+        inference = Inference(Served(instance), Limits())
+        message = asked(1.0)
+        await responses(inference, [message])
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            (found,) = await responses(inference, [message])
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak - before < SLACK_BYTES
+        assert isinstance(found, list)
+        assert any(np.shares_memory(np.frombuffer(piece, np.uint8), instance.response) for piece in found)
+        assert pb.ModelInferResponse.FromString(whole(found)).raw_output_contents[0] == instance.response.tobytes()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("print_response", [tfs_printed, adlik_printed])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_large_output_of_predict_is_a_view_unless_it_is_a_part_of_a_batch(print_response: Callable[[Array], Serialised], rows: int):
+    batch = np.arange(rows * SIZE, dtype=np.float32).reshape(rows, SIZE)
+    tracemalloc.start()
+    try:
+        found = print_response(batch[:1])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, list)
+    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), batch) for piece in found) is (rows == 1)
+    assert peak < (rows > 1) * ROW_BYTES + SLACK_BYTES
+    assert batch[:1].tobytes() in whole(found)

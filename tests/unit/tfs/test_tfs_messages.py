@@ -10,6 +10,7 @@ import pytest
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, TooLarge, Unsupported
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensors import whole
 from stoker.server.core.limits import Limits
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 from stoker.server.pb.tensorflow_serving.apis import (
@@ -51,7 +52,8 @@ def answered(engine: FakeEngine, name: str, request: Any, limits: Limits | None 
     async def call() -> Any:
         data = request if isinstance(request, bytes) else request.SerializeToString()
         start: Any = methods[name].start
-        return await start(data, Call()).outcome()
+        found = await start(data, Call()).outcome()
+        return whole(found) if isinstance(found, list) else found
 
     response = asyncio.run(call())
     assert engine.reserved_bytes == 0

@@ -8,7 +8,7 @@ us).
 
 import math
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -23,6 +23,7 @@ from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
+from stoker.server.core.views import is_whole, kept
 
 #: Tensors of at most this many elements are decoded and encoded on the event loop, in one or two milliseconds.
 INLINE_STRINGS = 4096
@@ -52,12 +53,18 @@ _LENGTH = struct.Struct("<I")
 _STEP = 16_384
 #: Bytes of an array that are copied in one step.
 _STEP_BYTES = 1 << 20
-#: Tensors up to this size, in bytes, are joined without copying them in steps first, in at most some milliseconds.
+#: Parts of larger memory up to this size, in bytes, are views, which copies in one step, in at most some milliseconds.
 _VIEWED_BYTES = 16 << 20
+#: Messages up to this size are joined: a copy costs less than to send them in pieces.
+_JOINED_BYTES = 256 << 10
 #: Requests of raw tensors up to this size are decoded on the event loop: the tensors are views, so that only the check of booleans reads
 #: every byte.
 INLINE_RAW_BYTES = 4 << 20
 Raw = bytes | memoryview
+Serialised = bytes | list[Raw]
+"""A message, or its pieces in order, whose views nothing writes to."""
+#: Smaller pieces are joined with their neighbours.
+_SMALL_PIECE_BYTES = 16 << 10
 
 
 def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, raw: Raw) -> Array:
@@ -95,18 +102,45 @@ def array_to_bytes(array: Array, datatype: DataType) -> bytes:
 
 
 def array_pieces(array: Array, datatype: DataType) -> list[Raw]:
-    """The array's bytes on the wire, in pieces; joining them is the only copy of a tensor.
+    """The array's bytes on the wire, in pieces: a view, if possible.
 
-    Joining views holds the GIL, so that large views are copied to bytes in steps first; joining large bytes releases the GIL.
+    A copy of a view holds the GIL, so that large arrays that are part of larger memory (`core.views`) are copied in steps here.
     """
     if datatype is not DataType.BYTES:
-        if array.nbytes <= _VIEWED_BYTES and array.size and array.flags.c_contiguous:
+        if array.size and array.flags.c_contiguous and (array.nbytes <= _VIEWED_BYTES or is_whole(array)):
             return [array.data.cast("B")]
         flat, step = array.reshape(-1), max(1, _STEP_BYTES // array.itemsize)
         return [flat[at : at + step].tobytes() for at in range(0, flat.size, step)]
     values: list[bytes | str] = array.reshape(-1).tolist()
     # Some thousand at a time: the lengths are objects too, and would take more memory than the strings.
     return [_with_lengths(values[at : at + _STEP]) for at in range(0, len(values), _STEP)]
+
+
+def serialised(pieces: Sequence[Raw]) -> Serialised:
+    """A message of `pieces`: joined, if it is small; else in pieces that may be kept until a client has read them, few of them small.
+
+    Safe in a thread.
+    """
+    if sum(map(len, pieces)) <= _JOINED_BYTES:
+        return b"".join(pieces)
+    whole: list[Raw] = []
+    small: list[Raw] = []
+    for piece in pieces:
+        if len(piece) < _SMALL_PIECE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            whole.append(b"".join(small))
+            small = []
+        whole.append(kept(piece))
+    if small:
+        whole.append(b"".join(small))
+    return whole
+
+
+def whole(message: Serialised) -> bytes:
+    """`message` in one piece."""
+    return message if isinstance(message, bytes) else b"".join(message)
 
 
 def _with_lengths(strings: list[bytes | str]) -> bytes:

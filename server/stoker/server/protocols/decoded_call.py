@@ -1,6 +1,7 @@
 """`DecodedCall`: what the engine runs for a request of any protocol, and how its response is encoded."""
 
 from stoker.backends.api.errors import ServingError
+from stoker.server.codecs.tensors import Serialised
 from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.engine.interface import Engine
 
@@ -17,7 +18,7 @@ class DecodedCall:
     def __init__(self, request: InferRequest) -> None:
         self.request = request
 
-    def encode(self, response: InferResponse) -> bytes | None:
+    def encode(self, response: InferResponse) -> Serialised | None:
         """The encoded response; None: that needs a thread, see `encode_slowly`.
 
         Raises:
@@ -25,7 +26,7 @@ class DecodedCall:
         """
         raise NotImplementedError
 
-    async def encode_slowly(self, response: InferResponse) -> bytes:
+    async def encode_slowly(self, response: InferResponse) -> Serialised:
         """As `encode`, in a thread."""
         raise NotImplementedError
 
@@ -33,7 +34,7 @@ class DecodedCall:
         """The engine's `error` in the words of the protocol."""
         return error
 
-    async def outcome(self, engine: Engine) -> bytes:
+    async def outcome(self, engine: Engine) -> Serialised:
         """Runs the request; returns the encoded response.
 
         Raises:

@@ -5,7 +5,7 @@ from typing import Any
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.codecs.memo import BoundedCache
-from stoker.server.codecs.tensors import Raw
+from stoker.server.codecs.tensors import Raw, Serialised, whole
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.request import EngineResult, InferResponse, InFlight
@@ -14,7 +14,7 @@ from stoker.server.protocols.decoded_call import DecodedCall
 from stoker.server.rpc.method import Call
 
 
-class InferCompletion(Completion[bytes]):
+class InferCompletion(Completion[Serialised]):
     """One request in progress. INVARIANT: its bytes are released once, when it completes.
 
     Attributes:
@@ -32,11 +32,11 @@ class InferCompletion(Completion[bytes]):
 
     # What a dialect implements.
 
-    def _encode(self, response: InferResponse) -> bytes | None:
+    def _encode(self, response: InferResponse) -> Serialised | None:
         """The serialised response; None: that needs a thread, see `_encode_slowly`."""
         raise NotImplementedError
 
-    def _encode_slowly(self, response: InferResponse) -> Awaitable[bytes]:
+    def _encode_slowly(self, response: InferResponse) -> Awaitable[Serialised]:
         """As `_encode`, in threads."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class InferCompletion(Completion[bytes]):
         else:
             self.end(encoded)
 
-    def end(self, result: bytes | Exception) -> None:
+    def end(self, result: Serialised | Exception) -> None:
         """Completes the call and releases its bytes."""
         if self.is_over:
             return
@@ -115,11 +115,11 @@ class _DecodedCompletion(InferCompletion):
         self.reservation = Reservation(engine.budget)
         self.decoded: DecodedCall | None = None
 
-    def _encode(self, response: InferResponse) -> bytes | None:
+    def _encode(self, response: InferResponse) -> Serialised | None:
         assert self.decoded is not None
         return self.decoded.encode(response)
 
-    def _encode_slowly(self, response: InferResponse) -> Awaitable[bytes]:
+    def _encode_slowly(self, response: InferResponse) -> Awaitable[Serialised]:
         assert self.decoded is not None
         return self.decoded.encode_slowly(response)
 
@@ -176,8 +176,8 @@ class MessageInference:
         Raises:
             ServingError: as `_decode`, or the engine fails.
         """
-        response: bytes = await self._begin(data, deadline_ns).outcome()
-        return response
+        response: Serialised = await self._begin(data, deadline_ns).outcome()
+        return whole(response)
 
     def _begin(self, data: Raw, deadline_ns: int | None) -> Completion[Any]:
         completion = _DecodedCompletion(self._engine)
@@ -193,7 +193,7 @@ class MessageInference:
         completion.reservation.release()
         return TaskCompletion(lambda: self._respond_slowly(data, deadline_ns), is_inline=True)
 
-    async def _respond_slowly(self, data: Raw, deadline_ns: int | None) -> bytes:
+    async def _respond_slowly(self, data: Raw, deadline_ns: int | None) -> Serialised:
         with Reservation(self._engine.budget) as reservation:
             decoded = await self._decode_slowly(data, deadline_ns, reservation)
             return await decoded.outcome(self._engine)

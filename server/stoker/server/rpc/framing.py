@@ -25,9 +25,9 @@ class Encoding(enum.Enum):
         """The name in `grpc-encoding`."""
         return self.name.lower().encode()
 
-    def compress(self, data: bytes) -> bytes:
-        """Compresses `data` at the fastest level."""
-        return deflate([data], self.value)
+    def compress(self, data: bytes | list[bytes | memoryview]) -> bytes:
+        """Compresses `data`, possibly in pieces, at the fastest level."""
+        return deflate([data] if isinstance(data, bytes) else data, self.value)
 
 
 async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int) -> bytes:

@@ -55,8 +55,8 @@ class StreamCall(Call, Protocol):
         """Sends one response; returns when the transport accepts the next one."""
 
 
-Result = bytes | Message
-"""The one response message of a unary call."""
+Result = bytes | Message | list[bytes | memoryview]
+"""The one response message of a unary call; a large one may be serialised in pieces, whose views nothing writes to."""
 
 Start = Callable[[Any, Call], Completion[Result]]
 """Begins a unary call, given its serialised message; raises `ServingError` where it rejects at once. The message is `bytes`, or, where the

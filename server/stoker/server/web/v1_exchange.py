@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from stoker.backends.api.errors import InvalidRequest, RestrictedCall, ServingError, Unauthenticated
+from stoker.server.codecs.tensors import whole
 from stoker.server.core.request import InferRequest, InferResponse, Via
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http1.direct import Connection
@@ -127,9 +128,10 @@ class V1Exchange(InferExchange):
     def _encode(self, response: InferResponse) -> Sequence[Piece] | None:
         decoded, route = self._decoded, self._route
         assert decoded is not None
-        encoded = decoded.encode(response)
-        if encoded is None:
+        message = decoded.encode(response)
+        if message is None:
             return None
+        encoded = whole(message)
         if route.response_encoding is not None and len(encoded) >= self._limits.compress_min_bytes:
             self._encoded = encoded
             return None
@@ -139,7 +141,7 @@ class V1Exchange(InferExchange):
         decoded, route, encoded = self._decoded, self._route, self._encoded
         assert decoded is not None
         if encoded is None:
-            encoded = await decoded.encode_slowly(response)
+            encoded = whole(await decoded.encode_slowly(response))
         encoded, headers = await route.posts.compressed(encoded, route.response_encoding)
         return [encoded], headers
 

@@ -5,12 +5,14 @@ from http import HTTPStatus
 
 import orjson
 
+from stoker.server.core.views import kept
+
 HeaderList = list[tuple[bytes, bytes]]
 
 #: Up to this size head and body are joined into one piece.
 _JOINED_BYTES = 512 * 1024
 Piece = bytes | memoryview
-"""A part of a body. The memory behind a view must not change until the response is written."""
+"""A part of a body. The memory behind a view must never change: a slow client may read it late."""
 #: By status.
 STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
@@ -46,8 +48,7 @@ def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence
     head = (b"%bcontent-length: %d\r\n\r\n" if keep_alive else b"%bcontent-length: %d\r\nconnection: close\r\n\r\n") % (start, size)
     if size <= _JOINED_BYTES:
         return (b"".join((head, *body)),)
-    # A slow client may read it late, and by then a view of a model's output could show the next output.
-    return [head, *[piece if isinstance(piece, bytes) else bytes(piece) for piece in body]]
+    return [head, *map(kept, body)]
 
 
 def length(pieces: Iterable[Piece]) -> int:

@@ -5,7 +5,7 @@ It has no socket, clock or event loop. The transport calls `receive` with the by
 RFC 9113. `README.md` beside this package has the theory of operation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from stoker.server.net.http2 import frames
@@ -199,6 +199,10 @@ class ServerConnection:
             MisuseError: the response has ended or not begun, or more than `stream_queue_bytes` wait.
         """
         return self._sender.data(stream_id, data, end_stream)
+
+    def send_pieces(self, stream_id: int, pieces: Sequence[Data]) -> int:
+        """As `send_data`, for large data in pieces, which wait together."""
+        return self._sender.pieces(stream_id, pieces)
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
         """Ends a stream at once; data that waits on it is dropped."""

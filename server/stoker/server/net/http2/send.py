@@ -5,6 +5,7 @@ one frame each, whenever the transport takes the output.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from stoker.server.net.http2 import frames
@@ -180,6 +181,21 @@ class Sender:
             stream.waiting_bytes += length
         stream.is_ending = end_stream
         self._list(stream)
+        return stream.waiting_bytes
+
+    def pieces(self, stream_id: int, pieces: Sequence[Data]) -> int:
+        """See `ServerConnection.send_pieces`."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        for piece in pieces:
+            if not stream.waiting:
+                self.data(stream_id, piece, False)
+            elif len(piece):
+                # They are one response, so that their sum is not bounded here.
+                view = memoryview(piece).cast("B")
+                stream.waiting.append(view)
+                stream.waiting_bytes += len(view)
         return stream.waiting_bytes
 
     def respond(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:

@@ -17,7 +17,7 @@ from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, trimmed
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_plans import PredictPlan, read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import NUMBERS, SMALL_BYTES, VALUE_FIELDS, TensorFields, split_predict_request
-from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, array_pieces
+from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, Serialised, array_pieces, serialised, whole
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, Via, run_while_borrowed
@@ -61,7 +61,7 @@ def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw
     )
 
 
-def print_response(response: PredictionResponse) -> bytes:
+def print_response(response: PredictionResponse) -> Serialised:
     """The serialised PredictResponse. Safe in a thread."""
     message = predict_pb2.PredictResponse(model_spec=response.model.echo)
     pieces: list[Raw] = []
@@ -74,7 +74,7 @@ def print_response(response: PredictionResponse) -> bytes:
             if not output.datatype.is_bytes:
                 target.tensor.tensor_content = output.array.tobytes()
             _add_classes(target, output)
-    return b"".join((message.SerializeToString(), *pieces)) if pieces else message.SerializeToString()
+    return serialised((message.SerializeToString(), *pieces)) if pieces else message.SerializeToString()
 
 
 def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
@@ -185,7 +185,7 @@ class Predict(MessageInference):
             decoded = self.decode_json(model, given, size_bytes, reservation)
         if decoded is None:
             decoded = await self._decode_json_slowly(model, given, size_bytes, reservation)
-        return await decoded.outcome(self._engine)
+        return whole(await decoded.outcome(self._engine))
 
     def decode_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> DecodedCall | None:
         """Decodes the parsed body `given`; None: that needs a thread, and nothing was reserved.
@@ -303,7 +303,7 @@ class _PredictCall(DecodedCall):
     def reported(self, error: ServingError) -> ServingError:
         return _reported(error)
 
-    def encode(self, response: InferResponse) -> bytes | None:
+    def encode(self, response: InferResponse) -> Serialised | None:
         top = self._top
         if top and _values(response, top) > INLINE_STRINGS:
             return None
@@ -312,7 +312,7 @@ class _PredictCall(DecodedCall):
                 return None
         return self._printed(self._response(response))
 
-    async def encode_slowly(self, response: InferResponse) -> bytes:
+    async def encode_slowly(self, response: InferResponse) -> Serialised:
         if self._top and _values(response, self._top) > INLINE_STRINGS:
             labels = self._labels(response)
             reply = await run_off_loop(make_response, self._query.model, response, self._top, labels, self._limits)
@@ -330,7 +330,7 @@ class _PredictCall(DecodedCall):
         self._reservation.take(_CLASS_BYTES * min(self._limits.class_count, _classes(response, top)))
         return labels
 
-    def _printed(self, reply: PredictionResponse) -> bytes:
+    def _printed(self, reply: PredictionResponse) -> Serialised:
         """`reply` in the encoding of the request. Safe in a thread."""
         raise NotImplementedError
 
@@ -338,7 +338,7 @@ class _PredictCall(DecodedCall):
 class _MessageCall(_PredictCall):
     __slots__ = ()
 
-    def _printed(self, reply: PredictionResponse) -> bytes:
+    def _printed(self, reply: PredictionResponse) -> Serialised:
         return print_response(reply)
 
 

@@ -14,7 +14,17 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.shared_memory import Span
-from stoker.server.codecs.tensors import Raw, array_from_bytes, array_from_span, array_pieces, array_to_bytes, declared_count, object_array
+from stoker.server.codecs.tensors import (
+    Raw,
+    Serialised,
+    array_from_bytes,
+    array_from_span,
+    array_pieces,
+    array_to_bytes,
+    declared_count,
+    object_array,
+    serialised,
+)
 from stoker.server.codecs.validation import (
     NO_PARAMETERS,
     SignatureCheck,
@@ -288,14 +298,14 @@ def encode_serialised(
     classifications: Mapping[str, int],
     labels: Mapping[str, Sequence[str]],
     shared: Mapping[str, Span] = NO_SHARED,
-) -> bytes:
-    """As `encode_message`, serialised, without copying the raw contents through a message. Safe in a thread."""
+) -> Serialised:
+    """As `encode_message`, serialised, without copying the raw contents through a message, and large ones not at all. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
     parts: list[Raw] = []
     for array, datatype in _outputs(message, response, classifications, labels, shared):
         pieces = [] if array is None else array_pieces(array, datatype)
         parts += (encoded_varint(_RAW_OUTPUT_TAG) + encoded_varint(sum(map(len, pieces))), *pieces)
-    return b"".join((message.SerializeToString(), *parts))
+    return serialised((message.SerializeToString(), *parts))
 
 
 def _outputs(

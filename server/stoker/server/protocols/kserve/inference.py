@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
 from stoker.backends.api.wire import LENGTH, encoded_varint
-from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, strings_cost
+from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, Serialised, strings_cost, whole
 from stoker.server.codecs.validation import parse_version, with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
 from stoker.server.core.completion import Completion, TaskCompletion
@@ -96,8 +96,8 @@ class Inference:
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded: the byte budget is exhausted.
         """
-        response: bytes = await self.start(data, call).outcome()
-        return response
+        response: Serialised = await self.start(data, call).outcome()
+        return whole(response)
 
     def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
         message = self._parsed(data)
@@ -110,7 +110,7 @@ class Inference:
             self._templates.learn(data, decoded)
         return decoded
 
-    async def _model_infer(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None) -> bytes:
+    async def _model_infer(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None) -> Serialised:
         """Handles requests that are scanned first, and may need a thread."""
         with Reservation(self._engine.budget) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
@@ -123,7 +123,7 @@ class Inference:
                 raise with_request_id_prefix(error, decoded.request.request_id) from None
             return await self._encoded(response, decoded)
 
-    async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> bytes:
+    async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> Serialised:
         if decoded.request.trace is not None:
             self._note_sent(decoded.request)
         try:
@@ -283,11 +283,11 @@ class _InferCompletion(InferCompletion):
         self._size_bytes = size_bytes
         self.decoded: DecodedRequest | None = None
 
-    def _encode(self, response: InferResponse) -> bytes | None:
+    def _encode(self, response: InferResponse) -> Serialised | None:
         inference, decoded = self._inference, self.decoded
         assert decoded is not None
         form = decoded.form
-        outcome = inference._layouts.encode(response) if form.is_plain else None
+        outcome: Serialised | None = inference._layouts.encode(response) if form.is_plain else None
         if outcome is None:
             if inference._is_large(response):
                 return None
@@ -297,7 +297,7 @@ class _InferCompletion(InferCompletion):
             inference._note_sent(decoded.request)
         return outcome
 
-    def _encode_slowly(self, response: InferResponse) -> Awaitable[bytes]:
+    def _encode_slowly(self, response: InferResponse) -> Awaitable[Serialised]:
         assert self.decoded is not None
         return self._inference._encoded(response, self.decoded)
 

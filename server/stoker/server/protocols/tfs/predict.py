@@ -32,7 +32,16 @@ from stoker.server.codecs.tensor_proto import (
     type_name,
     values_array,
 )
-from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, array_from_bytes, array_pieces, strings_cost
+from stoker.server.codecs.tensors import (
+    INLINE_RAW_BYTES,
+    INLINE_STRINGS,
+    Raw,
+    Serialised,
+    array_from_bytes,
+    array_pieces,
+    serialised,
+    strings_cost,
+)
 from stoker.server.codecs.validation import SignatureCheck, SignatureChecks
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
@@ -275,10 +284,10 @@ class _MessageCall(DecodedCall):
         self._query = query
         self._limits = limits
 
-    def encode(self, response: InferResponse) -> bytes | None:
+    def encode(self, response: InferResponse) -> Serialised | None:
         return None if is_large(response, self._limits) else print_response(response, self._query)
 
-    async def encode_slowly(self, response: InferResponse) -> bytes:
+    async def encode_slowly(self, response: InferResponse) -> Serialised:
         return await run_off_loop(print_response, response, self._query)
 
 
@@ -411,7 +420,7 @@ def is_large(response: InferResponse, limits: Limits) -> bool:
     return False
 
 
-def print_response(response: InferResponse, query: ModelQuery) -> bytes:
+def print_response(response: InferResponse, query: ModelQuery) -> Serialised:
     """The serialised PredictResponse. Safe in a thread."""
     reply = predict_pb2.PredictResponse()
     query.fill_response(reply.model_spec, response.model_version)
@@ -421,10 +430,10 @@ def print_response(response: InferResponse, query: ModelQuery) -> bytes:
         if array.nbytes <= _WHOLE_BYTES:
             fill_tensor(reply.outputs[name], array, spec.datatype)
         else:
-            # Serialised directly, not through a message: one copy instead of a conversion value by value.
+            # Serialised directly, not through a message: at most one copy instead of a conversion value by value.
             entry = [*length_delimited(1, [name.encode()]), *length_delimited(2, tensor_pieces(array, spec.datatype))]
             pieces += length_delimited(_OUTPUTS, entry)
-    return b"".join((*pieces, reply.SerializeToString())) if pieces else reply.SerializeToString()
+    return serialised((*pieces, reply.SerializeToString())) if pieces else reply.SerializeToString()
 
 
 def _parsed(rest: bytes) -> predict_pb2.PredictRequest:

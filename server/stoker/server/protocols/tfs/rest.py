@@ -10,7 +10,7 @@ from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.server.codecs.memo import BoundedCache
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_plans import PredictPlan
-from stoker.server.codecs.tensors import strings_cost
+from stoker.server.codecs.tensors import strings_cost, whole
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, InferResponse, Via, run_while_borrowed
@@ -57,7 +57,7 @@ class TfsRest:
             decoded = await self._decode_slowly(query, given, size_bytes, reservation)
         else:
             decoded = self.decode(query, given, size_bytes, reservation)
-        return await decoded.outcome(self._engine)
+        return whole(await decoded.outcome(self._engine))
 
     def decode(self, query: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> DecodedCall:
         """The decoded request of `:predict`. REQUIRES: `size_bytes` is at most `decode_inline_bytes`.

@@ -11,7 +11,6 @@ from typing import cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
 
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
@@ -19,7 +18,7 @@ from stoker.server.net.listeners import PLAIN_LISTENER, Identity, ListenOptions,
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import TlsMaterial
 from stoker.server.rpc.grpcio.call import GrpcioCall, GrpcioStreamCall
-from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler
+from stoker.server.rpc.method import Kind, Method, MethodTable, Result, StreamHandler
 from stoker.server.rpc.rejection import rejection_of
 from stoker.server.rpc.settings import GrpcSettings
 
@@ -132,8 +131,8 @@ def handler_of(method: Method, engine: Engine) -> grpc.RpcMethodHandler:
     return grpc.stream_stream_rpc_method_handler(_stream(method, engine), None, _serialise)
 
 
-def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes | Message | None]]:
-    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes | Message | None:
+def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[Result | None]]:
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Result | None:
         call = GrpcioCall(context, engine)
         try:
             assert method.start is not None
@@ -158,8 +157,10 @@ def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.Servic
     return handle
 
 
-def _serialise(response: bytes | Message) -> bytes:
+def _serialise(response: Result) -> bytes:
     # A large response is serialised in a thread.
+    if isinstance(response, list):
+        return b"".join(response)
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 

@@ -6,9 +6,7 @@ same read. The method's `Completion` passes the response to the call; the transp
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, cast
-
-from google.protobuf.message import Message
+from typing import Final
 
 from stoker.backends.api.errors import Cancelled, ServingError, TooLarge
 from stoker.server.core.byte_budget import Reservation, evicted
@@ -382,7 +380,7 @@ class UnaryCall(H2Call):
         self._completion = completion
         completion.then(self._on_result)
 
-    def _on_result(self, result: bytes | Message | Exception) -> None:
+    def _on_result(self, result: Result | Exception) -> None:
         # The completion refers to the call: without this, the reference cycle would keep both in memory.
         self._completion = None
         if type(result) is bytes and self.head.response_encoding is None and not self.is_over:
@@ -420,19 +418,20 @@ class UnaryCall(H2Call):
         if not self.is_over:
             self.fail(Cancelled("the call was cancelled by the server"))
 
-    def _respond(self, response: bytes | Message) -> None:
+    def _respond(self, response: Result) -> None:
         if self.is_over:
             return
-        data = response if type(response) is bytes else cast("Message", response).SerializeToString()
+        data = response if isinstance(response, (bytes, list)) else response.SerializeToString()
+        size = len(data) if isinstance(data, bytes) else sum(map(len, data))
         encoding = self.head.response_encoding
-        if encoding is None or len(data) < self._connection.context.limits.compress_min_bytes:
+        if encoding is None or size < self._connection.context.limits.compress_min_bytes:
             self._send(data, 0, _PLAIN_HEADERS)
-        elif len(data) <= self._connection.context.limits.decode_inline_bytes:
+        elif size <= self._connection.context.limits.decode_inline_bytes:
             self._send(encoding.compress(data), 1, HEADERS[encoding])
         else:
             self._task = self._connection.context.loop.create_task(self._respond_compressed(data))
 
-    async def _respond_compressed(self, data: bytes) -> None:
+    async def _respond_compressed(self, data: bytes | list[bytes | memoryview]) -> None:
         encoding = self.head.response_encoding
         assert encoding is not None
         try:
@@ -443,21 +442,20 @@ class UnaryCall(H2Call):
             if not self.is_over:
                 self._send(data, 1, HEADERS[encoding])
 
-    def _send(self, data: bytes, flag: int, headers: bytes) -> None:
+    def _send(self, data: bytes | list[bytes | memoryview], flag: int, headers: bytes) -> None:
         """REQUIRES: the call is not over."""
-        size = len(data)
+        size = len(data) if isinstance(data, bytes) else sum(map(len, data))
         if size > _MOST_MESSAGE_BYTES:
             self.fail(TooLarge(f"the response of {size} bytes is more than a gRPC message can hold"))
             return
         connection, stream_id = self._connection, self.stream_id
         core = connection.core
         trailers = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
-        if size <= _JOINED_BYTES:
+        if isinstance(data, bytes) and size <= _JOINED_BYTES:
             waiting = core.send_response(stream_id, headers, _prefix(flag, size) + data, trailers)
         else:
             core.send_headers(stream_id, headers)
-            core.send_data(stream_id, _prefix(flag, size))
-            waiting = core.send_data(stream_id, data)
+            waiting = core.send_pieces(stream_id, (_prefix(flag, size), *((data,) if isinstance(data, bytes) else data)))
             core.send_headers(stream_id, trailers, end_stream=True)
         if waiting:
             connection.hold_unflushed(stream_id, waiting, is_unary=True)
