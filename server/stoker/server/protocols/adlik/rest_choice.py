@@ -20,11 +20,17 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_proto import VALUE_FIELDS
 from stoker.server.config.pbtxt import ADLIK_PLATFORMS
-from stoker.server.protocols.adlik.json_codec import member
+from stoker.server.protocols.adlik.json_codec import camel_case
 from stoker.server.protocols.settings import AdlikSettings, RestV1
 
-_ADLIKS: Final = ("batch_size", "model_spec", "output_filter")
-_TENSOR_FIELDS: Final = ("tensor_content", "dtype", "tensor_shape", *sorted(set(VALUE_FIELDS.values())))
+
+def _spellings(*names: str) -> frozenset[str]:
+    """`names` in snake_case and in camelCase."""
+    return frozenset(names) | frozenset(map(camel_case, names))
+
+
+_ADLIKS: Final = _spellings("batch_size", "model_spec", "output_filter")
+_TENSOR_FIELDS: Final = _spellings("tensor_content", "dtype", "tensor_shape", *VALUE_FIELDS.values())
 
 
 class Dialect(Enum):
@@ -55,7 +61,7 @@ def of_body(settings: AdlikSettings, given: Json) -> Dialect:
         return preferred
     if "instances" in given:
         return Dialect.TFS
-    if any(member(given, name) is not None for name in _ADLIKS):
+    if _has_any(given, _ADLIKS):
         return Dialect.ADLIK
     inputs = given.get("inputs")
     if not inputs:
@@ -71,4 +77,9 @@ def of_platform(settings: AdlikSettings, platform: str) -> Dialect:
 
 
 def _is_tensor(value: Json) -> bool:
-    return isinstance(value, dict) and any(member(value, name) is not None for name in _TENSOR_FIELDS)
+    return isinstance(value, dict) and _has_any(value, _TENSOR_FIELDS)
+
+
+def _has_any(given: dict[str, Json], names: frozenset[str]) -> bool:
+    """Whether a member of `given` has one of `names` and is not null."""
+    return any(given[name] is not None for name in names & given.keys())

@@ -492,7 +492,8 @@ def _printed(value: Any) -> bytes:
     if isinstance(value, np.ndarray) and not value.ndim:
         value = value[()]
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not isinstance(value, (np.ndarray, np.floating)) or value.dtype.kind != "f" or bool(np.isfinite(value).all()):
+    # Strings may hold the word; numbers print it only if they are not finite.
+    if text.find(b"null") < 0 or not isinstance(value, (np.ndarray, np.floating)) or value.dtype.kind != "f":
         return text
     numbers = np.asarray(value).reshape(-1)
     pieces: list[bytes] = []
