@@ -140,3 +140,10 @@ def test_sigterm_stops_the_servers_of_a_benchmark(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert cpu_clock_ns(int(done.stdout)) == 0
+
+
+def test_command_does_not_see_the_modules_of_this_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+    words = (sys.executable, "-c", "import os; raise SystemExit('path: ' + os.environ.get('PYTHONPATH', 'none'))")
+    with pytest.raises(ChildFailed, match="path: none"), Command("other", words).server(tmp_path, tmp_path / "log"):
+        pass
