@@ -206,7 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_baseline_options(parser)
     add_peer_options(parser)
     options = parser.parse_args(arguments)
-    known = (*CASES, *APART_CASES, *DIALECT_CASES, *IMAGE_CASES)
+    # Triton does not serve most of the dialects.
+    known = (*CASES, *APART_CASES, *(() if options.peers else DIALECT_CASES), *IMAGE_CASES)
     cases = [case for case in known if options.cases in case.name]
     if options.peers and not options.cases:
         cases = [case for case in cases if case.most_of_peer is not None]

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from benchmarks.comparison import CPU_US, P50_MS, Comparison
 from benchmarks.front_cases import CASES
+from benchmarks.fronts import main
 from benchmarks.peers import add_peer_options, peer_table
 from benchmarks.results import Window
 
@@ -53,3 +54,9 @@ def test_command_without_a_name_or_words_is_an_error(text: str, capsys: pytest.C
     with pytest.raises(SystemExit):
         options("--command", text)
     assert "is not NAME=WORDS" in capsys.readouterr().err
+
+
+def test_peers_mode_has_no_case_of_a_protocol_that_triton_does_not_serve(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--peers", "--cases", "TensorFlow Serving"])
+    assert "no case's name contains 'TensorFlow Serving'" in capsys.readouterr().err
