@@ -34,7 +34,9 @@ PLAIN = InferCall("echo", None, None, None, None)
 
 
 def replace(call: InferCall, **changed: Any) -> InferCall:
-    return InferCall(**facts(call) | changed)
+    given = facts(call)
+    del given["header_bytes"]  # it follows from `header_length`
+    return InferCall(**given | changed)
 
 
 def arrays(datatype: DataType, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:

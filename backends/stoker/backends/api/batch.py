@@ -7,7 +7,7 @@ on other requests of its batch: if the execution of several fails, each is run a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -23,9 +23,9 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 #: A block of variable size is kept for the next batch up to this size in bytes, so that one large batch does not determine the memory for
 #: ever.
-KEPT_BYTES = 8 << 20
+KEPT_BYTES: Final = 8 << 20
 #: After a failed batch, so many of its requests that fail alone with UNAVAILABLE mean that the device failed, not a request.
-LOST_IN_A_ROW = 2
+LOST_IN_A_ROW: Final = 2
 
 
 class Share(Protocol):

@@ -13,7 +13,7 @@ A text that this module cannot parse goes to the ordinary parser, which reports 
 
 import re
 import secrets
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -26,10 +26,10 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 
 # In JSON an unescaped `"data"` before a colon is a key: a string cannot hold it.
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
-_FLATTEN = bytes.maketrans(b"[]", b"  ")
-_STEP_BYTES = 128 * 1024
-_SHORT_BYTES = 64 * 1024
+_DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
+_FLATTEN: Final = bytes.maketrans(b"[]", b"  ")
+_STEP_BYTES: Final = 128 * 1024
+_SHORT_BYTES: Final = 64 * 1024
 
 
 def parse_infer_json(text: bytes, limits: Limits) -> Any:

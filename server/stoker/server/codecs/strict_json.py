@@ -19,7 +19,9 @@ from stoker.server.core.limits import Limits
 
 #: Up to this size, and in a larger text with at least one object or quote per so many bytes, serialising the value again is faster than a
 #: visit.
-_SHORT_BYTES, _OBJECT_PART, _QUOTE_PART = 4096, 256, 32
+_SHORT_BYTES: Final = 4096
+_OBJECT_PART: Final = 256
+_QUOTE_PART: Final = 32
 #: Largest text that is serialised again: both texts are in memory at once.
 _MOST_WRITTEN_BYTES: Final = 4 << 20
 #: Longer lists are visited last, because most are the numbers of a tensor.
@@ -87,12 +89,14 @@ def _colons_of(value: Any, most: int) -> int:
 
 
 # An unterminated string matches to its end too: a pattern that failed there would be tried again at every quote inside.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_ROUND = bytes.maketrans(b"[{]}", b"(())")
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_ROUND: Final = bytes.maketrans(b"[{]}", b"(())")
 #: Approximate bytes that CPython takes for one parsed value, list and dictionary.
-_VALUE_BYTES, _ARRAY_BYTES, _OBJECT_BYTES = 32, 88, 300
-_LARGE_BYTES = 1 << 20
+_VALUE_BYTES: Final = 32
+_ARRAY_BYTES: Final = 88
+_OBJECT_BYTES: Final = 300
+_LARGE_BYTES: Final = 1 << 20
 
 Json = Any
 

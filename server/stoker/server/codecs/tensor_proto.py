@@ -42,7 +42,7 @@ def check_expansion(grown_bytes: int, name: str, limits: Limits) -> None:
         )
 
 
-_ENUM_NAMES = {
+_ENUM_NAMES: Final = {
     DataType.BOOL: "DT_BOOL",
     DataType.UINT8: "DT_UINT8",
     DataType.UINT16: "DT_UINT16",
@@ -61,7 +61,7 @@ _ENUM_NAMES = {
 #: TensorFlow's enum number of each element type.
 NUMBERS: dict[DataType, Any] = {datatype: types_pb2.DataType.Value(name) for datatype, name in _ENUM_NAMES.items()}
 #: The element type of a tensor that uses the model's type.
-UNSAID = types_pb2.DT_INVALID
+UNSAID: Final = types_pb2.DT_INVALID
 
 _TYPE_NAMES: Final[Mapping[int, str]] = {number: name.removeprefix("DT_").lower() for name, number in types_pb2.DataType.items()}
 #: The field of TensorProto that holds typed values of each element type.
@@ -82,8 +82,8 @@ VALUE_FIELDS: Mapping[DataType, str] = {
     DataType.BYTES: "string_val",
 }
 #: Types that the wire format holds in a wider field, so that values may be out of range.
-_NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
-_HALVES = frozenset({DataType.FP16, DataType.BF16})
+_NARROW: Final = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
+_HALVES: Final = frozenset({DataType.FP16, DataType.BF16})
 
 
 class TensorFields(NamedTuple):
@@ -143,18 +143,21 @@ def values_array(spec: TensorSpec, field: str, given: Any) -> Array:
 
 
 #: Messages up to this size are parsed without a scan: even in the worst case they take little memory.
-SMALL_BYTES = 4096
+SMALL_BYTES: Final = 4096
 # PredictRequest
-_INPUTS = 2 << 3 | LENGTH
+_INPUTS: Final = 2 << 3 | LENGTH
 #: The field of PredictRequest that names outputs: Adlik's map `output_filter`.
-OUTPUT_FILTER = 4
+OUTPUT_FILTER: Final = 4
 # an entry of a map
-_KEY, _VALUE = (number << 3 | LENGTH for number in (1, 2))
+_KEY: Final = 1 << 3 | LENGTH
+_VALUE: Final = 2 << 3 | LENGTH
 # TensorProto
-_SHAPE, _CONTENT, _STRINGS = (number << 3 | LENGTH for number in (2, 4, 8))
-_DIM = 2 << 3 | LENGTH
+_SHAPE: Final = 2 << 3 | LENGTH
+_CONTENT: Final = 4 << 3 | LENGTH
+_STRINGS: Final = 8 << 3 | LENGTH
+_DIM: Final = 2 << 3 | LENGTH
 #: Bytes of one element in memory, by field of typed values: on the wire, a varint may take only one byte.
-_VARINT_ITEM_BYTES = {7: 4, 10: 8, 11: 1, 13: 4, 16: 4, 17: 8}
+_VARINT_ITEM_BYTES: Final = {7: 4, 10: 8, 11: 1, 13: 4, 16: 4, 17: 8}
 
 
 class PredictWire(NamedTuple):

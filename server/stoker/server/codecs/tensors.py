@@ -26,9 +26,9 @@ from stoker.server.core.request import Array
 from stoker.server.core.views import is_whole, kept
 
 #: Tensors of at most this many elements are decoded and encoded on the event loop, in one or two milliseconds.
-INLINE_STRINGS = 4096
+INLINE_STRINGS: Final = 4096
 #: Memory of a short Python bytes object and its references in a list and an array, in bytes.
-_ELEMENT_BYTES = 64
+_ELEMENT_BYTES: Final = 64
 
 
 def declared_count(shape: Iterable[int], most: int) -> int:
@@ -48,18 +48,18 @@ def strings_cost(count: int, limits: Limits) -> int:
     return count * _ELEMENT_BYTES
 
 
-_LENGTH = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<I")
 #: Elements that are encoded in one step.
-_STEP = 16_384
+_STEP: Final = 16_384
 #: Bytes of an array that are copied in one step.
-_STEP_BYTES = 1 << 20
+_STEP_BYTES: Final = 1 << 20
 #: Parts of larger memory up to this size, in bytes, are views, which copies in one step, in at most some milliseconds.
-_VIEWED_BYTES = 16 << 20
+_VIEWED_BYTES: Final = 16 << 20
 #: Messages up to this size are joined: a copy costs less than to send them in pieces.
-_JOINED_BYTES = 256 << 10
+_JOINED_BYTES: Final = 256 << 10
 #: Requests of raw tensors up to this size are decoded on the event loop: the tensors are views, so that only the check of booleans reads
 #: every byte.
-INLINE_RAW_BYTES = 4 << 20
+INLINE_RAW_BYTES: Final = 4 << 20
 Raw = bytes | memoryview
 Serialised = bytes | list[Raw]
 """A message, or its pieces in order, whose views nothing writes to."""
@@ -194,18 +194,18 @@ Packer = Callable[..., bytes]
 UNPACKABLE: Final = (struct.error, OverflowError)
 
 #: Types that JSON cannot represent: raw bits, or no common text form. As in Triton, both ways.
-BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
+BINARY_ONLY: Final = frozenset({DataType.FP16, DataType.BF16})
 #: Elements that are printed in one step.
-PRINTED_AT_ONCE = 65_536
+PRINTED_AT_ONCE: Final = 65_536
 #: `struct` format characters of the types whose elements are JSON numbers.
-_PACKED = {
+_PACKED: Final = {
     DataType.INT8: "b", DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q",
     DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q",
     DataType.FP32: "f", DataType.FP64: "d",
 }  # fmt: skip
-_FLOATS = frozenset({DataType.FP32, DataType.FP64})
+_FLOATS: Final = frozenset({DataType.FP32, DataType.FP64})
 #: Names of the expected JSON types in Triton's error texts.
-_TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
+_TRITON_KINDS: Final = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
 _ACCEPTED: dict[DataType, tuple[frozenset[type], str]] = {
     **{kind: (frozenset({int}), f"integers of {8 * kind.numpy.itemsize} bits") for kind in DataType if kind.numpy.kind == "i"},
     **{kind: (frozenset({int}), f"unsigned integers of {8 * kind.numpy.itemsize} bits") for kind in DataType if kind.numpy.kind == "u"},

@@ -7,6 +7,7 @@ allocate. Error texts follow Triton's, because clients match fragments of them.
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from stoker.backends.api.errors import InvalidRequest, Unsupported
 from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
@@ -17,7 +18,7 @@ from stoker.server.core.request import Array, ParameterValue, Servable
 from stoker.server.core.sequence import SequenceMark
 from stoker.server.engine.interface import Engine
 
-UNKNOWN_ID = "<id_unknown>"
+UNKNOWN_ID: Final = "<id_unknown>"
 
 
 class SignatureMismatch(InvalidRequest):
@@ -209,16 +210,16 @@ class SignatureChecks:
 
 
 #: The parameter of a stream's request that asks for a separate final marker after the last response.
-EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
-_SHARED_MEMORY = frozenset({"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"})
+EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
+_SHARED_MEMORY: Final = frozenset({"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"})
 #: Names that client libraries reserve: they cannot be custom parameters.
-_RESERVED = frozenset({"headers", "binary_data_output"})
+_RESERVED: Final = frozenset({"headers", "binary_data_output"})
 #: Triton's bound on sequence ids that are text.
-_SEQUENCE_ID_LENGTH = 128
-_MODEL_NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.\-]{1,128}\Z")
-_VERSION = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
-_UINT64_MAX = (1 << 64) - 1
-_UINT64_DIGITS = 20
+_SEQUENCE_ID_LENGTH: Final = 128
+_MODEL_NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.\-]{1,128}\Z")
+_VERSION: Final = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+_UINT64_MAX: Final = (1 << 64) - 1
+_UINT64_DIGITS: Final = 20
 
 
 class RequestParameters:
@@ -243,7 +244,7 @@ class RequestParameters:
 
 
 #: Shared by all requests without parameters. REQUIRES: no caller changes it.
-NO_PARAMETERS = RequestParameters()
+NO_PARAMETERS: Final = RequestParameters()
 
 
 def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:

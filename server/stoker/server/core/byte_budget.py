@@ -169,7 +169,7 @@ class ByteBudget:
 
 
 #: The error of an upload that is evicted: the budget is full and the upload is the slowest.
-EVICTED = "the server holds as many request bytes as it may, and this request was the slowest to arrive: try again"
+EVICTED: Final = "the server holds as many request bytes as it may, and this request was the slowest to arrive: try again"
 
 
 class ConnectionShare:
@@ -285,11 +285,13 @@ def evicted() -> Overloaded:
 
 
 #: What one message, map entry or string in a repeated field takes, roughly; arrays double as they grow, and leave the old one behind.
-FIELD_BYTES, STRING_BYTES, GROWTH = 128, 16, 2
+FIELD_BYTES: Final = 128
+STRING_BYTES: Final = 16
+GROWTH: Final = 2
 #: Bound on the fields that are parsed in one message; the limits on tensors and parameters already keep an ordinary request below it.
-_MAX_FIELDS = 65_536
+_MAX_FIELDS: Final = 65_536
 #: Above this number of fields with typed contents, further ones are priced by their length alone.
-CONTENTS_FIELDS = 4096
+CONTENTS_FIELDS: Final = 4096
 
 
 class WireWalk(WireReader):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError, Unavailable
@@ -26,7 +26,7 @@ from stoker.server.tuning.read_batching import Reads
 log = logging.getLogger("stoker.engine")
 
 #: The supported protocol extensions, by Triton's names.
-EXTENSIONS = (
+EXTENSIONS: Final = (
     "classification",
     "sequence",
     "model_repository",

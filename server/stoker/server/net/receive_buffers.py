@@ -16,7 +16,8 @@ _ALIGNMENT: Final = 64
 #: Blocks are multiples of it, so that messages of about one size share them. The system commits a page when it is first written.
 _STEP_BYTES: Final = 64 * 1024
 #: Sizes of which blocks are kept, and bytes kept of each: 64 MiB in all.
-_SIZES, _KEPT_BYTES = 4, 16 * 1024 * 1024
+_SIZES: Final = 4
+_KEPT_BYTES: Final = 16 * 1024 * 1024
 
 
 def _references_of_unused() -> int:
@@ -64,6 +65,6 @@ class MessageBlocks:
         return made[-1]
 
 
-_blocks = MessageBlocks()
+_blocks: Final = MessageBlocks()
 #: `MessageBlocks.take` of those of this process.
 message_block: Final = _blocks.take

@@ -2,15 +2,15 @@
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge, Unsupported
 from stoker.server.core.limits import Limits
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.inflation import Fault, InflationError, deflate, inflate
 
-ENCODINGS = ("gzip", "deflate")
-_WINDOW = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+ENCODINGS: Final = ("gzip", "deflate")
+_WINDOW: Final = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 B = TypeVar("B", bound=bytes | memoryview)
 

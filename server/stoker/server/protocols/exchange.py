@@ -1,7 +1,7 @@
 """One HTTP exchange at ASGI level: reads the body under the limits, and sends the response or error."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,7 +17,7 @@ from stoker.server.rpc.status import kserve_status, retry_after_seconds
 Receive = Any
 Send = Any
 Scope = Any
-INTERNAL_TEXT = "internal error: see the server's log"
+INTERNAL_TEXT: Final = "internal error: see the server's log"
 
 
 class ClientGone(Exception):

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
+from typing import Final
 
 from stoker.server.net.inflation import Fault, InflationError, deflate, inflate
 from stoker.server.net.receive_buffers import message_block
@@ -55,28 +56,28 @@ async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: C
 #: Encodings by their name in `grpc-encoding`; None: messages are not compressed.
 ENCODINGS: dict[bytes, Encoding | None] = {b"identity": None, **{encoding.wire_name: encoding for encoding in Encoding}}
 #: Value of `grpc-accept-encoding`.
-ACCEPTED = b",".join(ENCODINGS)
+ACCEPTED: Final = b",".join(ENCODINGS)
 
 
-PREFIX = Struct(">BI")
-PREFIX_BYTES = PREFIX.size
-_RESOURCE_EXHAUSTED = 8
-_INTERNAL = 13
+PREFIX: Final = Struct(">BI")
+PREFIX_BYTES: Final = PREFIX.size
+_RESOURCE_EXHAUSTED: Final = 8
+_INTERNAL: Final = 13
 #: Smaller pieces are appended to one buffer, because each separate bytes object has an overhead.
-_SMALL_PIECE_BYTES = 4096
+_SMALL_PIECE_BYTES: Final = 4096
 #: Once this many bytes of a message have arrived, one buffer of its full size is allocated for it. Joining the pieces of 240 MiB at the end
 #: blocked the event loop for 130 ms and doubled the memory; joining this many bytes takes about 5 ms.
-_JOINED_BYTES = 8 * 1024 * 1024
+_JOINED_BYTES: Final = 8 * 1024 * 1024
 #: A message of at least this size gets a receive buffer once a sixteenth of it has arrived, if the method takes views. The system commits
 #: pages only when they are written, but blocks of some MiB may use huge pages.
-_ZERO_COPY_BYTES = 64 * 1024
-_ZERO_COPY_SHARE = 16
+_ZERO_COPY_BYTES: Final = 64 * 1024
+_ZERO_COPY_SHARE: Final = 16
 #: Of a message, this part more memory follows it in its receive buffer, and a little: room for the headers of the frames that it arrives
 #: in. Frames have at least 16 KiB, or a client splits its messages into more than any known one does.
-_SPARE_SHARE = 1024
-_SPARE_BYTES = 64
+_SPARE_SHARE: Final = 1024
+_SPARE_BYTES: Final = 64
 #: Up to this size a message gets its receive buffer after `_SMALL_PIECE_BYTES`, because so small a block uses no huge page.
-_ZERO_COPY_AT_ONCE_BYTES = 1024 * 1024
+_ZERO_COPY_AT_ONCE_BYTES: Final = 1024 * 1024
 
 
 class WireMessage:

@@ -6,6 +6,7 @@ The scan cuts out raw tensor contents, most of a large request, without a copy; 
 """
 
 from itertools import islice
+from typing import Final
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.backends.api.wire import LENGTH, VARINT, VARINT_BYTES
@@ -13,17 +14,22 @@ from stoker.server.core.byte_budget import CONTENTS_FIELDS, FIELD_BYTES, WireWal
 from stoker.server.core.limits import Limits
 
 #: Messages up to this size are parsed without a scan: even in the worst case they take little memory.
-SMALL_BYTES = 4096
+SMALL_BYTES: Final = 4096
 # Tags: field number and wire type. The parser takes a field with another wire type as unknown.
-_ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | LENGTH for number in (3, 4, 5, 6, 7))
+_ID: Final = 3 << 3 | LENGTH
+_PARAMETERS: Final = 4 << 3 | LENGTH
+_INPUTS: Final = 5 << 3 | LENGTH
+_OUTPUTS: Final = 6 << 3 | LENGTH
+_RAW: Final = 7 << 3 | LENGTH
 #: Number of fields that are searched for the id of a rejected request: serialisers write fields by number, and the id is the third.
-_ID_FIELDS = 64
-_TENSOR_SHAPE = (3 << 3 | VARINT, 3 << 3 | LENGTH)
-_TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | LENGTH for number in (4, 5))
-_OUTPUT_PARAMETERS = 2 << 3 | LENGTH
-_BYTES_CONTENTS = 8 << 3 | LENGTH
+_ID_FIELDS: Final = 64
+_TENSOR_SHAPE: Final = (3 << 3 | VARINT, 3 << 3 | LENGTH)
+_TENSOR_PARAMETERS: Final = 4 << 3 | LENGTH
+_TENSOR_CONTENTS: Final = 5 << 3 | LENGTH
+_OUTPUT_PARAMETERS: Final = 2 << 3 | LENGTH
+_BYTES_CONTENTS: Final = 8 << 3 | LENGTH
 #: Bytes of one element in memory, by field of typed contents: on the wire, a varint may take only one byte.
-_VARINT_ITEM_BYTES = {2: 4, 3: 8, 4: 4, 5: 8}
+_VARINT_ITEM_BYTES: Final = {2: 4, 3: 8, 4: 4, 5: 8}
 
 
 class InferWire:

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.rpc.method import Method
@@ -11,9 +11,9 @@ from stoker.server.rpc.status import INTERNAL, STATUS_DETAILS, retry_after_secon
 Trailers = tuple[tuple[str, str | bytes], ...]
 """Metadata that goes with a status; a value is bytes where its name ends in `-bin`."""
 
-_INTERNAL_TEXT = "internal error: see the server's log"
+_INTERNAL_TEXT: Final = "internal error: see the server's log"
 #: grpcio drops a status text of more than 2 KiB on the wire, and logs that on stderr.
-_TEXT_BYTES = 1900
+_TEXT_BYTES: Final = 1900
 _log = logging.getLogger(__name__)
 
 

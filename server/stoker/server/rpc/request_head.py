@@ -5,7 +5,7 @@ See "gRPC over HTTP2", Requests. A connection caches parsed heads, because clien
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stoker.server.rpc.framing import ENCODINGS, Encoding
 from stoker.server.rpc.method import Method, MethodTable
@@ -15,8 +15,8 @@ from stoker.server.rpc.wire_metadata import binary_metadata, text_metadata
 
 FieldTuple = tuple[tuple[bytes, bytes], ...]
 
-_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])\Z")
-_UNIT_NS = {
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])\Z")
+_UNIT_NS: Final = {
     b"H": 3_600_000_000_000,
     b"M": 60_000_000_000,
     b"S": 1_000_000_000,
@@ -25,10 +25,10 @@ _UNIT_NS = {
     b"n": 1,
 }
 #: A hundred years in nanoseconds: a longer timeout would overflow 64-bit times.
-_MOST_TIMEOUT_NS = 100 * 365 * 24 * 3_600_000_000_000
-_CONTENT_TYPE = b"application/grpc"
+_MOST_TIMEOUT_NS: Final = 100 * 365 * 24 * 3_600_000_000_000
+_CONTENT_TYPE: Final = b"application/grpc"
 #: Characters of a requested path that an error text quotes.
-_SHOWN_CHARACTERS = 128
+_SHOWN_CHARACTERS: Final = 128
 
 
 class NotGrpc(Exception):

@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from stoker.server.rpc.rejection import CallFault, Rejection
 from stoker.server.rpc.status import INTERNAL
@@ -12,11 +13,11 @@ Fields = Iterable[tuple[bytes, bytes]]
 """Header fields, names in lower case."""
 
 #: Fields of the transport or of gRPC, which are not application metadata.
-_RESERVED = frozenset(
+_RESERVED: Final = frozenset(
     {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-message-type"}
 )
 #: "gRPC over HTTP2", Percent-Encoded: printable ASCII except the percent sign is sent unchanged.
-_ESCAPED = re.compile(rb"[^ -$&-~]")
+_ESCAPED: Final = re.compile(rb"[^ -$&-~]")
 
 
 def text_metadata(fields: Fields) -> dict[str, str]:

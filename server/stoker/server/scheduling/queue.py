@@ -256,7 +256,7 @@ def earliest(a: int | None, b: int | None) -> int | None:
 
 
 #: Bound on the entries examined for one batch: limits the cost of a queue full of shapes that do not match that of the head.
-MAX_SCAN = 4096
+MAX_SCAN: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
@@ -110,7 +111,7 @@ class Member(Completion[InferResponse]):
 
 log = logging.getLogger("stoker.scheduling")
 
-_NO_MARK = SequenceMark(0)
+_NO_MARK: Final = SequenceMark(0)
 
 
 class SequenceScheduler:

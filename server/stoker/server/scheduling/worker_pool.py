@@ -8,6 +8,7 @@ all instances are ejected, all are used, so that requests get the real error at 
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from stoker.backends.api.batch import BatchResult
 from stoker.backends.api.errors import ErrorCode, ServingError
@@ -15,9 +16,9 @@ from stoker.server.execution.worker import InstanceWorker
 from stoker.server.observability.recorder import VersionRecorder
 
 #: The first pause, nanoseconds; a device reset takes about that long.
-FIRST_EJECTION_NS = 1_000_000_000
+FIRST_EJECTION_NS: Final = 1_000_000_000
 #: The longest pause, nanoseconds: it bounds how often a batch of requests fails as a probe.
-MAX_EJECTION_NS = 60_000_000_000
+MAX_EJECTION_NS: Final = 60_000_000_000
 
 
 class _Ejection:

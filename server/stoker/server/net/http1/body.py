@@ -7,18 +7,19 @@ blank line (they are dropped). Unlike llhttp it reports the byte where the body 
 
 import re
 from http import HTTPStatus
+from typing import Final
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.response import Rejection
 from stoker.server.net.progress import Progress
 
 # RFC 9112, 7.1: chunk-size [ chunk-ext ] CRLF; extensions are ignored.
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]{0,8};[\t\x20-\x7e\x80-\xff]{0,230})?\r\n")
-_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]{0,8};[\t\x20-\x7e\x80-\xff]{0,230})?\r\n")
+_TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 #: Longest chunk line, extensions included.
-_LINE_BYTES = 256
+_LINE_BYTES: Final = 256
 #: Chunks that one call reads: about a millisecond.
-_CHUNKS_AT_ONCE = 1024
+_CHUNKS_AT_ONCE: Final = 1024
 
 
 class ChunkedBody:

@@ -11,7 +11,7 @@ import asyncio
 import enum
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from stoker.server.core.byte_budget import EVICTED, ByteBudget, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
@@ -41,11 +41,11 @@ class Phase(enum.Enum):
 
 
 #: How long a rejected client may take to hang up.
-_LINGER_S = 2.0
+_LINGER_S: Final = 2.0
 #: Bytes that may wait here before reading pauses.
-_AHEAD_BYTES = 16 * 1024
+_AHEAD_BYTES: Final = 16 * 1024
 #: Bytes of a read in which the head of a large request is expected.
-_HEAD_READ_BYTES = 4096
+_HEAD_READ_BYTES: Final = 4096
 
 
 class HttpConnectionStatistics(NamedTuple):

@@ -16,13 +16,13 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.http1.response import Rejection
 
 #: The end of a head.
-BLANK_LINE = b"\r\n\r\n"
+BLANK_LINE: Final = b"\r\n\r\n"
 #: Bytes of a request line beside the target.
-_LINE_BYTES = 64
+_LINE_BYTES: Final = 64
 #: Fields that decide how a body is read, or name its sender: with two of them, a proxy and the server might each use another one.
-_SINGLE = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
+_SINGLE: Final = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
 #: Targets without query or percent-encoding, which equal their path.
-_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
+_PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
 #: Heads in the cache, and the size of the largest one.
 _KEPT_HEADS: Final = 256
 _KEPT_HEAD_BYTES: Final = 1024

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.connection_gate import ConnectionGate, GatedConnection
@@ -12,7 +12,7 @@ from stoker.server.net.http1.disconnect import DisconnectWatch
 from stoker.server.net.http1.head import HeadCache, RequestHead
 
 #: Size of the port's shared receive buffer. Large bodies are read into buffers of their own.
-READ_BYTES = 64 * 1024
+READ_BYTES: Final = 64 * 1024
 
 
 def no_path(_path: str) -> bool:

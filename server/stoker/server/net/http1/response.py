@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from typing import Final
 
 import orjson
 
@@ -10,11 +11,11 @@ from stoker.server.core.views import kept
 HeaderList = list[tuple[bytes, bytes]]
 
 #: Up to this size head and body are joined into one piece.
-_JOINED_BYTES = 512 * 1024
+_JOINED_BYTES: Final = 512 * 1024
 Piece = bytes | memoryview
 """A part of a body. The memory behind a view must never change: a slow client may read it late."""
 #: By status.
-STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 
 class HttpResponse:

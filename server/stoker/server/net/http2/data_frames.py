@@ -100,7 +100,8 @@ class DataFrames:
         stream: Stream | None = None
         taken = 0
         while size - position >= HEADER_BYTES:
-            word, flags, stream_id = _unpack(data, position)
+            header: tuple[int, int, int] = _unpack(data, position)
+            word, flags, stream_id = header
             start = position + HEADER_BYTES
             length = word >> 8
             end = start + length

@@ -40,10 +40,10 @@ SETTING_MAX_HEADER_LIST_SIZE: Final = 0x6
 
 #: (length << 8 | type, flags, reserved bit | stream id)
 FRAME_HEADER: Final = Struct(">IBI")
-_pack_header = FRAME_HEADER.pack
-_pack_u32 = Struct(">I").pack
-_pack_setting = Struct(">HI").pack
-_pack_goaway = Struct(">II").pack
+_pack_header: Final = FRAME_HEADER.pack
+_pack_u32: Final = Struct(">I").pack
+_pack_setting: Final = Struct(">HI").pack
+_pack_goaway: Final = Struct(">II").pack
 
 SETTINGS_ACK: Final = _pack_header(SETTINGS, FLAG_ACK, 0)
 

@@ -173,7 +173,7 @@ _SIZE_UPDATES: Final = 2
 #: Strings up to this size are remembered by their Huffman code: paths, user agents, deadlines.
 _KEPT_STRING_BYTES: Final = 64
 
-_known_string = lru_cache(maxsize=1024)(decode_huffman)
+_known_string: Final = lru_cache(maxsize=1024)(decode_huffman)
 
 
 class WatchedTable(HeaderTable):

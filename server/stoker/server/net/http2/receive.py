@@ -159,7 +159,9 @@ class ControlFrames:
             budget.left -= 1.0
         else:
             self._charge("WINDOW_UPDATE frames")
-        increment = _u32(data, start)[0] & frames.MOST_WINDOW_BYTES
+        # Declared, as `struct` declares Any.
+        number: int = _u32(data, start)[0]
+        increment = number & frames.MOST_WINDOW_BYTES
         if stream_id == 0:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
@@ -226,7 +228,7 @@ class FrameReader:
         )
         most = limits.frame_bytes
         #: Longest payload by frame type, unknown ones last.
-        self._longest = (
+        self._longest: tuple[int, ...] = (
             most,
             min(most, limits.header_block_bytes + _HEADERS_EXTRA_BYTES),
             *(5, 4),
@@ -301,7 +303,9 @@ class FrameReader:
         longest = self._longest
         need = HEADER_BYTES
         while size - position >= HEADER_BYTES:
-            word, flags, stream_id = _unpack(data, position)
+            # Declared, as `struct` declares Any: compiled code then computes with plain integers.
+            header: tuple[int, int, int] = _unpack(data, position)
+            word, flags, stream_id = header
             kind = word & 0xFF
             if inbound.expected != ANY and kind != inbound.expected:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} where {_expected(inbound.expected)} was expected")

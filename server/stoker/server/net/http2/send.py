@@ -64,7 +64,7 @@ class Output:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"{self.control_frames} control frames wait to be read")
 
 
-_pack = FRAME_HEADER.pack
+_pack: Final = FRAME_HEADER.pack
 _CLOSED: Final = Next.CLOSED
 _HALF_CLOSED_LOCAL: Final = Next.HALF_CLOSED_LOCAL
 _MISUSE: Final = Next.MISUSE

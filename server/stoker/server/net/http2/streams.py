@@ -132,7 +132,7 @@ class Inflow:
 
 
 #: Gaps between the ids that a peer has used, of which so many are remembered: an older gap counts as closed streams.
-_GAPS = 16
+_GAPS: Final = 16
 _CLOSED: Final = Next.CLOSED
 
 

@@ -7,7 +7,7 @@ Large outputs are serialised directly, not through a message, which saves two of
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -40,15 +40,15 @@ from stoker.server.protocols.adlik.request import (
 from stoker.server.protocols.decoded_call import DecodedCall
 from stoker.server.protocols.infer_completion import MessageInference
 
-_VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
+_VALUE_FIELDS: Final = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
 _NOTHING: Mapping[str, Any] = {}
 #: Outputs up to this size are serialised through the message.
-_WHOLE_BYTES = 65_536
+_WHOLE_BYTES: Final = 65_536
 # Tags on the wire.
-_OUTPUTS = encoded_varint(predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER << 3 | LENGTH)
+_OUTPUTS: Final = encoded_varint(predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER << 3 | LENGTH)
 _KEY, _VALUE = encoded_varint(1 << 3 | LENGTH), encoded_varint(2 << 3 | LENGTH)
-_TENSOR = encoded_varint(predict_pb2.PredictResponse.Output.TENSOR_FIELD_NUMBER << 3 | LENGTH)
-_CONTENT = encoded_varint(tensor_pb2.TensorProto.TENSOR_CONTENT_FIELD_NUMBER << 3 | LENGTH)
+_TENSOR: Final = encoded_varint(predict_pb2.PredictResponse.Output.TENSOR_FIELD_NUMBER << 3 | LENGTH)
+_CONTENT: Final = encoded_varint(tensor_pb2.TensorProto.TENSOR_CONTENT_FIELD_NUMBER << 3 | LENGTH)
 
 
 def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw]) -> PredictQuery:
@@ -118,7 +118,7 @@ def _field(tag: bytes, pieces: Sequence[Raw]) -> list[Raw]:
 
 
 #: Approximate memory of one named class as objects and text, in bytes.
-_CLASS_BYTES = 300
+_CLASS_BYTES: Final = 300
 
 
 class Predict(MessageInference):

@@ -6,7 +6,7 @@ single typed value is repeated for all elements. Element type and shape are opti
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,8 @@ from stoker.server.core.request import Array, InferRequest, InferResponse, Serva
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import model_pb2
 
-STABLE = "stable"
-_INT64_MAX = (1 << 63) - 1
+STABLE: Final = "stable"
+_INT64_MAX: Final = (1 << 63) - 1
 
 
 class ModelQuery(NamedTuple):
@@ -256,7 +256,7 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 
 #: Element types that top-k cannot sort (bfloat16 is held as raw bits).
-_UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})
+_UNORDERED: Final = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})
 
 
 class PredictQuery(NamedTuple):

@@ -1,6 +1,6 @@
 """A decoded request: the input of the engine, and the facts that encode its response."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from stoker.server.codecs.shared_memory import Span
@@ -15,13 +15,15 @@ class Encoded:
     Attributes:
         pieces: The body, in pieces.
         header_length: The length of its JSON part where binary tensors follow; None: all is JSON.
+        size_bytes: Its length.
     """
 
-    __slots__ = ("header_length", "pieces")
+    __slots__ = ("header_length", "pieces", "size_bytes")
 
-    def __init__(self, pieces: Sequence[Raw], header_length: int | None) -> None:
+    def __init__(self, pieces: list[Raw], header_length: int | None, size_bytes: int) -> None:
         self.pieces = pieces
         self.header_length = header_length
+        self.size_bytes = size_bytes
 
     @property
     def body(self) -> bytes:

@@ -4,7 +4,7 @@ This path runs for every request of every size, so it sets fields directly and a
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from stoker.server.protocols.kserve.classification import check_classes, classif
 from stoker.server.protocols.kserve.decoded import DecodedRequest, ResponseForm
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory, span_parameters
 
-_CONTENTS = {
+_CONTENTS: Final = {
     DataType.BOOL: "bool_contents",
     DataType.INT8: "int_contents",
     DataType.INT16: "int_contents",
@@ -59,11 +59,11 @@ _CONTENTS = {
     DataType.BYTES: "bytes_contents",
 }
 #: Types that the wire format holds in a wider field, so that values may be out of range.
-_NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
+_NARROW: Final = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
 _NO_CLASSIFICATIONS: Mapping[str, int] = {}
 _NO_LABELS: Mapping[str, Sequence[str]] = {}
 #: The tag of `raw_output_contents` on the wire.
-_RAW_OUTPUT_TAG = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2
+_RAW_OUTPUT_TAG: Final = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2
 
 
 class Target:
@@ -364,13 +364,13 @@ def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], coun
     return array.reshape(shape)
 
 
-_ID = encoded_varint(pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | LENGTH)
-_RAW = encoded_varint(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | LENGTH)
+_ID: Final = encoded_varint(pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | LENGTH)
+_RAW: Final = encoded_varint(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | LENGTH)
 #: The bytes before an id, by the id's length.
-_SHORT = 0x80
-_SHORT_IDS = tuple(_ID + bytes((size,)) for size in range(_SHORT))
+_SHORT: Final = 0x80
+_SHORT_IDS: Final = tuple(_ID + bytes((size,)) for size in range(_SHORT))
 #: Tensors above this size, in bytes, are copied only once.
-_COPIED_BYTES = 8192
+_COPIED_BYTES: Final = 8192
 
 
 class _Part:

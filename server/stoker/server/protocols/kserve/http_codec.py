@@ -6,7 +6,7 @@ depends only on the request and the output shapes, so that it is cached (`Respon
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from google.protobuf.message import Message
@@ -48,7 +48,7 @@ from stoker.server.protocols.kserve.classification import check_classes, classif
 from stoker.server.protocols.kserve.decoded import DecodedRequest, Encoded, ResponseForm
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory
 
-_HEADER_DIGITS = 20
+_HEADER_DIGITS: Final = 20
 #: A body as bytes, or a view of its receive buffer.
 Body = bytes | memoryview
 
@@ -328,7 +328,7 @@ def _list(given: object, what: str) -> list[Any]:
 
 
 #: Placeholder of an array's numbers: a byte that JSON text never contains.
-_GAP = b"\0"
+_GAP: Final = b"\0"
 
 
 class ResponseFrame:
@@ -364,7 +364,7 @@ class ResponseFrame:
         else:
             pieces = [texts[0]]
         blobs: list[Raw] = []
-        gaps = 0
+        gaps = blob_bytes = 0
         for at, array in enumerate(response.outputs.values()):
             if in_text[at]:
                 printed = printed_numbers(array)
@@ -375,11 +375,13 @@ class ResponseFrame:
                 pieces.append(printed)
                 pieces.append(texts[gaps])
             else:
-                blobs.append(array.tobytes())
+                blob = array.tobytes()
+                blob_bytes += len(blob)
+                blobs.append(blob)
         if not self.has_binary:
-            return Encoded(pieces, None)
+            return Encoded(pieces, None, header_length)
         pieces += blobs
-        return Encoded(pieces, header_length)
+        return Encoded(pieces, header_length, header_length + blob_bytes)
 
 
 def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest, limits: Limits) -> Mapping[str, Sequence[str]]:
@@ -424,13 +426,14 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
         outputs.append(output)
     text = _response_text(response, outputs)
     if not printed and not form.binary_outputs:
-        return Encoded([text], None)
+        return Encoded([text], None, len(text))
     first, *others = text.split(_GAP) if printed else [text]
-    parts = [first]
+    parts: list[Raw] = [first]
     for run, following in zip(printed, others, strict=True):
         parts += (*run, following)
     header_length = sum(map(len, parts)) if form.binary_outputs else None
-    return Encoded([*parts, *blobs], header_length)
+    pieces = [*parts, *blobs]
+    return Encoded(pieces, header_length, sum(map(len, pieces)))
 
 
 def frame_of(response: InferResponse, form: ResponseForm) -> ResponseFrame | None:

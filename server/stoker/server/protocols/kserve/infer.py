@@ -44,12 +44,13 @@ class InferCall:
         model: The name in the path, not yet checked.
         version: The version in the path; None: the default version.
         header_length: Inference-Header-Content-Length as sent; None: absent.
+        header_bytes: The same as a number; None: absent; -1: it must be parsed and probably rejected.
         content_encoding: The request's Content-Encoding as sent; None: absent.
         response_encoding: The supported encoding that the client prefers; None: no compression.
         metadata: The request metadata of other headers; None: there is none.
     """
 
-    __slots__ = ("content_encoding", "header_length", "metadata", "model", "response_encoding", "version")
+    __slots__ = ("content_encoding", "header_bytes", "header_length", "metadata", "model", "response_encoding", "version")
 
     def __init__(
         self,
@@ -63,6 +64,10 @@ class InferCall:
         self.model = model
         self.version = version
         self.header_length = header_length
+        self.header_bytes: int | None = None
+        if header_length is not None:
+            is_usual = header_length.isascii() and header_length.isdigit() and len(header_length) < 10
+            self.header_bytes = int(header_length) if is_usual else -1
         self.content_encoding = content_encoding
         self.response_encoding = response_encoding
         self.metadata = metadata
@@ -165,7 +170,9 @@ class HttpInfer:
                 check_model_name(call.model)
                 raise
             size = len(body)
-            header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
+            header_length = call.header_bytes
+            if header_length is not None and not 0 <= header_length <= size:
+                header_length = http_codec.parse_header_length(call.header_length, size)
             text_bytes = size if header_length is None else header_length
             if text_bytes > limits.decode_inline_bytes or size > INLINE_RAW_BYTES:
                 return None
@@ -244,14 +251,15 @@ class HttpInfer:
         """
         if call.response_encoding is not None:
             return None
+        plan = decoded.form.plan
+        # A plan has the text around outputs of the same shapes, which were small.
+        if plan is not None and (encoded := plan.encode(response)) is not None:
+            return encoded
         most = self.limits.decode_inline_bytes
         # A loop, not `any`: no generator for each small response.
         for array in response.outputs.values():
             if array.nbytes > most:
                 return None
-        plan = decoded.form.plan
-        if plan is not None and (encoded := plan.encode(response)) is not None:
-            return encoded
         labels = http_codec.labels_for(self.engine, response, decoded, self.limits) if decoded.form.classifications else {}
         encoded = http_codec.encode(response, decoded, labels)
         if plan is not None:

@@ -19,6 +19,8 @@ from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions
 _TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
 _JSON: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _BINARY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+#: Larger responses may be written in several pieces.
+_SMALL_BYTES: Final = 64 * 1024
 
 
 class InferRoutes:
@@ -52,14 +54,29 @@ class InferRoute:
         text_bytes: Bytes of the body before its binary tensors; 0: unknown, or there are none.
     """
 
-    __slots__ = ("call", "infer", "length", "text_bytes")
+    __slots__ = ("_body_bytes", "_head", "_header_length", "call", "infer", "length", "text_bytes")
 
     def __init__(self, infer: HttpInfer, call: InferCall, length: int | None) -> None:
         self.infer = infer
         self.call = call
         self.length = length
-        text = call.header_length
-        self.text_bytes = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
+        self.text_bytes = max(0, call.header_bytes or 0)
+        #: The last head of a response, and the lengths that it gives.
+        self._head = b""
+        self._header_length: int | None = None
+        self._body_bytes = -1
+
+    def response_head(self, header_length: int | None, body_bytes: int, keep_alive: bool) -> bytes:
+        """Status line and fields of a response; those of most responses are the same as the last time."""
+        if body_bytes == self._body_bytes and header_length == self._header_length and keep_alive:
+            return self._head
+        start = _JSON if header_length is None else _BINARY % header_length
+        if not keep_alive:
+            return start + b"connection: close\r\ncontent-length: %d\r\n\r\n" % body_bytes
+        self._head = start + b"content-length: %d\r\n\r\n" % body_bytes
+        self._header_length = header_length
+        self._body_bytes = body_bytes
+        return self._head
 
     def exchange(self, connection: Connection) -> "KServeExchange":
         return KServeExchange(self, connection)
@@ -99,8 +116,11 @@ class KServeExchange(InferExchange):
         encoded = route.infer.encode_now(route.call, decoded, response)
         if encoded is None:
             return None
-        start = _JSON if encoded.header_length is None else _BINARY % encoded.header_length
-        return joined(start, encoded.pieces, keep_alive=self._connection.keep_alive)
+        keep_alive = self._connection.keep_alive
+        if encoded.size_bytes > _SMALL_BYTES:
+            start = _JSON if encoded.header_length is None else _BINARY % encoded.header_length
+            return joined(start, encoded.pieces, keep_alive=keep_alive)
+        return [b"".join([route.response_head(encoded.header_length, encoded.size_bytes, keep_alive), *encoded.pieces])]
 
     def _encode_slowly(self, response: InferResponse) -> Coroutine[Any, Any, Reply]:
         decoded, route = self._decoded, self._route

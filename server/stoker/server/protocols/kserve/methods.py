@@ -2,7 +2,7 @@
 
 import re
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Via
@@ -14,7 +14,7 @@ from stoker.server.rpc.control import ControlMethods
 from stoker.server.rpc.method import Failed, Method, kind_of, path_of
 from stoker.server.rpc.status import kserve_status
 
-_SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
 def kserve_methods(engine: Engine, limits: Limits, extensions: Extensions | None = None) -> tuple[Method, ...]:

@@ -29,7 +29,10 @@ from stoker.server.protocols.kserve.decoded import DecodedRequest, ResponseForm
 
 #: Longest part of a message before its first tensor, id included, that a template may have.
 _HEAD_BYTES: Final = KEY_BYTES + 256
-_NAME, _VERSION, _ID, _RAW = (number << 3 | LENGTH for number in (1, 2, 3, 7))
+_NAME: Final = 1 << 3 | LENGTH
+_VERSION: Final = 2 << 3 | LENGTH
+_ID: Final = 3 << 3 | LENGTH
+_RAW: Final = 7 << 3 | LENGTH
 #: Lengths below take one byte on the wire. `decode` reads only such names, versions and ids.
 _ONE_BYTE: Final = 0x80
 #: Looked up once: it is called for every tensor.

@@ -4,14 +4,14 @@ Spans are found on the event loop, where the table of regions is; the codecs the
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.shared_memory import SharedMemory, Span
 from stoker.server.core.limits import Limits
 from stoker.server.pb import grpc_service_pb2 as pb
 
-_KEYS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+_KEYS: Final = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 
 
 class Spans:
@@ -30,7 +30,7 @@ class Spans:
         self.input_bytes = sum(span.byte_size for span in inputs.values())
 
 
-NO_SPANS = Spans({}, {})
+NO_SPANS: Final = Spans({}, {})
 NO_SHARED: Mapping[str, Span] = {}
 
 

@@ -269,9 +269,9 @@ def length_delimited(number: int, pieces: Sequence[bytes | memoryview]) -> list[
 
 
 #: Outputs up to this size are serialised through the message, value by value.
-_WHOLE_BYTES = 1024
-_OUTPUT_FILTER = predict_pb2.PredictRequest.OUTPUT_FILTER_FIELD_NUMBER
-_OUTPUTS = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
+_WHOLE_BYTES: Final = 1024
+_OUTPUT_FILTER: Final = predict_pb2.PredictRequest.OUTPUT_FILTER_FIELD_NUMBER
+_OUTPUTS: Final = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
 
 
 class _MessageCall(DecodedCall):

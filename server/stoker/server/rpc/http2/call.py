@@ -265,8 +265,8 @@ class RejectedCall:
             self._connection.responded(self)
 
 
-_read_prefix = PREFIX.unpack_from
-_prefix = PREFIX.pack
+_read_prefix: Final = PREFIX.unpack_from
+_prefix: Final = PREFIX.pack
 _PLAIN_HEADERS: Final = HEADERS[None]
 #: A larger response is not copied behind its prefix, but sent in a separate DATA frame.
 _JOINED_BYTES: Final = 16 * 1024
@@ -280,7 +280,9 @@ class UnaryCall(H2Call):
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
-            flag, size = _read_prefix(data)
+            # Declared, as `struct` declares Any.
+            prefix: tuple[int, int] = _read_prefix(data)
+            flag, size = prefix
             method = self.head.method
             if size + PREFIX_BYTES == len(data) and not flag and size <= method.most_bytes:
                 self.has_ended = True

@@ -37,21 +37,23 @@ from stoker.server.rpc.restricted import is_reserved_method
 class Admission:
     """Confined to: one connection, on the event loop."""
 
-    __slots__ = ("_connection", "_front", "_unflushed")
+    __slots__ = ("_connection", "_front", "_most_calls", "_most_unflushed_bytes", "_unflushed")
 
     def __init__(self, connection: Connection, unflushed: UnflushedResponses) -> None:
         """`unflushed` holds the responses that the peer has not received yet."""
         self._connection = connection
         self._front = connection.context
         self._unflushed = unflushed
+        self._most_calls = connection.context.limits.grpc_concurrent_rpcs
+        self._most_unflushed_bytes = connection.context.limits.grpc_unflushed_bytes
 
     def head_of(self, fields: KeptFields) -> RequestHead | bytes:
         """The head of a call that may begin, or else the header block that rejects it."""
         context = self._front
         try:
-            if context.calls >= context.limits.grpc_concurrent_rpcs:
+            if context.calls >= self._most_calls:
                 raise CallFault(TOO_MANY_CALLS)
-            if self._unflushed.size_bytes > context.limits.grpc_unflushed_bytes:
+            if self._unflushed.size_bytes > self._most_unflushed_bytes:
                 raise CallFault(TOO_MUCH_UNFLUSHED)
             derived = fields.derived
             if isinstance(derived, RequestHead):
@@ -125,7 +127,11 @@ class ConnectionCalls:
                     if now_ns is None:
                         now_ns = context.engine.now_ns()
                     deadline_ns = now_ns + head.timeout_ns
-                begun = (UnaryCall if head.method.kind is Kind.UNARY else StreamedCall)(connection, stream_id, head, deadline_ns)
+                begun: H2Call = (
+                    UnaryCall(connection, stream_id, head, deadline_ns)
+                    if head.method.kind is Kind.UNARY
+                    else StreamedCall(connection, stream_id, head, deadline_ns)
+                )
                 calls[stream_id] = begun
                 context.calls += 1
                 fresh.append(begun)

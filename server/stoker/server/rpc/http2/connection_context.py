@@ -1,7 +1,7 @@
 """The objects that all connections of the gRPC port share, and the interface of a connection for its parts."""
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from stoker.server.core.byte_budget import ConnectionShare
 from stoker.server.core.limits import Limits
@@ -16,7 +16,7 @@ from stoker.server.rpc.rejection import Rejection
 from stoker.server.rpc.settings import GrpcSettings
 
 #: Most bytes of one read, except for zero-copy reads.
-READ_BYTES = 256 * 1024
+READ_BYTES: Final = 256 * 1024
 
 
 class CallTable(Protocol):

@@ -4,6 +4,8 @@ From gRPC proposals A8 (client-side keepalive) and A9 (server-side connection ma
 connection, so that none needs timers of its own.
 """
 
+from typing import Final
+
 from stoker.server.core.limits import Limits
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.frames import ErrorCode
@@ -12,9 +14,9 @@ from stoker.server.rpc.http2.connection_context import Connection
 from stoker.server.rpc.settings import GrpcSettings
 
 #: Minimum seconds between the pings of a client without a call, if such pings are not permitted: gRPC's own number.
-_INTERVAL_WITHOUT_CALLS_S = 7200.0
+_INTERVAL_WITHOUT_CALLS_S: Final = 7200.0
 #: Payload of keepalive pings; the PING of a drain has another one.
-PAYLOAD = b"stoker??"
+PAYLOAD: Final = b"stoker??"
 
 
 class PingRules:
@@ -149,7 +151,7 @@ class UnflushedResponses:
 
 
 #: Factor by which the end of a streamed response may stay unread longer than a unary response.
-_STREAM_TIMEOUT_FACTOR = 10
+_STREAM_TIMEOUT_FACTOR: Final = 10
 
 
 class PeerMonitor:

@@ -11,15 +11,15 @@ from stoker.server.rpc.rejection import Rejection
 from stoker.server.rpc.status import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE, UNIMPLEMENTED
 from stoker.server.rpc.wire_metadata import metadata_fields, percent_encoded
 
-_START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
-_OK = (b"grpc-status", b"0")
+_START: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_OK: Final = (b"grpc-status", b"0")
 #: Header blocks before the messages, by the encoding of the messages.
 HEADERS: dict[Encoding | None, bytes] = {
     None: encode_block(_START),
     **{encoding: encode_block([*_START, (b"grpc-encoding", encoding.wire_name)]) for encoding in Encoding},
 }
 #: Trailers of a successful call.
-TRAILERS_OK = encode_block([_OK])
+TRAILERS_OK: Final = encode_block([_OK])
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
