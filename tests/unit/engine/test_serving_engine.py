@@ -55,7 +55,7 @@ class Held:
 
     def respond(self, error: ServingError | None = None) -> None:
         self._servable.held.remove(self)
-        outputs = self._request.inputs
+        outputs = dict(self._request.inputs)
         self._done(error or InferResponse("m", 3, self._request.request_id, outputs, self._servable.config.signature))
         self._ended()
 

@@ -198,9 +198,7 @@ class InferResponse:
 
     __slots__ = ("model_name", "model_version", "outputs", "request_id", "signature")
 
-    def __init__(
-        self, model_name: str, model_version: int, request_id: str, outputs: Mapping[str, Array], signature: ModelSignature
-    ) -> None:
+    def __init__(self, model_name: str, model_version: int, request_id: str, outputs: dict[str, Array], signature: ModelSignature) -> None:
         self.model_name = model_name
         self.model_version = model_version
         self.request_id = request_id

@@ -109,7 +109,7 @@ async def responses_of(
                 model_name=request.model_name,
                 model_version=version,
                 request_id=request.request_id,
-                outputs=outputs,
+                outputs=dict(outputs),
                 signature=request.signature,
             )
         await waiter.outcome()

@@ -8,6 +8,7 @@ is dropped. Other requests of the batch are not affected.
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 from stoker.backends.api.batch import BatchResult, Outcome
 from stoker.backends.api.clock import Clock
@@ -25,7 +26,7 @@ from stoker.server.scheduling.worker_pool import WorkerPool
 log = logging.getLogger("stoker.scheduling")
 
 #: Batches that run on the event loop yield to other callbacks after this time, in nanoseconds, however many wait.
-LOOP_SHARE_NS = 1_000_000
+LOOP_SHARE_NS: Final = 1_000_000
 
 
 class _Batch(Work):
@@ -294,7 +295,8 @@ class Scheduler:
         if isinstance(outcome, ServingError):
             result = outcome
         else:
-            result = InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature)
+            outputs = outcome if isinstance(outcome, dict) else dict(outcome)
+            result = InferResponse(self._config.name, self._version, entry.request.request_id, outputs, self._signature)
         try:
             entry.complete(result)
         except Exception:  # a defect of one frontend; the other requests of the batch must still get their responses
