@@ -17,6 +17,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from stoker.server.core.build_kind import BUILD
 from stoker.server.flags.table import flags
 from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import (
@@ -157,7 +158,7 @@ def test_output_without_a_terminal_is_a_text_table_and_json_log_lines(tmp_path):
     backends = {"digits": "onnxruntime", "digits_gcu": "topsinference", "digits_ipu": "poplar", "simple": "onnxruntime"}
     assert [row.split()[:4] for row in table[1:5]] == [[name, "1", backend, "READY"] for name, backend in backends.items()]
     assert table[5:8] == [
-        "build: pure",
+        f"build: {BUILD}",
         "note: 'digits_ipu' on simulated IPUs, of which there are 4",
         "note: 'digits_gcu' on a simulated i20 card with 6 clusters",
     ]
