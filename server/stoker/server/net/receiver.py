@@ -1,8 +1,8 @@
-"""`Receiver`: a connection, as its transport sees it; and an adapter for the transports of asyncio itself."""
+"""`Receiver`: a connection, as its transport sees it; `CLOSED`, its transport after the end; an adapter for asyncio's transports."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 
 class Receiver(Protocol):
@@ -25,6 +25,47 @@ class Receiver(Protocol):
 
     def eof_received(self) -> bool | None:
         """The peer sends no more; whether the transport stays open."""
+
+
+class ClosedTransport(asyncio.Transport):
+    """The transport of a connection that has ended.
+
+    A connection and its transport refer to each other. With this in the place of the transport, reference counts free both at once, with
+    the buffers of TLS (0.75 MiB after a message of 600 KB), and not a rare run of the garbage collector.
+    """
+
+    def is_closing(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """No effect."""
+
+    def abort(self) -> None:
+        """No effect."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: object) -> None:
+        """No effect."""
+
+    def writelines(self, list_of_data: object) -> None:
+        """No effect."""
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """No effect."""
+
+    def resume_reading(self) -> None:
+        """No effect."""
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """No effect."""
+
+
+CLOSED: Final = ClosedTransport()
 
 
 class BufferedAdapter(asyncio.BufferedProtocol):

@@ -5,6 +5,7 @@ import asyncio
 from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.net.progress import Progress
+from stoker.server.net.receiver import CLOSED
 
 
 class FlowControl:
@@ -18,7 +19,7 @@ class FlowControl:
     __slots__ = ("_transport", "_writable", "read_paused", "write_paused")
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+        self._transport: asyncio.Transport = transport
         self.read_paused = False
         self.write_paused = False
         self._writable: asyncio.Event | None = None
@@ -42,6 +43,11 @@ class FlowControl:
 
     def pause_writing(self) -> None:
         self.write_paused = True
+
+    def end(self) -> None:
+        """The connection is lost: releases the transport and the waiters of `drain`."""
+        self._transport = CLOSED
+        self.resume_writing()
 
     def resume_writing(self) -> None:
         self.write_paused = False

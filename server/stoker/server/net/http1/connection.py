@@ -23,6 +23,7 @@ from stoker.server.net.http1.disconnect import HalfClosedClient, can_detect_disc
 from stoker.server.net.http1.head import HeadReader, KnownHead, RequestHead
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.net.http1.response import Piece, Rejection
+from stoker.server.net.receiver import CLOSED
 
 
 class Phase(enum.Enum):
@@ -131,9 +132,10 @@ class HttpConnection:
         self._end_body()
         self._ahead = b""
         self._release_unflushed()
-        self.flow.resume_writing()
+        self.flow.end()
         if exc is None:
             self.transport.close()
+        self.transport = CLOSED
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()

@@ -16,6 +16,7 @@ from stoker.server.net.connection_gate import IDLE, UNREGISTERED, Idleness, Slot
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.events import DataWritten, Event
 from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.net.receiver import CLOSED
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.http2.call import H2Call, RejectedCall
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
@@ -71,7 +72,7 @@ class GrpcProtocol:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface, but not the class.
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport: asyncio.Transport = cast("asyncio.Transport", transport)
         now_s = self.context.loop.time()
         self._watch = PeerMonitor(self.context.limits, self.context.settings, now_s)
         self.core = ServerConnection(self.context.h2_limits, now_s, self.context.common_blocks)
@@ -93,6 +94,7 @@ class GrpcProtocol:
         # Nothing is sent; this frees partial messages and unsent responses before the next garbage collection.
         self.core.close(ErrorCode.NO_ERROR)
         self.context.leave(self)
+        self._transport = CLOSED
 
     def data_received(self, data: bytes) -> None:
         now_s = self.context.loop.time()
