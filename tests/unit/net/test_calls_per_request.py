@@ -37,7 +37,7 @@ _FREE = frozenset(("is_closing", "time"))
 
 
 class Counted:
-    """Passes all calls on to `inner` (None: to nothing), and counts them by name."""
+    """Passes all calls on to `inner` (None: to nothing, as an open transport), and counts them by name."""
 
     def __init__(self, inner: Any, calls: Counter[str]) -> None:
         self._inner = inner
@@ -47,7 +47,9 @@ class Counted:
         def call(*arguments: Any, **named: Any) -> Any:
             if name not in _FREE:
                 self._calls[name] += 1
-            return None if self._inner is None else getattr(self._inner, name)(*arguments, **named)
+            if self._inner is None:
+                return False if name == "is_closing" else None
+            return getattr(self._inner, name)(*arguments, **named)
 
         return call
 

@@ -82,4 +82,4 @@ def _is_tensor(value: Json) -> bool:
 
 def _has_any(given: dict[str, Json], names: frozenset[str]) -> bool:
     """Whether a member of `given` has one of `names` and is not null."""
-    return any(given[name] is not None for name in names & given.keys())
+    return any(given.get(name) is not None for name in names)
