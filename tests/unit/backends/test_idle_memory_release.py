@@ -1,4 +1,4 @@
-"""Memory of the largest batch is given back at a rest, by every executor and buffer that grows with batches."""
+"""An idle server releases the memory of the largest batch, in every executor and buffer that grows with batches."""
 
 import importlib.util
 from pathlib import Path
@@ -80,6 +80,28 @@ def test_memory_is_released_for_models_with_value_dependent_sizes(input_dims: tu
     trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
     assert instance.execute({"n": np.array([2, 3])}, ["y"])["y"].shape == (2, 3)
+    instance.close()
+
+
+@needs_linux
+def test_memory_of_large_outputs_that_were_held_together_is_released(tmp_path: Path) -> None:
+    columns = 16 * MIB // 4
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [1, columns])
+    node = helper.make_node("Expand", ["x", "shape"], ["y"])
+    proto = model([node], [value("x", ("n", 1))], [value("y", ("n", columns))], [shape])
+    served = signature({"x": (DataType.FP32, (1,))}, {"y": (DataType.FP32, (columns,))})
+    backend = BackendRegistry().get("onnxruntime")
+    instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
+    instance.execute({"x": np.ones((1, 1), np.float32)}, ["y"])
+    before = resident_bytes()
+    held = [outputs_of(instance.execute({"x": np.ones((1, 1), np.float32)}, ["y"]))["y"] for _ in range(8)]
+    assert backend.has_memory_to_release()
+    trim_all([backend])
+    assert all(array[0, -1] == 1 for array in held), "what a client has not read yet stays"
+    held.clear()
+    instance.execute({"x": np.ones((1, 1), np.float32)}, ["y"])
+    trim_all([backend])
+    assert resident_bytes() - before < 40 * MIB
     instance.close()
 
 

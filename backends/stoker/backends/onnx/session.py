@@ -15,7 +15,7 @@ from stoker.backends.api.candidate import Violation
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.ragged_batch import RaggedProcessor
-from stoker.backends.api.tensor import DataType
+from stoker.backends.api.tensor import DataType, element_count
 from stoker.backends.onnx.bindings import Bindings, BoundTensors, are_worth_it
 from stoker.backends.onnx.element_types import BFLOAT16
 from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
@@ -80,7 +80,11 @@ class OnnxInstance(Instance):
         self._only_shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._only_shrinking.terminate = True
         has_one_size = all(spec.is_static for spec in signature.inputs) and not is_work_open
-        self._peaks = PeakTracker() if tracks_peaks and mem_arena and not shrink_arena and not has_one_size else None
+        keeps_memory = tracks_peaks and mem_arena and not shrink_arena
+        self._peaks = PeakTracker() if keeps_memory and not has_one_size else None
+        # Outputs lie in the arena until they are sent. Slow clients may hold several batches at a time, and then an idle model would keep
+        # them all.
+        self._gives_back = keeps_memory and (not has_one_size or _output_bytes(signature) > LARGE_BYTES)
         #: The shapes of the smallest batch that ran, for `give_memory_back`, and what it took.
         self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
         self._signature = signature
@@ -136,13 +140,13 @@ class OnnxInstance(Instance):
         return self._largest_bytes > LARGE_BYTES
 
     def give_memory_back(self) -> None:
-        """Has the arena of a session of variable sizes give back all that no tensor lies in. Any thread may call it, beside a run.
+        """Has the arena give back all that no tensor lies in, if sizes vary or outputs are large. Any thread may call it, beside a run.
 
         ONNX Runtime does so at the end of a run only. So this begins one on the shapes of the smallest batch so far, and terminates it
         before its first operator: zeros are nothing that a client has sent, and a model may loop on them for ever.
         """
         session, least = self._session, self._least
-        if self._peaks is None or session is None or least is None or not self._largest_bytes:
+        if not self._gives_back or session is None or least is None or not self._largest_bytes:
             return
         self._largest_bytes = 0
         with contextlib.suppress(*ORT_ERRORS):  # how a terminated run ends
@@ -161,14 +165,15 @@ class OnnxInstance(Instance):
         session = self._session
         if session is None:
             raise BackendFailed("the session is closed")
-        if self._peaks is None:
+        if not self._gives_back:
             return self._run_with(session, inputs, output_names, self._run_options)
         size_bytes = sum([array.nbytes for array in inputs.values()])
         # Before the run: one that fails leaves its memory behind, too.
         self._largest_bytes = max(size_bytes, self._largest_bytes)
         if self._least is None:
             self._least = sys.maxsize, _shapes(inputs)
-        outputs = self._run_with(session, inputs, output_names, self._shrinking if self._peaks.gives_back(size_bytes) else None)
+        is_rare = self._peaks is not None and self._peaks.gives_back(size_bytes)
+        outputs = self._run_with(session, inputs, output_names, self._shrinking if is_rare else None)
         if size_bytes < self._least[0]:
             self._least = size_bytes, _shapes(inputs)
         # Read again: memory may have been given back beside the run.
@@ -210,6 +215,12 @@ def mixture_violations(signature: ModelSignature) -> Iterator[Violation]:
                 f"string input(s) {', '.join(strings)} beside bfloat16 output {output.name}: "
                 "ONNX Runtime's Python interface cannot run both; cast the output in the graph",
             )
+
+
+def _output_bytes(signature: ModelSignature) -> int:
+    """The outputs of the largest batch, as far as their sizes are declared."""
+    rows = max(1, signature.max_batch_size)
+    return rows * sum(element_count(spec.model_dims) * spec.datatype.item_bytes for spec in signature.outputs if spec.is_static)
 
 
 def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
