@@ -206,6 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_baseline_options(parser)
     add_peer_options(parser)
     options = parser.parse_args(arguments)
+    if options.commands and not options.peers:
+        parser.error("--command needs --peers")
+    if options.peers and (options.baseline or options.baseline_command):
+        parser.error("--peers excludes --baseline: Triton is the baseline")
     # Triton does not serve most of the dialects.
     known = (*CASES, *APART_CASES, *(() if options.peers else DIALECT_CASES), *IMAGE_CASES)
     cases = [case for case in known if options.cases in case.name]

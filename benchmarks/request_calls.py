@@ -305,14 +305,27 @@ def count_requests(cases: Sequence[str] = _CASES) -> Mapping[str, ReadCount]:
     return counts
 
 
+def _bound(text: str) -> tuple[str, int]:
+    """Parses CASE=MAX."""
+    case, _, most = text.partition("=")
+    if case not in _CASES or not most.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not CASE=MAX with a case of {', '.join(_CASES)}")
+    return case, int(most)
+
+
 def main() -> int:
     """Prints the counts; returns 1 if a case runs more calls than `--check` allows it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES))
     parser.add_argument("--json", type=Path, help="write the counts to this file")
     parser.add_argument("--list", action="store_true", help="print every call of one request, indented by depth")
-    parser.add_argument("--check", nargs="+", default=[], metavar="CASE=MAX", help="fail if a request of CASE runs more than MAX calls")
+    parser.add_argument(
+        "--check", nargs="+", type=_bound, default=[], metavar="CASE=MAX", help="fail if a request of CASE runs more than MAX calls"
+    )
     options = parser.parse_args()
+    unmeasured = sorted({case for case, _ in options.check} - set(options.cases))
+    if unmeasured:
+        parser.error(f"--check: '{unmeasured[0]}' is not among --cases {' '.join(options.cases)}")
     counts = count_requests(options.cases)
     print(f"{'case':12} {'calls':>6} {'files':>6} {'depth':>6}  calls by package")
     for case, count in counts.items():
@@ -323,8 +336,7 @@ def main() -> int:
     if options.list:
         for case, count in counts.items():
             print(f"\n{case}", *count.trace, sep="\n")
-    bounds = dict(bound.split("=") for bound in options.check)
-    over = [f"{case} runs {counts[case].calls} calls, more than {most}" for case, most in bounds.items() if counts[case].calls > int(most)]
+    over = [f"{case} runs {counts[case].calls} calls, more than {most}" for case, most in options.check if counts[case].calls > most]
     for line in over:
         print(line, file=sys.stderr)
     return 1 if over else 0

@@ -73,8 +73,8 @@ def _place(variable: str) -> Path | None:
 def _binary(folder: Path | None) -> Path:
     if folder is None:
         raise TritonMissing(
-            "--triton names no folder with Triton: `pip download --no-deps nvidia-pytriton` and"
-            " `python -m zipfile -e nvidia_pytriton-*.whl FOLDER` make one"
+            "no Triton: give its folder by --triton or TRITON_FOLDER (`pip download --no-deps nvidia-pytriton` and"
+            " `python -m zipfile -e nvidia_pytriton-*.whl FOLDER` make one)"
         )
     for place in _BINARIES:
         binary = folder.resolve() / place
@@ -88,13 +88,15 @@ def _binary(folder: Path | None) -> Path:
 def _compiled(include: Path | None, cache: Path) -> Path:
     """The folder of backends with the compiled one."""
     if include is None or not (include / _HEADER).exists():
-        where = "--onnxruntime-include names no folder" if include is None else f"{include} is no folder"
+        where = "--onnxruntime-include or ONNXRUNTIME_INCLUDE gives no folder" if include is None else f"{include} is no folder"
         raise TritonMissing(
-            f"{where} with {_HEADER}: onnxruntime's release archives and Debian 13's libonnxruntime-dev have it, its wheel not"
+            f"{where} with {_HEADER}: release archives of ONNX Runtime, Debian 13's libonnxruntime-dev and the npm package @qvac/onnx"
+            " contain it; the wheel does not"
         )
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None:
-        raise TritonMissing("there is no C++ compiler (g++, or CXX)")
+        name = os.environ.get("CXX") or "g++"
+        raise TritonMissing(f"there is no C++ compiler '{name}' (CXX names another one)")
     library = _onnxruntime_library()
     parts = [*sorted(_SOURCES.iterdir()), *sorted(include.glob("*.h"))]
     key = hashlib.sha256("\0".join((compiler, str(library), *_FLAGS, *(each.read_text("utf-8") for each in parts))).encode()).hexdigest()

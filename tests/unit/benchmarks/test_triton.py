@@ -70,11 +70,11 @@ def test_failure_of_the_compiler_is_the_reason(folder: Path, include: Path, comp
 
 
 def test_missing_parts_are_named(folder: Path, include: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(TritonMissing, match="--triton names no folder"):
+    with pytest.raises(TritonMissing, match="no Triton: give its folder by --triton or TRITON_FOLDER"):
         triton_contender(None, include)
     with pytest.raises(TritonMissing, match="has none of pytriton/tritonserver/bin/tritonserver"):
         triton_contender(tmp_path, include)
-    with pytest.raises(TritonMissing, match=r"--onnxruntime-include names no folder with onnxruntime_c_api\.h"):
+    with pytest.raises(TritonMissing, match=r"ONNXRUNTIME_INCLUDE gives no folder with onnxruntime_c_api\.h"):
         triton_contender(folder, None)
     with pytest.raises(TritonMissing, match=r"is no folder with onnxruntime_c_api\.h"):
         triton_contender(folder, tmp_path)
