@@ -4,8 +4,8 @@
 
 Needs the package `atheris`; the arguments are libFuzzer's. A finding is an exception, an undefined outcome
 (`tests.fakes.h2_mutations.serve`), or a conversation that means something else when it comes byte by byte or its bodies go to
-their place. Without a corpus folder, a temporary one is begun with valid conversations. Compiled modules show no coverage: with them, the
-mutations are blind, but they find arguments that compiled code rejects.
+their place. Without a corpus folder, a temporary one is begun with valid conversations. Compiled modules show no coverage, so libFuzzer
+would keep no conversation of the corpus: with them, every input is a new valid conversation with random defects.
 """
 
 import importlib.util
@@ -41,6 +41,7 @@ def main() -> int:
     import atheris
 
     with atheris.instrument_imports(include=["stoker.server.net.http2"]):
+        from stoker.server.net.http2 import connection
         from tests.fakes import h2_mutations
     from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 
@@ -57,6 +58,13 @@ def main() -> int:
         if (h2_mutations.by_stream(events), sent, open_streams) != (h2_mutations.by_stream(whole[0]), *whole[1:]):
             raise AssertionError("bodies that are received to their place change what a conversation means")
 
+    def new_conversation(data: bytes, most_bytes: int, seed: int) -> bytes:
+        random_numbers = random.Random(seed)
+        meddled = h2_mutations.meddled(random_numbers, h2_mutations.conversation(random_numbers))
+        made = bytes((2 | random_numbers.randrange(4) << 2, random_numbers.randrange(256))) + meddled
+        return atheris.Mutate(made, most_bytes) if random_numbers.random() < 0.5 else made[:most_bytes]
+
+    is_compiled = not str(connection.__file__).endswith(".py")
     arguments = sys.argv
     with tempfile.TemporaryDirectory() as folder:
         if not any(not argument.startswith("-") for argument in arguments[1:]):
@@ -64,7 +72,7 @@ def main() -> int:
                 frames = h2_mutations.conversation(random.Random(seed))
                 (Path(folder) / f"{seed}").write_bytes(bytes((2, seed)) + b"".join(frames))
             arguments = [*arguments, folder]
-        atheris.Setup(arguments, one_input)
+        atheris.Setup(arguments, one_input, **({"custom_mutator": new_conversation} if is_compiled else {}))
         atheris.Fuzz()
     return 0
 
