@@ -147,7 +147,7 @@ def meddled(random_numbers: random.Random, frames: list[bytes]) -> bytes:
             struct.pack_into(">I", taken, 5, random_numbers.choice([0, 1, 2, 3, 5, 7, (1 << 31) - 1, random_numbers.getrandbits(32)]))
             frames[place] = bytes(taken)
         elif action == 6:
-            frames[place] = bytes(taken[: random_numbers.randrange(len(taken))])
+            frames[place] = bytes(taken[: random_numbers.randrange(max(1, len(taken)))])
         elif taken:
             taken[random_numbers.randrange(len(taken))] = random_numbers.getrandbits(8)
             frames[place] = bytes(taken)
