@@ -4,7 +4,8 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.net.http2.headers import CommonBlocks, HeaderDecoder
+from stoker.server.net.http2.common_blocks import CommonBlocks
+from stoker.server.net.http2.headers import HeaderDecoder
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import REQUEST, block
 

@@ -8,9 +8,10 @@ from hpack.exceptions import OversizedHeaderListError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stoker.server.net.http2.common_blocks import CommonBlocks
 from stoker.server.net.http2.events import Flood, FloodRejected
 from stoker.server.net.http2.frames import ConnectionFault, ErrorCode
-from stoker.server.net.http2.headers import CommonBlocks, FieldDecoder, HeaderDecoder, encode_block
+from stoker.server.net.http2.headers import FieldDecoder, HeaderDecoder, encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, REQUEST, RawPeer, block, expect, frame, request, u32
 

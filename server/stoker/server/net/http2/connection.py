@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from stoker.server.net.http2 import frames
+from stoker.server.net.http2.common_blocks import CommonBlocks
 from stoker.server.net.http2.data_frames import DataFrames
 from stoker.server.net.http2.events import ConnectionEnded, Event
 from stoker.server.net.http2.frames import SETTINGS, ConnectionFault, ErrorCode
 from stoker.server.net.http2.header_frames import HeaderFrames
-from stoker.server.net.http2.headers import CommonBlocks
 from stoker.server.net.http2.inbound import ANY, DRAIN_PING, FloodGuard, Inbound
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.net.http2.receive import ControlFrames, FrameReader

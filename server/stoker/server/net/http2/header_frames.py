@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stoker.server.net.http2.common_blocks import CommonBlocks
 from stoker.server.net.http2.events import Flood, HeadersTooLarge, RequestStarted, TrailersReceived
 from stoker.server.net.http2.frames import (
     CONTINUATION,
@@ -15,9 +16,10 @@ from stoker.server.net.http2.frames import (
     OversizedBlock,
     StreamFault,
 )
-from stoker.server.net.http2.headers import CommonBlocks, HeaderDecoder, MalformedError, check_trailers
+from stoker.server.net.http2.headers import HeaderDecoder
 from stoker.server.net.http2.inbound import ANY, Inbound
 from stoker.server.net.http2.limits import H2Limits
+from stoker.server.net.http2.request_rules import MalformedError, check_trailers
 from stoker.server.net.http2.send import Sender
 from stoker.server.net.http2.streams import NEXT, Next, Step, Stream, StreamTable
 

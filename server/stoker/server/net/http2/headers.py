@@ -1,4 +1,4 @@
-"""Header blocks: HPACK (RFC 7541), a cache of decoded blocks, and the rules for header lists (RFC 9113, sections 8.2 and 8.3).
+"""Header blocks: HPACK (RFC 7541), and a cache of decoded blocks.
 
 The tables and the Huffman code are those of the `hpack` library. `FieldDecoder` replaces the library's decoder, and the tests compare the
 two: the library takes some forty microseconds for the nine fields of a gRPC request, and a client that sends another deadline with each
@@ -9,7 +9,6 @@ bytes and on the table alone. So `HeaderDecoder` keeps a decoded block if decodi
 table changes. The server's own blocks never use the dynamic table: a block that was encoded once can be sent on any connection.
 """
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
@@ -20,145 +19,11 @@ from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from stoker.server.net.http2 import frames
-from stoker.server.net.http2.events import Headers, KeptFields
+from stoker.server.net.http2.common_blocks import KEPT_BLOCK_BYTES, CommonBlocks, RequestBlock, TableState
+from stoker.server.net.http2.events import Headers
 from stoker.server.net.http2.frames import ConnectionFault, ErrorCode, OversizedBlock
 from stoker.server.net.http2.limits import H2Limits
-
-#: Section 8.2.1: visible ASCII but for upper case and colon.
-_NAME: Final = re.compile(rb"[!-9;-@\[-~]+").fullmatch
-#: Section 8.2.2.
-_CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
-_PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
-#: Passed fields that a connection remembers, and the size of the largest.
-_KEPT_FIELDS: Final = 128
-_KEPT_FIELD_BYTES: Final = 256
-#: A length above it is taken for nonsense rather than for a number.
-_LENGTH_DIGITS: Final = 18
-
-
-class MalformedError(Exception):
-    """A header list breaks a rule; the text says which."""
-
-
-class RequestRules:
-    """Checks requests, and remembers fields that have passed. Confined to: one connection, so that no other client can probe its fields."""
-
-    __slots__ = ("_passed", "_passed_pseudo")
-
-    def __init__(self) -> None:
-        #: Valid regular fields, and pseudo-header fields with a valid name and value.
-        self._passed: set[tuple[bytes, bytes]] = set()
-        self._passed_pseudo: set[tuple[bytes, bytes]] = set()
-
-    @property
-    def passed_fields(self) -> int:
-        """Regular fields that are remembered as valid."""
-        return len(self._passed)
-
-    def check(self, headers: Headers) -> int | None:
-        """Checks a request's header list.
-
-        Returns:
-            The value of content-length, None without one.
-
-        Raises:
-            MalformedError: a rule is broken.
-        """
-        passed = self._passed
-        pseudo: dict[bytes, bytes] = {}
-        host = length = None
-        for position, field in enumerate(headers):
-            if field in passed:
-                continue
-            name, value = field
-            if name[:1] == b":":
-                if field not in self._passed_pseudo:
-                    if name not in _PSEUDO:
-                        raise MalformedError(f"unknown pseudo-header field {_shown(name)}")
-                    if _is_bad_value(value):
-                        raise MalformedError(f"invalid value of {_shown(name)}")
-                    _remember(self._passed_pseudo, field)
-                if name in pseudo:
-                    raise MalformedError(f"pseudo-header field {_shown(name)} twice")
-                if len(pseudo) != position:
-                    raise MalformedError(f"pseudo-header field {_shown(name)} behind regular fields")
-                pseudo[name] = value
-                continue
-            _check_field(name, value)
-            if name == b"host":
-                host = _once(name, host, value)
-            elif name == b"content-length":
-                length = _once(name, length, value)
-            else:
-                _remember(passed, field)
-        _check_pseudo(pseudo)
-        authority = pseudo.get(b":authority")
-        if host is not None and authority is not None and host.lower() != authority.lower():
-            raise MalformedError("host and :authority differ")
-        return None if length is None else _length(length)
-
-
-def check_trailers(headers: Headers) -> None:
-    """Checks the fields behind a body.
-
-    Raises:
-        MalformedError: a rule is broken.
-    """
-    for name, value in headers:
-        if name[:1] == b":":
-            raise MalformedError(f"pseudo-header field {_shown(name)} in trailers")
-        _check_field(name, value)
-
-
-def _is_bad_value(value: bytes) -> bool:
-    """Section 8.2.1: no NUL, CR or LF, no blank at either end. Four searches are faster than one pattern for long values."""
-    return b"\0" in value or b"\n" in value or b"\r" in value or value.strip(b" \t") != value
-
-
-def _remember(passed: set[tuple[bytes, bytes]], field: tuple[bytes, bytes]) -> None:
-    if len(field[0]) + len(field[1]) <= _KEPT_FIELD_BYTES:
-        if len(passed) >= _KEPT_FIELDS:
-            passed.clear()
-        passed.add(field)
-
-
-def _check_pseudo(pseudo: dict[bytes, bytes]) -> None:
-    method = pseudo.get(b":method")
-    if not method:
-        raise MalformedError("no :method")
-    if method == b"CONNECT":
-        if b":scheme" in pseudo or b":path" in pseudo or not pseudo.get(b":authority"):
-            raise MalformedError("CONNECT takes :authority, and neither :scheme nor :path")
-        return
-    for name in (b":scheme", b":path"):
-        if not pseudo.get(name):
-            raise MalformedError(f"no {name.decode()}")
-
-
-def _check_field(name: bytes, value: bytes) -> None:
-    if not _NAME(name):
-        raise MalformedError(f"invalid field name {_shown(name)}")
-    if _is_bad_value(value):
-        raise MalformedError(f"invalid value of {_shown(name)}")
-    if name in _CONNECTION_FIELDS or (name == b"te" and value.lower() != b"trailers"):
-        raise MalformedError(f"{_shown(name)} concerns connections, which HTTP/2 forbids")
-
-
-def _once(name: bytes, earlier: bytes | None, value: bytes) -> bytes:
-    if earlier is not None and earlier != value:
-        raise MalformedError(f"{_shown(name)} twice, with different values")
-    return value
-
-
-def _length(value: bytes) -> int:
-    if not value.isdigit() or len(value) > _LENGTH_DIGITS:
-        raise MalformedError("content-length is no number")
-    return int(value)
-
-
-def _shown(name: bytes) -> str:
-    return ascii(name[:64].decode("latin-1"))
-
+from stoker.server.net.http2.request_rules import RequestRules
 
 Field = tuple[bytes, bytes]
 
@@ -324,14 +189,8 @@ def _invalid(text: str) -> ConnectionFault:
     return ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"invalid header block: {text[:200]}")
 
 
-#: Blocks in the cache of one connection, and the size of the largest: a client repeats a handful, and those are short.
+#: Blocks in the cache of one connection: a client repeats a handful.
 _KEPT_BLOCKS: Final = 64
-_KEPT_BLOCK_BYTES: Final = 1024
-#: Blocks that the connections of a port share, and the size of the largest decoded one as RFC 9113 section 10.5.1 counts it.
-_COMMON_BLOCKS: Final = 256
-_COMMON_LIST_BYTES: Final = 8192
-#: Most remembered hashes of blocks that came once in a state.
-_SEEN_ONCE: Final = 64
 #: "Dynamic table size update" to zero (RFC 7541, section 6.3): sent once if the peer wants a smaller table than the default.
 NO_TABLE: Final = b"\x20"
 
@@ -356,97 +215,6 @@ def encode_block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
         block += encode_integer(len(value), 7)
         block += value
     return bytes(block)
-
-
-class RequestBlock(KeptFields):
-    """A decoded header block of a request.
-
-    Attributes:
-        size_bytes: Their size as RFC 9113 section 10.5.1 counts it.
-        content_length: As declared; None: not declared.
-        malformed: The rule that is broken; None: none is.
-    """
-
-    __slots__ = ("content_length", "malformed", "size_bytes")
-
-    def __init__(self, headers: Headers, size_bytes: int, rules: RequestRules) -> None:
-        super().__init__(headers)
-        self.size_bytes = size_bytes
-        self.content_length: int | None = None
-        self.malformed: str | None = None
-        try:
-            self.content_length = rules.check(headers)
-        except MalformedError as error:
-            self.malformed = str(error)
-
-
-class TableState:
-    """A dynamic table as the first blocks of several connections have left it. Confined to: the event loop.
-
-    Attributes:
-        entries: The fields of the table, the newest first.
-        blocks: What the next block of a connection means, by its bytes; and the state behind it.
-        seen_once: Hashes of blocks that have come once in this state.
-    """
-
-    __slots__ = ("blocks", "entries", "seen_once")
-
-    def __init__(self, entries: tuple[Field, ...]) -> None:
-        self.entries = entries
-        self.blocks: dict[bytes, tuple[RequestBlock, TableState]] = {}
-        self.seen_once: set[int] = set()
-
-
-class CommonBlocks:
-    """Decoded header blocks that the connections of a port share. Confined to: the event loop.
-
-    Clients of one kind begin their connections with the same blocks, and then repeat one. What a block means depends on its bytes and on
-    the dynamic table, and the table on the blocks before: `start` is the empty table, and each known block leads to a further state. A
-    connection follows these states, without a table of its own, until it sends a block that they do not contain. A block gets there when
-    it comes for the second time: one that holds a request number never does. Only whole blocks are compared, as heads of HTTP/1.1 are, so
-    that no client can probe single fields of others.
-
-    Attributes:
-        start: The state of a new connection.
-    """
-
-    __slots__ = ("_count", "_states", "start")
-
-    def __init__(self) -> None:
-        self.start = TableState(())
-        #: The states with known blocks, and the number of these.
-        self._states: list[TableState] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        """How many blocks are known."""
-        return self._count
-
-    def learn(
-        self, state: TableState, block: bytes, request: RequestBlock, table: "WatchedTable", *, is_changed: bool
-    ) -> TableState | None:
-        """Notes that `block` was decoded in `state` and left `table`. Returns the state behind it; None: it is not known from now on."""
-        if len(block) > _KEPT_BLOCK_BYTES or request.size_bytes > _COMMON_LIST_BYTES or request.malformed is not None:
-            return None
-        if table.maxsize != frames.DEFAULT_TABLE_BYTES:
-            return None
-        mark = hash(block)
-        if mark not in state.seen_once:
-            if len(state.seen_once) >= _SEEN_ONCE:
-                state.seen_once.clear()
-            state.seen_once.add(mark)
-            return None
-        if self._count >= _COMMON_BLOCKS:
-            for each in self._states:
-                each.blocks.clear()
-            self._states.clear()
-            self._count = 0
-        if not state.blocks:
-            self._states.append(state)
-        self._count += 1
-        after = TableState(tuple(table.dynamic_entries)) if is_changed else state
-        state.blocks[block] = (request, after)
-        return after
 
 
 class HeaderDecoder:
@@ -543,7 +311,7 @@ class HeaderDecoder:
             self._rules = RequestRules()
         request = RequestBlock(tuple(fields), size_bytes, self._rules)
         # INVARIANT: all of `blocks` were decoded with the table at `_version`, and left it so.
-        if table.version == version and len(block) <= _KEPT_BLOCK_BYTES:
+        if table.version == version and len(block) <= KEPT_BLOCK_BYTES:
             if len(blocks) >= _KEPT_BLOCKS:
                 blocks.clear()
             blocks[block] = request

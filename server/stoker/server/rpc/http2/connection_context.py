@@ -7,8 +7,8 @@ from stoker.server.core.byte_budget import ConnectionShare
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.net.connection_gate import ConnectionGate, Idleness, Slot
+from stoker.server.net.http2.common_blocks import CommonBlocks
 from stoker.server.net.http2.connection import ServerConnection
-from stoker.server.net.http2.headers import CommonBlocks
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.method import MethodTable
