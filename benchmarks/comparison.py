@@ -7,6 +7,7 @@ and their ratios agree. The spread shows where they do not.
 """
 
 import argparse
+import os
 import shlex
 import statistics
 from collections import defaultdict
@@ -89,6 +90,10 @@ class Comparison:
         tenths = statistics.quantiles(ratios, n=10, method="inclusive")
         return f"{tenths[0]:.2f}-{tenths[-1]:.2f}"
 
+    def others(self, cell: str) -> str:
+        """The cores that other processes used, on average; empty if they were not measured."""
+        return f"{statistics.fmean(self._foreign[cell]):.2f}" if cell in self._foreign else ""
+
     def table(self, measured: str) -> Table:
         """The table of all cells of `measured`; a ratio below 1 means a lower cost, or a lower rate."""
         baseline = self.baseline
@@ -105,7 +110,7 @@ class Comparison:
             best = max if figure.more_is_better else min
             values = (f"{each:,.{figure.digits}f}" for side in (old, new) for each in (best(side), statistics.median(side)))
             best_ratio, median_ratio = self.ratios(cell, figure, measured)
-            foreign = f"{statistics.fmean(self._foreign[cell]):.2f}" if cell in self._foreign and cell != shown else ""
+            foreign = self.others(cell) if cell != shown else ""
             table.add_row(
                 cell if cell != shown else "", figure.name, *values, f"{best_ratio:.3f}", f"[bold]{median_ratio:.3f}[/]",
                 self.spread(cell, figure, measured), str(len(new)), foreign,
@@ -161,9 +166,11 @@ def compare_windows(
 def add_baseline_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `contenders` reads."""
     parser.add_argument(
-        "--baseline", type=Path, metavar="FOLDER", help="another checkout, measured in the same run and compared with this one"
+        "--baseline", type=_checkout, metavar="FOLDER", help="another checkout, measured in the same run and compared with this one"
     )
-    parser.add_argument("--baseline-python", type=Path, metavar="FILE", help="its interpreter (default: that of its .venv, or this one)")
+    parser.add_argument(
+        "--baseline-python", type=_program, metavar="FILE", help="its interpreter (default: that of its .venv, or this one)"
+    )
     parser.add_argument(
         "--baseline-command",
         metavar="WORDS",
@@ -172,16 +179,27 @@ def add_baseline_options(parser: argparse.ArgumentParser) -> None:
 
 
 def contenders(options: argparse.Namespace) -> tuple[Contender, ...]:
-    """This checkout, preceded by the baseline if there is one.
-
-    Raises:
-        FileNotFoundError: See `other_checkout`.
-    """
+    """This checkout, preceded by the baseline if there is one."""
     if options.baseline_command is not None:
         return (Command("baseline", tuple(shlex.split(options.baseline_command))), this_checkout())
     if options.baseline is not None:
         return (other_checkout("baseline", options.baseline, options.baseline_python), this_checkout())
     return (this_checkout(),)
+
+
+def _checkout(text: str) -> Path:
+    folder = Path(text)
+    try:
+        other_checkout("baseline", folder)
+    except FileNotFoundError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return folder
+
+
+def _program(text: str) -> Path:
+    if not os.access(text, os.X_OK) or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no program '{text}'")
+    return Path(text)
 
 
 def _ratio(measured: float, baseline: float) -> float:

@@ -194,7 +194,12 @@ def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str,
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="", help="only cases whose name contains this")
+    parser.add_argument(
+        "--cases",
+        default="",
+        metavar="TEXT",
+        help="only cases whose name contains this text, such as 'gRPC, c = 8' or 'image'; a text without a case lists all names",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="times that each is measured (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each window (default %(default)s)")
     parser.add_argument(

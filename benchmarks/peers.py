@@ -38,14 +38,14 @@ def peer_contenders(options: argparse.Namespace) -> tuple[Contender, ...]:
 
 def peer_table(comparison: Comparison, cases: Sequence[Case]) -> Table:
     """Each case's figure, its median for each server, and the ratios of the medians to the baseline with their spread and verdict."""
-    table = Table(
-        title=f"over {comparison.baseline}, medians; in brackets 80 % of the ratios of neighbouring windows", title_justify="left"
-    )
+    table = Table(title=f"over {comparison.baseline}, medians", title_justify="left")
     for heading in ("case", "figure", comparison.baseline, "target"):
         table.add_column(heading, justify="left" if heading in ("case", "figure") else "right", no_wrap=True)
     for name in comparison.measured:
-        for heading in (name, "ratio", ""):
-            table.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
+        for heading in (name, "ratio"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("10-90 % of pairs", no_wrap=True)
+    table.add_column("others", justify="right", no_wrap=True)
     for case in cases:
         figure, target = case.peer_figure, case.most_of_peer
         cells = []
@@ -55,7 +55,14 @@ def peer_table(comparison: Comparison, cases: Sequence[Case]) -> Table:
             spread = comparison.spread(case.name, figure, name)
             cells += [f"{comparison.median(case.name, figure, name):.{figure.digits}f}", f"[bold]{ratio:.2f}[/]", f"({spread}){verdict}"]
         baseline = comparison.median(case.name, figure, comparison.baseline)
-        table.add_row(case.name, figure.name, f"{baseline:.{figure.digits}f}", "" if target is None else f"<= {target:.2f}", *cells)
+        table.add_row(
+            case.name,
+            figure.name,
+            f"{baseline:.{figure.digits}f}",
+            "" if target is None else f"<= {target:.2f}",
+            *cells,
+            comparison.others(case.name),
+        )
     return table
 
 

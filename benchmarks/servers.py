@@ -224,7 +224,7 @@ def other_checkout(name: str, folder: Path, python: Path | None = None) -> Check
     elif (folder / "server" / "main.py").exists():
         module, roots = "server.main", ["clients/python"]
     else:
-        raise FileNotFoundError(f"{folder} holds neither server/stoker/server/main.py nor server/main.py")
+        raise FileNotFoundError(f"{folder} is no checkout of Stoker: it holds neither server/stoker/server/main.py nor server/main.py")
     script = folder / ".venv" / "bin" / "serve"
     command = (str(script),) if python is None and script.exists() else (str(python or sys.executable), "-m", module)
     return Checkout(name, folder, command, os.pathsep.join(str(folder / root) for root in ("", *roots)))

@@ -108,9 +108,19 @@ def test_baseline_checkout_may_have_its_packages_in_the_namespace_or_at_top_leve
     assert str(tmp_path / "clients/python") in (baseline.python_path or "").split(":")
 
 
-def test_folder_without_a_server_is_refused(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"holds neither server/stoker/server/main\.py nor"):
-        contenders(options("--baseline", str(tmp_path)))
+def test_folder_without_a_server_is_rejected_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(SystemExit) as ended:
+            options("--baseline", str(folder))
+        assert ended.value.code == 2
+        assert f"{folder} is no checkout of Stoker: it holds neither server/stoker/server/main.py nor" in capsys.readouterr().err
+
+
+def test_missing_interpreter_of_the_baseline_is_rejected_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        options("--baseline-python", str(tmp_path / "python"))
+    assert ended.value.code == 2
+    assert f"there is no program '{tmp_path / 'python'}'" in capsys.readouterr().err
 
 
 def test_baseline_may_be_any_command():

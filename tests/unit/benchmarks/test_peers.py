@@ -23,12 +23,16 @@ def test_each_server_has_its_ratio_and_verdict_in_each_case():
         for _ in range(3):
             for each in (window("triton", 40, 0.2), window("stoker", 30, 0.19), window("native", 12, 0.16)):
                 comparison.add_window(case.name, each)
+    comparison.add_load(CASES[0].name, 0.0)
+    comparison.add_load(CASES[1].name, 1.25)
     console = Console(file=io.StringIO(), width=200)
-    console.print(peer_table(comparison, CASES[:2]))
+    table = peer_table(comparison, CASES[:2])
+    assert all(column.header for column in table.columns)
+    console.print(table)
     assert isinstance(console.file, io.StringIO)
     lone, eight = ([cell.strip() for cell in line.split("│")[1:-1]] for line in console.file.getvalue().splitlines() if "gRPC" in line)
-    assert lone[1:] == ["p50 ms", "0.200", "<= 0.90", "0.190", "0.95", "(0.95-0.95) miss", "0.160", "0.80", "(0.80-0.80) pass"]
-    assert eight[1:] == ["CPU us", "40.0", "<= 0.36", "30.0", "0.75", "(0.75-0.75) miss", "12.0", "0.30", "(0.30-0.30) pass"]
+    assert lone[1:] == ["p50 ms", "0.200", "<= 0.90", "0.190", "0.95", "(0.95-0.95) miss", "0.160", "0.80", "(0.80-0.80) pass", "0.00"]
+    assert eight[1:] == ["CPU us", "40.0", "<= 0.36", "30.0", "0.75", "(0.75-0.75) miss", "12.0", "0.30", "(0.30-0.30) pass", "1.25"]
 
 
 def test_a_lone_request_is_compared_by_its_latency_and_others_by_cpu_time():
