@@ -21,10 +21,10 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
     rows: list[int] = []
     request_ns: list[int] = []
     queue_ns: list[int] = []
-    at = -1
-    for entry, outcome in zip(entries, result.outcomes, strict=True):
+    outcomes = result.outcomes
+    # Compiled, `zip` with `strict` takes 0.3 us.
+    for at, entry in enumerate(entries):
         if apart_ns is not None:
-            at += 1
             input_ns, infer_ns, output_ns = apart_ns[at]
         if entry.is_over or entry.is_counted:
             continue  # cancelled or abandoned, and counted at that time
@@ -34,6 +34,7 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
         if (note := entry.request.access) is not None:
             note.queue_ns = entry.dispatched_ns - entry.enqueued_ns
             note.compute_ns = input_ns + infer_ns + output_ns
+        outcome = outcomes[at]
         if isinstance(outcome, ServingError):
             recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
         else:

@@ -264,7 +264,10 @@ class Scheduler:
         count_batch(self._recorder, batch.entries, result, now_ns)
         release = self._deliver if self._order is None else self._order.complete
         noted: Outcome | None = None
-        for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
+        outcomes = result.outcomes
+        # Compiled, `zip` with `strict` takes 0.3 us.
+        for at, entry in enumerate(batch.entries):
+            outcome = outcomes[at]
             if isinstance(outcome, ServingError) and outcome is not noted:
                 noted = outcome  # requests of one failed batch share one error
                 self._failures.note(outcome, entry.request, now_ns)
