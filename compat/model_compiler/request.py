@@ -1,7 +1,7 @@
 """`CompileRequest`: what Adlik's model compiler is asked for, read from a dictionary, with everything that is wrong said at once.
 
-Names of the fields are Adlik's (its `config_schema.json` and the code that reads it); `framework`, `batch_sizes` and `compile_options` are
-ours. What Adlik reads on the way to other devices only is accepted and has no effect; a warning says so.
+Names of the fields are Adlik's (its `config_schema.json` and the code that reads it); `framework`, `batch_sizes`, `compile_options` and
+`allow_drift` are ours. What Adlik reads on the way to other devices only is accepted and has no effect; a warning says so.
 
 Kinds of values that fields of a compile request take, beyond those of `stoker compile`. Each takes what JSON gives, and the text of an
 environment variable.
@@ -255,6 +255,9 @@ class CompileRequest:
     resource_mode: str | None = option(TEXT, "TopsInference's compile option of that name.", group=_DEVICE)
     compile_options: Mapping[str, Any] = option(SETTINGS, "Options of the device's compiler.", group=_DEVICE, default={})
     enable_fp16: bool = option(SWITCH, "As build_flag KFP16.", group=_DEVICE, default=False)
+    allow_drift: bool = option(
+        SWITCH, "Only warn where the converted model differs too much from its source.", group=_DEVICE, default=False
+    )
     enable_int8: bool = option(SWITCH, "Rejected: no target has it.", group=_DEVICE, default=False)
 
     @property

@@ -18,6 +18,7 @@ from model_compiler.request import BuildFlag, CompileRequest, InputShapes
 from model_compiler.sources import GcuEngine, OnnxModel, PopefExecutable, ServedOnnx
 from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.drift_check import is_compared
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
@@ -187,7 +188,8 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
     model = checked(source.model, source.origin)
     with rejections_of(target, options):
         sizes = input_sizes(model, request)
-        converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
+        batches = _batch_sizes(sizes, request)
+        converted = [_converted(model, sizes, batch, "fp32", target, request, is_compared(batch, batches)) for batch in batches]
     described = _source_model(model, converted[-1], request)
     artefact = _export(target, dataclasses.replace(described, batches=converted), options, job)
     inputs, outputs = batched_border(model, converted[-1], artefact, request)
@@ -249,7 +251,7 @@ def compile_popef(source: OnnxModel, job: Job) -> PopefExecutable:
     model = checked(source.model, source.origin)
     sizes = input_sizes(model, request)
     _check_fixed_batch(sizes, (request.max_batch_size,), "max_batch_size")
-    converted = _converted(model, sizes, request.max_batch_size, request.flag.value, target)
+    converted = _converted(model, sizes, request.max_batch_size, request.flag.value, target, request)
     artefact = _export(target, _source_model(model, converted, request), options, job)
     inputs, outputs = batched_border(model, converted, artefact, request)
     return PopefExecutable(path=artefact.path, filename=artefact.path.name, config=dict(artefact.config), inputs=inputs, outputs=outputs)
@@ -262,9 +264,18 @@ def _check_fixed_batch(sizes: InputSizes, wanted: Sequence[int], field: str) -> 
             raise ShapeError(f"{field} {said}: {who} has the batch fixed to {batch}; say {batch}, or leave the batch variable")
 
 
-def _converted(model: onnx.ModelProto, sizes: InputSizes, batch: int, precision: str, target: Target) -> onnx.ModelProto:
-    options = ConversionOptions(input_shape=sizes.of_batch(batch), precision=precision, skip_passes=target.skip_passes)
-    return Converter.of(options).convert_internal(model)
+def _converted(
+    model: onnx.ModelProto,
+    sizes: InputSizes,
+    batch: int,
+    precision: str,
+    target: Target,
+    request: CompileRequest,
+    is_compared: bool = True,
+) -> onnx.ModelProto:
+    shapes = sizes.of_batch(batch)
+    options = ConversionOptions(input_shape=shapes, precision=precision, skip_passes=target.skip_passes, allow_drift=request.allow_drift)
+    return Converter.of(options).convert_internal(model, is_compared=is_compared)
 
 
 def _source_model(source: onnx.ModelProto, converted: onnx.ModelProto, request: CompileRequest) -> SourceModel:

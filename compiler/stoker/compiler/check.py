@@ -1,4 +1,6 @@
-"""The `--check` option compares a converted model with its source on random data and applies limits to the differences.
+"""Compares a converted model with its source on random data, and applies limits to the differences.
+
+Each conversion is compared (`convert/drift_check.py`); the `--check` option prints the figures.
 
 The measure is the signal-to-noise ratio of an output in decibels: 20 dB is an error of a tenth of the output's root mean square, 60 dB of a
 thousandth. Rounding and a different summation order stay at least 10 dB above the limits in convolutions, transformers and recurrent
@@ -9,7 +11,9 @@ differ. For example, the index of the larger of two almost equal scores may chan
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from stoker.compiler import marks
-from stoker.compiler.errors import CompileError
+from stoker.compiler.errors import CompileError, NotComparableError
 from stoker.compiler.precision.drift import OutputDrift, random_outputs
 from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 from stoker.compiler.precision.samples import plain_options
@@ -60,7 +64,9 @@ class OutputError:
         return math.prod(self.shape)
 
 
-def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0) -> list[OutputError]:
+def compare_models(
+    source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0, limit_s: float | None = None
+) -> list[OutputError]:
     """Runs both models with the same data: standard normal floats, integers 0 and 1 (valid as indices and masks), random booleans.
 
     Images that the converted model takes as bytes are random pixels; the source gets the same pixels normalised as on the device. If the
@@ -70,12 +76,15 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
         source: The model before conversion; its variable dimensions get the sizes of `converted`.
         converted: The model after conversion, with static shapes.
         seed: Seed of the random data.
+        limit_s: Most seconds that each model may run; None for no limit.
 
     Raises:
-        CompileError: a model does not run, or the two do not take the same data or have no outputs in common.
+        NotComparableError: ONNX Runtime cannot load a model, the source does not run or a run exceeds `limit_s`, or the two do not take the
+            same data or have no outputs in common.
+        CompileError: the converted model fails on data that the source takes, or an output has another shape.
     """
     if is_packed(converted):
-        raise CompileError(
+        raise NotComparableError(
             "check: the conversion packed the model (pack_args): it takes several sequences a row, which the source does not"
         )
     before, after = _session(source, "source"), _session(converted, "converted")
@@ -84,15 +93,15 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
     names = {each.name for each in before.get_inputs()}
     strange = sorted(set(given) ^ names)
     if strange:
-        raise CompileError(
+        raise NotComparableError(
             f"check: the conversion changed the inputs ({', '.join(strange)}), so that the same data does not fit both models"
         )
     given |= _normalised(given, byte_images(converted))
-    expected = _run(before, {each.name: given[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source")
-    actual = _run(after, feeds, "converted")
+    expected = _run(before, {each.name: given[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source", limit_s)
+    actual = _run(after, feeds, "converted", limit_s)
     common = [name for name in actual if name in expected]
     if not common:
-        raise CompileError("check: the converted model has none of the source's outputs")
+        raise NotComparableError("check: the converted model has none of the source's outputs")
     random = random_outputs(source) | random_outputs(converted)
     return [
         incomparable(name, expected[name], "random numbers") if name in random else output_error(name, expected[name], actual[name])
@@ -251,15 +260,35 @@ def _session(model: onnx.ModelProto, which: str) -> Any:
             with_numpy_types(model).SerializeToString(), plain_options(), providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # ONNX Runtime raises many types of its own, all derived from RuntimeError or Exception
-        raise CompileError(f"check: ONNX Runtime cannot load the {which} model: {' '.join(str(error).split())}") from error
+        raise NotComparableError(f"check: ONNX Runtime cannot load the {which} model: {' '.join(str(error).split())}") from error
 
 
-def _run(session: Any, feeds: Mapping[str, NDArray[Any]], which: str) -> dict[str, NDArray[Any]]:
+def _run(session: Any, feeds: Mapping[str, NDArray[Any]], which: str, limit_s: float | None) -> dict[str, NDArray[Any]]:
     names = [each.name for each in session.get_outputs()]
+    options = onnxruntime.RunOptions()
     try:
-        return dict(zip(names, session.run(names, numpy_feeds(feeds)), strict=True))
+        with _terminated_after(limit_s, options):
+            return dict(zip(names, session.run(names, numpy_feeds(feeds), options), strict=True))
     except Exception as error:  # as above
-        raise CompileError(f"check: the {which} model fails on ONNX Runtime: {' '.join(str(error).split())}") from error
+        if options.terminate:
+            raise NotComparableError(f"check: the {which} model runs longer than {limit_s:g} s") from error
+        kind = NotComparableError if which == "source" else CompileError
+        raise kind(f"check: the {which} model fails on ONNX Runtime: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _terminated_after(limit_s: float | None, options: onnxruntime.RunOptions) -> Iterator[None]:
+    """Ends the run with `options` inside the block after `limit_s` seconds, between two of its nodes."""
+    if limit_s is None:
+        yield
+        return
+    timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _dtype(declared: Any) -> "np.dtype[Any]":

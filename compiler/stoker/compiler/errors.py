@@ -21,7 +21,11 @@ class GateError(CompileError):
 
 
 class CheckError(CompileError):
-    """`--check` found outputs that differ more from the source's than the precision explains; the model was not written."""
+    """Outputs of the converted model differ more from the source's than the precision explains; the model was not written."""
+
+
+class NotComparableError(CompileError):
+    """A converted model cannot be compared with its source: one of them does not run here, or they do not take the same data."""
 
 
 class ShapeError(CompileError):

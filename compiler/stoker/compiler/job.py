@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import onnx
 
 from stoker.compiler.convert.converter import Converter, warn_of_no_effect
+from stoker.compiler.convert.drift_check import is_compared
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.convert.free_dimensions import closed, requested_batch_size
 from stoker.compiler.convert.options import COMPILED_PRECISIONS
@@ -85,9 +86,12 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         with rejections_of(target, plan.compiler, label=label, custom_libraries=model.conversion.custom_library_so_paths):
             converted.append(_convert(model, ways, name, progress))
     for model, made, name in zip(plan.models, converted, names, strict=True):
-        _show(model, made, folder / name, progress, out, is_compared=not (target.compares and _is_for_target(job)))
+        _show(model, made, folder / name, progress, out, shows_errors=not (target.compares and _is_for_target(job)))
     # Made before compiling, since an operator may not exist at the requested opset; written after everything succeeded.
-    output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
+    output = None
+    if _writes_model(plan):
+        output = converted[0].converter.to_output(converted[0].internal)
+        converted[0].converter.check_drift(converted[0].source, output, notes=logging.INFO)  # what `internal` lacks was logged
     if _is_for_target(job):
         _compile(plan, target, converted, folder, progress, out)
     if output is not None:
@@ -117,9 +121,10 @@ def _convert(model: ModelJob, converters: Sequence[Converter], fused_name: str, 
         source = _read(model.job)
     batches = []
     freed = with_free_batch(source, model.job.batch_sizes)
-    for converter in converters:
+    sizes = model.job.batch_sizes or (0,)
+    for size, converter in zip(sizes, converters, strict=True):
         with progress.phase(f"converting {path}") as report:
-            batches.append(converter.convert_internal(freed, report))
+            batches.append(converter.convert_internal(freed, report, is_compared=is_compared(size, sizes)))
     name = fused_name or model.job.model_name or Path(path).stem
     return _Converted(name, source, batches[0], converters[0], tuple(batches) if len(batches) > 1 else ())
 
@@ -142,14 +147,14 @@ def _check_precision(precision: str, target: Target, *, is_compiled: bool) -> No
         )
 
 
-def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO, *, is_compared: bool) -> None:
-    """Prints the requested output. If `is_compared` is false, it omits comparisons with the source, which the target makes."""
+def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO, *, shows_errors: bool) -> None:
+    """Prints the requested output. If `shows_errors` is false, it omits comparisons with the source, which the target makes."""
     options, title = model.conversion, str(model.job.input_model)
     source, internal = converted.source, converted.internal
     show_models(title, source, internal, options, out)
     if options.precision_compare:
         report_layers(title, converted.converter.layer_distances, out)
-    if not is_compared:
+    if not shows_errors:
         return
     with using_libraries(options.custom_library_so_paths):
         if options.check:

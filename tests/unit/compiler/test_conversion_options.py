@@ -42,6 +42,7 @@ OUR_OWN = {
     "calibration_method",
     "int8_preset",
     "int8_weight_bits",
+    "allow_drift",
     "min_snr",
     "min_speedup",
     "int8_skip_op_types",

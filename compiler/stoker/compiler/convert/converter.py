@@ -3,6 +3,7 @@
 The steps: check the model and convert it to the internal opset of the passes; set the input sizes and check that all dimensions are known;
 run the passes of the options, then the passes that the user named; convert to the requested opset. `convert_internal` does all steps but
 the last, and targets compile its result: an older opset computes the same, but splits operators that a target runs better as one.
+`convert/drift_check.py` compares each result with the source.
 """
 
 import copy
@@ -16,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from stoker.backends.api.nearest import did_you_mean
+from stoker.compiler.convert.drift_check import check_drift
 from stoker.compiler.convert.free_dimensions import OpenBatch
 from stoker.compiler.convert.opset import convert_for_output, convert_to_internal
 from stoker.compiler.convert.options import COUNTS_WITH, NO_EFFECT, ConversionOptions
@@ -103,8 +105,11 @@ class Converter:
 
         Raises:
             CompileError: the model is invalid, a dimension is not fixed, or a pass rejects it; the text says what and where.
+            CheckError: the result computes something else than `model`.
         """
-        return self.to_output(self.convert_internal(model, progress))
+        converted = self.to_output(self._convert_checked(model, progress))
+        self.check_drift(model, converted)
+        return converted
 
     def to_output(self, converted: onnx.ModelProto) -> onnx.ModelProto:
         """Converts the result of `convert_internal` to opset `convert_version`.
@@ -117,12 +122,45 @@ class Converter:
         with known_shapes(converted):
             return convert_for_output(converted, self._options.convert_version, self._is_version_requested)
 
-    def convert_internal(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
+    def convert_internal(
+        self, model: onnx.ModelProto, progress: PassProgress | None = None, *, is_compared: bool = True
+    ) -> onnx.ModelProto:
         """Returns the converted model at the internal opset, or at a newer one if FP8 types need it. Targets compile this model.
 
+        Args:
+            model: Not changed.
+            progress: Called before each pass.
+            is_compared: Whether to compare the result with `model`; false for most of many batch sizes.
+
         Raises:
-            CompileError: as `convert`.
+            CompileError, CheckError: as `convert`.
         """
+        converted = self._convert_checked(model, progress)
+        if is_compared:
+            self.check_drift(model, converted)
+        return converted
+
+    def check_drift(self, source: onnx.ModelProto, converted: onnx.ModelProto, *, notes: int = logging.WARNING) -> None:
+        """Compares a result of this converter with its source; see `check_drift`.
+
+        Raises:
+            CheckError: `converted` computes something else than `source`.
+        """
+        options = self._options
+        if options.only_manual_sharding:
+            return
+        source = checked(source, "the model")
+
+        def convert(smaller: ConversionOptions) -> onnx.ModelProto:
+            other = copy.copy(self)
+            other._options, other._log_folder = smaller, None
+            return other._convert_checked(source, None)
+
+        with using_libraries(options.custom_library_so_paths):
+            check_drift(source, converted, options, convert, notes=notes)
+
+    def _convert_checked(self, model: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
+        """Checks that `model` is valid, and converts it at the internal opset."""
         options = self._options
         model = checked(model, "the model")
         with known_shapes(model), using_libraries(options.custom_library_so_paths):

@@ -137,7 +137,7 @@ def dependence_of_rows(source: SourceModel) -> str:
     The test uses a few rows of the source model, if it is available, runs, and has a variable batch; otherwise the converted model with all
     its rows. A model that ONNX Runtime cannot run is not tested, and this is logged. Random outputs are not compared.
     """
-    open_batch = _with_rows(source.source, source.model, _ROWS) if source.source is not None else None
+    open_batch = with_rows(source.source, source.model, _ROWS) if source.source is not None else None
     models = ([(open_batch, True)] if open_batch is not None else []) + [(source.model, False)]
     failure = ""
     with using_libraries(source.custom_libraries):
@@ -175,7 +175,7 @@ def _rows(model: onnx.ModelProto) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _with_rows(source: onnx.ModelProto, converted: onnx.ModelProto, rows: int) -> onnx.ModelProto | None:
+def with_rows(source: onnx.ModelProto, converted: onnx.ModelProto, rows: int) -> onnx.ModelProto | None:
     """Returns a copy of `source` with the input sizes of `converted` and `rows` in dimension 0; None if an input fixes dimension 0."""
     sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in fed_inputs(converted)}
     made = onnx.ModelProto()

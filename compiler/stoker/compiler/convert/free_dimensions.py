@@ -68,8 +68,10 @@ def requested_batch_size(options: ConversionOptions) -> int | None:
     return first.pop() or None if len(first) == 1 else None
 
 
-def closed(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]] | None = None) -> onnx.ModelProto:
-    """Returns `model`, or a copy whose variable input dimensions get the sizes of `data` (None: sizes for random data).
+def closed(
+    model: onnx.ModelProto, data: Mapping[str, NDArray[Any]] | None = None, *, rows: int = RANDOM_ROWS, size: int = RANDOM_SIZE
+) -> onnx.ModelProto:
+    """Returns `model`, or a copy whose variable input dimensions get the sizes of `data` (None: `rows`, and `size` for all but the first).
 
     Raises:
         ShapeError: an array of `data` has neither as many dimensions as its input nor one more.
@@ -80,13 +82,13 @@ def closed(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]] | None = Non
     made.CopyFrom(model)
     for value in made.graph.input:
         dims = value.type.tensor_type.shape.dim
-        sizes = [RANDOM_ROWS, *[RANDOM_SIZE] * len(dims)][: len(dims)]
+        sizes = [rows, *[size] * len(dims)][: len(dims)]
         if data is not None and value.name in data:
             shape = data[value.name].shape
             if len(shape) not in (len(dims), len(dims) + 1):
                 raise ShapeError(f"calibration data for input '{value.name}' has shape {list(shape)}; expected {len(dims)} dimensions")
             sizes = list(shape[len(shape) - len(dims) :])
-        for dim, size in zip(dims, sizes, strict=True):
+        for dim, wanted in zip(dims, sizes, strict=True):
             if not dim.HasField("dim_value"):
-                dim.dim_value = size
+                dim.dim_value = wanted
     return made

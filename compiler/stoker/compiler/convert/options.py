@@ -168,6 +168,12 @@ class ConversionOptions:
         group=_INSPECTION,
         default=False,
     )
+    allow_drift: bool = option(
+        FLAG,
+        "Only warn where the converted model differs more from its source than the precision explains; fails otherwise (exit code 3).",
+        group=_INSPECTION,
+        default=False,
+    )
     show: bool = option(FLAG, "Print inputs, outputs and operators of the converted model.", group=_INSPECTION, default=False)
     show_io_stat: bool = option(FLAG, "Print statistics of the inputs and outputs.", group=_INSPECTION, default=False)
 

@@ -15,6 +15,7 @@ from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.timing import run_time_s
 from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.drift_check import is_compared
 from stoker.compiler.convert.free_batch import dependence_of_rows, with_free_batch
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked, read_onnx
@@ -173,7 +174,13 @@ def build(
         ConversionOptions(input_shape=shapes, skip_passes=GcuTarget.skip_passes, batch_size=size, batch_axis=0) for size in batch_sizes
     ]
     freed = with_free_batch(checked(source, "the model"), batch_sizes)
-    converted = [Converter.of(each).convert_internal(freed) for each in sized or [plain]]
+    if sized:
+        converted = [
+            Converter.of(each).convert_internal(freed, is_compared=is_compared(size, batch_sizes))
+            for size, each in zip(batch_sizes, sized, strict=True)
+        ]
+    else:
+        converted = [Converter.of(plain).convert_internal(freed)]
     described = SourceModel(
         model=converted[0],
         name=name or (model.stem if isinstance(model, Path) else source.graph.name) or "model",
