@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, Via
-from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog
+from stoker.server.observability.access_log import FAILURES_PER_S, HOLD_NS, MOST_HELD, AccessLog
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.settings import AccessLogSettings
 from stoker.server.scheduling.outcomes import count_batch
 from stoker.server.scheduling.pending import Pending
+from tests.fakes.puppet_worker import HandTimers
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (2,)),), (TensorSpec("OUT", DataType.FP32, (2,)),), 4)
 _S = 1_000_000_000
@@ -193,8 +195,39 @@ def test_access_log_without_a_file_writes_to_the_server_log(caplog: pytest.LogCa
     asked = request("r9")
     with caplog.at_level("INFO", "stoker.access"):
         access.watched(asked, lambda _: None)(answer_to(asked))
-    access.close()
+        access.close()
     assert [record.__dict__["request_id"] for record in caplog.records] == ["r9"]
+
+
+def test_line_is_held_for_a_bounded_time_and_has_the_time_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    timers = HandTimers()
+    access = AccessLog(AccessLogSettings(every=1), timers.now_ns, timers)
+    with caplog.at_level("INFO", "stoker.access"):
+        access.watched(asked := request("first"), lambda _: None)(answer_to(asked))
+        due_ns = timers.next_ns
+        timers.advance(HOLD_NS // 2000)
+        access.watched(asked := request("second"), lambda _: None)(answer_to(asked))
+        assert due_ns == timers.next_ns == timers.now + HOLD_NS // 2, "one timer for all that are held"
+        assert not caplog.records
+        timers.advance(HOLD_NS // 2000)
+        first, second = caplog.records
+        assert [record.__dict__["request_id"] for record in (first, second)] == ["first", "second"]
+        assert first.created <= time.time() - HOLD_NS / 1e9
+        assert second.created > first.created
+        assert timers.next_ns is None
+        access.watched(asked := request("third"), lambda _: None)(answer_to(asked))
+        assert timers.next_ns == timers.now + HOLD_NS
+
+
+def test_full_buffer_of_lines_is_written_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    timers = HandTimers()
+    access = AccessLog(AccessLogSettings(every=1), timers.now_ns, timers)
+    numbers = [str(number) for number in range(2 * MOST_HELD)]
+    with caplog.at_level("INFO", "stoker.access"):
+        for number, name in enumerate(numbers):
+            assert len(caplog.records) == number // MOST_HELD * MOST_HELD
+            access.watched(asked := request(name), lambda _: None)(answer_to(asked))
+    assert [record.__dict__["request_id"] for record in caplog.records] == numbers
 
 
 def test_line_of_a_sampled_request_contains_the_times_of_its_batch(log: Callable[[int], Log]) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import select
 import threading
 import warnings
 from collections.abc import Iterator
@@ -269,6 +270,55 @@ def test_stuck_reader_blocks_no_caller_and_a_full_disk_is_counted() -> None:
     writer.go.set()
     sink.close()
     assert sink.dropped == 6
+
+
+class GatedWriter:
+    """Accepts nothing until it is released; then as many bytes as it has room for."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self.reached = threading.Event()
+        self.go = threading.Event()
+        self.writes: list[bytes] = []
+        self._room_bytes = room_bytes
+
+    def write(self, data: memoryview, /) -> int:
+        self.reached.set()
+        assert self.go.wait(30)
+        accepted = bytes(data[: self._room_bytes])
+        self._room_bytes -= len(accepted)
+        self.writes.append(accepted)
+        return len(accepted)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_lines_that_wait_together_are_written_together() -> None:
+    writer = GatedWriter(1 << 20)
+    sink = LogSink(writer, TextFormatter())
+    sink.handle(record("taken by the writer"))
+    assert writer.reached.wait(30)
+    for number in range(100):
+        sink.handle(record(f"line {number:3} {'x' * 100}"))
+    writer.go.set()
+    sink.close()
+    assert sink.dropped == 0
+    assert b"".join(writer.writes).count(b"\n") == 101
+    assert len(writer.writes) <= 6
+    assert all(len(each) <= select.PIPE_BUF and each.endswith(b"\n") for each in writer.writes), "a pipe keeps each write in one piece"
+
+
+def test_line_is_counted_as_dropped_unless_written_whole() -> None:
+    line = TextFormatter().format(record("equally long")) + "\n"
+    writer = GatedWriter(len(line) * 3 + 5)
+    sink = LogSink(writer, TextFormatter())
+    sink.handle(record("equally long"))
+    assert writer.reached.wait(30)
+    for _ in range(4):
+        sink.handle(record("equally long"))
+    writer.go.set()
+    sink.close()
+    assert sink.dropped == 2
 
 
 def test_partial_write_is_continued_with_the_rest() -> None:

@@ -5,8 +5,9 @@ bidirectional overrides are therefore escaped, and every field is cut. Two forms
 one object a line; `TextFormatter` for people at a terminal.
 
 Packages log through `logging.getLogger("stoker.<package>")` and pass values as `extra={"model": ..., "version": ...}`. A record is
-formatted in the thread that logs it and passed to the writer thread. If the reader of the output stalls, or the disk is full, lines are
-dropped and counted (`stoker_log_lines_dropped_total`).
+formatted in the thread that logs it and passed to the writer thread. Lines that wait together are written together, as far as a pipe keeps
+a write in one piece. If the reader of the output stalls, or the disk is full, lines are dropped and counted
+(`stoker_log_lines_dropped_total`).
 """
 
 import contextlib
@@ -16,13 +17,15 @@ import logging
 import os
 import queue
 import re
+import select
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Protocol, Self, TextIO
 
 from stoker.server.observability.settings import LogSettings
@@ -67,12 +70,16 @@ _NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 # The attributes that the logging module sets on a record; all others come from `extra`.
 _OWN_ATTRIBUTES = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"})
+#: Values that are shown as they are.
+_PLAIN = (bool, int, float, NoneType)
 # The names of our own fields: an `extra` of such a name must not replace them.
 _RESERVED = frozenset({"ts", "level", "logger", "message", "exception"})
 
 
 def escaped(text: str, limit: int = FIELD_LIMIT) -> str:
     """`text` on one line: unsafe characters shown as backslash escapes, at most `limit` characters (a cut text ends in `...`)."""
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
     # Cut first: a megabyte from a client is not worth escaping. Escapes may lengthen the text, so it is cut again.
     clean = _UNSAFE.sub(_escape, text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
@@ -82,6 +89,10 @@ def _escape(match: re.Match[str]) -> str:
     character = match.group()
     code = ord(character)
     return _NAMED.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+#: As `json.dumps`, which makes an encoder for each call with a `default`.
+_encode = json.JSONEncoder(default=str).encode
 
 
 class JsonFormatter(logging.Formatter):
@@ -98,7 +109,7 @@ class JsonFormatter(logging.Formatter):
         exception = "\n".join(_exception_lines(record))
         if exception:
             entry["exception"] = exception
-        return json.dumps(entry, default=str)
+        return _encode(entry)
 
 
 class TextFormatter(logging.Formatter):
@@ -124,14 +135,13 @@ def _extras(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
         if key in _OWN_ATTRIBUTES:
             continue
         name = escaped(key, 64)
-        plain = isinstance(value, bool | int | float) or value is None
-        yield (f"{name}_" if name in _RESERVED else name), value if plain else escaped(str(value))
+        yield (f"{name}_" if name in _RESERVED else name), value if isinstance(value, _PLAIN) else escaped(str(value))
 
 
 def _is_said(value: object, message: str) -> bool:
     """Whether `value` is a separate word of `message`: "took 10 s" does not contain version 1."""
     text = str(value)
-    if isinstance(value, bool) or value is None or not text:
+    if isinstance(value, bool) or value is None or not text or text not in message:
         return False
     return re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", message) is not None
 
@@ -174,8 +184,9 @@ class LogSink(logging.Handler):
         super().__init__()
         self.setFormatter(formatter)
         self._raw = raw
+        self._queue_lines = queue_lines
         # Lines. An event is set once everything before it is written; None ends the writer.
-        self._lines: queue.Queue[bytes | threading.Event | None] = queue.Queue(queue_lines)
+        self._lines: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
         # Two counters with one kind of writer each: the first under the handler's lock, the second in the writer thread only.
         self._not_queued = 0
         self._not_written = 0
@@ -189,8 +200,11 @@ class LogSink(logging.Handler):
         return self._not_queued + self._not_written
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._lines.qsize() >= self._queue_lines:
+            self._not_queued += 1
+            return
         try:
-            self._lines.put_nowait((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+            self._lines.put((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
         except Exception:  # noqa: BLE001 - a record that cannot be formatted (a raising __str__, bad arguments) must not fail the request
             self._not_queued += 1
 
@@ -198,37 +212,53 @@ class LogSink(logging.Handler):
         """Waits until all earlier lines are written, for two seconds at most."""
         if not self._is_closed:
             written = threading.Event()
-            with contextlib.suppress(queue.Full):
-                self._lines.put(written, timeout=_CLOSE_TIMEOUT_S)
-                written.wait(_CLOSE_TIMEOUT_S)
+            self._lines.put(written)
+            written.wait(_CLOSE_TIMEOUT_S)
 
     def close(self) -> None:
         """Writes pending lines, for two seconds at most, and ends the writer."""
         if not self._is_closed:
             self._is_closed = True
-            with contextlib.suppress(queue.Full):
-                self._lines.put(None, timeout=_CLOSE_TIMEOUT_S)
+            self._lines.put(None)
             self._writer.join(_CLOSE_TIMEOUT_S)
         super().close()
 
     def _write_all(self) -> None:
-        while (line := self._lines.get()) is not None:
-            if isinstance(line, threading.Event):
-                line.set()
-                continue
-            try:
-                _write_whole(self._raw, line)
-            except (OSError, ValueError):  # no space, the reader of the pipe has ended, or the file is closed
-                self._not_written += 1
+        item = self._lines.get()
+        while item is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                item = self._lines.get()
+            else:
+                item = self._write_from(item)
+
+    def _write_from(self, line: bytes) -> bytes | threading.Event | None:
+        """Writes `line` and those that wait behind it at once, as each write hands the interpreter over; returns the item after them."""
+        lines, size_bytes = [line], len(line)
+        while not self._lines.empty():
+            item = self._lines.get()
+            if not isinstance(item, bytes) or size_bytes + len(item) > select.PIPE_BUF:
+                self._write(lines)
+                return item
+            lines.append(item)
+            size_bytes += len(item)
+        self._write(lines)
+        return self._lines.get()
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        written_bytes = _write_whole(self._raw, b"".join(lines))
+        self._not_written += sum(end > written_bytes for end in accumulate(map(len, lines)))
 
 
-def _write_whole(raw: RawWriter, line: bytes) -> None:
-    rest = memoryview(line)
-    while rest:
-        written = raw.write(rest)
-        if not written:  # a non-blocking descriptor that accepts no bytes now
-            raise BlockingIOError("the log's reader is not reading")
-        rest = rest[written:]
+def _write_whole(raw: RawWriter, data: bytes) -> int:
+    """Returns the bytes written: fewer than all if there is no space, the reader of the pipe has ended or is not reading, or the file is
+    closed.
+    """
+    rest = memoryview(data)
+    with contextlib.suppress(OSError, ValueError):
+        while rest and (count := raw.write(rest)):
+            rest = rest[count:]
+    return len(data) - len(rest)
 
 
 class Logs:
