@@ -132,6 +132,22 @@ def test_requests_queued_while_the_worker_is_busy_become_the_next_batch():
     run(scenario())
 
 
+def test_next_batch_is_dispatched_before_the_responses_of_the_last():
+    async def scenario() -> None:
+        rig = Rig()
+        histories: list[list[list[int]]] = []
+        rig.scheduler.submit(rig.request(), lambda _: histories.append(list(rig.worker.history)))
+        await rig.settle()
+        rig.scheduler.submit(rig.request(rows=2), lambda _: histories.append(list(rig.worker.history)))
+        await rig.settle()
+        rig.worker.finish()
+        assert histories == [[[1], [2]]]
+        rig.worker.finish()
+        assert histories == [[[1], [2]], [[1], [2]]]
+
+    run(scenario())
+
+
 def test_instances_run_in_parallel():
     async def scenario() -> None:
         rig = Rig(workers=2)

@@ -262,6 +262,9 @@ class Scheduler:
         if self._only_worker is None:
             self._pool.ended(batch.worker, result, now_ns)
         count_batch(self._recorder, batch.entries, result, now_ns)
+        if not self._is_dispatching:
+            # Its thread runs the next batch while the responses of this one are encoded.
+            self._dispatch()
         release = self._deliver if self._order is None else self._order.complete
         noted: Outcome | None = None
         outcomes = result.outcomes
@@ -272,9 +275,6 @@ class Scheduler:
                 noted = outcome  # requests of one failed batch share one error
                 self._failures.note(outcome, entry.request, now_ns)
             release(entry, outcome)
-        # The worker has a free slot now; a batch may be due.
-        if not self._is_dispatching:
-            self._dispatch()
 
     def _expire(self, entry: Pending, now_ns: int) -> None:
         self._recorder.queue_depth -= 1
