@@ -273,7 +273,7 @@ def test_stuck_reader_blocks_no_caller_and_a_full_disk_is_counted() -> None:
 
 
 class GatedWriter:
-    """Accepts nothing until it is released; then as many bytes as it has room for."""
+    """Accepts nothing until it is released; then as many bytes as it has space for."""
 
     def __init__(self, room_bytes: int) -> None:
         self.reached = threading.Event()
