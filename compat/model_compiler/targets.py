@@ -19,6 +19,8 @@ from model_compiler.sources import GcuEngine, OnnxModel, PopefExecutable, Served
 from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.drift_check import is_compared
+from stoker.compiler.convert.free_batch import dependence_of_rows
+from stoker.compiler.convert.free_dimensions import closed
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
@@ -308,7 +310,7 @@ def serve_onnx(source: OnnxModel, job: Job) -> ServedOnnx:
 
     Raises:
         OptionError: the request asks for a precision, or its shapes or formats do not fit.
-        ShapeError: the batch is fixed, to another size than max_batch_size.
+        ShapeError: the batch is fixed, to another size than max_batch_size, or the rows of a batch depend on each other.
         CompileError: the model is invalid, or too large for one file.
     """
     request = job.request
@@ -320,6 +322,11 @@ def serve_onnx(source: OnnxModel, job: Job) -> ServedOnnx:
     _check_batch(sizes, request)
     if request.input_shapes:
         model = _with_sizes(model, sizes)
+    reason = (
+        dependence_of_rows(SourceModel(model=closed(model), name=request.model_name, source=model)) if request.max_batch_size > 1 else ""
+    )
+    if reason:
+        raise ShapeError(f"max_batch_size {request.max_batch_size}: {reason}; give max_batch_size 1")
     if model.ByteSize() > MAX_BYTES:
         raise CompileError(f"{source.origin}: {model.ByteSize():,} bytes; one ONNX file of a served version holds {MAX_BYTES:,} at most")
     path = job.workspace / FILENAME

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from model_compiler.compiling import compile_fields
 
+from stoker.backends.gcu.compile.target import build
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.free_batch import dependence_of_rows
@@ -51,6 +52,16 @@ def test_rows_that_depend_on_each_other_are_found(text: str, weights: dict[str, 
     found = dependence_of_rows(source_of(model, is_known=is_known))
     # The size of the batch is a constant of the converted model, where all rows are divided by the same number.
     assert found == ("" if "Shape(x)" in text and not is_known else reason)
+
+
+def test_dependence_of_larger_batches_is_found() -> None:
+    """Rows from the third on are added to every row: a batch of two shows nothing."""
+    model = parse(
+        "g (float[b,4] x) => (float[b,4] y) { l = Slice(x, two, all) s = ReduceSum<axes = [0], keepdims = 1>(l) y = Add(x, s) }",
+        {"two": np.array([2]), "all": np.array([9999])},
+        opset=11,
+    )
+    assert dependence_of_rows(source_of(model, batch=8)) == OTHER
 
 
 def test_table_indexed_by_position_is_found_in_a_fixed_batch() -> None:
@@ -124,3 +135,15 @@ def test_request_for_batches_of_a_dependent_model_is_refused(serving_type: str, 
     fields = {"serving_type": serving_type, "input_model": parse(MEAN, opset=13), "model_name": "m", "max_batch_size": 4}
     with pytest.raises(ShapeError, match=reason):
         compile_fields({**fields, "export_path": str(tmp_path / "repo")})
+
+
+def test_dependent_model_is_not_served_in_batches_of_onnx_by_adlik(tmp_path: Path) -> None:
+    fields = {"serving_type": "onnx", "model_name": "m", "max_batch_size": 4, "export_path": str(tmp_path)}
+    with pytest.raises(ShapeError, match=r"max_batch_size 4: output 'y' of a row depends on the other rows"):
+        compile_fields({**fields, "input_model": parse(MEAN, opset=13)})
+    assert compile_fields({**fields, "max_batch_size": 1, "input_model": parse(MEAN, opset=13)}).exists()
+
+
+def test_several_batch_sizes_of_a_dependent_model_are_not_built() -> None:
+    with pytest.raises(ShapeError, match="batch sizes 1, 4"):
+        build(parse(MEAN, opset=13), batch_sizes=[1, 4])

@@ -127,25 +127,27 @@ def runner_of(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[st
 
 logger = logging.getLogger(__name__)
 
-#: Number of rows to test if the model's batch is variable.
-_ROWS = 2
+#: Numbers of rows to test if the model's batch is variable.
+_ROWS = (2, 5)
 
 
 def dependence_of_rows(source: SourceModel) -> str:
     """Returns why the rows of a batch of `source` depend on each other; empty if they do not, or if there is one row.
 
-    The test uses a few rows of the source model, if it is available, runs, and has a variable batch; otherwise the converted model with all
-    its rows. A model that ONNX Runtime cannot run is not tested, and this is logged. Random outputs are not compared.
+    The test uses batches of a few rows of the source model, if it is available, runs, and has a variable batch; otherwise the converted
+    model with all its rows. A model that ONNX Runtime cannot run is not tested, and this is logged. Random outputs are not compared.
     """
-    open_batch = with_rows(source.source, source.model, _ROWS) if source.source is not None else None
-    models = ([(open_batch, True)] if open_batch is not None else []) + [(source.model, False)]
+    opened = [with_rows(source.source, source.model, rows) for rows in _ROWS] if source.source is not None else []
+    open_batches = [model for model in opened if model is not None]
     failure = ""
     with using_libraries(source.custom_libraries):
-        for model, is_open in models:
-            if not is_open and _rows(model) < 2:
+        for models, is_open in ((open_batches, True), ([source.model], False)):
+            if not models:
+                continue
+            if not is_open and _rows(source.model) < 2:
                 return ""
             try:
-                return _dependence(model, is_open=is_open)
+                return next((reason for model in models if (reason := _dependence(model, is_open=is_open))), "")
             except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no class of their own
                 failure = " ".join(str(error).split())
     logger.warning("%s: whether the rows of a batch depend on each other was not tried: %s", source.name, failure)

@@ -187,5 +187,9 @@ def build(
         outputs=tuple(outputs),
         inputs=tuple(each.name for each in fed_inputs(source)),
         batches=converted if len(converted) > 1 else (),
+        source=freed,
     )
-    return compile_source(described, CompilerOptions(build_flag=build_flag, resource_mode=resource_mode))
+    executable = compile_source(described, CompilerOptions(build_flag=build_flag, resource_mode=resource_mode))
+    if len(executable.batches) > 1:  # a run with fewer samples than a compiled batch is padded
+        _has_independent_rows(described, executable)
+    return executable
