@@ -33,6 +33,7 @@ from model_compiler.sources import (
     find_source,
 )
 from model_compiler.targets import compile_engine, compile_popef, serve_onnx
+from stoker.cli.written_version import load_once
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.output_files import written_whole
 from stoker.compiler.repository_writer import CONFIG_NAME, ServedModel, write_served_versions
@@ -60,10 +61,13 @@ def save_model(model: ServableModel, request: CompileRequest) -> Path:
 
     Raises:
         OptionError: the version exists.
-        CompileError: the config.pbtxt that is there does not agree with the model, or nothing can be written.
+        CompileError: the config.pbtxt that is there does not agree with the model, the version does not load, or nothing can be
+            written.
     """
     served = ServedModel(name=request.model_name, config=model.config, inputs=model.inputs, outputs=model.outputs)
-    (version,) = write_served_versions(request.repository, [served], request.version, model.path, filename=model.filename)
+    (version,) = write_served_versions(
+        request.repository, [served], request.version, model.path, filename=model.filename, load_once=load_once
+    )
     path = request.repository / f"{request.model_name}_{version.name}.zip"
     try:
         _pack(version, path)

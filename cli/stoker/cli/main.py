@@ -20,6 +20,7 @@ from stoker.cli.models import config, metadata, models
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Command, Group, Headers, Timeout, Url
 from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, printable
 from stoker.cli.status import status
+from stoker.cli.written_version import load_once
 
 #: Options with a value that all commands with a server connection have.
 _SHARED = ("--url", "--api-key", "--header", "--timeout")
@@ -132,7 +133,7 @@ def _compile(arguments: Sequence[str]) -> NoReturn:
             sys.stdout.write(_COMPILE_HELP.format(package=error.name))
             sys.exit(0)
         raise CommandFailed(f"compiling needs the package {error.name}: install stoker with its extra, 'stoker[compile]'") from error
-    sys.exit(main(arguments))
+    sys.exit(main(arguments, load_once=load_once))
 
 
 def _serve(arguments: Sequence[str]) -> NoReturn:

@@ -24,6 +24,7 @@ from stoker.compiler.job import run_job
 from stoker.compiler.option_fields import OptionSpec
 from stoker.compiler.plan import all_specs, make_plan
 from stoker.compiler.reports import Progress
+from stoker.compiler.repository_writer import LoadOnce
 from stoker.compiler.target import find_target, target_names
 
 logger = logging.getLogger(__name__)
@@ -33,18 +34,25 @@ OK, FAILED, USAGE, CHECK_FAILED, GATE_MISSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
-def main(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    default_target: str | None = None,
+    program: str = "stoker compile",
+    load_once: LoadOnce | None = None,
+) -> int:
     """Runs the command line (default: the process's arguments) and returns the exit code.
 
     Args:
         arguments: Words after the command.
         default_target: Target to use without `--target`; None makes `--target` required.
         program: Name of the command in messages.
+        load_once: Loads a version that is to be served before it is written.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = _is_debug(words)
     try:
-        _run(words, default_target, program)
+        _run(words, default_target, program, load_once)
     except CheckError as error:
         return _failed(program, str(error), CHECK_FAILED, is_debug)
     except GateError as error:
@@ -74,7 +82,7 @@ def _internal(error: Exception) -> str:
     return f"internal error: {type(error).__name__}: {error}; --logging_level DEBUG prints the traceback"
 
 
-def _run(arguments: Sequence[str], default_target: str | None, program: str) -> None:
+def _run(arguments: Sequence[str], default_target: str | None, program: str, load_once: LoadOnce | None) -> None:
     words = parse_words(arguments, program, default_target)
     command = CommandOptions(**words.command)
     if command.version:
@@ -87,10 +95,10 @@ def _run(arguments: Sequence[str], default_target: str | None, program: str) -> 
         config = read_config(command.config_yaml) if command.config_yaml is not None else YamlConfig()
         command = CommandOptions(**{**config.command, **words.command})
         log_from(command.logging_level)
-        _carry_out(command, config, words, default_target)
+        _carry_out(command, config, words, default_target, load_once)
 
 
-def _carry_out(command: CommandOptions, config: YamlConfig, words: Words, default_target: str | None) -> None:
+def _carry_out(command: CommandOptions, config: YamlConfig, words: Words, default_target: str | None, load_once: LoadOnce | None) -> None:
     job = {**config.job, **_parsed(words)}
     if command.list_all_passes:
         _list_passes(job)
@@ -102,7 +110,7 @@ def _carry_out(command: CommandOptions, config: YamlConfig, words: Words, defaul
     target = find_target(name)
     plan = make_plan(job, config.models)
     progress = Progress(is_shown=not plan.job.disable_compilation_progress_bar)
-    run_job(plan, target, progress)
+    run_job(plan, target, progress, load_once=load_once)
 
 
 def _parsed(words: Words) -> dict[str, Any]:
@@ -167,9 +175,15 @@ def _failed(program: str, message: str, code: int, is_debug: bool) -> int:
     return code
 
 
-def run(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> NoReturn:
+def run(
+    arguments: Sequence[str] | None = None,
+    *,
+    default_target: str | None = None,
+    program: str = "stoker compile",
+    load_once: LoadOnce | None = None,
+) -> NoReturn:
     """Calls `main` and ends the process with its exit code."""
-    sys.exit(main(arguments, default_target=default_target, program=program))
+    sys.exit(main(arguments, default_target=default_target, program=program, load_once=load_once))
 
 
 if __name__ == "__main__":

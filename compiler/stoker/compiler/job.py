@@ -29,7 +29,7 @@ from stoker.compiler.output_files import check_folder, write_model, write_text, 
 from stoker.compiler.plan import NO_EFFECT, TENSORFLOW_NAMES, JobOptions, ModelJob, Plan
 from stoker.compiler.precision.samples import load_samples
 from stoker.compiler.reports import Progress, check, report_drift, report_layers, report_measurement, show_models
-from stoker.compiler.repository_writer import ServedModel, served_tensors, write_served_versions
+from stoker.compiler.repository_writer import LoadOnce, ServedModel, served_tensors, write_served_versions
 from stoker.compiler.target import Artefact, Comparison, ServedPart, SourceModel, Target, rejections_of
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,10 @@ class _Converted:
     batches: tuple[onnx.ModelProto, ...] = ()
 
 
-def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | None = None) -> None:
+def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | None = None, *, load_once: LoadOnce | None = None) -> None:
     """Executes `plan`; prints the requested output to `stream` (stdout) and one line for each written file.
+
+    `load_once` loads each served version before it is written.
 
     Raises:
         CompileError: something failed; no file that was to be written is left half done.
@@ -93,7 +95,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         output = converted[0].converter.to_output(converted[0].internal)
         converted[0].converter.check_drift(converted[0].source, output, notes=logging.INFO)  # what `internal` lacks was logged
     if _is_for_target(job):
-        _compile(plan, target, converted, folder, progress, out)
+        _compile(plan, target, converted, folder, progress, out, load_once)
     if output is not None:
         path = folder / (job.output_model or f"{Path(str(job.input_model)).stem}_converted.onnx")
         write_model(path, output)
@@ -180,7 +182,9 @@ def _is_compiled(job: JobOptions) -> bool:
     return job.export_popef or job.run or job.model_repository is not None
 
 
-def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:
+def _compile(
+    plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO, load_once: LoadOnce | None
+) -> None:
     job = plan.job
     if job.report is not None and target.has_report:  # before compiling, which rejects models that do not fit
         with progress.phase("planning for the report"):
@@ -201,7 +205,10 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
                 libraries = [path for each in converted for path in each.converter.options.custom_library_so_paths]
                 measured = target.measure(draft, custom_libraries=libraries)
             report_measurement(measured, out)
-        served = _serve(plan, artefact, converted, target) if job.model_repository is not None else []
+        served = []
+        if job.model_repository is not None:
+            with progress.phase("loading what is written, once"):
+                served = _serve(plan, artefact, converted, target, load_once)
         if job.export_popef:
             for name, path in artefact.companions.items():
                 path.replace(folder / name)
@@ -290,7 +297,7 @@ def _draft_path(path: Path, *, is_kept: bool) -> Iterator[Path]:
         yield Path(folder) / path.name
 
 
-def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], target: Target) -> list[Path]:
+def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], target: Target, load_once: LoadOnce | None) -> list[Path]:
     """Writes the model to the repository, or each model of a fused executable under a separate name."""
     job = plan.job
     name = str(job.model_name)
@@ -309,6 +316,7 @@ def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], targ
         artefact.path,
         filename=target.filename(plan.compiler),
         companions=artefact.companions,
+        load_once=load_once,
     )
 
 

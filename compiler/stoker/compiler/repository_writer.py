@@ -1,6 +1,6 @@
 """A version in a model repository: `<version>/<artefact>`, config.pbtxt, and how clients see the model's inputs and outputs.
 
-A server that watches the repository sees the version only when it is whole: it is filled under a hidden name and then renamed. The
+A server that watches the repository sees the version only when it is whole: it is filled under a hidden name, loaded once, and renamed. The
 config.pbtxt of a model that exists is kept, with all that people wrote into it, if the new version agrees with it. Clients see the source
 model's names and element types, and one item's dimensions.
 """
@@ -8,7 +8,7 @@ model's names and element types, and one item's dimensions.
 import dataclasses
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ def triton_name(datatype: str) -> str:
 
 
 CONFIG_NAME = "config.pbtxt"
+#: Loads a version as a server does; returns the reason of a failure, or None. Takes the name and version, the path of config.pbtxt in the
+#: model's folder, and the folder with the version's files. The compiler may not import the server: `stoker.cli.written_version` has one.
+LoadOnce = Callable[[str, int, Path, Path], str | None]
 #: Valid names of a model's folder.
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
@@ -101,6 +104,7 @@ def write_served_versions(
     *,
     filename: str,
     companions: Mapping[str, Path] | None = None,
+    load_once: LoadOnce | None = None,
 ) -> list[Path]:
     """Writes one version of each of `models`, all with the same number and the same executable, and returns their folders.
 
@@ -113,10 +117,11 @@ def write_served_versions(
         executable: The file to be copied.
         filename: What it is called in a version's folder.
         companions: Further files to be copied, by the name they get.
+        load_once: Loads each version before it appears; None loads none.
 
     Raises:
         OptionError: a name cannot be a model's, or the version exists.
-        CompileError: a config.pbtxt that is there does not agree (the text says how), or nothing can be written.
+        CompileError: a config.pbtxt that is there does not agree (the text says how), a version does not load, or nothing can be written.
     """
     for model in models:
         check_model_name(model.name)
@@ -128,9 +133,9 @@ def write_served_versions(
     chosen = version or max((number for model in models for number in _versions(repository / model.name)), default=0) + 1
     files = {filename: executable, **(companions or {})}
     if len(models) == 1:
-        return [_write(repository / models[0].name, models[0], chosen, version is None, files)]
+        return [_write(repository / models[0].name, models[0], chosen, version is None, files, load_once)]
     # Parts of one executable keep one number: the server's log and its metrics then say which belong together.
-    return [_write(repository / model.name, model, chosen, False, files) for model in models]
+    return [_write(repository / model.name, model, chosen, False, files, load_once) for model in models]
 
 
 def check_model_name(name: str) -> None:
@@ -141,21 +146,26 @@ def check_model_name(name: str) -> None:
         raise OptionError(f"model_name '{name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
 
 
-def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, files: Mapping[str, Path]) -> Path:
+def _write(
+    folder: Path, model: ServedModel, version: int, may_count_on: bool, files: Mapping[str, Path], load_once: LoadOnce | None
+) -> Path:
     """Writes the version. If another process wrote the same version meanwhile and `may_count_on` is set, uses the next free number."""
 
-    def fill(draft: Path) -> None:
+    def fill(draft: Path, config: Path) -> None:
         for name, path in files.items():
             shutil.copyfile(path, draft / name)
         for name, text in model.files.items():
             (draft / name).write_text(text, encoding="utf-8")
+        failure = load_once(model.name, version, config, draft) if load_once is not None else None
+        if failure is not None:
+            raise CompileError(f"model '{model.name}' is compiled, but a server cannot load it, so that it is not written: {failure}")
 
     if not folder.exists():
         try:
             with new_folder(folder) as draft:
                 (draft / CONFIG_NAME).write_text(print_message(model.message), encoding="utf-8")
                 (draft / str(version)).mkdir()
-                fill(draft / str(version))
+                fill(draft / str(version), draft / CONFIG_NAME)
             return folder / str(version)
         except FileExistsError:
             _check_agreement(folder / CONFIG_NAME, model)  # another process made the model meanwhile
@@ -164,7 +174,7 @@ def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, f
     while True:
         try:
             with new_folder(folder / str(version)) as draft:
-                fill(draft)
+                fill(draft, folder / CONFIG_NAME)
         except FileExistsError:
             if not may_count_on:
                 raise _version_exists(folder, version) from None

@@ -72,28 +72,36 @@ def serve_trials(
 
 def _try(trial: Trial, registry: BackendRegistry) -> str | None:  # pragma: no cover - runs in the process of the trial
     try:
-        asyncio.run(_load_and_close(trial, registry))
+        return asyncio.run(failure_of_load(trial.source, trial.area, registry))
+    except MemoryError:
+        return f"it takes more than {_memory_bytes(trial.size_bytes) >> 20} MiB of memory"
+
+
+async def failure_of_load(source: VersionSource, area: Path, registry: BackendRegistry) -> str | None:
+    """Loads `source`, warms it up and closes it, in this process; returns the reason of a failure, or None.
+
+    Raises:
+        MemoryError: the load takes more memory than there is.
+    """
+    try:
+        clock = SystemClock()
+        loader = VersionLoader(
+            registry,
+            clock=clock,
+            timers=LoopTimers(asyncio.get_running_loop(), clock),
+            recorder=Metrics(clock),
+            area=area,
+            settings=LoaderSettings(max_queue_size=_QUEUE_SIZE),
+        )
+        servable = await loader.load(source)
+        await servable.close()
     except ServingError as error:
         return error.message
     except MemoryError:
-        return f"it takes more than {_memory_bytes(trial.size_bytes) >> 20} MiB of memory"
+        raise
     except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises is this version's problem
         return f"{type(error).__name__}: {error}"
     return None
-
-
-async def _load_and_close(trial: Trial, registry: BackendRegistry) -> None:
-    clock = SystemClock()
-    loader = VersionLoader(
-        registry,
-        clock=clock,
-        timers=LoopTimers(asyncio.get_running_loop(), clock),
-        recorder=Metrics(clock),
-        area=trial.area,
-        settings=LoaderSettings(max_queue_size=_QUEUE_SIZE),
-    )
-    servable = await loader.load(trial.source)
-    await servable.close()
 
 
 def _memory_bytes(size_bytes: int) -> int:  # pragma: no cover - runs in the process of the trial
