@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.net.http2.common_blocks import CommonBlocks
+from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.frames import PREFACE, settings_frame
 from stoker.server.net.http2.headers import HeaderDecoder
 from stoker.server.net.http2.limits import H2Limits
-from tests.fakes.h2_raw import REQUEST, block
+from tests.fakes.h2_raw import REQUEST, block, request
 
 #: The connections of one property test.
 _CONNECTIONS = 3
@@ -33,6 +35,14 @@ def test_third_connection_of_a_kind_decodes_nothing():
         assert fourth.request(block_) is fifth.request(block_)
     assert fourth.cached_blocks == fourth.passed_fields == 0, "it has no state of its own"
     assert fourth.table_entries == fifth.table_entries > 0
+
+
+def test_connections_share_blocks_that_were_empty_at_first():
+    common = CommonBlocks()
+    wire = PREFACE + settings_frame([]) + request()
+    for _ in range(3):
+        ServerConnection(H2Limits(), 0.0, common).receive(wire, 0.0)
+    assert len(common) == 1
 
 
 def test_connection_that_leaves_the_common_blocks_keeps_its_table():

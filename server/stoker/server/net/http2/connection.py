@@ -113,7 +113,7 @@ class ServerConnection:
         guard = FloodGuard(limits, self._table, self._sender, inflow, now_s)
         self._inbound = Inbound(guard, self._output, self._table, now_s)
         self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
-        self._header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender, common or CommonBlocks())
+        self._header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender, CommonBlocks() if common is None else common)
         self._control = ControlFrames(self._inbound, self._output, self._table, self._sender, self._header_frames)
         self._reader = FrameReader(limits, self._inbound, self._data_frames, self._header_frames, self._control)
         self._is_over = False
