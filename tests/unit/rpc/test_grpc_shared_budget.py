@@ -195,7 +195,7 @@ def test_stream_may_be_silent_between_its_messages_but_not_within_one():
 def test_unread_response_is_evicted_if_another_needs_its_bytes():
     async def scenario(port: Port) -> None:
         slow, other = port.connect(), port.connect()
-        assert slow.calls.unflushed.keep(1, 800_000, is_unary=True)
+        assert slow.calls.unflushed.keep(slow, 1, 800_000, is_unary=True)
         port.after(4)
         begin(other, 1)
         assert refusals(other) == b""

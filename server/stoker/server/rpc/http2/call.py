@@ -151,6 +151,8 @@ class H2Call:
         self._end_arrival()
         if self._reservation is not None:
             self._reservation.release()
+            # It refers to the call: this ends the cycle.
+            self._reservation = None
         if self._reader is not None:
             self._connection.calls.receiving.pop(self.stream_id, None)
             self._reader = None

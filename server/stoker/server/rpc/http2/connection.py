@@ -76,7 +76,7 @@ class GrpcProtocol:
         now_s = self.context.loop.time()
         self._watch = PeerMonitor(self.context.limits, self.context.settings, now_s)
         self.core = ServerConnection(self.context.h2_limits, now_s, self.context.common_blocks)
-        self.calls = ConnectionCalls(self, self._watch)
+        self.calls = ConnectionCalls(self.context, self._watch)
         self._open, self._unflushed, self._receiving = self.calls.open, self.calls.unflushed, self.calls.receiving
         tls = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
         # RFC 9113, section 3.3: over TLS, a client asks for HTTP/2 by ALPN.
@@ -94,7 +94,8 @@ class GrpcProtocol:
         # Nothing is sent; this frees partial messages and unsent responses before the next garbage collection.
         self.core.close(ErrorCode.NO_ERROR)
         self.context.leave(self)
-        self._transport = CLOSED
+        # Nothing may refer to the connection in a cycle: reference counts then free it at once.
+        self._transport, self._zero_copy = CLOSED, None
 
     def data_received(self, data: bytes) -> None:
         now_s = self.context.loop.time()
@@ -182,7 +183,7 @@ class GrpcProtocol:
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
         """Counts the unsent bytes of a complete response against the byte budget; resets the stream if the budget is exhausted."""
-        if not self._unflushed.keep(stream_id, size_bytes, is_unary=is_unary):
+        if not self._unflushed.keep(self, stream_id, size_bytes, is_unary=is_unary):
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
 
@@ -342,7 +343,7 @@ class GrpcProtocol:
                 self._read_on_or_not()
                 self._process_pending()
         else:
-            self.calls.follow(events, is_last=True)
+            self.calls.follow(self, events, is_last=True)
 
     def _process_pending(self) -> None:
         """Handles one slice of the backlog, and schedules the next one behind other connections."""
@@ -350,7 +351,7 @@ class GrpcProtocol:
         self._is_output_noticed = True
         try:
             events = [backlog.popleft() for _ in range(min(_SLICE, len(backlog)))]
-            self.calls.follow(events, is_last=not backlog)
+            self.calls.follow(self, events, is_last=not backlog)
         except Exception:  # noqa: BLE001 - a defect: without the abort the connection would hang, as nothing reads it now
             _log.exception("a gRPC connection failed unexpectedly")
             self.abort()

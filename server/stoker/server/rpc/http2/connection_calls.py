@@ -17,7 +17,7 @@ from stoker.server.net.http2.events import (
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.observability.recorder import GoawayReason
 from stoker.server.rpc.http2.call import H2Call, RejectedCall, UnaryCall
-from stoker.server.rpc.http2.connection_context import Connection
+from stoker.server.rpc.http2.connection_context import Connection, ConnectionContext
 from stoker.server.rpc.http2.peer_monitor import PeerMonitor, UnflushedResponses
 from stoker.server.rpc.http2.responses import (
     RESERVED_SLOT,
@@ -37,19 +37,18 @@ from stoker.server.rpc.restricted import is_reserved_method
 class Admission:
     """Confined to: one connection, on the event loop."""
 
-    __slots__ = ("_connection", "_front", "_most_calls", "_most_unflushed_bytes", "_unflushed")
+    __slots__ = ("_context", "_most_calls", "_most_unflushed_bytes", "_unflushed")
 
-    def __init__(self, connection: Connection, unflushed: UnflushedResponses) -> None:
+    def __init__(self, context: ConnectionContext, unflushed: UnflushedResponses) -> None:
         """`unflushed` holds the responses that the peer has not received yet."""
-        self._connection = connection
-        self._front = connection.context
+        self._context = context
         self._unflushed = unflushed
-        self._most_calls = connection.context.limits.grpc_concurrent_rpcs
-        self._most_unflushed_bytes = connection.context.limits.grpc_unflushed_bytes
+        self._most_calls = context.limits.grpc_concurrent_rpcs
+        self._most_unflushed_bytes = context.limits.grpc_unflushed_bytes
 
-    def head_of(self, fields: KeptFields) -> RequestHead | bytes:
-        """The head of a call that may begin, or else the header block that rejects it."""
-        context = self._front
+    def head_of(self, fields: KeptFields, *, is_reserved: bool) -> RequestHead | bytes:
+        """The head of a call that may begin, or else the header block that rejects it; `is_reserved`: see `ConnectionGate`."""
+        context = self._context
         try:
             if context.calls >= self._most_calls:
                 raise CallFault(TOO_MANY_CALLS)
@@ -60,7 +59,7 @@ class Admission:
                 head = derived
             else:
                 head = fields.derived = read_head(fields.headers, context.methods)
-            if self._connection.is_reserved and not is_reserved_method(head.method.path):
+            if is_reserved and not is_reserved_method(head.method.path):
                 raise CallFault(RESERVED_SLOT)
             if head.method.require is not None:
                 try:
@@ -78,6 +77,8 @@ class Admission:
 class ConnectionCalls:
     """Confined to: the event loop.
 
+    It has no reference to its connection, which the methods get: a cycle would leave each closed connection to the garbage collector.
+
     Attributes:
         open: Calls without a response, by stream id.
         receiving: Unary calls whose request is incomplete, and streamed calls with a message that has its buffer, by stream id.
@@ -85,22 +86,21 @@ class ConnectionCalls:
         unflushed: Responses that wait for the client to read them.
     """
 
-    __slots__ = ("_admission", "_connection", "_watch", "_zero_copy_pending", "arriving", "open", "receiving", "unflushed")
+    __slots__ = ("_admission", "_context", "_watch", "_zero_copy_pending", "arriving", "open", "receiving", "unflushed")
 
-    def __init__(self, connection: Connection, watch: PeerMonitor) -> None:
-        self._connection = connection
+    def __init__(self, context: ConnectionContext, watch: PeerMonitor) -> None:
+        self._context = context
         self._watch = watch
         self.open: dict[int, H2Call | RejectedCall] = {}
         self.receiving: dict[int, H2Call] = {}
         self.arriving: dict[int, StreamedCall] = {}
-        self.unflushed = UnflushedResponses(connection)
-        self._admission = Admission(connection, self.unflushed)
+        self.unflushed = UnflushedResponses(context)
+        self._admission = Admission(context, self.unflushed)
         self._zero_copy_pending: list[H2Call] = []
 
-    def follow(self, events: list[Event], *, is_last: bool) -> None:
-        """Handles events in their order; `is_last`: the core has reported no others."""
-        connection, calls = self._connection, self.open
-        context, core = connection.context, connection.core
+    def follow(self, connection: Connection, events: list[Event], *, is_last: bool) -> None:
+        """Handles events of `connection` in their order; `is_last`: its core has reported no others."""
+        context, core, calls = self._context, connection.core, self.open
         fresh: list[H2Call] = []
         now_ns: int | None = None
         for event in events:
@@ -118,9 +118,9 @@ class ConnectionCalls:
                     core.consumed(event.stream_id, event.size_bytes)
             elif type(event) is RequestStarted:
                 stream_id, has_ended = event.stream_id, event.end_stream
-                head = self._admission.head_of(event.fields)
+                head = self._admission.head_of(event.fields, is_reserved=connection.is_reserved)
                 if isinstance(head, bytes):
-                    self._reject(stream_id, head, has_ended)
+                    self._reject(connection, stream_id, head, has_ended)
                     continue
                 deadline_ns = None
                 if head.timeout_ns is not None:
@@ -138,7 +138,7 @@ class ConnectionCalls:
                 if has_ended:
                     begun.feed(b"", True)
             else:
-                self._follow_rare(event)
+                self._follow_rare(connection, event)
         for late in fresh:
             # Most calls need nothing more: they have completed, or their request is complete and they have no deadline.
             if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
@@ -173,7 +173,7 @@ class ConnectionCalls:
         self.unflushed.forget(stream_id)
         call = self.open.pop(stream_id, None)
         if call is not None:
-            self._connection.context.calls -= 1
+            self._context.calls -= 1
             call.abandon()
 
     def forget_all(self) -> None:
@@ -182,8 +182,7 @@ class ConnectionCalls:
         for stream_id in [*self.open, *self.unflushed.streams()]:
             self.forget(stream_id)
 
-    def _follow_rare(self, event: Event) -> None:
-        connection = self._connection
+    def _follow_rare(self, connection: Connection, event: Event) -> None:
         if isinstance(event, StreamReset):
             self.forget(event.stream_id)
         elif isinstance(event, TrailersReceived):
@@ -192,7 +191,7 @@ class ConnectionCalls:
                 call.feed(b"", True)
         elif isinstance(event, HeadersTooLarge):
             stream_id, size_bytes, count, has_ended = event
-            self._reject(stream_id, metadata_too_large(size_bytes, count, connection.context.h2_limits), has_ended)
+            self._reject(connection, stream_id, metadata_too_large(size_bytes, count, connection.context.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
             now_s, sent_frames = connection.context.loop.time(), connection.core.sent_data_frames
             if self._watch.pings.is_too_many(now_s, has_calls=bool(self.open), sent_frames=sent_frames):
@@ -206,10 +205,10 @@ class ConnectionCalls:
             connection.context.engine.note_goaway(GoawayReason.EXCESS if is_excess else GoawayReason.PROTOCOL)
             self.forget_all()
 
-    def _reject(self, stream_id: int, block: bytes, has_ended: bool) -> None:
+    def _reject(self, connection: Connection, stream_id: int, block: bytes, has_ended: bool) -> None:
         """Responds with one header block to a request that does not become a call."""
         if has_ended:
-            self._connection.send_end(stream_id, block)
+            connection.send_end(stream_id, block)
         else:
-            self.open[stream_id] = RejectedCall(self._connection, stream_id, block)
-            self._connection.context.calls += 1
+            self.open[stream_id] = RejectedCall(connection, stream_id, block)
+            self._context.calls += 1

@@ -10,7 +10,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.progress import Progress
-from stoker.server.rpc.http2.connection_context import Connection
+from stoker.server.rpc.http2.connection_context import Connection, ConnectionContext
 from stoker.server.rpc.settings import GrpcSettings
 
 #: Minimum seconds between the pings of a client without a call, if such pings are not permitted: gRPC's own number.
@@ -84,10 +84,12 @@ class UnflushedResponses:
         unary: How many of them belong to unary calls, whose responses clients read as they arrive.
     """
 
-    __slots__ = ("_connection", "_progress", "_sizes", "_taken_bytes", "_unary", "size_bytes")
+    __slots__ = ("_connection", "_context", "_progress", "_sizes", "_taken_bytes", "_unary", "size_bytes")
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, context: ConnectionContext) -> None:
+        self._context = context
+        #: None while no response waits: a cycle would leave a closed connection to the garbage collector.
+        self._connection: Connection | None = None
         self._sizes: dict[int, int] = {}
         self._unary: set[int] = set()
         self._progress: Progress | None = None
@@ -102,9 +104,9 @@ class UnflushedResponses:
     def unary(self) -> int:
         return len(self._unary)
 
-    def keep(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
-        """Reserves the bytes that wait on the stream; False: the byte budget is exhausted."""
-        context = self._connection.context
+    def keep(self, connection: Connection, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
+        """Reserves the bytes that wait on the stream of `connection`; False: the byte budget is exhausted."""
+        context = self._context
         if not context.engine.budget.reserve(size_bytes):
             return False
         self._sizes[stream_id] = size_bytes
@@ -113,7 +115,8 @@ class UnflushedResponses:
             self._unary.add(stream_id)
         if self._progress is None:
             self._progress = Progress(context.limits, context.loop.time())
-            self._taken_bytes = self._connection.taken_bytes
+            self._connection = connection
+            self._taken_bytes = connection.taken_bytes
             context.engine.budget.watch(self)
         return True
 
@@ -122,17 +125,17 @@ class UnflushedResponses:
         size_bytes = self._sizes.pop(stream_id, 0)
         if size_bytes:
             self.size_bytes -= size_bytes
-            self._connection.context.engine.budget.release(size_bytes)
+            self._context.engine.budget.release(size_bytes)
             self._unary.discard(stream_id)
             if not self._sizes:
-                self._progress = None
-                self._connection.context.engine.budget.unwatch(self)
+                self._progress = self._connection = None
+                self._context.engine.budget.unwatch(self)
 
     def look(self) -> None:
         """Notes how much the client has received; called by each sweep."""
-        if self._progress is not None:
+        if self._progress is not None and self._connection is not None:
             taken_bytes = self._connection.taken_bytes
-            self._progress.note(taken_bytes - self._taken_bytes, self._connection.context.loop.time())
+            self._progress.note(taken_bytes - self._taken_bytes, self._context.loop.time())
             self._taken_bytes = taken_bytes
 
     def held_bytes(self) -> int:
@@ -140,14 +143,17 @@ class UnflushedResponses:
 
     def rate(self) -> float | None:
         self.look()
-        return None if self._progress is None else self._progress.rate(self._connection.context.loop.time())
+        return None if self._progress is None else self._progress.rate(self._context.loop.time())
 
     def evict(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
         for stream_id in self.streams():
             # To a gRPC client this is RESOURCE_EXHAUSTED.
-            self._connection.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+            connection.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
             self.forget(stream_id)
-        self._connection.notice_output()
+        connection.notice_output()
 
 
 #: Factor by which the end of a streamed response may stay unread longer than a unary response.
