@@ -263,7 +263,7 @@ class Scheduler:
             self._pool.ended(batch.worker, result, now_ns)
         count_batch(self._recorder, batch.entries, result, now_ns)
         if not self._is_dispatching:
-            # Its thread has the next batch as soon as the loop releases the interpreter, however long the encoding of this one takes.
+            # The thread need not wait until the responses of this batch are encoded.
             self._dispatch()
         release = self._deliver if self._order is None else self._order.complete
         noted: Outcome | None = None
