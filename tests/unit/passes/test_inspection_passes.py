@@ -37,6 +37,14 @@ def test_model_overview_counts_operators_and_weights(console: Console) -> None:
     assert "opset ai.onnx 18" in printed(console)
 
 
+def test_names_in_brackets_are_printed_as_they_are(console: Console) -> None:
+    model = parse("g (float[b,3] x) => (float[b,3] y) { y = Relu(x) }")
+    model.graph.input[0].name = model.graph.node[0].input[0] = "[bold]x"
+    ModelIoInfoStat(console).apply(as_ir(model))
+    assert "[b,3]" in printed(console)
+    assert "[bold]x" in printed(console)
+
+
 def test_model_io_info_stat_lists_inputs_and_outputs(console: Console) -> None:
     stat = ModelIoInfoStat(console)
     assert not stat.apply(as_ir(MODEL))

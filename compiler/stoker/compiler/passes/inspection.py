@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stoker.compiler.check import OutputError, compare_models, error_table
 from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, Unsupported, UnsupportedOperators
@@ -60,11 +61,11 @@ class ModelOverview:
     def table(self) -> Table:
         """Returns the rows of the printed table."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
-        table = Table(title=f"{self.name or 'model'}: opset {opsets}")
+        table = Table(title=Text(f"{self.name or 'model'}: opset {opsets}"))
         table.add_column("operator")
         table.add_column("nodes", justify="right")
         for operator, count in self.operators.items():
-            table.add_row(operator, f"{count:,}")
+            table.add_row(Text(operator), f"{count:,}")
         table.add_section()
         table.add_row("all nodes", f"{sum(self.operators.values()):,}")
         table.add_row("parameters", f"{self.parameters:,}")
@@ -155,7 +156,9 @@ class ModelIoInfoStat(Pass):
             sizes = [each.bytes for each in self.tensors if each.is_input == is_input]
             for each in self.tensors:
                 if each.is_input == is_input:
-                    table.add_row(kind, each.name, each.dtype, each.shape, "?" if each.bytes is None else f"{each.bytes:,}")
+                    size = "?" if each.bytes is None else f"{each.bytes:,}"
+                    # Rich would read a shape such as [b,3] as markup.
+                    table.add_row(kind, Text(each.name), each.dtype, Text(each.shape), size)
             total = None if None in sizes else sum(size for size in sizes if size is not None)
             table.add_row(f"all {kind}s", "", "", "", "?" if total is None else f"{total:,}", end_section=True)
         (self._console or Console()).print(table)
@@ -222,7 +225,7 @@ class CheckWithFakeData(Pass):
         headings, rows = error_table(self.errors)
         table = Table(*headings, title="against the source model on ONNX Runtime")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(Text(cell) for cell in row))
         (self._console or Console()).print(table)
         return False
 

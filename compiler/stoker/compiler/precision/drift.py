@@ -23,6 +23,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from rich.table import Table
+from rich.text import Text
 
 from stoker.compiler.errors import CompileError
 from stoker.compiler.precision.calibration import cosine_distance, mae, mse, snr_db
@@ -251,7 +252,7 @@ class DriftReport:
             figures += [_text(each.cosine, ".6f"), _text(each.top1_agreement, ".2%")]
             figures += [_text(each.equal, ".2%")] * has_strings
             figures += [str(each.not_finite), str(each.not_finite_differ)] if has_infinities else []
-            table.add_row(each.output, *figures)
+            table.add_row(Text(each.output), *figures)
         return table
 
     def to_data(self) -> dict[str, object]:
