@@ -195,8 +195,8 @@ class _Lowering:
         return reduction is None or reduction.as_string() in ("none", "max", "min")
 
     def _widen(self, stored: ir.Value, *, before: ir.Node | None = None, after: ir.Node | None = None) -> None:
-        """Makes all readers of `stored` read it as FLOAT."""
-        if not stored.uses():
+        """Makes all readers of `stored` read it as FLOAT; an output of a sub-graph is read outside it."""
+        if not stored.uses() and (self._is_main or not stored.is_graph_output()):
             return
         wide = self._cast(stored, _FLOAT, self._names.new(f"{stored.name}.float"), before=before, after=after)
         caster = wide.producer()
