@@ -14,6 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
+from stoker.compiler.culprit import culprit
 from stoker.compiler.errors import CompileError
 from stoker.compiler.precision.number_types import numpy_feeds, with_numpy_types
 
@@ -37,8 +38,21 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ORT_ERRORS as error:
-            raise CompileError(f"ONNX Runtime cannot load the converted model: {public_text(error)}") from error
+            node = culprit(model, _is_rejected)
+            where = f" because of {node}" if node else ""
+            raise CompileError(f"ONNX Runtime cannot load the converted model{where}: {public_text(error)}") from error
         return _without_idle_opsets(onnx.load(path))
+
+
+def _is_rejected(model: onnx.ModelProto) -> bool:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except ORT_ERRORS:
+        return True
+    return False
 
 
 def check_size(model: onnx.ModelProto) -> None:

@@ -15,6 +15,7 @@ import onnx_ir.passes.common as ir_passes
 from onnxscript import optimizer
 
 from stoker.backends.simulated.numerics import GraphRunner, NumericsError
+from stoker.compiler.culprit import culprit
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.passes.shape_inference import infer_shapes, light_proto
 from stoker.compiler.passes.simplify import inline_functions
@@ -311,9 +312,18 @@ def check_prepared(model: ir.Model, name: str, custom_libraries: Sequence[str] =
     Raises:
         CompileError: ONNX Runtime has no kernel for a node, or finds the graph invalid.
     """
+    libraries = [Path(each) for each in custom_libraries]
+
+    def rejection(proto: onnx.ModelProto) -> NumericsError | None:
+        try:
+            GraphRunner(proto.SerializeToString(), custom_op_libraries=libraries)
+        except NumericsError as error:
+            return error
+        return None
+
     with light_proto(model) as proto:
-        text = proto.SerializeToString()
-    try:
-        GraphRunner(text, custom_op_libraries=[Path(each) for each in custom_libraries])
-    except NumericsError as error:
-        raise CompileError(f"model '{name}' compiles, but cannot be run on the simulated device: {error}") from error
+        error = rejection(proto)
+    if error is not None:
+        node = culprit(proto, lambda alone: rejection(alone) is not None)
+        where = f" because of {node}" if node else ""
+        raise CompileError(f"model '{name}' compiles, but cannot be run on the simulated device{where}: {error}") from error
