@@ -44,6 +44,14 @@ class PassError(CompileError):
     """A pass was not found, cannot be ordered, or failed."""
 
 
+class InvalidResultError(PassError):
+    """ONNX finds a converted model invalid; `model` is that model, so that a target can check its operators."""
+
+    def __init__(self, message: str, model: "ir.Model") -> None:
+        super().__init__(message)
+        self.model = model
+
+
 @dataclass(frozen=True, slots=True)
 class Unsupported:
     """One operator that a target cannot run: the node, the operator (with its domain, if any) and the reason."""

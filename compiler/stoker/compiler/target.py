@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.backends.api.tensor import DataType
-from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, ShapeError
+from stoker.compiler.errors import CompileError, InvalidResultError, NotStaticError, OptionError, PassError, ShapeError
 from stoker.compiler.options import CompilerOptions
 
 
@@ -268,9 +268,9 @@ def rejections_of(target: Target, options: CompilerOptions, *, label: str = "", 
     try:
         try:
             yield
-        except NotStaticError as error:
+        except (NotStaticError, InvalidResultError) as error:
             target.check_operators(error.model, options, custom_libraries)
-            raise ShapeError(str(error)) from error
+            raise (ShapeError if isinstance(error, NotStaticError) else PassError)(str(error)) from error
     except CompileError as error:
         target.explain(error)
         if not label or type(error) not in _PLAIN_ERRORS:

@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.compiler.check import OutputError, compare_models, error_table
-from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, Unsupported, UnsupportedOperators
+from stoker.compiler.errors import (
+    CompileError,
+    InvalidResultError,
+    NotStaticError,
+    OptionError,
+    PassError,
+    Unsupported,
+    UnsupportedOperators,
+)
 from stoker.compiler.passes.edit import describe, static_shape, traverse_graphs, traverse_nodes
 from stoker.compiler.passes.registry import Pass, model_pass, register
 from stoker.compiler.passes.shape import fed_inputs
@@ -246,11 +254,12 @@ class FinalCheck(Pass):
         self.is_static = is_static
 
     def run(self, model: ir.Model) -> bool:
-        problems = []
+        problems, is_valid = [], True
         try:
             verify(model, "after all passes")
         except PassError as error:
             problems.append(str(error))
+            is_valid = False
         borders = (("input", fed_inputs(model).values()), ("output", model.graph.outputs))
         for kind, values in borders if self.is_static else ():
             problems += [
@@ -267,7 +276,7 @@ class FinalCheck(Pass):
             text = "; ".join(problems)
             if self.is_static and any(static_shape(value) is None for value in model.graph.outputs):
                 raise NotStaticError(f"pass 'final_check': {text}", model)
-            raise CompileError(text)
+            raise CompileError(text) if is_valid else InvalidResultError(f"pass 'final_check': {text}", model)
         return False
 
 
