@@ -244,9 +244,9 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
         CompileError: ONNX Runtime rejects the source.
     """
     model = source.model
-    values = [*target.fed_inputs(model), *model.graph.output]
-    shapes = [list(value.type.tensor_type.shape.dim) for value in values]
-    if not all(shapes):
+    inputs = target.fed_inputs(model)
+    shapes = [list(value.type.tensor_type.shape.dim) for value in (*inputs, *model.graph.output)]
+    if not inputs or not all(shapes):  # without inputs, no request says how many rows it wants
         return 0, model
     sizes = {shape[0].dim_value for shape in shapes}
     try:
@@ -257,7 +257,7 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
             size = sizes.pop()
             # One more than it has: any other size will do, to have dimension 0 opened and tried.
             return size, with_free_batch(model, (size + 1,))
-        if 0 in sizes and len(sizes) == 2 and all(not shape[0].dim_value for shape in shapes[: -len(model.graph.output)]):
+        if 0 in sizes and len(sizes) == 2 and all(not shape[0].dim_value for shape in shapes[: len(inputs)]):
             raise ShapeError("its inputs leave dimension 0 open, and an output has a fixed one")
     except ShapeError as error:
         _logger.warning("the model is served without batching, with the shapes it has: %s", error)

@@ -109,6 +109,8 @@ def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> boo
     Raises:
         ShapeError: it may not, but there are several batch sizes, and a server pads a batch to the next size.
     """
+    if not executable.inputs:
+        return False  # no request says how many rows it wants
     if executable.max_batch_size < 2:
         return True
     reason = dependence_of_rows(source)
