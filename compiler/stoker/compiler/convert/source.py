@@ -13,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from stoker.compiler.errors import CompileError
+from stoker.compiler.passes.registry import INTERNAL_OPSET
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +67,15 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
     Raises:
         CompileError: the model is invalid; `origin` says where it came from.
     """
-    if not any(each.domain in ("", "ai.onnx") for each in model.opset_import):
+    imports_default = any(each.domain in ("", "ai.onnx") for each in model.opset_import)
+    if not imports_default and (not model.opset_import or any(node.domain in ("", "ai.onnx") for node in model.graph.node)):
         raise CompileError(f"{origin} is no valid ONNX model: it does not say which opset it uses")
-    if model.ir_version > READABLE_IR_VERSION:
+    if model.ir_version > READABLE_IR_VERSION or not imports_default:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        copy.ir_version = READABLE_IR_VERSION
+        copy.ir_version = min(model.ir_version, READABLE_IR_VERSION)
+        if not imports_default:  # all nodes are of other domains, and passes may add some of the default domain
+            copy.opset_import.append(onnx.helper.make_opsetid("", INTERNAL_OPSET))
         model = copy
     unknown = _unknown_operators(model)
     if unknown:
