@@ -7,7 +7,9 @@ from onnx import helper
 
 from stoker.compiler.convert.opset import convert_for_output, convert_to_internal, opset_of
 from stoker.compiler.errors import CompileError, OptionError
-from tests.fakes.graphs import Feeds, assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, run_onnx, tensor
+from stoker.compiler.passes.shape_inference import infer_shapes
+from stoker.compiler.passes.simplify import fold_constants
+from tests.fakes.graphs import Feeds, as_ir, assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, run_onnx, tensor
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -273,6 +275,41 @@ def test_newer_model_that_cannot_be_lowered_keeps_its_opset(caplog: pytest.LogCa
     assert opset_of(internal) == 19
     assert "keeps its opset 19" in caplog.text
     assert_same_results(model, internal)
+
+
+def test_newer_model_goes_down_to_the_newest_opset_that_is_run(caplog: pytest.LogCaptureFixture) -> None:
+    text = "g (float[2,3] x) => (int32[2,3] z, float[2,3] y) { z = BitCast<to = 6>(x) y = Mod<fmod = 1>(x, x) }"
+    made = convert_to_internal(parse(text, opset=28))
+    assert opset_of(made) == 26
+    assert "the model keeps its opset 26" in caplog.text
+
+
+def test_operator_of_an_opset_that_is_not_run_is_refused_with_its_node() -> None:
+    text = 'g (int8[2] x) => (int8[2] y) { [shift] y = BitShift<direction = "LEFT">(x, x) }'
+    with pytest.raises(CompileError, match=r"opset 28 cannot be converted to 26.*node 'shift' \(BitShift.*tensor\(int8\) before opset 28"):
+        convert_to_internal(parse(text, opset=28))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_remainder_of_floats_has_the_sign_of_the_divisor(kind: type) -> None:
+    dividends: np.ndarray = np.array([-5, -2.5, -0.0, 0, 2, 5.25, np.inf, np.nan]).astype(kind)
+    divisors: np.ndarray = np.array([[-3], [3], [2.5], [-0.5], [np.inf], [-np.inf]]).astype(kind)
+    x, y = np.broadcast_arrays(dividends, divisors)
+    inputs = [tensor(name, x.shape, kind) for name in "xy"]
+    model = model_of([helper.make_node("Mod", ["x", "y"], ["z"])], inputs, [tensor("z", x.shape, kind)], opset=28)
+    made = convert_to_internal(model)
+    assert opset_of(made) == 18
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(run_onnx(made, {"x": x, "y": y})["z"], np.mod(x, y))
+
+
+def test_split_of_a_constant_is_folded() -> None:
+    text = "g (float[1] x) => (float[3] y, float[4] z) { a, b = Split<axis = 0, num_outputs = 2>(w) y = Expand(x, a) z = Expand(x, b) }"
+    model = as_ir(parse(text, {"w": ints(3, 4)}))
+    infer_shapes(model)
+    assert fold_constants(model)
+    assert op_types(model) == ["Expand", "Expand"]
+    assert_same_results(parse(text, {"w": ints(3, 4)}), model)
 
 
 @pytest.mark.parametrize("version", [6, 99])

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: All supported ONNX Runtime versions read it, and it is the first opset that keeps node metadata.
 IR_VERSION = 10
+#: The installed ONNX Runtime rejects newer opsets. They are still in development when it is released.
+NEWEST_RUN_OPSET = 26
 #: Opsets 1 to 6 use attributes for broadcasting; ONNX's converter reads them only in part.
 OLDEST_OPSET = 7
 
@@ -48,12 +50,10 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
         graph = _raise_opset(graph, INTERNAL_OPSET)
     elif version > INTERNAL_OPSET:
         try:
-            lower_opset(graph, INTERNAL_OPSET)
-            verify(graph, f"at opset {INTERNAL_OPSET}")
+            _lower_opset(graph, INTERNAL_OPSET)
         except (NoCounterpart, PassError) as error:
-            log.warning("the model keeps its opset %d: %s", version, error)
-            graph = _read(model)
-            inline_functions(graph)
+            graph = _at_runtime_opset(model, version)
+            log.warning("the model keeps its opset %d: %s", graph.opset_imports[""], error)
     set_defaults_of_functions(graph)
     graph.ir_version = _ir_version(graph)
     return ir.to_proto(graph)
@@ -83,8 +83,7 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, is_explicit
         if version < convert_version:
             graph = _raise_opset(graph, convert_version)
         else:
-            lower_opset(graph, convert_version)
-            verify(graph, f"at opset {convert_version}")
+            _lower_opset(graph, convert_version)
     except (NoCounterpart, CompileError) as error:
         if is_explicit:
             raise CompileError(f"convert_version {convert_version} was asked for: {error}") from error
@@ -103,6 +102,32 @@ def _read(model: onnx.ModelProto) -> ir.Model:
         del graph.opset_imports["ai.onnx"]
         for node in graph.graph.all_nodes():
             node.domain = "" if node.domain == "ai.onnx" else node.domain
+    return graph
+
+
+def _lower_opset(model: ir.Model, version: int) -> None:
+    """Converts `model` to an older opset in place.
+
+    Raises:
+        NoCounterpart, PassError: it cannot be expressed there; the model is then not to be used further.
+    """
+    lower_opset(model, version)
+    verify(model, f"at opset {version}")
+
+
+def _at_runtime_opset(model: onnx.ModelProto, version: int) -> ir.Model:
+    """Returns the model, which is of opset `version`, at that opset or at the newest that ONNX Runtime reads.
+
+    Raises:
+        CompileError: ONNX Runtime reads only older opsets, and a node has no counterpart there; the text names it.
+    """
+    graph = _read(model)
+    inline_functions(graph)
+    if version > NEWEST_RUN_OPSET:
+        try:
+            _lower_opset(graph, NEWEST_RUN_OPSET)
+        except (NoCounterpart, PassError) as error:
+            raise CompileError(f"opset {version} cannot be converted to {NEWEST_RUN_OPSET}, the newest that can be run: {error}") from error
     return graph
 
 

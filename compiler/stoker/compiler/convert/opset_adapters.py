@@ -282,6 +282,26 @@ def _grid_sample_names(node: ir.Node) -> list[ir.Node]:
     return [node]
 
 
+@_adapts(28, "Mod")
+def _mod_of_floats(node: ir.Node) -> list[ir.Node]:
+    """Replaces a remainder of floats with the sign of the divisor, which older opsets compute for integers only."""
+    x, y = node.inputs
+    if node.attributes.get_int("fmod", 0):
+        return [node]
+    if x is None or y is None or x.dtype is None:
+        raise CannotAdapt("the element type of its input is not known")
+    if not x.dtype.is_floating_point():
+        return [node]
+    build = Chain(node)
+    rest = build.add("Mod", [x, y], "rest", fmod=1)
+    signs = build.add("Mul", [build.add("Sign", [rest], "sign"), build.add("Sign", [y], "divisor_sign")], "signs")
+    zero = new_constant(node, np.zeros((), x.dtype.numpy()), "zero")
+    differs = build.add("Less", [signs, zero], "differs")
+    differs.type = ir.TensorType(ir.DataType.BOOL)
+    last = replace_node(node, "Where", [differs, build.add("Add", [rest, y], "moved"), rest])
+    return [*build.nodes, last]
+
+
 @_adapts(17, "LayerNormalization")
 def _layer_normalization(node: ir.Node) -> list[ir.Node]:
     """Replaces the node by its definition, with statistics in FLOAT if `stash_type` requires it. The result is at opset 16 and may be

@@ -11,6 +11,9 @@ from onnx.defs import OpSchema
 from stoker.compiler.passes.edit import traverse_nodes
 from stoker.compiler.passes.simplify import EXPANDED_DOMAIN
 
+#: ONNX's shape inference takes other defaults of their attributes than the operators have.
+_WRONG_DEFAULTS = frozenset({"STFT"})
+
 
 class CannotAdapt(Exception):
     """The node uses a feature that the other version of its operator cannot express; the text names it."""
@@ -186,13 +189,13 @@ def set_defaults(node: ir.Node, schema: OpSchema) -> None:
 
 
 def set_defaults_of_functions(model: ir.Model) -> None:
-    """Calls `set_defaults` for all nodes that ONNX defines by functions: shape inference reads their bodies and fails without the
-    attributes.
+    """Calls `set_defaults` for all nodes that ONNX defines by functions, and for those whose defaults shape inference gets wrong. It reads
+    the bodies of functions and fails without the attributes.
     """
     opset = model.opset_imports[""]
     for node in traverse_nodes(model):
         schema = schema_of(node.op_type, opset) if node.domain == "" else None
-        if schema is not None and _has_reference(schema):
+        if schema is not None and (_has_reference(schema) or node.op_type in _WRONG_DEFAULTS):
             set_defaults(node, schema)
 
 

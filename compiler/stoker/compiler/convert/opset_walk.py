@@ -14,7 +14,7 @@ from onnx.defs import OpSchema
 from stoker.compiler.convert.opset_adapters import ADAPTERS
 from stoker.compiler.convert.opset_upgrades import UPGRADES
 from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, fit, next_version, replace_by_function, schema_of
-from stoker.compiler.passes.edit import describe, traverse_nodes
+from stoker.compiler.passes.edit import Chain, describe, is_op, rank_of, traverse_nodes
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import fold_constants, inline_functions
 
@@ -53,6 +53,7 @@ def lower_opset(model: ir.Model, target: int) -> None:
     current = model.opset_imports[""]
     infer_shapes(model)  # adapters depend on ranks and element types
     if _expand_functions(model, current, target):
+        _make_limits_scalars(model)
         fold_constants(model, max_tensor_size=_FOLDED_BYTES)  # bodies compute axes and shapes that were attributes in older opsets
     if problems := _walk(model, target, _lower):
         raise NoCounterpart(problems, f"there is no counterpart at opset {target} of ", "; of ")
@@ -145,6 +146,15 @@ def _expand_functions(model: ir.Model, current: int, target: int) -> bool:
         expanded = True
         inline_functions(model)
         infer_shapes(model)  # some function bodies depend on types
+
+
+def _make_limits_scalars(model: ir.Model) -> None:
+    """Reshapes the limits of each Range of an expanded function to scalars: ONNX's body of AffineGrid has vectors of one element."""
+    for node in [each for each in traverse_nodes(model) if is_op(each, "Range")]:
+        for at, value in enumerate(node.inputs):
+            if value is not None and rank_of(value) == 1:
+                build = Chain(node)
+                node.replace_input_with(at, build.add("Squeeze", [value], f"limit{at}"))
 
 
 def _is_to_expand(node: ir.Node, schema: OpSchema, target: int) -> bool:

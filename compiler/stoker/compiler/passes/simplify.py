@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 from onnxscript.optimizer import fold_constants_ir
 
 from stoker.compiler.errors import CompileError
-from stoker.compiler.passes.edit import is_op, remove_if_unused, static_shape, traverse_nodes
+from stoker.compiler.passes.edit import constant_of, input_at, is_op, new_constant, remove, remove_if_unused, static_shape, traverse_nodes
 
 #: No limit: larger than any tensor.
 _ELEMENTS = 1 << 62
@@ -32,13 +33,45 @@ def fold_constants(model: ir.Model, *, max_tensor_size: int = -1, only: Callable
             return shape is not None and _elements(shape) <= _SMALL_ELEMENTS
         return None  # onnxscript's own rules, which leave quantisation and random numbers alone
 
-    result = fold_constants_ir(
-        model, onnx_shape_inference=True, input_size_limit=_ELEMENTS, output_size_limit=_ELEMENTS, should_fold=should_fold
-    )
+    changed = False
+    while True:
+        result = fold_constants_ir(
+            model, onnx_shape_inference=True, input_size_limit=_ELEMENTS, output_size_limit=_ELEMENTS, should_fold=should_fold
+        )
+        changed = changed or bool(result.modified)
+        # onnxscript folds no node with several outputs.
+        split = [node for node in traverse_nodes(model) if is_op(node, "Split") and only(node) and _fold_split(node, max_tensor_size)]
+        if not split:
+            break
+        changed = True
     for node in traverse_nodes(model):
         if is_op(node, "Constant"):  # made on the way to a larger constant
             remove_if_unused(node)
-    return bool(result.modified)
+    return changed
+
+
+def _fold_split(node: ir.Node, max_tensor_size: int) -> bool:
+    """Replaces the outputs of a Split of a constant by constants; returns whether it did."""
+    array = constant_of(input_at(node, 0))
+    axis = node.attributes.get_int("axis", 0)
+    attribute = node.attributes.get("split")
+    if (
+        array is None
+        or (attribute is not None and attribute.is_ref())
+        or not all(_fits(output, max_tensor_size) for output in node.outputs)
+    ):
+        return False
+    shapes = [static_shape(output) for output in node.outputs]
+    if any(shape is None for shape in shapes) or any(output.is_graph_output() for output in node.outputs):
+        return False
+    sizes = [shape[axis] for shape in shapes if shape is not None]
+    if sum(sizes) != array.shape[axis]:
+        return False
+    pieces = np.split(array, np.cumsum(sizes[:-1]), axis)
+    for at, (output, piece) in enumerate(zip(node.outputs, pieces, strict=True)):
+        output.replace_all_uses_with(new_constant(node, piece, f"piece{at}"))
+    remove(node)
+    return True
 
 
 def _fits(value: ir.Value, max_tensor_size: int) -> bool:
