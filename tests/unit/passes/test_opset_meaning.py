@@ -9,6 +9,7 @@ from stoker.compiler.errors import CompileError
 from tests.fakes.graphs import assert_same_results, op_types, parse
 from tests.fakes.old_forms import FEEDS, OLD_FORMS, Arrays, floats, ints
 
+
 @pytest.mark.parametrize(("name", "opset"), [(name, opset) for name, (opsets, _, _) in OLD_FORMS.items() for opset in opsets])
 def test_old_forms_compute_the_same_at_the_internal_opset(name: str, opset: int) -> None:
     _, text, weights = OLD_FORMS[name]
