@@ -224,12 +224,17 @@ def test_every_entry_point_of_a_restricted_rpc_checks_the_key():
     for start in starts:
         with pytest.raises(RestrictedCall, match="This protocol is restricted"):
             start(b"", FakeCall())
+    begins = [method.begin for method in methods if method.begin is not None]
+    assert len(begins) == 1
+    for begin in begins:
+        with pytest.raises(RestrictedCall, match="This protocol is restricted"):
+            begin(FakeCall())
     for method in methods:
         assert method.require is not None
         with pytest.raises(RestrictedCall, match="This protocol is restricted"):
             method.require(FakeCall().metadata.get)
     # Whatever else a method may come to offer beside its body must be looked at here; `failed` receives errors only.
-    looked_at = {"path", "kind", "start", "handle", "status", "most_bytes", "lead_bytes", "failed", "require"}
+    looked_at = {"path", "kind", "start", "handle", "begin", "status", "most_bytes", "lead_bytes", "failed", "require"}
     assert {field.name for field in fields(Method)} == looked_at
 
 

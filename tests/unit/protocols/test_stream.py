@@ -1,17 +1,20 @@
 """ModelStreamInfer without a transport: a call that is two queues."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
+from google.protobuf.message import Message
 
 from stoker.backends.api.errors import NotFound, Overloaded, ServingError
+from stoker.server.codecs.tensors import Serialised, whole
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.stream import StreamInference
-from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.fake_engine import FakeEngine, FakeModel, simple
 
 
 class FakeStreamCall:
@@ -21,6 +24,7 @@ class FakeStreamCall:
         self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.responses: asyncio.Queue[pb.ModelStreamInferResponse] = asyncio.Queue()
         self.metadata = metadata or {}
+        self.binary_metadata: Mapping[str, bytes] = {}
         self.deadline_ns: int | None = None
         self.taken = 0
         self.reads = asyncio.Event()
@@ -34,9 +38,13 @@ class FakeStreamCall:
         self.taken += 1
         return data
 
-    async def send(self, message: bytes) -> None:
+    def add_trailer(self, name: str, value: str | bytes) -> None:
+        raise NotImplementedError
+
+    async def send(self, message: Message | Serialised) -> None:
         await self.reads.wait()
-        self.responses.put_nowait(pb.ModelStreamInferResponse.FromString(message))
+        assert not isinstance(message, Message)
+        self.responses.put_nowait(pb.ModelStreamInferResponse.FromString(whole(message)))
 
     def ask(self, request_id: str, *, model: str = "simple", empty_final: bool = False) -> None:
         message = pb.ModelInferRequest(model_name=model, id=request_id)
@@ -71,6 +79,14 @@ def run(
 
     asyncio.run(main())
     assert engine.reserved_bytes == 0
+
+
+def decoupled(responses: int) -> FakeModel:
+    """The model `simple`, with `responses` to each request."""
+    fake = simple()
+    fake.responses = responses
+    fake.config = dataclasses.replace(fake.config, signature=dataclasses.replace(fake.config.signature, is_decoupled=True))
+    return fake
 
 
 def final(message: pb.ModelStreamInferResponse) -> bool:
@@ -149,8 +165,7 @@ def test_single_response_is_final_without_a_marker_after_it(empty_final: bool):
 
 
 def test_request_without_responses_is_marked_final_only_on_request():
-    fake = simple()
-    fake.responses = 0
+    fake = decoupled(responses=0)
 
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0")
@@ -164,8 +179,7 @@ def test_request_without_responses_is_marked_final_only_on_request():
 
 
 def test_all_responses_of_a_request_are_sent_and_the_last_is_final():
-    fake = simple()
-    fake.responses = 3
+    fake = decoupled(responses=3)
 
     async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
         call.ask("0", empty_final=True)
@@ -193,7 +207,7 @@ def test_requests_in_work_are_bounded_and_reading_pauses():
         for _ in range(100):
             await asyncio.sleep(0)
         assert len(engine.requests) == 2
-        assert call.taken == 3
+        assert call.taken == 2
         gate.set()
         await stream
         assert len(call.sent()) == 10

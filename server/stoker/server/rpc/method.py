@@ -38,6 +38,47 @@ class Call(Protocol):
         """Adds trailing metadata; `name` is in lower case, and ends in `-bin` if `value` is bytes."""
 
 
+class ReactorCall(Call, Protocol):
+    """A stream as its `StreamReactor` sees it. Confined to: the event loop."""
+
+    def write(self, message: bytes | list[bytes | memoryview]) -> bool:
+        """Sends one serialised response, possibly in pieces; returns whether the next one may follow at once. If not, `sent` is called.
+
+        REQUIRES: the response before it was sent.
+        """
+
+    def read_on(self) -> None:
+        """Passes on more messages: the reactor takes them again."""
+
+    def finish(self) -> None:
+        """Ends the call with the status OK. The reactor is not called again."""
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with the status of `error`. The reactor is not called again, but for `cancel`."""
+
+
+class StreamReactor(Protocol):
+    """Handles one stream by callbacks, without a task, as the reactors of gRPC's callback API do.
+
+    Attributes:
+        is_reading: Whether it takes another message; if not, it calls `ReactorCall.read_on` later.
+    """
+
+    is_reading: bool
+
+    def received(self, data: bytes | memoryview) -> None:
+        """Takes the next serialised message, as `Start` gets it. REQUIRES: `is_reading`."""
+
+    def ended(self, error: Exception | None) -> None:
+        """Notes that no message follows: the client has sent its last one, or the next one is invalid (`error`)."""
+
+    def sent(self) -> None:
+        """Notes that the next response may be sent, after a `write` that returned False."""
+
+    def cancel(self) -> None:
+        """Cancels all work: the call is over. May be called more than once."""
+
+
 class StreamCall(Call, Protocol):
     """A `Call` that receives and sends messages one by one.
 
@@ -51,8 +92,8 @@ class StreamCall(Call, Protocol):
             ServingError: the client sent an invalid or too large message. The method must not catch it, so that it ends the call.
         """
 
-    async def send(self, message: bytes | Message) -> None:
-        """Sends one response; returns when the transport accepts the next one."""
+    async def send(self, message: bytes | Message | list[bytes | memoryview]) -> None:
+        """Sends one response, possibly serialised in pieces; returns when the transport accepts the next one."""
 
 
 Result = bytes | Message | list[bytes | memoryview]
@@ -70,6 +111,9 @@ Failed = Callable[[ServingError], None]
 
 StreamHandler = Callable[[StreamCall], Awaitable[None]]
 """Receives and sends on the call until it returns; raises `ServingError`."""
+
+Begin = Callable[[Any], StreamReactor]
+"""Begins a stream, given its `ReactorCall`; raises `ServingError`. The transport may begin a stream when its first message arrives."""
 
 
 class Kind(enum.Enum):
@@ -97,6 +141,7 @@ class Method:
         most_bytes: Largest message a client may send. A transport that reads the length first rejects the message before it stores it.
         start: The handler of a unary method; None for streaming methods.
         handle: The handler of a streaming method; None for unary methods.
+        begin: The same handler as a reactor, for transports that call one; None: there is none. The method is bidirectional.
         lead_bytes: Returns the offset of the first tensor in a message of a given size, both in bytes. A transport receives large messages
             into a buffer in which that offset is aligned. None: all messages are `bytes`.
         failed: Called with every error that ends a call; None: there is no such callback.
@@ -110,6 +155,7 @@ class Method:
     most_bytes: int
     start: Start | None = None
     handle: StreamHandler | None = None
+    begin: Begin | None = None
     lead_bytes: Callable[[int], int] | None = None
     failed: Failed | None = None
     require: Callable[[Callable[[str], str | None]], None] | None = None
@@ -119,6 +165,8 @@ class Method:
         is_unary = self.kind is Kind.UNARY
         if is_unary is (self.start is None) or is_unary is (self.handle is not None):
             raise ValueError(f"{self.path}: a unary method has `start`, any other has `handle`")
+        if self.begin is not None and self.kind is not Kind.BIDI:
+            raise ValueError(f"{self.path}: only a bidirectional method has `begin`")
 
     @property
     def service(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from stoker.backends.api.errors import RestrictedCall, Unauthenticated
 from stoker.server.core.completion import Completion
-from stoker.server.rpc.method import Call, Method, Result, StreamCall
+from stoker.server.rpc.method import Call, Method, ReactorCall, Result, StreamCall, StreamReactor
 
 
 class Category(enum.StrEnum):
@@ -254,7 +254,7 @@ def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterato
 def _guarded(method: Method, category: Category, restrictions: Restrictions) -> Method:
     """Returns `method` with a key check before its handler."""
     require = functools.partial(restrictions.require, category)
-    start, handle = method.start, method.handle
+    start, handle, begin = method.start, method.handle, method.begin
     if start is not None:
 
         def start_checked(data: Any, call: Call) -> Completion[Result]:
@@ -268,4 +268,11 @@ def _guarded(method: Method, category: Category, restrictions: Restrictions) -> 
         assert handle is not None
         await handle(call)
 
-    return dataclasses.replace(method, handle=handle_checked, require=require)
+    if begin is None:
+        return dataclasses.replace(method, handle=handle_checked, require=require)
+
+    def begin_checked(call: ReactorCall) -> StreamReactor:
+        require(call.metadata.get)
+        return begin(call)
+
+    return dataclasses.replace(method, handle=handle_checked, begin=begin_checked, require=require)

@@ -24,7 +24,7 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.infer_completion import InferCompletion
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.extensions import Extensions, RequestMetadata
-from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, ResponseLayouts, encode_message, encode_serialised
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, ResponseLayouts, encode_serialised
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
 from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
@@ -32,7 +32,14 @@ from stoker.server.rpc.method import Call
 
 #: The parameter of a streamed response that no other follows.
 FINAL_RESPONSE: Final = "triton_final_response"
-_FINAL: Final = pb.ModelInferResponse(parameters={FINAL_RESPONSE: pb.InferParameter(bool_param=True)}).SerializeToString()
+
+
+def _finality(is_final: bool) -> bytes:
+    return pb.ModelInferResponse(parameters={FINAL_RESPONSE: pb.InferParameter(bool_param=is_final)}).SerializeToString()
+
+
+_FINAL: Final = _finality(True)
+_NOT_FINAL: Final = _finality(False)
 _STREAMED: Final = encoded_varint(pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | LENGTH)
 
 
@@ -67,28 +74,55 @@ class Inference:
 
         A request that is rejected completes at once, with a `ServingError`. `call` None: there is no deadline and no metadata.
         """
-        size_bytes = len(data)
         deadline_ns = None if call is None else call.deadline_ns
         request_metadata = self._headers.read(call.metadata) if self._headers.is_on and call is not None else None
         decoded = self._decode_like(data, deadline_ns)
-        is_new = decoded is None
-        if is_new and (size_bytes > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)):
+        if decoded is None and self._is_slow(data):
             return TaskCompletion(lambda: self._model_infer(data, deadline_ns, request_metadata))
-        completion = _InferCompletion(self, size_bytes)
-        if not self._reserve(size_bytes):
-            completion.complete(budget_exhausted(size_bytes))
-            return completion
+        completion = _InferCompletion(self, len(data))
+        self._begin(completion, data, decoded, deadline_ns, request_metadata)
+        return completion
+
+    def start_streamed(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None) -> "StreamedCompletion | None":
+        """As `start`, for a request of a stream; completes with the serialised ModelStreamInferResponse of its only response.
+
+        None: it may have several responses, or decoding it needs a thread. Nothing was begun, see `decode`.
+        """
+        decoded = self._decode_like(data, deadline_ns)
+        if decoded is None and self._is_slow(data):
+            return None
+        completion = StreamedCompletion(self, len(data))
+        return completion if self._begin(completion, data, decoded, deadline_ns, request_metadata) else None
+
+    def _is_slow(self, data: Raw) -> bool:
+        """Whether decoding `data`, of an unknown structure, may need a thread."""
+        return len(data) > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)
+
+    def _begin(
+        self,
+        completion: "_InferCompletion",
+        data: Raw,
+        decoded: DecodedRequest | None,
+        deadline_ns: int | None,
+        request_metadata: RequestMetadata | None,
+    ) -> bool:
+        """Submits the request `data`, decoded unless its structure is unknown. False: `completion` does not take its responses."""
+        if not self._reserve(len(data)):
+            completion.complete(budget_exhausted(len(data)))
+            return True
         try:
-            if is_new:
+            if decoded is None:
                 decoded = self._decode_new(data, deadline_ns)
-            assert decoded is not None
+            if isinstance(completion, StreamedCompletion) and decoded.request.signature.is_decoupled:
+                completion.cancel()
+                return False
             if request_metadata is not None:
                 request_metadata.apply_to(decoded.request)
             completion.decoded = decoded
             completion.running = self._submit(decoded.request, completion.responded)
         except Exception as error:  # noqa: BLE001 - a rejection, or a defect: either is the call's result
             completion.end(_reported_error(error, completion.decoded))
-        return completion
+        return True
 
     async def model_infer(self, data: bytes, call: Call | None) -> bytes:
         """As `start`, as a coroutine.
@@ -144,10 +178,6 @@ class Inference:
         request.trace.mark("GRPC_SEND_START", now_ns)
         request.trace.mark("GRPC_SEND_END", now_ns)
 
-    def decode_known(self, data: Raw, deadline_ns: int | None) -> DecodedRequest | None:
-        """Decodes a request of a known structure, for which nothing is reserved yet; None: it must be decoded in full."""
-        return self._decode_like(data, deadline_ns)
-
     async def decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         """Decodes `data`; its memory is added to `reservation` first.
 
@@ -170,37 +200,44 @@ class Inference:
             self._templates.learn(data, decoded)
         return decoded
 
-    def encode_final(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
-        """The serialised ModelStreamInferResponse with the only response to a request; None: it is large and needs a thread.
+    def encoded_final(self, response: InferResponse, decoded: DecodedRequest) -> Serialised | None:
+        """The serialised ModelStreamInferResponse with the only response to a request; None: it is large, see `encode_streamed`.
 
         Raises:
-            ServingError: as `encode`.
+            ServingError: as `encode_serialised`.
         """
         form = decoded.form
-        message = self._layouts.encode(response, _FINAL) if form.is_plain else None
-        if message is None:
-            if self._is_large(response):
-                return None
-            try:
-                labels = self._codec.labels(response, form.classifications)
-                encoded = encode_message(response, form.classifications, labels, form.shared_outputs)
-            except ServingError as error:
-                self._note_unencoded(error, decoded)
-                raise
-            encoded.parameters[FINAL_RESPONSE].bool_param = True
-            message = encoded.SerializeToString()
-        return _STREAMED + encoded_varint(len(message)) + message
+        if form.is_plain:
+            message = self._layouts.encode(response, _FINAL)
+            if message is not None:
+                return _STREAMED + encoded_varint(len(message)) + message
+        if self._is_large(response):
+            return None
+        labels = self._codec.labels(response, form.classifications)
+        return _streamed(encode_serialised(response, form.classifications, labels, form.shared_outputs), _FINAL)
 
-    async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
-        """Encodes `response`; a large one in a thread."""
+    async def encode_streamed(self, response: InferResponse, decoded: DecodedRequest, *, is_final: bool) -> Serialised:
+        """The serialised ModelStreamInferResponse with `response`; a large one is encoded in a thread. `is_final`: no other follows.
+
+        Raises:
+            ServingError: as `encode_serialised`.
+        """
+        form = decoded.form
         try:
-            labels = self._codec.labels(response, decoded.form.classifications)
+            labels = self._codec.labels(response, form.classifications)
             if self._is_large(response):
-                return await run_off_loop(encode_message, response, decoded.form.classifications, labels, decoded.form.shared_outputs)
-            return encode_message(response, decoded.form.classifications, labels, decoded.form.shared_outputs)
+                message = await run_off_loop(encode_serialised, response, form.classifications, labels, form.shared_outputs)
+            else:
+                message = encode_serialised(response, form.classifications, labels, form.shared_outputs)
         except ServingError as error:
             self._note_unencoded(error, decoded)
             raise
+        return _streamed(message, _FINAL if is_final else _NOT_FINAL)
+
+    def empty_final(self, request: InferRequest, version: int) -> bytes:
+        """The serialised ModelStreamInferResponse without outputs that says that no other response of `version` to `request` follows."""
+        message = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
+        return whole(_streamed(message.SerializeToString(), _FINAL))
 
     def _note_unencoded(self, error: Exception, decoded: DecodedRequest) -> None:
         """Notes that the outputs do not fit into shared memory, or cannot be classified; the encoder does not know the model."""
@@ -310,6 +347,32 @@ class _InferCompletion(InferCompletion):
 
     def _release(self) -> None:
         self._inference._engine.budget.release(self._size_bytes)
+
+
+class StreamedCompletion(_InferCompletion):
+    """A request of a stream in progress, with exactly one response."""
+
+    __slots__ = ()
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of the request; None: it was not decoded."""
+        return None if self.decoded is None else self.decoded.request.request_id
+
+    def _encode(self, response: InferResponse) -> Serialised | None:
+        assert self.decoded is not None
+        return self._inference.encoded_final(response, self.decoded)
+
+    def _encode_slowly(self, response: InferResponse) -> Awaitable[Serialised]:
+        assert self.decoded is not None
+        return self._inference.encode_streamed(response, self.decoded, is_final=True)
+
+
+def _streamed(message: Serialised, parameters: bytes) -> Serialised:
+    """The ModelStreamInferResponse with the serialised ModelInferResponse `message` and its `parameters`."""
+    pieces: list[Raw] = [message] if isinstance(message, bytes) else message
+    before = _STREAMED + encoded_varint(sum(map(len, pieces)) + len(parameters)) + parameters
+    return before + message if isinstance(message, bytes) else [before, *pieces]
 
 
 def _reported_error(error: Exception, decoded: DecodedRequest | None) -> Exception:

@@ -43,6 +43,7 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
             path=path_of(descriptor),
             kind=kind_of(descriptor),
             handle=service.stream_inference.model_stream_infer,
+            begin=service.stream_inference.begin,
             lead_bytes=service.inference.lead_bytes,
             status=kserve_status,
             most_bytes=most_bytes,

@@ -1,189 +1,35 @@
 """ModelStreamInfer without a transport.
 
-The requests of one stream run concurrently, and responses keep the order of their requests: each request has a short queue, which its task
-fills and which the sender empties in order. The responses of decoupled models are sent as they arrive: such a request may never end, and no
-other request waits for it. The requests in work and the unsent responses of each are bounded. Above the bounds the server stops reading the
-stream and the model waits, so that flow control reaches the client.
+The requests of one stream run concurrently, and responses keep the order of their requests: each request has a slot in that order, which
+its completion fills. The responses of decoupled models are sent as they arrive: such a request may never end, and no other request waits
+for it. The requests in work and the unsent responses of each are bounded. Above the bounds the server stops reading the stream and the
+model waits, so that flow control reaches the client.
+
+Most requests are decoded, submitted and encoded by callbacks. The others have a task, see `streamed_request`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing
-from typing import Any, NamedTuple, Protocol
+from collections import deque
+from typing import Final
 
-from stoker.backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
-from stoker.server.codecs.tensors import Raw
+from stoker.backends.api.errors import Internal, Overloaded, ServingError
+from stoker.server.codecs.tensors import Raw, Serialised
 from stoker.server.core.byte_budget import Reservation
-from stoker.server.core.completion import TaskCompletion
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import EngineResult, InferResponse, InFlight, Via
+from stoker.server.core.request import Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.extensions import Call, HeaderReader
-from stoker.server.protocols.kserve.inference import FINAL_RESPONSE, Inference, with_request_id_prefix
+from stoker.server.protocols.kserve.extensions import HeaderReader
+from stoker.server.protocols.kserve.inference import Inference, StreamedCompletion, with_request_id_prefix
+from stoker.server.protocols.kserve.streamed_request import respond
 from stoker.server.rpc.message_cost import request_id_of
+from stoker.server.rpc.method import ReactorCall, StreamCall
+from stoker.server.rpc.pump import pumped
 
 #: Metadata that requests a gRPC error status at the first failure instead of `error_message`.
-GRPC_ERROR_METADATA = "triton_grpc_error"
+GRPC_ERROR_METADATA: Final = "triton_grpc_error"
 _log = logging.getLogger(__name__)
-
-
-class _Packed(NamedTuple):
-    """One serialised ModelStreamInferResponse, and its reservation of the byte budget until it is sent."""
-
-    data: bytes
-    held_bytes: int
-
-
-_StreamResponse = _Packed | ServingError
-"""One response; an error ends the stream."""
-
-
-class _ResponseSlot:
-    """A position in the send order: some responses, ended by None, and the semaphore that bounds the positions of its kind."""
-
-    def __init__(self, most: int, permits: asyncio.Semaphore) -> None:
-        self.responses: asyncio.Queue[_StreamResponse | None] = asyncio.Queue(most)
-        self.permits = permits
-
-
-class _SingleSlot:
-    """A position in the send order with exactly one response, and the semaphore that bounds the positions of its kind."""
-
-    __slots__ = ("_response", "_waiter", "permits")
-
-    def __init__(self, permits: asyncio.Semaphore) -> None:
-        self.permits = permits
-        self._response: _StreamResponse | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, response: _StreamResponse) -> None:
-        """Sets the response."""
-        self._response = response
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def response(self) -> _StreamResponse:
-        """Waits for the response."""
-        if self._response is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        assert self._response is not None
-        return self._response
-
-
-class _SingleRequest:
-    """A request with exactly one response, in work without a task. INVARIANT: its bytes are released once."""
-
-    __slots__ = ("_decoded", "_flight", "_size_bytes", "_slot", "_stream")
-
-    def __init__(self, stream: "_Stream", decoded: DecodedRequest, slot: _SingleSlot, size_bytes: int) -> None:
-        self._stream = stream
-        self._decoded = decoded
-        self._slot = slot
-        self._size_bytes = size_bytes
-        self._flight: InFlight | None = None
-
-    def submit(self, engine: Engine) -> None:
-        """Submits the request."""
-        try:
-            self._flight = engine.submit(self._decoded.request, self._responded)
-        except ServingError as error:
-            self._responded(error)
-
-    def cancel(self) -> None:
-        """Cancels the request."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.cancel()
-        if isinstance(flight, TaskCompletion):
-            # A thread still reads the tensors.
-            flight.when_ended(self._release)
-        else:
-            self._release()
-
-    def _release(self) -> None:
-        self._stream.engine.budget.release(self._size_bytes)
-
-    def _responded(self, outcome: EngineResult) -> None:
-        stream, decoded = self._stream, self._decoded
-        self._flight = None
-        if isinstance(outcome, Exception):
-            self._end(outcome)
-            return
-        try:
-            encoded = stream.inference.encode_final(outcome, decoded)
-        except Exception as error:  # noqa: BLE001 - a defect, or values that have no such form
-            self._end(error)
-            return
-        if encoded is None:
-            encoding = TaskCompletion(lambda: stream.final_message(decoded, outcome))
-            self._flight = encoding
-            encoding.then(self._end)
-        else:
-            self._end(encoded)
-
-    def _end(self, outcome: bytes | Exception) -> None:
-        self._flight = None
-        self._slot.put(self._stream.single_response(outcome, self._decoded.request.request_id))
-        self._release()
-        self._stream.single_ended(self)
-
-
-class _ResponseSink(Protocol):
-    """Takes the responses to one request."""
-
-    async def put(self, reply: _StreamResponse) -> None:
-        """Queues a response; waits while too many are unsent."""
-
-    async def end(self) -> None:
-        """Marks the end of the responses."""
-
-
-class _Ordered:
-    """Sends the responses of one request together, when its turn has come."""
-
-    def __init__(self, slot: _ResponseSlot) -> None:
-        self._slot = slot
-
-    async def put(self, reply: _StreamResponse) -> None:
-        await self._slot.responses.put(reply)
-
-    async def end(self) -> None:
-        await self._slot.responses.put(None)
-
-
-class _Unordered:
-    """Sends each response of one request at once. The request leaves the order of responses."""
-
-    def __init__(self, stream: "_Stream", slot: _ResponseSlot, most: int) -> None:
-        self._order = stream.order
-        self._requests = slot.permits
-        # The released position counts as one response until the sender has reached it.
-        self._permits = slot.permits = asyncio.Semaphore(most - 1)
-        slot.responses.put_nowait(None)
-
-    async def put(self, reply: _StreamResponse) -> None:
-        await self._permits.acquire()
-        slot = _ResponseSlot(2, self._permits)
-        slot.responses.put_nowait(reply)
-        slot.responses.put_nowait(None)
-        self._order.put_nowait(slot)
-
-    async def end(self) -> None:
-        self._requests.release()
-
-
-class StreamCall(Call, Protocol):
-    """A `Call` that receives requests and sends responses one by one."""
-
-    async def receive(self) -> Raw | None:
-        """The next serialised request, possibly a view of memory that the transport has filled; None once the client has sent its last."""
-
-    async def send(self, message: bytes) -> None:
-        """Sends one serialised response; returns when the transport accepts the next one."""
 
 
 class StreamInference:
@@ -196,240 +42,300 @@ class StreamInference:
         self._inference = inference
         self._limits = limits
 
+    def begin(self, call: ReactorCall) -> "Stream":
+        """Begins to handle the requests of one stream; it ends with the client's last one.
+
+        With the metadata `triton_grpc_error`, it ends with the status of the first error.
+        """
+        return Stream(self._engine, self._inference, self._limits, call, self._reader)
+
     async def model_stream_infer(self, call: StreamCall) -> None:
-        """Handles the requests of one stream until the client ends it.
+        """As `begin`, as a coroutine.
 
         Raises:
             ServingError: a request failed, and the client has requested a gRPC error status.
         """
-        stream = _Stream(self._engine, self._inference, self._limits, call, self._reader)
-        try:
-            await stream.run()
-        finally:
-            stream.close()
+        await pumped(self.begin, call)
 
 
-class _Stream:
-    """One stream in progress.
+class _Packed:
+    """One serialised ModelStreamInferResponse, and its reservation of the byte budget until it is sent."""
+
+    __slots__ = ("data", "held_bytes")
+
+    def __init__(self, data: Serialised, held_bytes: int) -> None:
+        self.data = data
+        self.held_bytes = held_bytes
+
+
+class Slot:
+    """A position in the send order.
+
+    Attributes:
+        responses: Unsent responses; an error ends the stream.
+        has_ended: Whether no more responses follow.
+        permits: Bounds the positions of its kind; None: the requests of the stream do.
+        completion: The completion of a request without a task; None: it has a task, or its response.
+        data: The message of such a request.
+    """
+
+    __slots__ = ("completion", "data", "has_ended", "permits", "responses", "stream")
+
+    def __init__(self, stream: "Stream", permits: asyncio.Semaphore | None = None, data: Raw = b"") -> None:
+        self.stream = stream
+        self.responses: list[_Packed | ServingError] = []
+        self.has_ended = False
+        self.permits = permits
+        self.completion: StreamedCompletion | None = None
+        self.data = data
+
+    def responded(self, outcome: Serialised | Exception) -> None:
+        """Takes the only response to a request without a task."""
+        completion, self.completion = self.completion, None
+        data, self.data = self.data, b""
+        stream = self.stream
+        assert completion is not None
+        if not isinstance(outcome, Exception):
+            try:
+                stream.put(self, outcome)
+            except Overloaded as error:
+                outcome = with_request_id_prefix(error, completion.request_id or "")
+            else:
+                stream.end(self)
+                return
+        stream.put_error(self, outcome, completion.request_id, data)
+        stream.end(self)
+
+
+class Stream:
+    """A `StreamReactor`: one stream in progress.
 
     Attributes:
         engine: Runs the requests.
         inference: Decodes and encodes them.
-        order: The queue of responses to send; None ends it.
+        limits: Bounds on what clients send.
+        deadline_ns: The client's deadline, see `Call`.
+        request_metadata: What the metadata of the call adds to each request; None: nothing.
+        is_reading: Whether another request may begin.
     """
 
-    def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, reader: HeaderReader) -> None:
-        self._request_metadata = reader.read(call.metadata)
+    __slots__ = (
+        "_call",
+        "_can_write",
+        "_free",
+        "_in_work",
+        "_invalid",
+        "_is_closed",
+        "_is_flushing",
+        "_is_read",
+        "_order",
+        "_raises",
+        "_sending_held",
+        "_tasks",
+        "_unsent",
+        "_unsent_held",
+        "deadline_ns",
+        "engine",
+        "inference",
+        "is_reading",
+        "limits",
+        "request_metadata",
+    )
+
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: ReactorCall, reader: HeaderReader) -> None:
+        metadata = call.metadata
+        self.request_metadata = reader.read(metadata)
         self.engine = engine
         self.inference = inference
+        self.limits = limits
+        self.deadline_ns = call.deadline_ns
+        self.is_reading = True
         self._call = call
-        self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
-        self._limits = limits
-        self._queue_length = limits.stream_responses
-        self._permits = asyncio.Semaphore(limits.stream_requests)
-        self.order: asyncio.Queue[_ResponseSlot | _SingleSlot | None] = asyncio.Queue()
+        self._raises = metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
+        #: How many requests may begin, and how many are in work: a request is in work until its last response is in the order.
+        self._free = limits.stream_requests
         self._in_work = 0
+        self._order: deque[Slot] = deque()
         self._is_read = False
-        #: The number of unsent responses, and their reserved bytes.
+        #: The error of an invalid message, which ends the stream after the responses to the requests before it.
+        self._invalid: Exception | None = None
+        self._can_write = True
+        self._is_flushing = False
+        self._is_closed = False
+        #: The number of unsent responses, and their reserved bytes; and those of the response that the transport is sending.
         self._unsent = 0
         self._unsent_held = Reservation(engine.budget)
+        self._sending_held = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._singles: set[_SingleRequest] = set()
-        self._reader: TaskCompletion[bool] | None = None
 
-    async def run(self) -> None:
-        # Inline up to its first wait: a stream whose requests have arrived already needs no second task.
-        reader = self._reader = TaskCompletion(self._read, is_inline=True)
-        while (slot := await self.order.get()) is not None:
-            if isinstance(slot, _SingleSlot):
-                await self._send(await slot.response())
-            else:
-                while (reply := await slot.responses.get()) is not None:
-                    await self._send(reply)
-            slot.permits.release()
-        await reader.outcome()
+    # ---- called by the transport
 
-    async def _send(self, reply: _StreamResponse) -> None:
-        if isinstance(reply, ServingError):
-            raise reply
-        await self._call.send(reply.data)
-        self._unsent -= 1
-        self._unsent_held.give_back(reply.held_bytes)
+    def received(self, data: Raw) -> None:
+        """Begins the request `data`."""
+        self._free -= 1
+        self.is_reading = self._free > 0
+        self._in_work += 1
+        slot = Slot(self, None, data)
+        self._order.append(slot)
+        completion = self.inference.start_streamed(data, self.deadline_ns, self.request_metadata)
+        if completion is not None:
+            slot.completion = completion
+            completion.then(slot.responded)
+            return
+        slot.data = b""
+        task = asyncio.get_running_loop().create_task(respond(self, data, slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _end_if_idle(self) -> None:
-        """Ends the queue once no more responses can be added."""
-        if self._is_read and not self._in_work:
-            self.order.put_nowait(None)
+    def ended(self, error: Exception | None) -> None:
+        """Notes that no request follows."""
+        self._is_read = True
+        self._invalid = error
+        self._flush()
 
-    def close(self) -> None:
+    def sent(self) -> None:
+        """Notes that the transport has sent the response."""
+        self._note_sent()
+        self._can_write = True
+        self._flush()
+
+    def cancel(self) -> None:
         """Cancels the requests in work and drops unsent responses."""
-        if self._reader is not None:
-            self._reader.cancel()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.is_reading = False
         for task in self._tasks:
             task.cancel()
-        for request in self._singles:
-            request.cancel()
+        for slot in self._order:
+            if slot.completion is not None:
+                slot.completion.cancel()
+                slot.completion = None
+        self._order.clear()
         self._unsent_held.release()
 
-    def _packed(self, data: bytes) -> _Packed:
-        """The serialised response `data`. Reserves bytes for all but the first unsent response, which the transport may accept at once.
+    # ---- called for each request
+
+    def put(self, slot: Slot, data: Serialised) -> None:
+        """Adds the serialised response `data` to `slot`. Reserves bytes for all but the first unsent response, which the transport may
+        accept at once.
 
         Raises:
             Overloaded: the byte budget is exhausted: the client reads more slowly than it sends requests.
         """
-        held_bytes = len(data) if self._unsent else 0
-        try:
-            self._unsent_held.take(held_bytes)
-        except Overloaded:
-            raise Overloaded(
-                f"the server holds as many bytes as it may, no room for {held_bytes} more of unread responses: try again",
-                retry_after_s=1.0,
-            ) from None
+        if self._is_closed:
+            return
+        held_bytes = 0
+        if self._unsent:
+            held_bytes = len(data) if isinstance(data, bytes) else sum(map(len, data))
+            try:
+                self._unsent_held.take(held_bytes)
+            except Overloaded:
+                raise Overloaded(
+                    f"the server holds as many bytes as it may, no room for {held_bytes} more of unread responses: try again",
+                    retry_after_s=1.0,
+                ) from None
         self._unsent += 1
-        return _Packed(data, held_bytes)
+        slot.responses.append(_Packed(data, held_bytes))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _read(self) -> bool:
-        """Begins the requests of the stream; returns True after the last, because a completion needs a result."""
-        try:
-            while (data := await self._call.receive()) is not None:
-                await self._permits.acquire()
-                if self._began_single(data):
-                    continue
-                # One more than the responses, so that releasing the position never waits.
-                slot = _ResponseSlot(self._queue_length + 1, self._permits)
-                self.order.put_nowait(slot)
-                self._in_work += 1
-                self._start(self._respond(data, slot))
-            return True
-        finally:
-            self._is_read = True
-            self._end_if_idle()
-
-    def _began_single(self, data: Raw) -> bool:
-        """Begins a request of a known structure to a model that is not decoupled, without a task. False: it needs one."""
-        decoded = self.inference.decode_known(data, self._call.deadline_ns)
-        # Without room in the budget, the task reports the error.
-        if decoded is None or decoded.request.signature.is_decoupled or not self.engine.budget.reserve(len(data)):
-            return False
-        if self._request_metadata is not None:
-            self._request_metadata.apply_to(decoded.request)
-        slot = _SingleSlot(self._permits)
-        self.order.put_nowait(slot)
-        self._in_work += 1
-        request = _SingleRequest(self, decoded, slot, len(data))
-        self._singles.add(request)
-        request.submit(self.engine)
-        return True
-
-    def single_response(self, outcome: bytes | Exception, request_id: str) -> _StreamResponse:
-        """The response to a request of `_began_single` with `request_id`."""
-        if not isinstance(outcome, Exception):
-            try:
-                return self._packed(outcome)
-            except ServingError as error:
-                outcome = error
-        if isinstance(outcome, (Overloaded, QueueTimeout)):
-            outcome = with_request_id_prefix(outcome, request_id)
-        elif not isinstance(outcome, ServingError):
-            _log.error("a streamed request failed unexpectedly", exc_info=outcome)
-            outcome = Internal("internal error: see the server's log")
-        return self._failure(outcome, request_id)
-
-    def single_ended(self, request: _SingleRequest) -> None:
-        """Notes that a request of `_began_single` has its response."""
-        self._singles.discard(request)
-        self._in_work -= 1
-        self._end_if_idle()
-
-    async def final_message(self, decoded: DecodedRequest, response: InferResponse) -> bytes:
-        """The serialised message with the only response to a request."""
-        return (await self._message(decoded, response, is_final=True)).SerializeToString()
-
-    async def _respond(self, data: Raw, slot: _ResponseSlot) -> None:
-        sink: _ResponseSink = _Ordered(slot)
-        reservation = Reservation(self.engine.budget)
-        request_id: str | None = None
-        try:
-            decoded = await self.inference.decode(data, self._call.deadline_ns, reservation)
-            request_id = decoded.request.request_id
-            if self._request_metadata is not None:
-                self._request_metadata.apply_to(decoded.request)
-            if decoded.request.signature.is_decoupled:
-                sink = _Unordered(self, slot, self._queue_length)
-            await self._send_all(decoded, sink)
-        except (Overloaded, QueueTimeout) as error:
-            await self._fail(
-                error if request_id is None else with_request_id_prefix(error, request_id), self._id_of(request_id, data), sink
-            )
-        except ServingError as error:
-            await self._fail(error, self._id_of(request_id, data), sink)
-        except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
-            _log.exception("a streamed request failed unexpectedly")
-            await self._fail(Internal("internal error: see the server's log"), self._id_of(request_id, data), sink)
-        else:
-            await sink.end()
-        finally:
-            reservation.release()
-            self._in_work -= 1
-            self._end_if_idle()
-
-    def _id_of(self, request_id: str | None, data: Raw) -> str:
-        """The id of a failed request; if it was not decoded, it is read from the bytes."""
-        return request_id_of(data, self._limits) if request_id is None else request_id
-
-    async def _send_all(self, decoded: DecodedRequest, sink: _ResponseSink) -> None:
-        """Queues each response at once; marks it final if it is already known to be the last."""
-        async with aclosing(self.engine.stream(decoded.request)) as responses:
-            await self._send_each(decoded, responses, sink)
-
-    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], sink: _ResponseSink) -> None:
-        held: InferResponse | None = await anext(responses, None)
-        is_final_sent = False
-        version = decoded.request.model_version
-        while held is not None:
-            version = held.model_version
-            following = asyncio.ensure_future(anext(responses, None))
-            try:
-                # A model that is not decoupled ends the stream at once; a longer stream must not wait for its next response.
-                await asyncio.wait({following}, timeout=0)
-                is_final_sent = following.done() and following.exception() is None and following.result() is None
-                await sink.put(self._packed((await self._message(decoded, held, is_final=is_final_sent)).SerializeToString()))
-                held = await following
-            finally:
-                if not following.done():
-                    following.cancel()
-                    # A generator that runs cannot be closed.
-                    await asyncio.wait({following})
-        if not is_final_sent and decoded.form.wants_empty_final:
-            request = decoded.request
-            if version is None:
-                version = self.engine.describe(request.model_name, request.model_version).version
-            empty = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
-            empty.parameters[FINAL_RESPONSE].bool_param = True
-            await sink.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty).SerializeToString()))
-
-    async def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
-        message = await self.inference.encode(response, decoded)
-        message.parameters[FINAL_RESPONSE].bool_param = is_final
-        return pb.ModelStreamInferResponse(infer_response=message)
-
-    async def _fail(self, error: ServingError, request_id: str, sink: _ResponseSink) -> None:
-        await sink.put(self._failure(error, request_id))
-        await sink.end()
-
-    def _failure(self, error: ServingError, request_id: str) -> _StreamResponse:
-        """The response to a request that has failed by `error`."""
+    def put_error(self, slot: Slot, error: Exception, request_id: str | None, data: Raw) -> None:
+        """Adds `error` to `slot`; a `request_id` that is not decoded (None) is read from the request's `data`."""
+        if self._is_closed:
+            return
+        if not isinstance(error, ServingError):
+            _log.error("a streamed request failed unexpectedly", exc_info=error)
+            error = Internal("internal error: see the server's log")
         self.engine.note_failed(Via.KSERVE_GRPC, error)
         if self._raises:
-            return error
+            slot.responses.append(error)
+            return
         message = pb.ModelStreamInferResponse(error_message=error.message)
-        message.infer_response.id = request_id
+        message.infer_response.id = request_id_of(data, self.limits) if request_id is None else request_id
         # Small, and always sent: nothing is reserved for it.
         self._unsent += 1
-        return _Packed(message.SerializeToString(), 0)
+        slot.responses.append(_Packed(message.SerializeToString(), 0))
+
+    def end(self, slot: Slot) -> None:
+        """Ends the responses of the request of `slot`."""
+        slot.has_ended = True
+        self._in_work -= 1
+        self._flush()
+
+    def flush(self) -> None:
+        """Sends what may be sent."""
+        self._flush()
+
+    def release(self, slot: Slot, permits: asyncio.Semaphore) -> None:
+        """Takes the request of `slot` out of the order; its position counts against `permits` until the sender has reached it."""
+        slot.permits = permits
+        slot.has_ended = True
+        self._flush()
+
+    def slot_of(self, permits: asyncio.Semaphore) -> Slot:
+        """A new position at the end of the order, which counts against `permits`."""
+        slot = Slot(self, permits)
+        self._order.append(slot)
+        return slot
+
+    def end_released(self) -> None:
+        """Ends the request of a slot that was released."""
+        self._in_work -= 1
+        self._permit_request()
+        self._flush()
+
+    # ---- sending
+
+    def _flush(self) -> None:
+        """Sends responses in their order while the transport takes them; ends the call behind the last."""
+        if self._is_flushing:
+            return
+        self._is_flushing = True
+        try:
+            while self._can_write and not self._is_closed:
+                if not self._order:
+                    if self._is_read and not self._in_work:
+                        self._finish()
+                    return
+                slot = self._order[0]
+                if slot.responses:
+                    self._send(slot.responses.pop(0))
+                elif not slot.has_ended:
+                    return
+                else:
+                    self._order.popleft()
+                    if slot.permits is None:
+                        self._permit_request()
+                    else:
+                        slot.permits.release()
+        finally:
+            self._is_flushing = False
+
+    def _send(self, response: _Packed | ServingError) -> None:
+        if isinstance(response, ServingError):
+            self.cancel()
+            self._call.fail(response)
+            return
+        self._sending_held = response.held_bytes
+        self._can_write = False
+        if self._call.write(response.data):
+            self._note_sent()
+            self._can_write = True
+
+    def _note_sent(self) -> None:
+        self._unsent -= 1
+        if self._sending_held and not self._is_closed:
+            self._unsent_held.give_back(self._sending_held)
+        self._sending_held = 0
+
+    def _permit_request(self) -> None:
+        self._free += 1
+        if not self.is_reading and not self._is_closed:
+            self.is_reading = True
+            self._call.read_on()
+
+    def _finish(self) -> None:
+        self._is_closed = True
+        if self._invalid is None:
+            self._call.finish()
+        else:
+            self._call.fail(self._invalid)

@@ -65,5 +65,5 @@ class GrpcioStreamCall(GrpcioCall):
         data = await self._context.read()
         return None if data is grpc.aio.EOF else data
 
-    async def send(self, message: bytes | Message) -> None:
-        await self._context.write(message)
+    async def send(self, message: bytes | Message | list[bytes | memoryview]) -> None:
+        await self._context.write(b"".join(message) if isinstance(message, list) else message)
