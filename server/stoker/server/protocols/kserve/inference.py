@@ -80,7 +80,18 @@ class Inference:
         if decoded is None and self._is_slow(data):
             return TaskCompletion(lambda: self._model_infer(data, deadline_ns, request_metadata))
         completion = _InferCompletion(self, len(data))
-        self._begin(completion, data, decoded, deadline_ns, request_metadata)
+        if not self._reserve(len(data)):
+            completion.complete(budget_exhausted(len(data)))
+            return completion
+        try:
+            if decoded is None:
+                decoded = self._decode_new(data, deadline_ns)
+            if request_metadata is not None:
+                request_metadata.apply_to(decoded.request)
+            completion.decoded = decoded
+            completion.running = self._submit(decoded.request, completion.responded)
+        except Exception as error:  # noqa: BLE001 - a rejection, or a defect: either is the call's result
+            completion.end(_reported_error(error, completion.decoded))
         return completion
 
     def start_streamed(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None) -> "StreamedCompletion | None":
@@ -92,37 +103,26 @@ class Inference:
         if decoded is None and self._is_slow(data):
             return None
         completion = StreamedCompletion(self, len(data))
-        return completion if self._begin(completion, data, decoded, deadline_ns, request_metadata) else None
-
-    def _is_slow(self, data: Raw) -> bool:
-        """Whether decoding `data`, of an unknown structure, may need a thread."""
-        return len(data) > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)
-
-    def _begin(
-        self,
-        completion: "_InferCompletion",
-        data: Raw,
-        decoded: DecodedRequest | None,
-        deadline_ns: int | None,
-        request_metadata: RequestMetadata | None,
-    ) -> bool:
-        """Submits the request `data`, decoded unless its structure is unknown. False: `completion` does not take its responses."""
         if not self._reserve(len(data)):
             completion.complete(budget_exhausted(len(data)))
-            return True
+            return completion
         try:
             if decoded is None:
                 decoded = self._decode_new(data, deadline_ns)
-            if isinstance(completion, StreamedCompletion) and decoded.request.signature.is_decoupled:
+            if decoded.request.signature.is_decoupled:
                 completion.cancel()
-                return False
+                return None
             if request_metadata is not None:
                 request_metadata.apply_to(decoded.request)
             completion.decoded = decoded
             completion.running = self._submit(decoded.request, completion.responded)
-        except Exception as error:  # noqa: BLE001 - a rejection, or a defect: either is the call's result
+        except Exception as error:  # noqa: BLE001 - as above
             completion.end(_reported_error(error, completion.decoded))
-        return True
+        return completion
+
+    def _is_slow(self, data: Raw) -> bool:
+        """Whether decoding `data`, of an unknown structure, may need a thread."""
+        return len(data) > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)
 
     async def model_infer(self, data: bytes, call: Call | None) -> bytes:
         """As `start`, as a coroutine.
