@@ -2,19 +2,21 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import pytest
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import NotFound, Overloaded, ServingError
+from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.tensors import Serialised, whole
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferRequest
+from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.stream import StreamInference
-from tests.fakes.fake_engine import FakeEngine, FakeModel, simple
+from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, simple
 
 
 class FakeStreamCall:
@@ -81,11 +83,12 @@ def run(
     assert engine.reserved_bytes == 0
 
 
-def decoupled(responses: int) -> FakeModel:
-    """The model `simple`, with `responses` to each request."""
+def decoupled(responses: int, name: str = "simple") -> FakeModel:
+    """A model as `simple`, with `responses` to each request."""
     fake = simple()
     fake.responses = responses
-    fake.config = dataclasses.replace(fake.config, signature=dataclasses.replace(fake.config.signature, is_decoupled=True))
+    signature = dataclasses.replace(fake.config.signature, is_decoupled=True)
+    fake.config = dataclasses.replace(fake.config, name=name, signature=signature)
     return fake
 
 
@@ -249,6 +252,27 @@ def test_unread_responses_count_against_the_budget():
     run(scenario, engine)
 
 
+def test_unread_responses_of_a_stream_hold_no_more_than_one_request_may():
+    engine = FakeEngine(simple())
+    engine.budget = ByteBudget(1 << 30, engine.now_ns, most_request_bytes=1000)
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.reads.clear()
+        for i in range(10):
+            call.ask(str(i))
+        call.end()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert 500 < engine.reserved_bytes <= 1000
+        call.reads.set()
+        await stream
+        texts = [message.error_message for message in call.sent()]
+        assert len(texts) == 10
+        assert "more than the 1000 that one request may take" in texts[-1]
+
+    run(scenario, engine)
+
+
 def test_unsent_responses_are_released_with_the_stream():
     engine = FakeEngine(simple())
 
@@ -289,29 +313,6 @@ def test_failures_of_the_engine_are_reported(error: Exception, caplog: pytest.Lo
             assert "secret" in caplog.text
 
     run(scenario, FakeEngine(fake))
-
-
-def test_cancelled_stream_cancels_its_requests():
-    fake = simple()
-
-    async def wait(request: InferRequest) -> None:
-        await asyncio.Event().wait()
-
-    fake.before = wait
-    engine = FakeEngine(fake)
-
-    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
-        call.ask("0")
-        call.ask("1")
-        while len(engine.requests) < 2:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0)
-        stream.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stream
-        while len(engine.cancelled) < 2:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0)
-
-    run(scenario, engine)
 
 
 def _asked(request_id: str, **fields: object) -> pb.ModelInferRequest:
@@ -481,7 +482,8 @@ def test_large_response_to_a_known_structure_is_encoded_in_a_thread():
     _run_known(scenario, FakeEngine(simple()), Limits(decode_inline_bytes=10))
 
 
-def test_cancelled_stream_cancels_its_requests_of_a_known_structure():
+@pytest.mark.parametrize("start", [run, _run_known], ids=["new structure", "known structure"])
+def test_cancelled_stream_cancels_its_requests_and_releases_their_bytes(start: Callable[..., None]):
     fake = simple()
 
     async def wait(request: InferRequest) -> None:
@@ -504,4 +506,86 @@ def test_cancelled_stream_cancels_its_requests_of_a_known_structure():
         while len(engine.cancelled) < 2:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
 
-    _run_known(scenario, engine)
+    start(scenario, engine)
+
+
+def _echoed(request_id: str, elements: int) -> bytes:
+    message = pb.ModelInferRequest(model_name="echo", id=request_id, raw_input_contents=[bytes(4 * elements)])
+    message.inputs.add(name="INPUT", datatype="FP32", shape=[1, elements])
+    return message.SerializeToString()
+
+
+def test_requests_that_need_a_thread_keep_the_order_of_the_others():
+    large = echo(DataType.FP32, name="echo")
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.requests.put_nowait(_echoed("1", 100_000))
+        call.ask("2")
+        call.requests.put_nowait(_echoed("3", 200_000)[:-1])
+        call.requests.put_nowait(_echoed("4", 300_000))
+        call.ask("5")
+        call.end()
+        await stream
+        sent = call.sent()
+        assert [message.infer_response.id for message in sent] == list("012345")
+        assert [bool(message.error_message) for message in sent] == [False, False, False, True, False, False]
+        assert [len(sent[at].infer_response.raw_output_contents[0]) for at in (1, 4)] == [400_000, 1_200_000]
+        assert all(final(message) for message in sent if not message.error_message)
+
+    run(scenario, FakeEngine(simple(), large))
+
+
+class _Pouring(FakeEngine):
+    """Counts the responses that a stream has taken of a decoupled model."""
+
+    taken = 0
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        async for response in super().stream(request):
+            self.taken += 1
+            yield response
+
+
+def test_unsent_responses_of_a_decoupled_model_are_bounded_and_delay_no_other_request():
+    engine = _Pouring(simple(), decoupled(responses=50, name="many"))
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.reads.clear()
+        call.ask("0", model="many")
+        for _ in range(200):
+            await asyncio.sleep(0)
+        call.ask("1")
+        for _ in range(200):
+            await asyncio.sleep(0)
+        # Four unsent, one in the transport, one that waits for room, and one more that tells whether it is the last.
+        assert engine.taken <= 7
+        call.end()
+        call.reads.set()
+        await stream
+        ids = [message.infer_response.id for message in call.sent()]
+        assert (ids.count("0"), ids.count("1")) == (50, 1)
+        assert ids.index("1") <= 6
+
+    run(scenario, engine, Limits(stream_responses=4))
+
+
+def test_cancelled_stream_cancels_its_decoupled_requests_and_their_responses():
+    engine = _Pouring(decoupled(responses=50, name="many"))
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.reads.clear()
+        for request_id in ("0", "1"):
+            call.ask(request_id, model="many")
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert engine.reserved_bytes
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+        assert not engine.reserved_bytes
+
+    run(scenario, engine, Limits(stream_responses=4))

@@ -17,6 +17,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.tensors import Serialised, whole
+from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
 from stoker.server.core.request import Array, Done, InferRequest, InferResponse, InFlight
@@ -96,14 +97,25 @@ def asked(value: float, version: str = "") -> bytes:
     return message.SerializeToString()
 
 
-async def responses(inference: Inference, requests: list[bytes]) -> list[Serialised]:
-    return await asyncio.gather(*(inference.start(data, None).outcome() for data in requests))
+async def responses(inference: Inference, requests: list[bytes], *, are_streamed: bool = False) -> list[Serialised]:
+    started: list[Completion[Serialised]] = []
+    for data in requests:
+        completion = inference.start_streamed(data, None, None) if are_streamed else inference.start(data, None)
+        assert completion is not None
+        started.append(completion)
+    return await asyncio.gather(*(completion.outcome() for completion in started))
+
+
+def parsed(response: Serialised, *, is_streamed: bool = False) -> pb.ModelInferResponse:
+    if is_streamed:
+        return pb.ModelStreamInferResponse.FromString(whole(response)).infer_response
+    return pb.ModelInferResponse.FromString(whole(response))
 
 
 # By the template of the requests before, and decoded in full, which shows what asks for the version by its number.
-@pytest.mark.parametrize("version", ["", "1"])
+@pytest.mark.parametrize(("version", "are_streamed"), [("", False), ("1", False), ("", True)])
 @pytest.mark.parametrize("requests", [1, 4])
-def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests, version):
+def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests, version, are_streamed):
     async def scenario() -> None:
         instance = KnownResponse()
         # Large answers would be made in a thread, which counts the same and takes longer to warm up.
@@ -115,7 +127,7 @@ def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests,
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            found = await responses(inference, messages)
+            found = await responses(inference, messages, are_streamed=are_streamed)
             after, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -124,7 +136,7 @@ def test_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests,
         assert peak - before <= requests * ROW_BYTES + SLACK_BYTES
         assert after - before >= requests * ROW_BYTES
         for number, data in enumerate(found):
-            message = pb.ModelInferResponse.FromString(whole(data))
+            message = parsed(data, is_streamed=are_streamed)
             assert np.frombuffer(message.raw_output_contents[0], np.float32).tolist()[:: SIZE // 4] == [float(number)] * 4
 
     asyncio.run(scenario())
@@ -168,7 +180,8 @@ class FreshResponse(Instance):
         return {"OUT": self.response}
 
 
-def test_large_output_of_a_request_that_is_alone_in_its_batch_is_sent_without_a_copy():
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_large_output_of_a_request_that_is_alone_in_its_batch_is_sent_without_a_copy(is_streamed: bool):
     async def scenario() -> None:
         instance = FreshResponse()
         inference = Inference(Served(instance), Limits())
@@ -177,14 +190,14 @@ def test_large_output_of_a_request_that_is_alone_in_its_batch_is_sent_without_a_
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            (found,) = await responses(inference, [message])
+            (found,) = await responses(inference, [message], are_streamed=is_streamed)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         assert peak - before < SLACK_BYTES
         assert isinstance(found, list)
         assert any(np.shares_memory(np.frombuffer(piece, np.uint8), instance.response) for piece in found)
-        assert pb.ModelInferResponse.FromString(whole(found)).raw_output_contents[0] == instance.response.tobytes()
+        assert parsed(found, is_streamed=is_streamed).raw_output_contents[0] == instance.response.tobytes()
 
     asyncio.run(scenario())
 

@@ -40,6 +40,8 @@ def _finality(is_final: bool) -> bytes:
 
 _FINAL: Final = _finality(True)
 _NOT_FINAL: Final = _finality(False)
+#: A larger message is not copied behind the tag of its stream's message.
+_COPIED_BYTES: Final = 8192
 _STREAMED: Final = encoded_varint(pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | LENGTH)
 
 
@@ -210,7 +212,7 @@ class Inference:
         if form.is_plain:
             message = self._layouts.encode(response, _FINAL)
             if message is not None:
-                return _STREAMED + encoded_varint(len(message)) + message
+                return _streamed(message, b"")
         if self._is_large(response):
             return None
         labels = self._codec.labels(response, form.classifications)
@@ -369,10 +371,11 @@ class StreamedCompletion(_InferCompletion):
 
 
 def _streamed(message: Serialised, parameters: bytes) -> Serialised:
-    """The ModelStreamInferResponse with the serialised ModelInferResponse `message` and its `parameters`."""
+    """The ModelStreamInferResponse with the serialised ModelInferResponse `message` and its `parameters`; a large one is not copied."""
+    if isinstance(message, bytes) and len(message) <= _COPIED_BYTES:
+        return _STREAMED + encoded_varint(len(message) + len(parameters)) + parameters + message
     pieces: list[Raw] = [message] if isinstance(message, bytes) else message
-    before = _STREAMED + encoded_varint(sum(map(len, pieces)) + len(parameters)) + parameters
-    return before + message if isinstance(message, bytes) else [before, *pieces]
+    return [_STREAMED + encoded_varint(sum(map(len, pieces)) + len(parameters)) + parameters, *pieces]
 
 
 def _reported_error(error: Exception, decoded: DecodedRequest | None) -> Exception:

@@ -98,8 +98,8 @@ class Slot:
         if not isinstance(outcome, Exception):
             try:
                 stream.put(self, outcome)
-            except Overloaded as error:
-                outcome = with_request_id_prefix(error, completion.request_id or "")
+            except ServingError as error:
+                outcome = with_request_id_prefix(error, completion.request_id or "") if isinstance(error, Overloaded) else error
             else:
                 stream.end(self)
                 return
@@ -221,7 +221,7 @@ class Stream:
         accept at once.
 
         Raises:
-            Overloaded: the byte budget is exhausted: the client reads more slowly than it sends requests.
+            Overloaded: the byte budget is exhausted: the client reads more slowly than it sends requests. TooLarge: as `Reservation.take`.
         """
         if self._is_closed:
             return
