@@ -25,6 +25,7 @@ from stoker.server.rpc.status import adlik_status
 from stoker.server.web.http_server import http_server
 from tests.fakes.both_transports import settings as transport_settings
 from tests.fakes.fake_engine import FakeEngine
+from tests.fakes.message_calls import respond
 
 SERVICES = {**predict_pb2.DESCRIPTOR.services_by_name, **operate_pb2.DESCRIPTOR.services_by_name}
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -65,7 +66,7 @@ class DirectCaller(Caller):
 
     async def call(self, method: str, request: Any) -> Any:
         assert method == "predict"
-        return predict_pb2.PredictResponse.FromString(await self._service.predicting.from_message(request.SerializeToString(), None))
+        return predict_pb2.PredictResponse.FromString(await respond(self._service.predicting, request.SerializeToString()))
 
     async def rejection(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
         try:

@@ -20,6 +20,7 @@ from stoker.server.protocols.adlik.rest_choice import of_body
 from stoker.server.protocols.settings import AdlikSettings
 from tests.fakes.adlik_calls import predict_request
 from tests.fakes.fake_engine import FakeEngine, echo, simple
+from tests.fakes.message_calls import respond
 
 FIELDS = [
     "dtype",
@@ -95,7 +96,7 @@ def test_mutated_byte_has_a_defined_outcome(changes, is_padded):
     data += b"\x7a\x80\x28" + bytes(5120) if is_padded else b""
 
     async def work(predict: Predict, _engine: FakeEngine) -> None:
-        predict_pb2.PredictResponse.FromString(await predict.from_message(bytes(data), None))
+        predict_pb2.PredictResponse.FromString(await respond(predict, bytes(data)))
 
     answered(work)
 
@@ -104,6 +105,6 @@ def test_unchanged_request_gets_a_response_in_both_forms():
     for data in (WHOLE, WHOLE + b"\x7a\x80\x28" + bytes(5120)):
 
         async def work(predict: Predict, _engine: FakeEngine, data: bytes = data) -> None:
-            await predict.from_message(data, None)
+            await respond(predict, data)
 
         assert answered(work)

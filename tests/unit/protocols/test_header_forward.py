@@ -19,6 +19,7 @@ from stoker.server.protocols.services import Services
 from stoker.server.protocols.settings import KServeSettings
 from stoker.server.web.http_server import http_server
 from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.message_calls import respond
 
 LIMITS = Limits()
 ROW = list(range(16))
@@ -127,7 +128,7 @@ def test_metadata_reach_the_model_on_the_path_without_a_task():
 
 def test_server_without_a_pattern_forwards_nothing():
     engine = FakeEngine(simple())
-    asyncio.run(Inference(engine, LIMITS).model_infer(message().SerializeToString(), None))
+    asyncio.run(respond(Inference(engine, LIMITS), message().SerializeToString()))
     assert engine.requests[0].parameters == {}
 
 

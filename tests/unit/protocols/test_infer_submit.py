@@ -16,6 +16,7 @@ from stoker.server.core.request import InferRequest
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
+from tests.fakes.message_calls import respond
 
 Results = list[bytes | Exception]
 
@@ -90,7 +91,7 @@ def test_refusal_is_counted_for_the_requested_version(size: int, is_streamed: bo
         request.inputs[0].datatype = "INT8"
         data = request.SerializeToString()
         with pytest.raises(InvalidRequest), Reservation(engine.budget) as reservation:
-            await (inference.decode(data, None, reservation) if is_streamed else inference.model_infer(data, None))
+            await (inference.decode(data, None, reservation) if is_streamed else respond(inference, data))
         assert (engine.rejected, engine.refused_versions) == (["echo"], [version])
 
     asyncio.run(scenario())
@@ -120,7 +121,7 @@ def test_engine_errors_complete_the_call_and_queue_errors_have_the_request_id(er
         with pytest.raises(ServingError, match=text):
             raise results[0]  # type: ignore[misc]
         with pytest.raises(ServingError, match=text):
-            await inference.model_infer(asked(id="7"), None)
+            await respond(inference, asked(id="7"))
         assert engine.reserved_bytes == 0
 
     asyncio.run(scenario())
@@ -151,7 +152,7 @@ def test_cancelled_awaiting_task_cancels_the_request():
             await asyncio.Event().wait()
 
         engine, inference = served(forever)
-        task = asyncio.ensure_future(inference.model_infer(asked(), None))
+        task = asyncio.ensure_future(respond(inference, asked()))
         await asyncio.wait_for(engine.arrival.wait(), 10)
         task.cancel()
         await asyncio.wait_for(engine.cancellation.wait(), 10)

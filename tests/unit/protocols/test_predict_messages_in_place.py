@@ -20,6 +20,7 @@ from stoker.server.protocols.kserve.stream import StreamInference
 from stoker.server.protocols.tfs.predict import Predict as TfsPredict
 from stoker.server.protocols.tfs.predict import Targets
 from tests.fakes.fake_engine import FakeEngine, model, signature
+from tests.fakes.message_calls import respond
 
 SIZE = 50_000
 
@@ -66,7 +67,7 @@ def test_tensor_of_a_predict_request_is_used_from_its_receive_buffer(kind: str):
             view = message_block(len(data), predict.lead_bytes(len(data)))
             view[:] = data
             views.append(view)
-            assert await predict.from_message(view.toreadonly(), None)
+            assert await respond(predict, view.toreadonly())
 
     asyncio.run(scenario())
     check_in_place(engine, views, [len(data)] * 3)

@@ -27,6 +27,7 @@ from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.kserve.shared_tensors import spans_of_head
 from stoker.server.protocols.settings import KServeSettings
 from tests.fakes.fake_engine import FakeEngine, echo, simple
+from tests.fakes.message_calls import respond
 
 LIMITS = Limits()
 
@@ -230,7 +231,7 @@ def test_every_datatype_round_trips_through_shared_memory_over_grpc(tmp_path: Pa
     put(request.inputs.add(name="INPUT", datatype=datatype.value, shape=[2, 2]), "r", len(data))
     put(request.outputs.add(name="OUTPUT"), "r", len(data) + 7, len(data))
 
-    answer = asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+    answer = asyncio.run(respond(Inference(engine, LIMITS, extensions), request.SerializeToString()))
 
     message = pb.ModelInferResponse.FromString(answer)
     [output] = message.outputs
@@ -279,7 +280,7 @@ def test_tensors_in_and_outside_shared_memory_mix_in_one_request(tmp_path: Path)
     request.inputs.add(name="INPUT1", datatype="INT32", shape=[1, 16])
     put(request.outputs.add(name="OUTPUT1"), "r", 64)
     request.outputs.add(name="OUTPUT0")
-    data = asyncio.run(Inference(FakeEngine(simple()), LIMITS, extensions).model_infer(request.SerializeToString(), None))
+    data = asyncio.run(respond(Inference(FakeEngine(simple()), LIMITS, extensions), request.SerializeToString()))
     answer = pb.ModelInferResponse.FromString(data)
     assert [output.name for output in answer.outputs] == ["OUTPUT1", "OUTPUT0"]
     assert list(answer.raw_output_contents) == [b"", (a + b).tobytes()]
@@ -293,7 +294,7 @@ def refused(tmp_path: Path, request: pb.ModelInferRequest) -> ServingError:
     extensions.shared_memory.register("r", "object", 0, 64)
     engine = FakeEngine(echo(DataType.INT32, (4,), name="echo"))
     with pytest.raises(ServingError) as error:
-        asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+        asyncio.run(respond(Inference(engine, LIMITS, extensions), request.SerializeToString()))
     assert engine.rejected == ["echo"]
     return error.value
 
@@ -340,7 +341,7 @@ def test_output_larger_than_its_region_is_counted_for_its_model(tmp_path: Path):
     put(request.outputs.add(name="OUTPUT"), "r", 8)
     engine = FakeEngine(echo(DataType.INT32, (4,), name="echo"))
     with pytest.raises(InvalidRequest, match="at least 16 bytes to hold the results"):
-        asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+        asyncio.run(respond(Inference(engine, LIMITS, extensions), request.SerializeToString()))
     assert engine.failed_models == ["echo"]
 
 
@@ -354,11 +355,11 @@ def test_large_regions_are_read_and_written_off_the_loop_and_within_the_budget(t
     put(request.inputs.add(name="INPUT", datatype="INT32", shape=[1, array.size]), "r", array.nbytes)
     put(request.outputs.add(name="OUTPUT"), "r", array.nbytes, array.nbytes)
     engine = FakeEngine(echo(DataType.INT32, (-1,), name="echo"))
-    asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+    asyncio.run(respond(Inference(engine, LIMITS, extensions), request.SerializeToString()))
     assert path.read_bytes() == array.tobytes() * 2
     poor = FakeEngine(echo(DataType.INT32, (-1,), name="echo"), budget_bytes=array.nbytes)
     with pytest.raises(ServingError, match="no room for"):
-        asyncio.run(Inference(poor, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+        asyncio.run(respond(Inference(poor, LIMITS, extensions), request.SerializeToString()))
 
 
 def shared_request(tmp_path: Path, elements: int) -> tuple[bytes, Extensions]:
@@ -378,7 +379,7 @@ def shared_request(tmp_path: Path, elements: int) -> tuple[bytes, Extensions]:
 
 def infer_within(budget: ByteBudget, data: bytes, extensions: Extensions) -> FakeEngine:
     engine = FakeEngine(echo(DataType.INT32, (-1,), name="echo"), budget=budget)
-    asyncio.run(Inference(engine, LIMITS, extensions).model_infer(data, None))
+    asyncio.run(respond(Inference(engine, LIMITS, extensions), data))
     return engine
 
 

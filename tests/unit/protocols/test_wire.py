@@ -19,6 +19,7 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.rpc.message_cost import check_control_request, split_infer_request
 from tests.fakes.fake_engine import FakeEngine, echo
+from tests.fakes.message_calls import respond
 
 LIMITS = Limits()
 COUNT = 1_000_000
@@ -139,14 +140,14 @@ def test_strings_are_counted_before_they_are_decoded():
     data = string_request(10_000)
 
     async def scenario() -> None:
-        await Inference(engine, LIMITS).model_infer(data, None)
+        await respond(Inference(engine, LIMITS), data)
         assert engine.peak_bytes > len(data) + 60 * 10_000
         engine.limit_budget(len(data) + 30 * 10_000)
         with pytest.raises(Overloaded):
-            await Inference(engine, LIMITS).model_infer(data, None)
+            await respond(Inference(engine, LIMITS), data)
         engine.limit_budget(1 << 40)
         with pytest.raises(TooLarge, match="10000 elements of data-type BYTES, more than the 9999 allowed"):
-            await Inference(engine, Limits(string_elements=9_999)).model_infer(data, None)
+            await respond(Inference(engine, Limits(string_elements=9_999)), data)
 
     asyncio.run(scenario())
     assert engine.reserved_bytes == 0

@@ -19,6 +19,7 @@ from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature
+from tests.fakes.message_calls import respond
 
 LIMITS = Limits(expansion_bytes=MIB)
 
@@ -50,7 +51,7 @@ def run(response: Coroutine[Any, Any, Any]) -> Any:
 
 
 def predict(engine: FakeEngine, data: bytes, limits: Limits = LIMITS) -> Any:
-    return run(TfsService(engine, limits).predicting.from_message(data, None))
+    return run(respond(TfsService(engine, limits).predicting, data))
 
 
 @pytest.mark.parametrize(

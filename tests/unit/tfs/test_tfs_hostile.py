@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.web.v1 import HttpV1
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature, simple
+from tests.fakes.message_calls import respond
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.just({"b64": "AAA="}),
@@ -72,7 +74,7 @@ def test_any_json_gets_a_response_or_a_named_refusal(body: Any, verb: str):
 def test_any_bytes_get_a_response_or_a_named_refusal(data: bytes, kind: str):
     engine = FakeEngine(mixed())
     service = TfsService(engine, Limits())
-    response = service.predicting.from_message if kind == "predict" else getattr(service.examples, kind)
+    response = partial(respond, service.predicting) if kind == "predict" else getattr(service.examples, kind)
     for message in (data, b"\x0a\x03\x0a\x01m" + data):
         assert outcome(response(message, None))
     assert engine.reserved_bytes == 0
@@ -87,7 +89,7 @@ def test_dimensions_are_bounded_before_any_allocation():
             request.inputs[name].tensor_shape.dim.add(size=1 << 40)
     engine = FakeEngine(simple())
     with pytest.raises(ServingError, match="more than the 32 dimensions allowed"):
-        asyncio.run(TfsService(engine, Limits()).predicting.from_message(request.SerializeToString(), None))
+        asyncio.run(respond(TfsService(engine, Limits()).predicting, request.SerializeToString()))
     assert engine.peak_bytes < 4 << 20
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.codecs.memo import BoundedCache
-from stoker.server.codecs.tensors import Raw, Serialised, whole
+from stoker.server.codecs.tensors import Raw, Serialised
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.request import EngineResult, InferResponse, InFlight
@@ -168,18 +168,7 @@ class MessageInference:
 
         Tensors are views of `data` if their form permits.
         """
-        return self._begin(data, call.deadline_ns)
-
-    async def from_message(self, data: Raw, deadline_ns: int | None) -> bytes:
-        """As `start`, as a coroutine.
-
-        Raises:
-            ServingError: as `_decode`, or the engine fails.
-        """
-        response: Serialised = await self._begin(data, deadline_ns).outcome()
-        return whole(response)
-
-    def _begin(self, data: Raw, deadline_ns: int | None) -> Completion[Any]:
+        deadline_ns = call.deadline_ns
         completion = _DecodedCompletion(self._engine)
         try:
             decoded = self._decode(data, deadline_ns, completion.reservation)

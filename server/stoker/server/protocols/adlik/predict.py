@@ -178,7 +178,7 @@ class Predict(MessageInference):
         """Handles the parsed JSON body `given` (`size_bytes` as text) of a request for `model`; returns the text of a PredictResponse.
 
         Raises:
-            ServingError: as `from_message`.
+            ServingError: as `start`.
         """
         decoded: DecodedCall | None = None
         if size_bytes <= self._limits.decode_inline_bytes:

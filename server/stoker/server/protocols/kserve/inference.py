@@ -126,15 +126,6 @@ class Inference:
         """Whether decoding `data`, of an unknown structure, may need a thread."""
         return len(data) > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)
 
-    async def model_infer(self, data: bytes, call: Call | None) -> bytes:
-        """As `start`, as a coroutine.
-
-        Raises:
-            ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded: the byte budget is exhausted.
-        """
-        response: Serialised = await self.start(data, call).outcome()
-        return whole(response)
-
     def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
         message = self._parsed(data)
         try:
