@@ -59,6 +59,9 @@ class Echo:
     def _send(self) -> None:
         while self._unsent and self._can_write:
             data = self._unsent.popleft()
+            if self._end == (None,) and not self._unsent and self.call.write_last(data):
+                self._end = None
+                return
             self._can_write = False
             self._can_write = self.call.write([data[:5], memoryview(data)[5:]] if len(data) > 50_000 else data)
             if not self.is_reading and len(self._unsent) < self._most:
@@ -72,15 +75,32 @@ class Echo:
                 self.call.fail(error)
 
 
-class Streams:
-    """A method whose streams are `Echo`s, which it keeps."""
+class Join(Echo):
+    """Returns all messages in one, behind the last."""
 
-    def __init__(self, **options: Any) -> None:
+    def received(self, data: bytes | memoryview) -> None:
+        self._unsent = deque([b"".join(self._unsent) + data])
+
+    def ended(self, error: Exception | None) -> None:
+        assert error is None
+        data = self._unsent.popleft()
+        if not self.call.write_last(data) and self.call.write(data):
+            self.call.finish()
+
+    def sent(self) -> None:
+        self.call.finish()
+
+
+class Streams:
+    """A method whose streams are reactors of a `kind`, which it keeps."""
+
+    def __init__(self, kind: type[Echo] = Echo, **options: Any) -> None:
         self.reactors: list[Echo] = []
+        self._kind = kind
         self._options = options
 
     def begin(self, call: ReactorCall) -> Echo:
-        self.reactors.append(Echo(call, **self._options))
+        self.reactors.append(self._kind(call, **self._options))
         return self.reactors[-1]
 
     async def handle(self, call: Any) -> None:
@@ -119,6 +139,24 @@ def test_messages_in_single_bytes_are_the_same(has_reactor: bool):
             peer.connection.end_stream(stream_id)
             peer.flush()
             assert (await peer.ended(stream_id)).messages == [b"abc", b"", b"d"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [1, 16_000, 17_000])
+def test_only_response_may_wait_for_the_window_of_a_client_that_has_ended(size: int):
+    async def scenario() -> None:
+        engine, streams = FakeEngine(simple()), Streams(kind=Join)
+        async with serving(streams.method(), engine=engine) as (_, port), connected(port, window_bytes=0) as peer:
+            stream_id = peer.begin()
+            # In two messages, so that the end is known before the response.
+            await peer.send_all(stream_id, b"\0\0\0\0\1x\0" + (size - 1).to_bytes(4, "big") + bytes(size - 1))
+            await peer.until(lambda: peer.responses[stream_id].headers)
+            assert engine.reserved_bytes >= size
+            peer.connection.increment_flow_control_window(100_000, stream_id)
+            peer.flush()
+            response = await peer.ended(stream_id)
+            assert (len(response.messages[0]), response.status, engine.reserved_bytes) == (size, ("0", ""), 0)
 
     run(scenario)
 

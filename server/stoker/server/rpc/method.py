@@ -47,6 +47,12 @@ class ReactorCall(Call, Protocol):
         REQUIRES: the response before it was sent.
         """
 
+    def write_last(self, message: bytes | list[bytes | memoryview]) -> bool:
+        """Sends the last response and ends the call with the status OK, if both can be one step. False: see `write` and `finish`.
+
+        REQUIRES: as `write`.
+        """
+
     def read_on(self) -> None:
         """Passes on more messages: the reactor takes them again."""
 

@@ -51,6 +51,9 @@ class _Pump:
         self._writes.put_nowait(message)
         return False
 
+    def write_last(self, message: bytes | list[bytes | memoryview]) -> bool:
+        return False
+
     def read_on(self) -> None:
         self._may_read.set()
 

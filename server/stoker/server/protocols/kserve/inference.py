@@ -364,7 +364,10 @@ class StreamedCompletion(_InferCompletion):
 def _streamed(message: Serialised, parameters: bytes) -> Serialised:
     """The ModelStreamInferResponse with the serialised ModelInferResponse `message` and its `parameters`; a large one is not copied."""
     if isinstance(message, bytes) and len(message) <= _COPIED_BYTES:
-        return _STREAMED + encoded_varint(len(message) + len(parameters)) + parameters + message
+        size = len(message) + len(parameters)
+        # A varint of two bytes, without the call.
+        length = bytes((size & 0x7F | 0x80, size >> 7)) if 0x7F < size < 0x4000 else encoded_varint(size)
+        return _STREAMED + length + parameters + message
     pieces: list[Raw] = [message] if isinstance(message, bytes) else message
     return [_STREAMED + encoded_varint(sum(map(len, pieces)) + len(parameters)) + parameters, *pieces]
 

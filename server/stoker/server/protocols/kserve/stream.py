@@ -144,7 +144,7 @@ class Stream:
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: ReactorCall, reader: HeaderReader) -> None:
         metadata = call.metadata
-        self.request_metadata = reader.read(metadata)
+        self.request_metadata = reader.read(metadata) if reader.is_on else None
         self.engine = engine
         self.inference = inference
         self.limits = limits
@@ -316,10 +316,18 @@ class Stream:
             self._call.fail(response)
             return
         self._sending_held = response.held_bytes
+        if self._is_read and not self._in_work and self._invalid is None and self._is_last() and self._call.write_last(response.data):
+            self._note_sent()
+            self._is_closed = True
+            return
         self._can_write = False
         if self._call.write(response.data):
             self._note_sent()
             self._can_write = True
+
+    def _is_last(self) -> bool:
+        """Whether no response is left."""
+        return len(self._order) == 1 and not self._order[0].responses
 
     def _note_sent(self) -> None:
         self._unsent -= 1

@@ -177,6 +177,20 @@ class StreamedCall(H2Call):
         self._is_in_write = False
         return self._sending is None
 
+    def write_last(self, message: bytes | list[bytes | memoryview]) -> bool:
+        if self._has_responded or self._trailers is not None or self.head.response_encoding is not None or self.is_over:
+            return False
+        if not isinstance(message, bytes) or len(message) > _JOINED_BYTES:
+            return False
+        self._reactor = None
+        connection, stream_id = self._connection, self.stream_id
+        data = PREFIX.pack(0, len(message)) + message
+        waiting_bytes = connection.core.send_response(stream_id, _PLAIN_HEADERS, data, TRAILERS_OK)
+        if waiting_bytes:
+            connection.hold_unflushed(stream_id, waiting_bytes, is_unary=False)
+        self._finish()
+        return True
+
     async def _drained(self) -> bool:
         await self._sent()
         return True
