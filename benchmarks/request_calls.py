@@ -39,8 +39,8 @@ _START_S: Final = 60.0
 #: After the response the server's thread ends the read: it has this long to do so in a native build, which shows no end of it.
 _END_S: Final = 0.02
 _READS: Final = frozenset({"data_received", "buffer_updated"})
-#: `apart`: a model without dynamic batching.
-_CASES: Final = ("grpc", "http-binary", "http-json", "grpc-apart")
+#: `apart`: a model without dynamic batching; `stream`: a stream with one request.
+_CASES: Final = ("grpc", "http-binary", "http-json", "grpc-apart", "grpc-stream")
 _MODEL: Final = "simple"
 _APART_MODEL: Final = "simple_apart"
 
@@ -136,12 +136,12 @@ def _package_of(path: str) -> str:
 
 
 class GrpcClient:
-    """ModelInfer over one HTTP/2 connection; all of a request in one segment."""
+    """ModelInfer over one HTTP/2 connection, or ModelStreamInfer; all of a request in one segment."""
 
-    def __init__(self, port: int, model: str = _MODEL) -> None:
+    def __init__(self, port: int, model: str = _MODEL, method: str = "ModelInfer") -> None:
         self._socket = _connected(port)
         self._socket.sendall(GrpcRequests.PREFACE)
-        self._requests = GrpcRequests(_infer_message(model).SerializeToString())
+        self._requests = GrpcRequests(_infer_message(model).SerializeToString(), method)
         self._received = b""
 
     def request(self) -> bytes:
@@ -261,7 +261,9 @@ def _measure(ready: Path, counter: CallCounter, cases: Sequence[str], take: Call
         counts: dict[str, ReadCount] = {}
         for case in cases:
             if case.startswith("grpc"):
-                client: GrpcClient | HttpClient = GrpcClient(ports["grpc_port"], _APART_MODEL if case.endswith("apart") else _MODEL)
+                model = _APART_MODEL if case == "grpc-apart" else _MODEL
+                method = "ModelStreamInfer" if case == "grpc-stream" else "ModelInfer"
+                client: GrpcClient | HttpClient = GrpcClient(ports["grpc_port"], model, method)
             else:
                 client = HttpClient(ports["http_port"], is_binary=case == "http-binary")
             counts[case] = _count(client, counter, _WARM_REQUESTS)
