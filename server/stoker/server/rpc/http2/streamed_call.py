@@ -175,7 +175,8 @@ class StreamedCall(H2Call):
         self._is_in_write = True
         sending.then(self._on_sent)
         self._is_in_write = False
-        return self._sending is None
+        # Not `_sending`, which compiled code takes for what was assigned above.
+        return sending.is_over
 
     def write_last(self, message: bytes | list[bytes | memoryview]) -> bool:
         if self._has_responded or self._trailers is not None or self.head.response_encoding is not None or self.is_over:
@@ -264,23 +265,27 @@ class StreamedCall(H2Call):
                 assert begin is not None
                 self._reactor = begin(self)
             # The call may end meanwhile.
-            while self._reactor is not None and self._inflating is None and not self._is_end_passed:
+            while (reactor := self._ready_reactor()) is not None:
                 if not self._messages:
                     if self.has_ended:
                         self._is_end_passed = True
-                        self._reactor.ended(None)
+                        reactor.ended(None)
                     break
-                if not self._reactor.is_reading:
+                if not reactor.is_reading:
                     break
                 message = self._next_message()
                 if message.is_compressed:
                     self._inflate(message)
                 else:
-                    self._reactor.received(message.data)
+                    reactor.received(message.data)
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
         finally:
             self._is_passing = False
+
+    def _ready_reactor(self) -> StreamReactor | None:
+        """The reactor, unless nothing may be passed to it now."""
+        return None if self._inflating is not None or self._is_end_passed else self._reactor
 
     def _inflate(self, message: WireMessage) -> None:
         inflating = self._inflating = TaskCompletion(lambda: self._inflated(message), is_inline=True)
