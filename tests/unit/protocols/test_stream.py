@@ -558,7 +558,7 @@ def test_unsent_responses_of_a_decoupled_model_are_bounded_and_delay_no_other_re
         call.ask("1")
         for _ in range(200):
             await asyncio.sleep(0)
-        # Four unsent, one in the transport, one that waits for room, and one more that tells whether it is the last.
+        # Four unsent, one in the transport, one that waits for room, and one more that shows whether it is the last.
         assert engine.taken <= 7
         call.end()
         call.reads.set()
