@@ -318,6 +318,10 @@ def _tensors(
 ) -> list[ServedTensor]:
     served = []
     for value in values:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            described = (kind or "unknown").removesuffix("_type").replace("_", " ")
+            raise CompileError(f"'{value.name}' is of type {described}: no request can carry it")
         own = value.type.tensor_type
         dims = tuple(size.dim_value if size.HasField("dim_value") else -1 for size in own.shape.dim)
         if 0 in dims or (is_batched and not dims) or not own.HasField("shape"):

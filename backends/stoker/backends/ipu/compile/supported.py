@@ -66,7 +66,7 @@ _DEVICE_TYPES = frozenset(
 _FLOAT8_TYPES = frozenset({ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ})
 _INDEX_TYPES = frozenset({ir.DataType.INT64})
 #: Operators that read or pass on indices. ONNX prescribes int64 for these; the device stores 32 bits.
-_INDEX_READERS = MOVING | {"ArgMax", "ArgMin", "Cast", "CastLike", "Constant", "Range", "Resize", "Shape", "Size", "Upsample"}
+_INDEX_READERS = MOVING | {"ArgMax", "ArgMin", "Cast", "CastLike", "Constant", "Range", "Resize", "RoiAlign", "Shape", "Size", "Upsample"}
 
 _HINTS = {
     ir.DataType.INT64: "; the pass int64_to_int32 converts it",
