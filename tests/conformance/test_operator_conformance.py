@@ -43,6 +43,23 @@ MODELS: dict[str, tuple[int, str, Arrays, dict[str, str]]] = {
         {"s": np.array(8, np.int64), "f": np.array(16, np.int64)},
         NO_SUCH,
     ),
+    "indices that ONNX prescribes 64 bits for": (
+        16,
+        "g (float[1,2,8,8] x, int64[2] b) => (float[2,2,2,2] y) "
+        "{ z = Sub(b, b) y = RoiAlign<output_height = 2, output_width = 2, sampling_ratio = 2>(x, r, z) }",
+        {"r": np.array([[0, 0, 4, 4], [1, 2, 6, 7]], np.float32)},
+        NO_SUCH,
+    ),
+    "sequence that is returned": (
+        13,
+        "g (float[4,3] x) => (seq(float[a,b]) y) { y = SplitToSequence<axis = 0>(x) }",
+        {},
+        {
+            "ipu": r"SplitToSequence \(node '.*'\): the IPU has neither strings nor sequences",
+            "gcu": r"SplitToSequence|'y'",
+            "cpu": "'y' is of type sequence: no request can carry it",
+        },
+    ),
     "remainder of floats": (28, "g (float[3,4] x, float[3,4] y) => (float[3,4] z) { z = Mod(x, y) }", {}, {}),
     "nothing to feed": (18, "g () => (float[5,2] y) { y = Identity(c) }", {"c": np.ones((5, 2), np.float32)}, {}),
     "body that ends in a cast to half": (18, SCAN, {}, NO_LOOP),

@@ -23,6 +23,7 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
+from stoker.compiler.cli import CHECK_FAILED, FAILED, USAGE
 from stoker.compiler.cli import main as compile_command
 from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.pbtxt import parse_pbtxt
@@ -90,15 +91,18 @@ def _outcome(case: Case, target: str) -> Outcome:
 
 def _judged(case: Case, target: str, folder: Path) -> tuple[Result, str]:
     code, said = compiled(case, target, folder)
+    if code == CHECK_FAILED:
+        # The compiler compared with what ONNX Runtime computes from the source.
+        return (Result.RUNTIME if _runtime_differs(case) else Result.WRONG), said
     if code:
-        is_internal = "internal error" in said or code not in (1, 2)
+        is_internal = "internal error" in said or code not in (FAILED, USAGE)
         return (Result.INTERNAL if is_internal else Result.REFUSED), said
     try:
         found = served_outputs(folder / "repository" / _MODEL, case.feeds)
     except ServingError as error:
         said = f"{type(error).__name__}: {error}"
         return (Result.NOT_LOADED if _runs(case) else Result.RUNTIME), said
-    reason = _difference(case, found, case.expected)
+    reason = _difference(case, found)
     if reason:
         with contextlib.suppress(Exception):
             if not _difference(case, found, runtime_outputs(case.model, case.feeds)):
@@ -115,12 +119,23 @@ def _runs(case: Case) -> bool:
     return True
 
 
-def _difference(case: Case, found: Mapping[str, NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> str:
-    for declared, expected in zip(case.model.graph.output, wanted, strict=True):
-        if declared.name not in found:
-            return f"output '{declared.name}' is missing"
-        if reason := difference(found[declared.name], expected, is_random=case.is_random):
-            return f"output '{declared.name}': {reason}"
+def _runtime_differs(case: Case) -> bool:
+    """Returns whether ONNX Runtime computes something else from the source than is expected."""
+    with contextlib.suppress(Exception):
+        return bool(_difference(case, dict(zip(_names(case), runtime_outputs(case.model, case.feeds), strict=True))))
+    return True
+
+
+def _names(case: Case) -> list[str]:
+    return [value.name for value in case.model.graph.output]
+
+
+def _difference(case: Case, found: Mapping[str, NDArray[Any]], wanted: Sequence[NDArray[Any]] | None = None) -> str:
+    for name, expected in zip(_names(case), case.expected if wanted is None else wanted, strict=True):
+        if name not in found:
+            return f"output '{name}' is missing"
+        if reason := difference(found[name], expected, is_random=case.is_random):
+            return f"output '{name}': {reason}"
     return ""
 
 
