@@ -32,12 +32,12 @@ serve: setup  ## Serve the sample repository on ports 8500 (gRPC) and 8501 (HTTP
 
 # A wheel in an environment of its own, never in place: a stale compiled module beside an edited source file would win without a word.
 # mypy would read an installed `stoker` instead of the sources, so it is removed first.
-native: $(NATIVE_STAMP)  ## Make .venv-native: the server with compiled modules (needs a C compiler and Python's headers; minutes)
+native: $(NATIVE_STAMP)  ## Make .venv-native and a wheel in dist-native: the server with compiled modules (needs a C compiler and Python's headers; minutes)
 	.venv-native/bin/pip uninstall --quiet --yes stoker
 	rm -rf build dist-native
 	STOKER_NATIVE=1 .venv-native/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist-native .
 	.venv-native/bin/pip install --quiet --no-deps dist-native/stoker-*.whl
-	rm -rf build dist-native
+	rm -rf build
 	.venv-native/bin/serve --version
 
 $(NATIVE_STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
@@ -120,4 +120,4 @@ $(KSERVE_STAMP): constraints-clients.txt
 	touch $@
 
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-native .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist dist-native clients/python/build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
