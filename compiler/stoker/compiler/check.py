@@ -104,6 +104,8 @@ def compare_models(
     common = [name for name in actual if name in expected]
     if not common:
         raise NotComparableError("check: the converted model has none of the source's outputs")
+    if strange := [name for name in common if not isinstance(expected[name], np.ndarray)]:
+        raise NotComparableError(f"check: output '{strange[0]}' is no tensor")
     random = random_outputs(source) | random_outputs(converted)
     return [_compared(name, expected[name], actual[name], is_random=name in random) for name in common]
 
@@ -219,12 +221,18 @@ def _normalised(feeds: Mapping[str, NDArray[Any]], images: Mapping[str, Mapping[
 
 
 def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Returns random data for every input of a model with static shapes, by name."""
+    """Returns random data for every input of a model with static shapes, by name.
+
+    Raises:
+        NotComparableError: an input is no tensor.
+    """
     generator = np.random.default_rng(seed)
     images = byte_images(model)
     feeds: dict[str, NDArray[Any]] = {}
     for value in fed_inputs(model):
         kind = value.type.tensor_type
+        if not kind.elem_type:
+            raise NotComparableError(f"check: input '{value.name}' is no tensor")
         shape = [size.dim_value for size in kind.shape.dim]
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         whole = dtype.kind in "iub"
@@ -302,7 +310,10 @@ def _terminated_after(limit_s: float | None, options: onnxruntime.RunOptions) ->
 def _dtype(declared: Any) -> "np.dtype[Any]":
     """Returns the numpy dtype of an ONNX Runtime input type such as `tensor(float16)`."""
     name = declared.type.removeprefix("tensor(").removesuffix(")")
-    dtype: np.dtype[Any] = np.dtype({"float": "float32", "double": "float64", "string": "object"}.get(name, name))
+    try:
+        dtype: np.dtype[Any] = np.dtype({"float": "float32", "double": "float64", "string": "object"}.get(name, name))
+    except TypeError:
+        raise NotComparableError(f"check: input '{declared.name}' is of {declared.type}, which numpy lacks") from None
     return dtype
 
 

@@ -87,6 +87,12 @@ def test_random_output_is_named_as_not_comparable(caplog: pytest.LogCaptureFixtu
     assert [record.message for record in caplog.records] == ["output 'y' is not comparable with the source's: random numbers"]
 
 
+def test_inputs_that_cannot_be_generated_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    float8 = parse("g (float8e4m3fn[2,4] x) => (float[2,4] y) { y = Cast<to = 1>(x) }", opset=19)
+    Converter(convert_version=19).convert_internal(float8)
+    assert "not compared with its source: input 'x' is of tensor(float8e4m3fn), which numpy lacks" in caplog.text.replace(" at batch 2", "")
+
+
 def test_expensive_batch_is_compared_at_fewer_rows_and_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(drift_check, "_seconds", lambda source, shapes: 2.5)
     caplog.set_level(logging.INFO)

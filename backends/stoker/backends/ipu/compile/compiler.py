@@ -25,9 +25,13 @@ from stoker.backends.ipu.popef.program_codec import package_hash
 from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.popef.schema import Metadata, PopefError
 from stoker.backends.ipu.program import StaticProgram
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.opset import opset_of
+from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.custom_libraries import library_marks
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes.registry import INTERNAL_OPSET
 from stoker.compiler.target import SourceModel, fed_inputs
 
 _logger = logging.getLogger(__name__)
@@ -102,7 +106,18 @@ def _read(path: Path) -> CompiledModel | None:
 
 
 def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceModel:
-    """Returns a converted model as a source for targets, under its graph's name."""
+    """Returns a converted model as a source for targets, under its graph's name.
+
+    `Converter` writes opset 11 by default, which splits operators. They are fused again, so that the program is that of the command line.
+
+    Raises:
+        CompileError: the model is invalid, or a dimension is variable.
+    """
+    if opset_of(model) < INTERNAL_OPSET:
+        converter = Converter.of(ConversionOptions())
+        fused = converter.convert_internal(model, is_compared=False)
+        converter.check_drift(model, fused, notes=logging.INFO)  # what cannot be compared was logged by the conversion before
+        model = fused
     return SourceModel(
         model=model,
         name=model.graph.name or "model",

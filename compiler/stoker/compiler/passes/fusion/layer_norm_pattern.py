@@ -36,8 +36,8 @@ def layer_norm_pattern(editor: GraphEditor, sqrt: ir.Node) -> bool:
 
     The square may be Pow or Mul, the quotient Div, or Mul by Reciprocal, the deviation computed once or twice, or the whole multiplied
     out as TensorFlow does: x * m + (bias - mean * m) with m = scale / deviation; means over the last or the last several dimensions. Scale
-    and bias are constants of the normalised shape (what can be broadcast to it is), or left out (scale 1, no bias). FP32 and FP16 only.
-    Tolerance is rounding.
+    and bias are constants of the normalised shape (what can be broadcast to it is), or left out (scale 1, no bias). FP32 and FP16 only;
+    FP16 also with the statistics in FP32 between two Casts, as LayerNormalization computes them. Tolerance is rounding.
     """
     found = _norm_around(sqrt)
     if found is None or found.x.dtype not in _FLOATS:
@@ -87,6 +87,7 @@ def _norm_around(sqrt: ir.Node) -> _Norm | None:
 
 def _with_parameters(norm: _Norm) -> _Norm:
     """Returns `norm` with the constant scale and bias that follow it, if any."""
+    norm = _without_casts(norm)
     scale = bias = None
     last = norm.last
     mul = reader_of(last.outputs[0], "Mul")
@@ -96,6 +97,16 @@ def _with_parameters(norm: _Norm) -> _Norm:
     if add is not None and (bias := _parameter(add, norm)) is not None:
         last = add
     return replace(norm, last=last, scale=scale, bias=bias)
+
+
+def _without_casts(norm: _Norm) -> _Norm:
+    """Returns `norm` from the FLOAT16 value before it to the one after it, if it is computed in FLOAT between two Casts."""
+    before, after = producer_of(norm.x, "Cast"), reader_of(norm.last.outputs[0], "Cast")
+    if before is None or after is None or before.inputs[0] is None:
+        return norm
+    narrow = ir.DataType.FLOAT16
+    is_widened = norm.x.dtype is ir.DataType.FLOAT and before.inputs[0].dtype is narrow and after.outputs[0].dtype is narrow
+    return replace(norm, x=before.inputs[0], last=after) if is_widened else norm
 
 
 def _multiplied_out(norm: _Norm) -> _Norm | None:
