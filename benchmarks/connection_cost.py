@@ -1,6 +1,6 @@
 """The cost of a request from the bytes of a read to the bytes of a write, in one process: `python -m benchmarks.connection_cost`.
 
-    python -m benchmarks.connection_cost [--cases grpc http-binary http-json] [--requests 1 4 8] [--seconds 2]
+    python -m benchmarks.connection_cost [--cases grpc http-json tfs-grpc] [--requests 1 4 8] [--seconds 2]
 
 Connections of a real engine get their bytes from a transport without a socket. For gRPC, one connection reads all requests of a burst in
 one read; for HTTP, each of as many connections reads one, in one turn of the loop. The figures are the CPU time of this thread for each
@@ -20,7 +20,7 @@ import uvloop
 
 from benchmarks.in_process import Load, complete_burst, engine_of, load_of
 from benchmarks.models import BenchModel, build_repository
-from benchmarks.requests import PROTOCOLS
+from benchmarks.requests import PROTOCOLS, UNARY_PROTOCOLS
 from stoker.server.core.build_kind import BUILD
 
 #: Requests of one timed burst, and requests before the clock starts: after these, `execution: auto` has decided.
@@ -73,7 +73,7 @@ async def _best_us(load: Load, requests: int, seconds: float) -> float:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
+    parser.add_argument("--cases", nargs="+", choices=UNARY_PROTOCOLS, default=list(PROTOCOLS))
     parser.add_argument("--requests", nargs="+", type=int, default=[1, 4, 8], metavar="N", help="requests of a burst")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
     options = parser.parse_args()

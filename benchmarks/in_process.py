@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, cast
 
 from benchmarks.http2_requests import GrpcRequests
 from benchmarks.models import BenchModel
-from benchmarks.requests import GRPC, request_of
+from benchmarks.requests import GRPC, Request, request_of
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.limits import Limits
@@ -21,6 +21,7 @@ from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings, LoaderSettings
 from stoker.server.net.http1.connection import HttpConnection
+from stoker.server.net.http1.direct import RouteList
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.observability.access_log import AccessLog
 from stoker.server.observability.metrics import Metrics
@@ -34,6 +35,8 @@ from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.tuning.busy_poll import BusyPoll
 from stoker.server.tuning.constants import TuningSettings
 from stoker.server.tuning.read_batching import Reads
+from stoker.server.web.v1_exchange import V1Routes
+from stoker.server.web.v1_posts import V1Posts
 
 _BUDGET_BYTES: Final = 1 << 30
 #: The access log is sampled, as in `fronts`; its lines go to a logger that drops them.
@@ -120,10 +123,11 @@ class Load(Protocol):
 
 
 class GrpcLoad:
-    """ModelInfer calls on one connection, as many in one read as a burst has."""
+    """Calls on one connection, as many in one read as a burst has."""
 
-    def __init__(self, context: ConnectionContext, model: BenchModel, requests: int) -> None:
-        self._requests = GrpcRequests(message_of(model))
+    def __init__(self, context: ConnectionContext, request: Request, requests: int) -> None:
+        sent = request.call.request
+        self._requests = GrpcRequests(sent.message.SerializeToString(), sent.path)
         self._count = requests
         self._transport = Transport()
         self._protocol: Any = GrpcProtocol(context)
@@ -143,15 +147,15 @@ class GrpcLoad:
         written, self._transport.written = b"".join(self._transport.written), []
         if b"grpc-message" in written:
             raise RuntimeError(f"a call failed: {written!r}")
-        # A DATA frame of a response holds the name of the output.
+        # A DATA frame of a response holds the name of the output, as a field or the key of a map.
         return written.count(b"\n\x01y")
 
 
 class HttpLoad:
     """One request in one read on each of several connections."""
 
-    def __init__(self, port: HttpPort, model: BenchModel, protocol: str, requests: int) -> None:
-        sent = request_of(model, protocol).call.request
+    def __init__(self, port: HttpPort, request: Request, requests: int) -> None:
+        sent = request.call.request
         fields = "".join(f"{name}: {value}\r\n" for name, value in sent.headers.items())
         head = f"POST {sent.path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-length: {len(sent.body)}\r\n\r\n"
         self._request = head.encode() + sent.body
@@ -184,10 +188,12 @@ def load_of(engine: ServingEngine, model: BenchModel, case: str, requests: int) 
     """Bursts of `requests` requests for `model` in the protocol `case`."""
     limits = Limits()
     services, loop = Services(engine, limits), asyncio.get_running_loop()
-    if case == GRPC:
-        return GrpcLoad(ConnectionContext(grpc_methods(services), engine, limits, GrpcSettings(), loop), model, requests)
-    routes = InferRoutes(HttpInfer(engine, limits, services.extensions))
-    return HttpLoad(HttpPort(cast("Any", None), limits, routes, loop), model, case, requests)
+    request = request_of(model, case)
+    if request.is_grpc:
+        return GrpcLoad(ConnectionContext(grpc_methods(services), engine, limits, GrpcSettings(), loop), request, requests)
+    posts = V1Posts(engine, limits, services.adlik, services.tfs)
+    routes = RouteList((InferRoutes(HttpInfer(engine, limits, services.extensions)), V1Routes(posts)))
+    return HttpLoad(HttpPort(cast("Any", None), limits, routes, loop), request, requests)
 
 
 async def complete_burst(load: Load, requests: int) -> None:

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.http2_requests import GrpcRequests
+from benchmarks.http2_requests import MODEL_INFER, GrpcRequests
 from benchmarks.models import CHECKOUT
 from stoker.server.pb import grpc_service_pb2 as pb
 
@@ -141,7 +141,7 @@ class GrpcClient:
     def __init__(self, port: int, model: str = _MODEL, method: str = "ModelInfer") -> None:
         self._socket = _connected(port)
         self._socket.sendall(GrpcRequests.PREFACE)
-        self._requests = GrpcRequests(_infer_message(model).SerializeToString(), method)
+        self._requests = GrpcRequests(_infer_message(model).SerializeToString(), MODEL_INFER.replace("ModelInfer", method))
         self._received = b""
 
     def request(self) -> bytes:

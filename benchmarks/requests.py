@@ -25,6 +25,8 @@ GRPC, HTTP_BINARY, HTTP_JSON = "grpc", "http-binary", "http-json"
 PROTOCOLS = (GRPC, HTTP_BINARY, HTTP_JSON)
 #: ModelStreamInfer, one request on each stream; and the other protocols of one server.
 GRPC_STREAM, TFS_GRPC, TFS_JSON, ADLIK_GRPC, ADLIK_JSON = "grpc-stream", "tfs-grpc", "tfs-json", "adlik-grpc", "adlik-json"
+#: The protocols with one request and one response.
+UNARY_PROTOCOLS = (*PROTOCOLS, TFS_GRPC, TFS_JSON, ADLIK_GRPC, ADLIK_JSON)
 _OVER_GRPC = frozenset({GRPC, GRPC_STREAM, TFS_GRPC, ADLIK_GRPC})
 _DIALECTS: dict[str, Callable[[int], Dialect]] = {GRPC: GrpcDialect, HTTP_BINARY: HttpDialect, HTTP_JSON: JsonHttpDialect}
 _PREDICT_DIALECTS: dict[str, Callable[[], PredictDialect]] = {
