@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache, trimmed
+from stoker.server.codecs.response_layouts import Layout, Layouts, Part, Variant, map_entry_head
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_plans import PredictPlan, read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import NUMBERS, SMALL_BYTES, VALUE_FIELDS, TensorFields, split_predict_request
@@ -77,6 +78,23 @@ def print_response(response: PredictionResponse) -> Serialised:
     return serialised((message.SerializeToString(), *pieces)) if pieces else message.SerializeToString()
 
 
+def layout_of(response: InferResponse, version: Variant) -> Layout | None:
+    """The layout of the PredictResponse without classes to a request for `version`; None if an output holds strings, or nothing."""
+    parts: list[Part] = []
+    for name, array in response.outputs.items():
+        datatype = response.output_spec(name).datatype
+        if datatype.is_bytes or not array.size:
+            return None
+        tensor = tensor_pb2.TensorProto()
+        _describe(tensor, ResponseOutput(name, datatype, array, []))
+        before = map_entry_head(
+            predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER, name, [_TENSOR, tensor.SerializeToString() + _CONTENT], array.nbytes
+        )
+        parts.append(Part(name, array, before))
+    message = predict_pb2.PredictResponse(model_spec=ModelQuery(response.model_name, version).echo)
+    return Layout(response, message.SerializeToString(), parts)
+
+
 def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     raw = content if len(content) else tensor.tensor_content
@@ -130,6 +148,7 @@ class Predict(MessageInference):
         self._reader = PredictReader(engine, limits)
         #: Plans by the message without its elements, or by the URL's model and the body without its elements.
         self._plans: BoundedCache[_Key, PredictPlan[PredictQuery]] = BoundedCache()
+        self._layouts = Layouts(layout_of)
 
     def _decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
         size_bytes = len(data)
@@ -155,10 +174,10 @@ class Predict(MessageInference):
                 plan = self._plans.entries.get(key)
                 known = None if plan is None else self._known(plan, read_tensors(plan.tensors, plan.check, taken), arrival)
                 if known is not None:
-                    return _MessageCall(*known, self._engine, self._limits, reservation)
+                    return _MessageCall(*known, self._engine, self._limits, reservation, self._layouts)
         query = _parsed(rest, contents)
         request = self._request(query, arrival, key)
-        return None if request is None else _MessageCall(query, request, self._engine, self._limits, reservation)
+        return None if request is None else _MessageCall(query, request, self._engine, self._limits, reservation, self._layouts)
 
     async def _decode_slowly(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall:
         reservation.take(len(data))
@@ -172,7 +191,7 @@ class Predict(MessageInference):
         is_long = len(rest) > self._limits.decode_inline_bytes
         query = await run_off_loop(_parsed, rest, contents) if is_long else _parsed(rest, contents)
         request = await self._request_slowly(query, _Arrival(len(data), deadline_ns, reservation, Via.ADLIK_GRPC))
-        return _MessageCall(query, request, self._engine, self._limits, reservation)
+        return _MessageCall(query, request, self._engine, self._limits, reservation, self._layouts)
 
     async def from_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Handles the parsed JSON body `given` (`size_bytes` as text) of a request for `model`; returns the text of a PredictResponse.
@@ -307,10 +326,14 @@ class _PredictCall(DecodedCall):
         top = self._top
         if top and _values(response, top) > INLINE_STRINGS:
             return None
-        for array in response.outputs.values():
+        return None if self._is_long(response) else self._printed(self._response(response))
+
+    def _is_long(self, response: InferResponse) -> bool:
+        """Whether an output is too large for the event loop."""
+        for array in response.outputs.values():  # noqa: SIM110 - no generator for each response
             if array.nbytes > self._limits.decode_inline_bytes:
-                return None
-        return self._printed(self._response(response))
+                return True
+        return False
 
     async def encode_slowly(self, response: InferResponse) -> Serialised:
         if self._top and _values(response, self._top) > INLINE_STRINGS:
@@ -336,7 +359,20 @@ class _PredictCall(DecodedCall):
 
 
 class _MessageCall(_PredictCall):
-    __slots__ = ()
+    __slots__ = ("_layouts",)
+
+    def __init__(
+        self, query: PredictQuery, request: InferRequest, engine: Engine, limits: Limits, reservation: Reservation, layouts: Layouts
+    ) -> None:
+        super().__init__(query, request, engine, limits, reservation)
+        self._layouts = layouts
+
+    def encode(self, response: InferResponse) -> Serialised | None:
+        if not self._top and not self._is_long(response):
+            message = self._layouts.encode(response, self._query.model.version)
+            if message is not None:
+                return message
+        return super().encode(response)
 
     def _printed(self, reply: PredictionResponse) -> Serialised:
         return print_response(reply)

@@ -12,7 +12,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
-from stoker.server.codecs.memo import BoundedCache
+from stoker.server.codecs.response_layouts import Layout, Layouts, Part, Variant
 from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.tensors import (
     Raw,
@@ -369,113 +369,39 @@ _RAW: Final = encoded_varint(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUM
 #: The bytes before an id, by the id's length.
 _SHORT: Final = 0x80
 _SHORT_IDS: Final = tuple(_ID + bytes((size,)) for size in range(_SHORT))
-#: Tensors above this size, in bytes, are copied only once.
-_COPIED_BYTES: Final = 8192
-
-
-class _Part:
-    """An output of a layout.
-
-    Attributes:
-        name: The output.
-        shape: Its shape.
-        before: The bytes before its elements.
-        is_small: Whether the elements are copied twice, which for small ones takes half as long as making a view.
-    """
-
-    __slots__ = ("before", "is_small", "name", "shape")
-
-    def __init__(self, name: str, shape: tuple[int, ...], before: bytes, is_small: bool) -> None:
-        self.name = name
-        self.shape = shape
-        self.before = before
-        self.is_small = is_small
-
-
-class _Layout:
-    """The common bytes of the messages with outputs of the same shapes. INVARIANT: it keeps its signature alive.
-
-    Attributes:
-        signature, model_name, model_version: Of the response.
-        before: The bytes before the id.
-        after: Those after it, before the outputs.
-        parts: The outputs.
-    """
-
-    __slots__ = ("after", "before", "model_name", "model_version", "parts", "signature")
-
-    def __init__(self, response: InferResponse, before: bytes, after: bytes, parts: list[_Part]) -> None:
-        self.signature = response.signature
-        self.model_name = response.model_name
-        self.model_version = response.model_version
-        self.before = before
-        self.after = after
-        self.parts = parts
-
-    def filled(self, response: InferResponse, parameters: bytes) -> bytes | None:
-        """The message that carries `response` and the serialised `parameters`; None if it differs from the layout in more than the
-        id and the elements.
-        """
-        outputs = response.outputs
-        if len(outputs) != len(self.parts) or response.model_version != self.model_version or response.model_name != self.model_name:
-            return None
-        request_id = response.request_id
-        if request_id:
-            encoded = request_id.encode()
-            size = len(encoded)
-            pieces: list[Raw] = [self.before, _SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size), encoded, self.after]
-        else:
-            pieces = [self.before, self.after]
-        if parameters:
-            pieces.insert(-1, parameters)
-        parts = self.parts
-        for at, (name, array) in enumerate(outputs.items()):
-            part = parts[at]
-            if name != part.name or array.shape != part.shape:
-                return None
-            pieces.append(part.before)
-            # A large tensor is a view, so that the join is its only copy.
-            pieces.append(array.tobytes() if part.is_small or not array.flags.c_contiguous else array.data)
-        return b"".join(pieces)
 
 
 class ResponseLayouts:
-    """Confined to: the event loop."""
+    """The layouts of ModelInferResponse messages. Confined to: the event loop."""
 
     def __init__(self, most_bytes: int) -> None:
         """Responses with an output of more than `most_bytes` have no layout."""
         self._most_bytes = most_bytes
-        #: The last layout of each signature, by its `id`, because hashing the signature is slow. The layout keeps the signature alive, so
-        #: that its `id` is unique.
-        self._last: BoundedCache[int, _Layout] = BoundedCache()
-        self._kept: BoundedCache[object, _Layout] = BoundedCache()
+        self._layouts = Layouts(self._describe)
 
     def encode(self, response: InferResponse, parameters: bytes = b"") -> bytes | None:
         """The serialised message that carries `response` and the serialised `parameters`; None where an output is large, or holds strings,
         whose length varies.
         """
-        signature_id = id(response.signature)
-        layout = self._last.entries.get(signature_id)
-        if layout is not None and (message := layout.filled(response, parameters)) is not None:
-            return message
-        outputs = response.outputs
-        shapes = [array.shape for array in outputs.values()]
-        key = (signature_id, response.model_name, response.model_version, *outputs, *shapes)
-        layout = self._kept.entries.get(key) or self._layout_of(response)
-        if layout is None:
-            return None
-        self._kept.put(key, layout)
-        self._last.put(signature_id, layout)
-        return layout.filled(response, parameters)
+        added = parameters
+        if response.request_id:
+            encoded = response.request_id.encode()
+            size = len(encoded)
+            added = (_SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size)) + encoded + parameters
+        return self._layouts.encode(response, None, added)
 
-    def _layout_of(self, response: InferResponse) -> _Layout | None:
+    def _describe(self, response: InferResponse, _variant: Variant) -> Layout | None:
         message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version))
         described = pb.ModelInferResponse()
-        parts: list[_Part] = []
+        parts: list[Part] = []
         for name, array in response.outputs.items():
             spec = response.output_spec(name)
             if spec.datatype is DataType.BYTES or array.nbytes > self._most_bytes:
                 return None
             described.outputs.add(name=name, datatype=spec.datatype.value, shape=array.shape)
-            parts.append(_Part(name, array.shape, _RAW + encoded_varint(array.nbytes), array.nbytes <= _COPIED_BYTES))
-        return _Layout(response, message.SerializeToString(), described.SerializeToString(), parts)
+            parts.append(Part(name, array, _RAW + encoded_varint(array.nbytes)))
+        if not parts:
+            return None
+        # All descriptions precede the first elements.
+        parts[0].before = described.SerializeToString() + parts[0].before
+        return Layout(response, message.SerializeToString(), parts)

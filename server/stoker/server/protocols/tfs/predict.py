@@ -20,6 +20,7 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.memo import KEY_BYTES, BoundedCache
+from stoker.server.codecs.response_layouts import Layout, Layouts, Part, Variant, map_entry_head
 from stoker.server.codecs.tensor_plans import Elements, PredictPlan, read_tensors, take_elements
 from stoker.server.codecs.tensor_proto import (
     NUMBERS,
@@ -277,14 +278,18 @@ _OUTPUTS: Final = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
 class _MessageCall(DecodedCall):
     """A decoded PredictRequest."""
 
-    __slots__ = ("_limits", "_query")
+    __slots__ = ("_layouts", "_limits", "_query")
 
-    def __init__(self, request: InferRequest, query: ModelQuery, limits: Limits) -> None:
+    def __init__(self, request: InferRequest, query: ModelQuery, limits: Limits, layouts: Layouts) -> None:
         self.request = request
         self._query = query
         self._limits = limits
+        self._layouts = layouts
 
     def encode(self, response: InferResponse) -> Serialised | None:
+        message = self._layouts.encode(response)
+        if message is not None:
+            return message
         return None if is_large(response, self._limits) else print_response(response, self._query)
 
     async def encode_slowly(self, response: InferResponse) -> Serialised:
@@ -299,6 +304,10 @@ class Predict(MessageInference):
         self._limits = limits
         self._targets = targets
         self._plans: BoundedCache[bytes, PredictPlan[ModelQuery]] = BoundedCache()
+        self._layouts = Layouts(self._describe)
+
+    def _describe(self, response: InferResponse, _variant: Variant) -> Layout | None:
+        return None if is_large(response, self._limits) else layout_of(response)
 
     def _decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedCall | None:
         limits = self._limits
@@ -375,7 +384,7 @@ class Predict(MessageInference):
         request = plan.request(
             query.name, query.version, target.servable, inputs, target.received_ns, size_bytes, deadline_ns, Via.TFS_GRPC
         )  # fmt: skip
-        return _MessageCall(request, plan.query, self._limits)
+        return _MessageCall(request, plan.query, self._limits, self._layouts)
 
     def _checked(
         self, message: predict_pb2.PredictRequest, contents: Mapping[str, memoryview], query: ModelQuery, reservation: Reservation
@@ -397,7 +406,7 @@ class Predict(MessageInference):
         request = infer_request(found.target, inputs, found.outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
         if 0 < len(key) <= KEY_BYTES:
             self._plans.put(key, PredictPlan(query, found.target.check, request, self._limits))
-        return _MessageCall(request, query, self._limits)
+        return _MessageCall(request, query, self._limits, self._layouts)
 
 
 class _Checked:
@@ -434,6 +443,24 @@ def print_response(response: InferResponse, query: ModelQuery) -> Serialised:
             entry = [*length_delimited(1, [name.encode()]), *length_delimited(2, tensor_pieces(array, spec.datatype))]
             pieces += length_delimited(_OUTPUTS, entry)
     return serialised((*pieces, reply.SerializeToString())) if pieces else reply.SerializeToString()
+
+
+def layout_of(response: InferResponse) -> Layout | None:
+    """The layout of the PredictResponse; None if an output has values of varying length on the wire, or none."""
+    parts: list[Part] = []
+    for name, array in response.outputs.items():
+        datatype = response.output_spec(name).datatype
+        if datatype not in _AS_BYTES or not array.size:
+            return None
+        tensor = tensor_pb2.TensorProto()
+        _describe(tensor, array, datatype)
+        tag = encoded_varint(_FIELDS[VALUE_FIELDS[datatype]].number << 3 | LENGTH)
+        before = map_entry_head(_OUTPUTS, name, [tensor.SerializeToString() + tag], array.nbytes)
+        parts.append(Part(name, array, before))
+    # The only signature is `serving_default`.
+    spec = ModelQuery(response.model_name).response_spec(response.model_version)
+    message = predict_pb2.PredictResponse(model_spec=spec)
+    return Layout(response, message.SerializeToString(), parts)
 
 
 def _parsed(rest: bytes) -> predict_pb2.PredictRequest:
