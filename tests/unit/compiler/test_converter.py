@@ -11,7 +11,7 @@ from stoker.compiler.convert.converter import Converter, warn_of_no_effect
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.recipe import conversion_steps, finish_steps, shape_steps
 from stoker.compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
-from stoker.compiler.errors import CompileError, OptionError, PassError, ShapeError
+from stoker.compiler.errors import CompileError, NotStaticError, OptionError, PassError, ShapeError
 from stoker.compiler.passes import get_all_pass_names, get_pass
 from tests.fakes.graphs import assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, run_onnx, tensor
 
@@ -218,3 +218,42 @@ def test_unreadable_model_is_reported(tmp_path: Path) -> None:
         read_tensorflow(tmp_path / "none", TensorflowOptions())
     with pytest.raises(CompileError, match="does not say which opset"):
         Converter().convert(onnx.ModelProto(ir_version=8))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "g (float[2,3] x) => (int64[2,n] y) { y = NonZero(x) }",
+            r"\(NonZero, making .*\) gives a shape that is not known: it depends on values",
+        ),
+        (
+            "g (float[2,3] x) => (float[a,b] y) { y = own.F(x) }",
+            r"\(own::F, making 'y'\) .*: operators of domain 'own' are not known; custom_shape",
+        ),
+        ("g (float[2,3] x) => (float[2,3] y, float[a,b] z) { y = Relu(x) z = own.F(y) }", "operators of domain 'own' are not known"),
+    ],
+)
+def test_output_of_unknown_shape_is_refused_with_its_operator_and_the_reason(text: str, reason: str) -> None:
+    model = parse(text, opset=17)
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    with pytest.raises(NotStaticError, match=reason):
+        Converter().convert(model)
+
+
+def test_function_is_refused_by_the_operator_in_it() -> None:
+    body = onnx.helper.make_function(
+        "own", "F", ["a"], ["b"], [onnx.helper.make_node("NonZero", ["a"], ["b"])], [onnx.helper.make_opsetid("", 17)]
+    )
+    model = parse("g (float[2,3] x) => (int64[2,n] y) { y = own.F(x) }", opset=17)
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    model.functions.append(body)
+    with pytest.raises(NotStaticError, match=r"\(NonZero, making"):
+        Converter().convert(model)
+
+
+def test_output_without_a_declared_shape_is_raised_to_the_internal_opset() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }", opset=11)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    converted = Converter().convert(model)
+    assert [size.dim_value for size in converted.graph.output[0].type.tensor_type.shape.dim] == [2, 3]

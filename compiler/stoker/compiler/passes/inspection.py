@@ -238,6 +238,10 @@ class CheckWithFakeData(Pass):
         return False
 
 
+#: Operators whose outputs have sizes that depend on the values of their inputs.
+_SIZED_BY_VALUES = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+
+
 @register("final_check")
 class FinalCheck(Pass):
     """Rejects a model that ONNX finds invalid, that has inputs or outputs of variable shape, or whose nodes share names.
@@ -269,7 +273,7 @@ class FinalCheck(Pass):
             ]
         if self.is_static:
             doubtful = _sources_of_doubt(model)
-            problems += [f"{describe(node)} gives a shape that is not known from the shapes of its inputs" for node in doubtful]
+            problems += [f"{describe(node)} gives a shape that is not known{_reason_of_doubt(node)}" for node in doubtful]
         names = collections.Counter(node.name for node in traverse_nodes(model) if node.name)
         problems += [f"{count} nodes are named '{name}'" for name, count in names.items() if count > 1]
         if problems:
@@ -278,6 +282,14 @@ class FinalCheck(Pass):
                 raise NotStaticError(f"pass 'final_check': {text}", model)
             raise CompileError(text) if is_valid else InvalidResultError(f"pass 'final_check': {text}", model)
         return False
+
+
+def _reason_of_doubt(node: ir.Node) -> str:
+    if node.domain:
+        return f": operators of domain '{node.domain}' are not known; custom_shape_inference names the file that says their shapes"
+    if node.op_type in _SIZED_BY_VALUES:
+        return ": it depends on values, and the device runs static shapes"
+    return " from the shapes of its inputs"
 
 
 def _sources_of_doubt(model: ir.Model) -> list[ir.Node]:
