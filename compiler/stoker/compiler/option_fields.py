@@ -186,6 +186,17 @@ def _words(value: object) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(_text(word) for word in value)
 
 
+#: The size of a dimension in a shape that stays as the model has it; users write `?` or `*`.
+OPEN = -1
+
+
+def _dimension(word: object) -> int:
+    if isinstance(word, str):
+        word = word.strip()
+        return OPEN if word in ("?", "*") else _integer(word)
+    return _integer(word)
+
+
 def _shape(value: object, name: str) -> tuple[int, ...]:
     words = value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else value
     if isinstance(words, int) and not isinstance(words, bool):
@@ -193,11 +204,11 @@ def _shape(value: object, name: str) -> tuple[int, ...]:
     if not isinstance(words, list | tuple):
         _reject(value, f"sizes for '{name}' such as 1,512")
     try:
-        sizes = tuple(_integer(word.strip() if isinstance(word, str) else word) for word in words if word != "")
+        sizes = tuple(_dimension(word) for word in words if word != "")
     except ValueError:
-        _reject(value, f"sizes for '{name}' such as 1,512")
-    if any(size < 1 for size in sizes):
-        _reject(value, f"sizes of 1 or more for '{name}'")
+        _reject(value, f"sizes for '{name}' such as 1,512 or ?,512")
+    if any(size < 1 and size != OPEN for size in sizes):
+        _reject(value, f"sizes of 1 or more for '{name}', or ? for a dimension that --batch_size or --batch_sizes sets")
     return sizes
 
 

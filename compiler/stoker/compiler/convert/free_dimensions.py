@@ -65,7 +65,8 @@ def requested_batch_size(options: ConversionOptions) -> int | None:
     if options.batch_size is not None:
         return options.batch_size if options.batch_axis == 0 else None
     first = {shape[0] if shape else 0 for shape in options.input_shape.values()}
-    return first.pop() or None if len(first) == 1 else None
+    only = first.pop() if len(first) == 1 else 0
+    return only if only > 0 else None
 
 
 def closed(

@@ -61,7 +61,7 @@ class ConversionOptions:
 
     input_shape: Mapping[str, tuple[int, ...]] = option(
         SHAPES,
-        "Sizes for inputs with variable dimensions; a size that the model knows already cannot be changed.",
+        "Sizes for inputs with variable dimensions; `?` leaves one, such as the batch, to other options. Known sizes cannot be changed.",
         group=_SHAPES,
         default={},
     )

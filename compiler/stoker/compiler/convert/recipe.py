@@ -113,7 +113,7 @@ def shape_steps(options: ConversionOptions) -> list[Step]:
     """Returns the passes that fix the input shapes and infer the shapes of the graph."""
     steps = [Step("remove_initializer_from_input")]
     if options.input_shape:
-        steps.append(Step("const_input_shape", {"input_shape": options.input_shape}))
+        steps.append(Step("const_input_shape", {"input_shape": options.input_shape, "may_lack_batch": options.batch_axis == 0}))
     if options.batch_size is not None:
         steps.append(Step("const_batch_size", {"batch_size": options.batch_size, "batch_axis": options.batch_axis}))
     steps.append(Step("shape_inference"))

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from stoker.compiler.errors import OptionError, ShapeError
+from stoker.compiler.option_fields import OPEN
 from stoker.compiler.passes.edit import input_at, new_constant, static_shape, traverse_values
 from stoker.compiler.passes.registry import Pass, model_pass, node_pass, register
 from stoker.compiler.passes.shape_inference import infer_shapes
@@ -121,11 +122,13 @@ class ConstInputShape(Pass):
     A named dimension gets its size wherever the name stands.
 
     Args:
-        input_shape: By input name, its whole shape. Inputs that are not mentioned stay as they are.
+        input_shape: By input name, its whole shape. Inputs that are not mentioned, and dimensions of size -1, stay as they are.
+        may_lack_batch: Whether a shape may lack dimension 0, which then stays as it is.
     """
 
-    def __init__(self, input_shape: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, input_shape: Mapping[str, Sequence[int]] | None = None, may_lack_batch: bool = False) -> None:
         self._shapes = dict(input_shape or {})
+        self._may_lack_batch = may_lack_batch
 
     def run(self, model: ir.Model) -> bool:
         inputs = fed_inputs(model)
@@ -136,10 +139,13 @@ class ConstInputShape(Pass):
                 raise ShapeError(f"there is no input '{name}' to give a shape to; the inputs are {', '.join(inputs)}")
             if value.shape is None:
                 value.shape = ir.Shape([None] * len(shape))
+            if self._may_lack_batch and len(shape) == len(value.shape) - 1:
+                shape = (OPEN, *shape)
             if len(value.shape) != len(shape):
                 raise ShapeError(f"input '{name}' has {len(value.shape)} dimensions {value.shape}, not {len(shape)} as in {list(shape)}")
             for axis, size in enumerate(shape):
-                dimensions.fix(value, axis, size)
+                if size != OPEN:
+                    dimensions.fix(value, axis, size)
         return dimensions.apply()
 
 
