@@ -16,6 +16,7 @@ from importlib.metadata import version as _distribution_version
 from typing import NamedTuple
 
 from stoker_compat import warn_beside_real
+from stoker_compat.absent import absent
 
 from stoker.backends.gcu.runtime.errors import Status, StatusError
 from stoker.backends.gcu.runtime.stream import Stream
@@ -107,6 +108,14 @@ DT_FLOAT16, DT_FLOAT32, DT_FLOAT64 = DType.DT_FLOAT16, DType.DT_FLOAT32, DType.D
 
 globals().update(Status.__members__)  # TIF_SUCCESS and all the others
 __all__ += Status.__members__
+
+_IMPLICIT = "devices are set up by device() and set_device() alone"
+_ABSENT = {
+    "create_refitter": "an executable is compiled again instead of refitted",
+    "topsInference_init": _IMPLICIT,
+    "topsInference_finish": _IMPLICIT,
+}
+__getattr__ = absent("TopsInference", __all__, _ABSENT)
 
 __version__ = f"{_distribution_version('stoker')} (Stoker, simulated)"
 

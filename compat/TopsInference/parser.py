@@ -5,7 +5,9 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from stoker_compat.absent import WithReasons
 
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.runtime.errors import Status, StatusError
@@ -19,8 +21,14 @@ logger = logging.getLogger(__name__)
 _PRECISIONS = {BuildFlag.KDEFAULT: "fp32", BuildFlag.KFP16: "fp16", BuildFlag.KFP16_MIX: "mixed"}
 
 
-class Optimizer:
+class Optimizer(WithReasons):
     """Compiles networks to engines. Confined to one thread."""
+
+    _absent: ClassVar = {
+        "set_max_shape_range": "engines have static shapes: set_input_shapes of the parser",
+        "set_int8_calibrator": "the device computes in fp32 and fp16, not in int8",
+        "set_auto_batch_mode": "an engine has the batch sizes that it is compiled for",
+    }
 
     def __init__(self) -> None:
         self._flag = BuildFlag.KDEFAULT

@@ -5,7 +5,9 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from stoker_compat.absent import WithReasons
 
 from stoker.backends.gcu.executable import ExecutableError, write_executable
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor
@@ -24,8 +26,14 @@ _HOST = BufferType.TIF_ENGINE_RSC_IN_HOST_OUT_HOST
 _DEVICE = BufferType.TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE
 
 
-class PyEngine:
+class PyEngine(WithReasons):
     """Any thread may use it; its runs go to the device of the thread that asks, or of the stream that is given."""
+
+    _absent: ClassVar = {
+        "runV3": "runV2 and run_with_batch run engines of static shapes",
+        "get_max_input_shape": "engines have static shapes: get_input_shape",
+        "get_min_input_shape": "engines have static shapes: get_input_shape",
+    }
 
     def __init__(self, executable: GcuExecutable | None = None) -> None:
         """An engine for `executable`, or one that has still to be loaded."""

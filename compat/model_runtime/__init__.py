@@ -5,6 +5,7 @@ Names may be spelled in camelCase or in snake_case.
 
 import popef as _popef  # noqa: F401 - what sessions give away of a file has its shims from there
 from stoker_compat import warn_beside_real
+from stoker_compat.absent import absent
 from stoker_compat.device_wait import DeviceWaitConfig
 from stoker_compat.renaming import renamed
 
@@ -69,3 +70,5 @@ __all__ = [
     "UnknownRuntimeError",
     "predicate_factory",
 ]
+
+__getattr__ = absent("model_runtime", __all__)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from stoker_compat import warn_beside_real
+from stoker_compat.absent import absent
 from stoker_compat.renaming import renamed
 
 from stoker.backends.ipu.popef import model, reader, schema, writer
@@ -66,3 +67,5 @@ __all__ = [
     "Writer",
     "popefTypeToNumpyDType",
 ]
+
+__getattr__ = absent("popef", __all__)

@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from stoker_compat import warn_beside_real
+from stoker_compat.absent import absent
 
 if TYPE_CHECKING:
     from poprt.backends import Backend, ORTBackend
@@ -32,6 +33,12 @@ _MODULES = ("backend", "backends", "compiler", "converter", "frontend", "optimiz
 __all__ = ["Backend", "Compiler", "CompilerOptions", "Converter", "Executable", "ORTBackend", "Pass", "PassManager", "__version__"]
 
 
+_CLOSED = "PopRT's internal modules are not documented"
+_absent = absent(
+    "poprt", (*_EXPORTS, *_MODULES), {"utils": _CLOSED, "poprt_exec": "`stoker compile --run` and `stoker bench` run an executable"}
+)
+
+
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
         return getattr(importlib.import_module(f"poprt.{_EXPORTS[name]}"), name)
@@ -41,4 +48,4 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("stoker")
-    raise AttributeError(f"module 'poprt' has no attribute '{name}'")
+    return _absent(name)

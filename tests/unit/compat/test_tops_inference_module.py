@@ -83,7 +83,7 @@ def test_errors_carry_the_vendors_status(path):
     with pytest.raises(TopsInference.StatusError, match="TIF_MORE_CLUSTER_APPLIED"):
         TopsInference.set_device(0, 7)
     expected = TopsInference.TIFStatus.TIF_MORE_CLUSTER_APPLIED
-    assert manager.get_error_status(0) == TopsInference.TIF_MORE_CLUSTER_APPLIED == expected  # type: ignore[attr-defined]
+    assert manager.get_error_status(0) == TopsInference.TIF_MORE_CLUSTER_APPLIED == expected
 
 
 def test_installed_vendor_sdk_causes_a_warning(tmp_path, monkeypatch):

@@ -266,7 +266,7 @@ def test_error_manager_reports_and_clears(caplog):
     manager = tops.create_error_manager()
     with pytest.raises(StatusError):
         tops.set_device(0, 6)
-    assert manager.get_error_status(0) == tops.TIF_MORE_CLUSTER_APPLIED  # type: ignore[attr-defined]
+    assert manager.get_error_status(0) == tops.TIF_MORE_CLUSTER_APPLIED
     with caplog.at_level(logging.ERROR):
         assert manager.report_status(0)
     assert "there is no cluster 6" in caplog.text
