@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 Arrays = Mapping[str, NDArray[Any]]
 #: The newest opset that the installed ONNX Runtime reads completely.
 RUNTIME_OPSET = 26
+#: From here on, initializers are no graph inputs.
+_IR_VERSION = 4
 #: Their outputs are drawn at random: only shape and element type can be compared.
 RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 _TOLERANCES = {"float16": 4e-3, "bfloat16": 2e-2}
@@ -58,6 +60,7 @@ class Case:
         """The same model with `parameters` as initializers."""
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
+        model.ir_version = max(model.ir_version, _IR_VERSION)
         kept = [each for each in model.graph.input if each.name not in self.parameters]
         del model.graph.input[:]
         model.graph.input.extend(kept)
@@ -69,6 +72,7 @@ class Case:
         """The same model with a further dimension of size 1 before those of each input and output."""
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
+        model.ir_version = max(model.ir_version, _IR_VERSION)
         before, after = [], []
         feeds = dict(self.feeds)
         expected = [np.asarray(each)[None] for each in self.expected]
