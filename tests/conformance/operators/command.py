@@ -35,7 +35,7 @@ _cases: Sequence[Case] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 1 if a result is a defect."""
+    """Runs the command line and returns its exit code: 1 if a result is a defect, or nothing ran."""
     given = _parser().parse_args(arguments)
     warnings.simplefilter("ignore")  # ONNX's tests divide by zero on purpose
     logging.disable(logging.CRITICAL)
@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for case in _collected(given.part or PARTS, given, console)
             if re.search(given.filter, f"{case.name} {case.operator}") and given.opset in (None, case.opset)
         ]
+    if not cases:
+        console.print("there is no such case", markup=False)
+        return FAILED
     tasks = [(at, target) for at in range(len(cases)) for target in given.target or TARGETS]
     found = []
     with contextlib.ExitStack() as files:

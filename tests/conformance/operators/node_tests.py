@@ -24,6 +24,7 @@ PARAMETERS = frozenset(
         "frame_length",
         "frame_step",
         "hop_length",
+        "K",
         "k",
         "kernel_shape",
         "max_output_boxes_per_class",
