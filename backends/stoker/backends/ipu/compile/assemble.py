@@ -55,6 +55,7 @@ _logger = logging.getLogger(__name__)
 
 _PARTIALS_TYPES = ("half", "float")
 _VIRTUAL_GRAPH_MODES = ("off", "manual", "auto")
+_NOT_SPREAD = "manual_sharding_config, or virtual_graph_mode=auto for a model without it, places nodes on several"
 
 
 def choose_device(options: CompilerOptions) -> IpuHardware:
@@ -123,9 +124,9 @@ def check_sharding(options: CompilerOptions, plan: GraphPlan) -> None:
     if used > options.num_ipus:
         raise OptionError(f"the model is sharded over {used} IPUs, num_ipus is {options.num_ipus}")
     if used < options.num_ipus:
-        _logger.warning("the model uses %d of %d IPUs: nodes are placed on others by manual_sharding only", used, options.num_ipus)
+        _logger.warning("the model uses %d of %d IPUs: %s", used, options.num_ipus, _NOT_SPREAD)
     elif options.virtual_graph_mode != "off" and used == 1:
-        _logger.warning("virtual_graph_mode=%s has no effect: nodes are placed on IPUs by manual_sharding only", options.virtual_graph_mode)
+        _logger.warning("virtual_graph_mode=%s has no effect with one IPU: give num_ipus too", options.virtual_graph_mode)
     stages = plan.pipeline_stages
     if options.enable_pipelining and stages == 1:
         _logger.warning("enable_pipelining has no effect: all nodes are in one stage, manual_sharding_config spreads them over several")

@@ -46,7 +46,7 @@ class OutOfTileMemory(CompileError):
             f"Model '{name}' does not fit. Out of memory on tile {tile}: {need_bytes} bytes needed, {capacity_bytes} bytes available.\n"
             f"By category: {categories}.\nAt its fullest the tile holds, most first:{lines}\n"
             "Try a smaller batch, precision fp16 or fp8, a lower available_memory_proportion, serialize_matmul on the largest MatMul,"
-            " or more IPUs."
+            " or more IPUs: num_ipus=2 virtual_graph_mode=auto in compiler_options, or manual_sharding_config."
         )
         self.tile = tile
         self.need_bytes = need_bytes

@@ -7,6 +7,7 @@ Where nodes run: the IPU and pipeline stage that `manual_sharding` marked them w
 rules: a stage lies on one IPU, stages are numbered without gaps, and data go forward only, from a stage to itself or a later one.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,13 +59,15 @@ class Placement:
 class Sharding:
     """The IPUs and pipeline stages of all nodes and streams of a graph."""
 
-    def __init__(self, graph: ir.Graph, *, is_pipelined: bool) -> None:
-        """Reads the marks.
+    def __init__(self, graph: ir.Graph, *, is_pipelined: bool, automatic_ipus: int = 1) -> None:
+        """Reads the marks. Without marks, spreads the nodes over `automatic_ipus`, each of which is one stage if the graph is pipelined.
 
         Raises:
             CompileError: a mark is not an integer, or the graph is to be pipelined and breaks a rule; the text names the nodes.
         """
         self._placements: Mapping[ir.Node, Placement] = {node: Placement(*placement(node)) for node in graph}
+        if automatic_ipus > 1 and set(self._placements.values()) == {Placement()}:
+            self._placements = _spread(list(graph), automatic_ipus, is_pipelined=is_pipelined)
         nodes = list(self._placements.values())
         self._first, self._last = (nodes[0], nodes[-1]) if nodes else (Placement(), Placement())
         if is_pipelined:
@@ -111,6 +114,26 @@ class Sharding:
             raise CompileError(
                 f"no node is in pipeline stage {missing[0]}, though there is a stage {max(stage_ipus)}; number them without gaps"
             )
+
+
+#: Bytes that a node takes beside its weights, mostly code on every tile.
+_NODE_BYTES = 1_500_000
+
+
+def _spread(nodes: Sequence[ir.Node], ipus: int, *, is_pipelined: bool) -> dict[ir.Node, Placement]:
+    """Cuts the nodes, in their order, into one part for each of `ipus`, with about the same number of bytes."""
+    seen: set[ir.Value] = set()
+    ends: list[int] = []
+    total = 0
+    for node in nodes:
+        weights = {value for value in node.inputs if value is not None and value.const_value is not None} - seen
+        seen |= weights
+        total += _NODE_BYTES + sum(value.const_value.nbytes for value in weights if value.const_value is not None)
+        ends.append(total)
+    # A node lies where the middle of its bytes lies.
+    parts = [min((begin + end) * ipus // (2 * total), ipus - 1) for begin, end in itertools.pairwise([0, *ends])]
+    numbers = {part: number for number, part in enumerate(sorted(set(parts)))}  # without gaps, if there are fewer nodes than IPUs
+    return {node: Placement(numbers[part], numbers[part] if is_pipelined else 0) for node, part in zip(nodes, parts, strict=True)}
 
 
 _DEFAULT_PROPORTION = 0.6
@@ -178,7 +201,8 @@ class _Planner:
             raise OptionError(
                 f"num_io_tiles is {options.num_io_tiles}: it must be at least 0 and leave some of {self._tiles_per_ipu} tiles"
             )
-        self._sharding = Sharding(self._graph, is_pipelined=options.enable_pipelining)
+        automatic_ipus = options.num_ipus if options.virtual_graph_mode == "auto" else 1
+        self._sharding = Sharding(self._graph, is_pipelined=options.enable_pipelining, automatic_ipus=automatic_ipus)
         self._made_in: dict[ir.Value, int] = {}
         self._views = [node for node in self._graph if _is_view(node)]
         self._is_view = set(self._views)
