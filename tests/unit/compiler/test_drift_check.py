@@ -94,7 +94,7 @@ def test_inputs_that_cannot_be_generated_are_named(caplog: pytest.LogCaptureFixt
 
 
 def test_expensive_batch_is_compared_at_fewer_rows_and_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(drift_check, "_seconds", lambda source, shapes: 2.5)
+    monkeypatch.setattr(drift_check, "_seconds", lambda source, shapes: 1.25)
     caplog.set_level(logging.INFO)
     Converter(batch_size=64, batch_axis=0).convert_internal(MODEL)
     assert [record.message for record in caplog.records if record.name.endswith("drift_check")] == [

@@ -127,10 +127,10 @@ def _rows(model: onnx.ModelProto) -> int:
 
 
 def _fitting_rows(source: onnx.ModelProto, converted: onnx.ModelProto, rows: int) -> int:
-    """Returns how many of `rows` run within `LIMIT_S`, by the time of one; all of them if that is not known."""
+    """Returns how many of `rows` run within half of `LIMIT_S`, by the time of one; all of them if that is not known."""
     one = with_rows(source, converted, 1) if rows > 1 else None
     seconds = None if one is None else _seconds(one, one)
-    return rows if not seconds else max(1, min(rows, int(LIMIT_S / seconds)))
+    return rows if not seconds else max(1, min(rows, int(LIMIT_S / (2 * seconds))))
 
 
 def _seconds(source: onnx.ModelProto, shapes: onnx.ModelProto) -> float | None:
