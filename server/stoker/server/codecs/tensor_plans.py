@@ -25,6 +25,7 @@ CONTENT: Final = "tensor_content"
 _FIELDS: Final[Mapping[int, str]] = {NUMBERS[datatype]: field for datatype, field in VALUE_FIELDS.items()}
 _VALUES: Final = frozenset(VALUE_FIELDS.values())
 _HALVES: Final = frozenset({DataType.FP16, DataType.BF16})
+_FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
 _INTEGERS, _REALS, _BOOLEANS = frozenset({int}), frozenset({int, float}), frozenset({bool})
 
 Elements = tuple[str, Any]
@@ -36,6 +37,8 @@ class TensorPlan:
 
     Attributes:
         spec: The input's specification.
+        dtype: The dtype of its array.
+        is_float: Whether its elements are FP16, FP32 or FP64.
         shape: The shape, with the batch dimension if the model is batched.
         elements: The number of elements.
         field: The field of TensorProto with values of this type.
@@ -43,12 +46,15 @@ class TensorPlan:
         kinds: The Python types of valid JSON values.
     """
 
-    __slots__ = ("elements", "field", "kinds", "pack", "shape", "spec")
+    __slots__ = ("dtype", "elements", "field", "is_float", "kinds", "pack", "shape", "spec")
 
     def __init__(self, spec: TensorSpec, array: Array) -> None:
         """The plan of `array`, which `spec` describes."""
         datatype = spec.datatype
         self.spec = spec
+        # Looked up for each request.
+        self.dtype: np.dtype[Any] = datatype.numpy
+        self.is_float = datatype in _FLOATS
         self.shape: tuple[int, ...] = array.shape
         self.elements: int = array.size
         self.field = VALUE_FIELDS[datatype]
@@ -79,7 +85,7 @@ class TensorPlan:
         if self.pack is None:
             return object_array(values, self.shape) if len(values) == self.elements else None
         try:
-            array: Array = np.ndarray(self.shape, self.spec.datatype.numpy, self.pack(*values))
+            array: Array = np.ndarray(self.shape, self.dtype, self.pack(*values))
         except UNPACKABLE:
             return None
         return array

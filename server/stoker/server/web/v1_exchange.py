@@ -15,7 +15,7 @@ from stoker.server.core.request import InferRequest, InferResponse, Via
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.net.http1.response import Piece, joined
+from stoker.server.net.http1.response import KeptHead, Piece
 from stoker.server.protocols.adlik import rest_choice
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.compression import choose_encoding, decompress
@@ -68,15 +68,17 @@ class V1Route:
         content_encoding: The request's Content-Encoding as sent; None: absent.
         response_encoding: The supported encoding that the client prefers; None: no compression.
         needs_task: Whether even small requests need a task.
+        head: The head of the last response.
     """
 
-    __slots__ = ("_dialect", "_forced", "_query", "_verb", "content_encoding", "length", "needs_task", "posts", "response_encoding")
+    __slots__ = ("_dialect", "_forced", "_query", "_verb", "content_encoding", "head", "length", "needs_task", "posts", "response_encoding")
 
     def __init__(self, posts: V1Posts, query: ModelQuery, verb: str, forced: Dialect | None, head: RequestHead) -> None:
         headers = dict(head.headers)
         encoding, accepted = headers.get(b"content-encoding"), headers.get(b"accept-encoding")
         self.posts = posts
         self.length = head.length
+        self.head = KeptHead()
         self.content_encoding = None if encoding is None else encoding.decode("latin-1")
         self.response_encoding = None if accepted is None else choose_encoding(accepted.decode("latin-1"))
         self.needs_task = verb != PREDICT or posts.timeout_s is not None or encoding is not None
@@ -135,7 +137,7 @@ class V1Exchange(InferExchange):
         if route.response_encoding is not None and len(encoded) >= self._limits.compress_min_bytes:
             self._encoded = encoded
             return None
-        return joined(_OK, [encoded], keep_alive=self._connection.keep_alive)
+        return [route.head.of(_OK, len(encoded), keep_alive=self._connection.keep_alive) + encoded]
 
     async def _encode_slowly(self, response: InferResponse) -> Reply:
         decoded, route, encoded = self._decoded, self._route, self._encoded

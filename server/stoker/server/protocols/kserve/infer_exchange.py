@@ -8,7 +8,7 @@ from stoker.backends.api.errors import Overloaded, QueueTimeout, RestrictedCall,
 from stoker.server.core.request import InferRequest, InferResponse, Via
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.net.http1.response import Piece, joined
+from stoker.server.net.http1.response import KeptHead, Piece, joined
 from stoker.server.protocols.exchange import header_of
 from stoker.server.protocols.infer_exchange import Body, InferExchange, Reply
 from stoker.server.protocols.kserve.decoded import DecodedRequest
@@ -52,31 +52,29 @@ class InferRoute:
         call: The facts from the request head.
         length: Bytes of the body; None: it is chunked.
         text_bytes: Bytes of the body before its binary tensors; 0: unknown, or there are none.
+        head: The head of the last response.
     """
 
-    __slots__ = ("_body_bytes", "_head", "_header_length", "call", "infer", "length", "text_bytes")
+    __slots__ = ("_binary", "_header_length", "call", "head", "infer", "length", "text_bytes")
 
     def __init__(self, infer: HttpInfer, call: InferCall, length: int | None) -> None:
         self.infer = infer
         self.call = call
         self.length = length
         self.text_bytes = max(0, call.header_bytes or 0)
-        #: The last head of a response, and the lengths that it gives.
-        self._head = b""
-        self._header_length: int | None = None
-        self._body_bytes = -1
+        self.head = KeptHead()
+        #: The start of the last binary response, and the length that it gives.
+        self._binary = b""
+        self._header_length = -1
 
-    def response_head(self, header_length: int | None, body_bytes: int, keep_alive: bool) -> bytes:
-        """Status line and fields of a response; those of most responses are the same as the last time."""
-        if body_bytes == self._body_bytes and header_length == self._header_length and keep_alive:
-            return self._head
-        start = _JSON if header_length is None else _BINARY % header_length
-        if not keep_alive:
-            return start + b"connection: close\r\ncontent-length: %d\r\n\r\n" % body_bytes
-        self._head = start + b"content-length: %d\r\n\r\n" % body_bytes
-        self._header_length = header_length
-        self._body_bytes = body_bytes
-        return self._head
+    def response_start(self, header_length: int | None) -> bytes:
+        """Status line and fields of a response, whose JSON part has `header_length` bytes (None: it is all JSON)."""
+        if header_length is None:
+            return _JSON
+        if header_length != self._header_length:
+            self._header_length = header_length
+            self._binary = _BINARY % header_length
+        return self._binary
 
     def exchange(self, connection: Connection) -> "KServeExchange":
         return KServeExchange(self, connection)
@@ -117,10 +115,10 @@ class KServeExchange(InferExchange):
         if encoded is None:
             return None
         keep_alive = self._connection.keep_alive
+        start = route.response_start(encoded.header_length)
         if encoded.size_bytes > _SMALL_BYTES:
-            start = _JSON if encoded.header_length is None else _BINARY % encoded.header_length
             return joined(start, encoded.pieces, keep_alive=keep_alive)
-        return [b"".join([route.response_head(encoded.header_length, encoded.size_bytes, keep_alive), *encoded.pieces])]
+        return [b"".join([route.head.of(start, encoded.size_bytes, keep_alive=keep_alive), *encoded.pieces])]
 
     def _encode_slowly(self, response: InferResponse) -> Coroutine[Any, Any, Reply]:
         decoded, route = self._decoded, self._route

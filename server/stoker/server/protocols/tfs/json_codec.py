@@ -301,7 +301,7 @@ def layout_of(body: Mapping[str, Json], inputs: Mapping[str, TensorSpec]) -> Lay
         first = given[0]
         if type(first) is dict:
             names = first.keys()
-            if not names <= inputs.keys() or any(type(row) is not dict or row.keys() != names for row in given[1:]):
+            if not names <= inputs.keys() or (len(given) > 1 and any(type(row) is not dict or row.keys() != names for row in given)):
                 return None
             given = {name: [row[name] for row in given] for name in first}
     if type(given) is not dict:
@@ -327,9 +327,9 @@ def _planned_array(plan: TensorPlan, value: Json) -> Array | None:
     if elements is None:
         return None
     kinds = set(map(type, elements))
-    datatype = plan.spec.datatype
-    if datatype not in _FLOATS:
+    if not plan.is_float:
         return plan.of_values(elements) if kinds <= plan.kinds and plan.pack is not None else None
+    datatype = plan.spec.datatype
     if kinds == _FLOAT_ONLY and datatype is not DataType.FP16:
         return plan.of_values(elements)
     if not kinds <= _NUMBERS:
