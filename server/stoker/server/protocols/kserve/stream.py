@@ -319,6 +319,8 @@ class Stream:
         if self._is_read and not self._in_work and self._invalid is None and self._is_last() and self._call.write_last(response.data):
             self._note_sent()
             self._is_closed = True
+            # The slot refers to the stream: a cycle would leave the connection, too, to the garbage collector.
+            self._order.clear()
             return
         self._can_write = False
         if self._call.write(response.data):
