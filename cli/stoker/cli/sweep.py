@@ -23,6 +23,8 @@ Shapes = Annotated[
 ]
 IpuVersion = Annotated[str, typer.Option("--ipu-version", help="ipu2 (M2000, Bow) or ipu21 (C600).")]
 
+#: The targets whose times and memory are modelled.
+_DEVICES = ("ipu", "gcu")
 #: What a row may hold; the target's summary has the figures.
 _COLUMNS = ("precision", "batch", "latency ms", "rows/s", "memory", "SNR dB", "note")
 
@@ -37,6 +39,8 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Compile a model for every precision with every batch size: modelled latency, rows/s and memory, and the accuracy on random data."""
+    if target not in _DEVICES:
+        raise CommandFailed(f"--target: expected {' or '.join(_DEVICES)}, got '{target[:64]}'", ExitCode.USAGE)
     try:
         from stoker.compiler.convert.free_batch import with_free_batch
         from stoker.compiler.convert.source import read_onnx

@@ -33,3 +33,9 @@ def test_way_that_does_not_compile_has_the_reason_in_its_row(stoker, tmp_path: P
     ran = stoker("sweep", str(tmp_path / "m.onnx"), "--target", "gcu", "--precisions", "fp8", "--batch-sizes", "1")
     assert ran.code == 0
     assert "the i20 has fp32 and fp16" in " ".join(ran.out.split())
+
+
+def test_target_without_modelled_times_is_a_usage_error(stoker, tmp_path: Path) -> None:
+    ran = stoker("sweep", str(tmp_path / "m.onnx"), "--target", "cpu")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--target: expected ipu or gcu, got 'cpu'" in ran.err

@@ -31,7 +31,7 @@ def require_static_inputs(model: ir.Model) -> None:
             if not isinstance(dim, int):
                 missing.append(f"input '{name}' dimension {axis}" + (f" ('{dim.value}')" if dim.value else ""))
     if missing:
-        how = "a batch size (--batch_size) or an input shape (--input_shape)"
+        how = "a batch size (--batch_size with --batch_axis) or an input shape (--input_shape)"
         raise ShapeError(f"variable dimensions must be fixed by {how}: {'; '.join(missing)}")
 
 
