@@ -21,17 +21,19 @@ def scaled(
     workspace_bytes: int = 4096,
     card: str = "i20",
     mixes_batch: bool = False,
+    has_variable_rows: bool = False,
 ) -> GcuExecutable:
     """`y` = `x` * scale (1, 2, 3... by default), `n` = index of the largest x; float32 and int64.
 
-    With `mixes_batch`, y also has the sum of all rows of the batch, padding too. A run of a batch of b takes b x `run_s` on one cluster,
+    With `mixes_batch`, y also has the sum of all rows of the batch, padding too. With `has_variable_rows`, the graphs compute any number of
+    rows. A run of a batch of b takes b x `run_s` on one cluster,
     and half of that on two or more.
     """
     weight = np.asarray(scale if scale is not None else np.arange(1, width + 1), np.float32)
     compiled = [
         CompiledBatch(
             batch_size=size,
-            onnx=_graph(size, width, mixes_batch),
+            onnx=_graph(None if has_variable_rows else size, width, mixes_batch),
             workspace_bytes=workspace_bytes,
             flops=size * width,
             hbm_traffic_bytes=size * width * 8,
@@ -50,7 +52,7 @@ def scaled(
     )
 
 
-def _graph(size: int, width: int, mixes_batch: bool) -> bytes:
+def _graph(size: int | None, width: int, mixes_batch: bool) -> bytes:
     weight = helper.make_tensor(SCALE, TensorProto.FLOAT, [width], [0.0] * width)
     weight.ClearField("float_data")
     weight.data_location = TensorProto.EXTERNAL

@@ -177,3 +177,20 @@ def test_compile_facts_are_in_the_executable() -> None:
     assert executable.attributes["clusters"] == "2"
     assert executable.attributes["simulated"] == "true"
     assert len(executable.attributes["program_sha256"]) == 64
+
+
+@pytest.mark.parametrize("flag", ["fp32", "fp16", "mixed"])
+@pytest.mark.parametrize("name", ["convolutional", "transformer", "dense", "reducing", "picture"])
+def test_host_computes_fewer_rows_with_the_bits_of_the_padded_batch(name: str, flag: str) -> None:
+    network = getattr(networks, name)()
+    executable = build(network.model, build_flag=flag, batch_sizes=[8])
+    assert executable.attributes.get("padded_on_host", "") == ""
+    runner = GraphRunner(executable.batches[0].onnx, weights=executable.weights)
+    assert runner.has_variable_rows
+    generator = np.random.default_rng(0)
+    feeds = {each.name: generator.integers(0, 2, (8, *each.dims)).astype(each.dtype.numpy) for each in executable.inputs}
+    names = [each.name for each in executable.outputs]
+    for rows in (2, 3, 5):
+        padded = {name: np.concatenate([array[:rows], np.zeros_like(array[rows:])]) for name, array in feeds.items()}
+        few, whole = runner.run({name: array[:rows] for name, array in feeds.items()}, names), runner.run(padded, names)
+        assert all(few[name].tobytes() == whole[name][:rows].tobytes() for name in names)

@@ -55,6 +55,47 @@ def test_padding_is_zeros_and_never_an_earlier_request(device):
     assert (response == 2).all()
 
 
+@pytest.mark.parametrize(("samples", "computed"), [(1, 2), (2, 2), (5, 5), (8, 8)])
+def test_host_computes_the_rows_of_a_call_and_charges_the_compiled_batch(device, samples, computed):
+    static, variable = device.load(scaled([8])), device.load(scaled([8], has_variable_rows=True, mixes_batch=True))
+    x = rows(samples)
+    y, _ = run_on_host(variable, [x])
+    # y has the sum of all computed rows: with zeros as padding it is that of x.
+    np.testing.assert_allclose(y, x * np.array([1, 2, 3], np.float32) + x.sum(axis=0), rtol=1e-6)
+    assert run_on_host(static, [x])[1].tolist() == run_on_host(variable, [x])[1].tolist()
+    assert device.figures.padded_samples == 3 * (8 - samples)
+    assert device.figures.cluster_busy_s[0] == pytest.approx(3 * 8 * 1e-3 / 2)
+    assert _rows_computed(variable, x) == computed
+
+
+def _rows_computed(engine, x):
+    """The rows of the graph's run, seen by the runner."""
+    runner = engine._batches[8]._runner
+    seen = []
+    run = runner.run
+
+    def counted(inputs, outputs):
+        seen.append(len(inputs["x"]))
+        return run(inputs, outputs)
+
+    runner.run = counted
+    run_on_host(engine, [x])
+    return seen[0]
+
+
+def test_log_says_why_the_host_pads_batches(device, caplog):
+    caplog.set_level("INFO", "stoker.backends.topsinference")
+    device.load(scaled([1, 4], has_variable_rows=True))
+    assert caplog.messages == []
+    device.load(scaled([1, 4]))
+    device.load(dataclasses.replace(scaled([1, 4, 8]), attributes={"padded_on_host": "batch 4: it does not run with fewer rows"}))
+    old, new = caplog.messages
+    assert "batches of 4 " in old
+    assert "before graphs had a variable batch" in old
+    assert "batches of 4, 8 " in new
+    assert "does not run with fewer rows" in new
+
+
 def test_outputs_beyond_the_requested_samples_are_unchanged(device):
     engine = device.load(scaled([4]))
     x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)

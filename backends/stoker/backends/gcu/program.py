@@ -1,4 +1,4 @@
-"""The program of a `model.exec` file: one static graph for each compiled batch size, and the weights that they share.
+"""The program of a `model.exec` file: one graph for each compiled batch size, and the weights that they share.
 
 The batch is the first dimension of every input and output, and is not part of `dims`.
 """
@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stoker.backends.api.tensor import DataType, element_count
+
+#: The attribute of an executable that says why the host pads batches.
+PADDED_ON_HOST = "padded_on_host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class CompiledBatch:
 
     Attributes:
         batch_size: Samples of one run.
-        onnx: The lowered graph (inputs and outputs as `GcuExecutable` names them, dimension 0 is `batch_size`); its weights are external
-            data, by name in `GcuExecutable.weights`.
+        onnx: The lowered graph (inputs and outputs as `GcuExecutable` names them). Dimension 0 is `batch_size`, or variable if the host
+            may compute fewer samples. Its weights are external data, by name in `GcuExecutable.weights`.
         workspace_bytes: HBM that a run takes for its intermediate values, besides weights and the caller's buffers.
         flops: Floating-point operations of one run.
         hbm_traffic_bytes: Bytes that one run moves between HBM and the cores.

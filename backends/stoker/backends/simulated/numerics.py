@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ _NUMPY: Mapping[str, "np.dtype[Any]"] = {
     **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "tensor(float)": np.dtype(np.float32),
 }
+#: Fewest rows that a graph with a variable batch computes. Matrix products of a single row have kernels that sum in another order.
+MIN_ROWS: Final = 2
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _SOURCE_POSITION = re.compile(r"\S+\.(?:cc|cpp|h):\d+ ")
 
@@ -115,6 +117,11 @@ class GraphRunner:
             raise NumericsError(f"the lowered graph cannot be prepared: {_reason(error)}") from error
         self.inputs = {value.name: _value(value) for value in self._session.get_inputs()}
         self.outputs = {value.name: _value(value) for value in self._session.get_outputs()}
+
+    @property
+    def has_variable_rows(self) -> bool:
+        """Whether dimension 0 of every input is variable, so that a run may have fewer rows than the compiled batch."""
+        return bool(self.inputs) and all(value.shape and value.shape[0] is None for value in self.inputs.values())
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
         """The values of `outputs` for `inputs`; both by their names in the graph.

@@ -17,6 +17,7 @@ values that its compiler accepts are not published. Here it is a number of clust
 throughput in the summary are modelled for this number. The executable runs on any number of clusters.
 """
 
+import dataclasses
 import enum
 import hashlib
 import itertools
@@ -32,10 +33,11 @@ from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants, GraphC
 from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus, check_borders, check_supported
 from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights, workspace_bytes
 from stoker.backends.gcu.hardware import I20, GcuHardware
-from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.gcu.program import PADDED_ON_HOST, CompiledBatch, GcuExecutable, GcuTensor
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
+from stoker.compiler.lowering.variable_rows import with_variable_rows
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.passes.precision import FloatToHalf, FloatToMixed
 from stoker.compiler.target import SourceModel
@@ -248,7 +250,21 @@ def compile_source(
         },
     )
     check_fit(executable, hardware)
-    return executable
+    return _with_variable_rows(executable)
+
+
+def _with_variable_rows(executable: GcuExecutable) -> GcuExecutable:
+    """Returns `executable` with graphs that compute any number of rows. An attribute lists the batches without, with reasons."""
+    border = sum(tensor.sample_bytes for tensor in (*executable.inputs, *executable.outputs))
+    batches, reasons = [], []
+    for batch in executable.batches:
+        row_bytes = border + batch.workspace_bytes // batch.batch_size
+        graph, reason = with_variable_rows(batch.onnx, batch.batch_size, executable.weights, row_bytes=row_bytes)
+        batches.append(dataclasses.replace(batch, onnx=graph))
+        if reason:
+            reasons.append(f"batch {batch.batch_size}: {reason}")
+    padded = {PADDED_ON_HOST: "; ".join(reasons)} if reasons else {}
+    return dataclasses.replace(executable, batches=tuple(batches), attributes={**executable.attributes, **padded})
 
 
 def _check_agreement(graphs: Sequence[BatchGraph]) -> None:

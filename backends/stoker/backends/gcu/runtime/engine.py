@@ -5,6 +5,7 @@ samples; it then runs the smallest batch that holds them. So a call with one sam
 compiled.
 """
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,17 +16,19 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.gcu.program import PADDED_ON_HOST, CompiledBatch, GcuExecutable, GcuTensor
 from stoker.backends.gcu.runtime.card import Card, Direction, Lane
 from stoker.backends.gcu.runtime.device_buffer import BufferPart, DeviceBlock, DeviceBuffer, readable_bytes
 from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed
 from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.timing import copy_time_s, run_time_s
 from stoker.backends.simulated.faults import Fault, FaultKind
-from stoker.backends.simulated.numerics import GraphRunner, GraphValue, Numerics, NumericsError
+from stoker.backends.simulated.numerics import MIN_ROWS, GraphRunner, GraphValue, Numerics, NumericsError
 from stoker.backends.simulated.pacing import NS_PER_S
 
 Array = npt.NDArray[Any]
+
+log = logging.getLogger("stoker.backends.topsinference")
 
 
 class LoadedBatch:
@@ -58,9 +61,16 @@ class LoadedBatch:
         """Whether it computes outputs."""
         return self._runner is not None
 
+    @property
+    def pads(self) -> bool:
+        """Whether the host computes the whole compiled batch for fewer samples."""
+        return self._runner is not None and self.compiled.batch_size > MIN_ROWS and not self._runner.has_variable_rows
+
     def run(self, first: int, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock]) -> None:
-        """Runs `samples` samples, from sample `first` of the buffers on. The batch is padded with zeros, and outputs of the padding are
-        dropped.
+        """Runs `samples` samples, from sample `first` of the buffers on.
+
+        The host computes these samples only if the graph has a variable batch; otherwise the batch is padded with zeros. Outputs of the
+        padding are dropped. The modelled time is that of the compiled batch in both cases.
 
         Raises:
             StatusError: an operator failed.
@@ -89,9 +99,12 @@ class LoadedBatch:
     def _rows(self, tensor: GcuTensor, buffer: DeviceBlock, first: int, samples: int) -> Array:
         shape = (samples, *tensor.dims)
         rows = buffer.read(first * tensor.sample_bytes, samples * tensor.sample_bytes).view(tensor.dtype.numpy).reshape(shape)
-        if samples == self.compiled.batch_size:
+        size = self.compiled.batch_size
+        if self._runner is not None and self._runner.has_variable_rows:
+            size = min(size, max(samples, MIN_ROWS))
+        if samples == size:
             return rows
-        padded = np.zeros((self.compiled.batch_size, *tensor.dims), tensor.dtype.numpy)
+        padded = np.zeros((size, *tensor.dims), tensor.dtype.numpy)
         padded[:samples] = rows
         return padded
 
@@ -200,6 +213,12 @@ class Engine:
         except BaseException:
             card.hbm.give_back(self.hbm_bytes, self.PURPOSE)
             raise
+        padding = [str(each.compiled.batch_size) for each in self._batches.values() if each.pads]
+        if padding:
+            reason = executable.attributes.get(PADDED_ON_HOST, "the artefact was compiled before graphs had a variable batch")
+            log.info(
+                "engine '%s': the host computes whole batches of %s for fewer samples: %s", executable.name, ", ".join(padding), reason
+            )
         lane, size_bytes = Lane(), executable.weight_bytes
         card.copy(Direction.TO_DEVICE, size_bytes, copy_time_s(card.hardware, size_bytes), lane, card.pacer.clock.now_ns())
         self._wait_for(lane)
