@@ -176,9 +176,10 @@ _WITHOUT_EFFECT = frozenset({"hlir_options"})
 
 
 def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
-    """Compiles for a simulated GCU, for each batch size: those asked for; else the one that is fixed; else 1 and max_batch_size.
+    """Compiles for a simulated GCU, for each batch size: those of the request, or the fixed one, or powers of two and max_batch_size.
 
-    A run takes as long as its compiled batch, however few samples are in it: one sample alone should not pay for max_batch_size.
+    A run takes as long as its compiled batch, however few samples are in it. So the default batch sizes are 1, 2, 4 and so on, and
+    max_batch_size: a run takes less than twice the samples of its request. The batch sizes share the weights.
 
     Raises:
         OptionError: an option is unknown, or the target is not installed.
@@ -228,7 +229,8 @@ def _batch_sizes(sizes: InputSizes, request: CompileRequest) -> tuple[int, ...]:
         _check_fixed_batch(sizes, request.batch_sizes, "batch_sizes")
         return request.batch_sizes
     if fixed is None:
-        return tuple(sorted({1, request.max_batch_size}))
+        largest = request.max_batch_size
+        return (*(2**power for power in range((largest - 1).bit_length())), largest)
     if fixed > request.max_batch_size:
         raise ShapeError(f"max_batch_size {request.max_batch_size}: the engine's batch is fixed to {fixed}, and would never be full")
     return (fixed,)

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="where model and repository are (default: the working directory)")
     parser.add_argument("--max-batch-size", type=int, default=128, help="largest batch that is served (default: %(default)s)")
-    parser.add_argument("--batch-sizes", help="compiled batch sizes, such as 1,8,128 (default: 1 and the largest)")
+    parser.add_argument("--batch-sizes", help="compiled batch sizes, such as 1,8,128 (default: powers of two, and the largest)")
     parser.add_argument("--build-flag", default="KDEFAULT", help="KDEFAULT, KFP16 or KFP16_MIX (default: %(default)s)")
     options = parser.parse_args(arguments)
 

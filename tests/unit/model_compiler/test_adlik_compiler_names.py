@@ -28,7 +28,7 @@ def test_adliks_example_script_runs_as_written(devices: Devices, model_path: Pat
         "max_batch_size": 128,
     }
     assert model_compiler.compile_model(request) == {"status": "success", "path": str(tmp_path / "model_repos" / "resnet50_1.zip")}
-    assert devices.batches == [1, 128]
+    assert devices.batches == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 def test_compiler_functions_return_paths_and_raise(devices: Devices, request_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,11 @@ def test_versions_are_numbered_on_and_never_overwritten(devices: Devices, reques
     assert len(files(tmp_path / "models")) == 9
 
 
-def test_batch_sizes_default_to_one_and_the_largest(devices: Devices, request_of: Any) -> None:
+def test_batch_sizes_default_to_powers_of_two_and_the_largest(devices: Devices, request_of: Any) -> None:
     compile_model(request_of())
-    assert devices.batches == [1, 8]
+    assert devices.batches == [1, 2, 4, 8]
+    compile_model(request_of(model_name="odd", max_batch_size=5))
+    assert devices.batches == [1, 2, 4, 5]
     compile_model(request_of(model_name="one", max_batch_size=1))
     assert devices.batches == [1]
     compile_model(request_of(batch_sizes=[2, 4, 8]))
@@ -74,7 +76,7 @@ def test_shapes_fix_the_batch_or_leave_it_open(devices: Devices, request_of: Any
     written(compile_model(request_of(input_model=free, input_shapes=[[4, 3, 5, 4]])))
     assert devices.batches == [4]
     written(compile_model(request_of(input_model=free, model_name="n", input_shapes={"image": [3, 5, 4]})))
-    assert devices.batches == [1, 8]
+    assert devices.batches == [1, 2, 4, 8]
     written(compile_model(request_of(input_model=free, model_name="m", input_shapes=[[4, 3, 5, 4]], batch_sizes=[4])))
     assert "dims: [3, 5, 4]" in (tmp_path / "models/m/config.pbtxt").read_text()
 
