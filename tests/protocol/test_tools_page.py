@@ -6,8 +6,9 @@ from tests.fakes.documentation_page import run_page
 
 
 def test_every_example_runs(tmp_path: Path):
-    printed = run_page("tools.md", at=tmp_path, links=["model_repos"], languages=["sh"])
+    printed = run_page("tools.md", at=tmp_path, links=["model_repos"], languages=["sh", "sh"])
     assert "OUTPUT0  INT32[1, 16]" in printed
     assert "CONCURRENCY  " in printed
     assert "REQUEST RATE  " in printed
     assert "Request Rate,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue" in printed
+    assert "LATENCY MS" in printed

@@ -201,6 +201,6 @@ def test_check_without_compiling_accepts_open_dimensions(compile_cpu: Compile, f
 def test_other_targets_require_every_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--target", "ipu", "-i", "model.onnx", "--export_popef"]) == 1
     assert (
-        "variable dimensions must be fixed by a batch size (--batch_size) or an input shape (--input_shape): input 'x' dimension 0 ('n')"
-        in capsys.readouterr().err
+        "variable dimensions must be fixed by a batch size (--batch_size with --batch_axis) or an input shape (--input_shape): "
+        "input 'x' dimension 0 ('n')" in capsys.readouterr().err
     )

@@ -166,8 +166,8 @@ def test_open_batch_is_refused_with_a_text_for_every_entry_point(compile_gcu: Ca
     ran = compile_gcu("--run")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        "stoker compile: error: variable dimensions must be fixed by a batch size (--batch_size) or an input shape (--input_shape): "
-        "input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]\n"
+        "stoker compile: error: variable dimensions must be fixed by a batch size (--batch_size with --batch_axis) or an input shape "
+        "(--input_shape): input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]\n"
     )
 
 
