@@ -32,6 +32,7 @@ class Part:
         inputs, outputs: Name to shape; dtype float32 unless `dtypes` says otherwise.
         weights: Inputs that load programs bring.
         steps: The schedule of one micro-batch.
+        has_variable_rows: Whether the graph takes any number of rows.
     """
 
     nodes: Sequence[onnx.NodeProto]
@@ -41,20 +42,23 @@ class Part:
     dtypes: Mapping[str, type[np.generic]] = field(default_factory=dict)
     steps: Sequence[Step] = ()
     initializers: Sequence[onnx.TensorProto] = ()
+    has_variable_rows: bool = False
 
     def dtype(self, name: str) -> "np.dtype[np.generic]":
         return np.dtype(self.dtypes.get(name, np.float32))
 
     def onnx(self) -> bytes:
-        def values(shapes: Mapping[str, Sequence[int]]) -> list[onnx.ValueInfoProto]:
+        def values(shapes: Mapping[str, Sequence[int]], *, is_user: bool) -> list[onnx.ValueInfoProto]:
+            is_variable = is_user and self.has_variable_rows
             return [
-                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(self.dtype(name)), shape)
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(self.dtype(name)), [None, *shape[1:]] if is_variable else shape
+                )
                 for name, shape in shapes.items()
             ]
 
-        graph = helper.make_graph(
-            list(self.nodes), "graph", values({**self.inputs, **self.weights}), values(self.outputs), list(self.initializers)
-        )
+        inputs = [*values(self.inputs, is_user=True), *values(self.weights, is_user=False)]
+        graph = helper.make_graph(list(self.nodes), "graph", inputs, values(self.outputs, is_user=True), list(self.initializers))
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
         model.ir_version = 10
         return model.SerializeToString()

@@ -10,9 +10,6 @@ import numpy as np
 
 from stoker.backends.api.tensor import DataType, element_count
 
-#: The attribute of an executable that says why the host pads batches.
-PADDED_ON_HOST = "padded_on_host"
-
 
 @dataclass(frozen=True, slots=True)
 class GcuTensor:

@@ -68,7 +68,8 @@ class SubGraph:
     Attributes:
         index: The value of the index input that selects it.
         name: `graph0`... in a fused program; the model's name otherwise.
-        onnx: The lowered graph, serialised: static shapes of one micro-batch, FP32 with casts where the device stores less.
+        onnx: The lowered graph, serialised: shapes of one micro-batch, FP32 with casts where the device stores less. Dimension 0 of the
+            user streams is variable if the host may compute fewer rows.
         inputs, outputs: User streams; the dtypes are the anchors' (the lowered graph takes and gives exactly those).
         weights: Inputs that come from tensor data in the file (only where weights are not compiled in).
         steps: The schedule of one micro-batch.

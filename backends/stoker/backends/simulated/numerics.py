@@ -10,7 +10,7 @@ operands are quantized, also where the type is an 8-bit float, for which there a
 import enum
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,10 @@ _NUMPY: Mapping[str, "np.dtype[Any]"] = {
 }
 #: Fewest rows that a graph with a variable batch computes. Matrix products of a single row have kernels that sum in another order.
 MIN_ROWS: Final = 2
+#: Smallest batch that the compiler makes variable.
+MIN_VARIABLE_BATCH: Final = 4
+#: The attribute of an executable that says why the host pads batches.
+PADDED_ON_HOST: Final = "padded_on_host"
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _SOURCE_POSITION = re.compile(r"\S+\.(?:cc|cpp|h):\d+ ")
 
@@ -118,10 +122,9 @@ class GraphRunner:
         self.inputs = {value.name: _value(value) for value in self._session.get_inputs()}
         self.outputs = {value.name: _value(value) for value in self._session.get_outputs()}
 
-    @property
-    def has_variable_rows(self) -> bool:
-        """Whether dimension 0 of every input is variable, so that a run may have fewer rows than the compiled batch."""
-        return bool(self.inputs) and all(value.shape and value.shape[0] is None for value in self.inputs.values())
+    def has_variable_rows(self, inputs: Collection[str]) -> bool:
+        """Returns whether dimension 0 of all `inputs` is variable, so that a run may have fewer rows than the compiled batch."""
+        return bool(inputs) and all(self.inputs[name].shape[:1] == (None,) for name in inputs)
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
         """The values of `outputs` for `inputs`; both by their names in the graph.

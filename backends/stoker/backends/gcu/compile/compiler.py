@@ -33,7 +33,8 @@ from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants, GraphC
 from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus, check_borders, check_supported
 from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights, workspace_bytes
 from stoker.backends.gcu.hardware import I20, GcuHardware
-from stoker.backends.gcu.program import PADDED_ON_HOST, CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.simulated.numerics import PADDED_ON_HOST
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
@@ -259,7 +260,7 @@ def _with_variable_rows(executable: GcuExecutable) -> GcuExecutable:
     batches, reasons = [], []
     for batch in executable.batches:
         row_bytes = border + batch.workspace_bytes // batch.batch_size
-        graph, reason = with_variable_rows(batch.onnx, batch.batch_size, executable.weights, row_bytes=row_bytes)
+        graph, reason = with_variable_rows(batch.onnx, batch.batch_size, row_bytes=row_bytes, weights=executable.weights)
         batches.append(dataclasses.replace(batch, onnx=graph))
         if reason:
             reasons.append(f"batch {batch.batch_size}: {reason}")

@@ -16,14 +16,22 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stoker.backends.gcu.program import PADDED_ON_HOST, CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 from stoker.backends.gcu.runtime.card import Card, Direction, Lane
 from stoker.backends.gcu.runtime.device_buffer import BufferPart, DeviceBlock, DeviceBuffer, readable_bytes
 from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed
 from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.timing import copy_time_s, run_time_s
 from stoker.backends.simulated.faults import Fault, FaultKind
-from stoker.backends.simulated.numerics import MIN_ROWS, GraphRunner, GraphValue, Numerics, NumericsError
+from stoker.backends.simulated.numerics import (
+    MIN_ROWS,
+    MIN_VARIABLE_BATCH,
+    PADDED_ON_HOST,
+    GraphRunner,
+    GraphValue,
+    Numerics,
+    NumericsError,
+)
 from stoker.backends.simulated.pacing import NS_PER_S
 
 Array = npt.NDArray[Any]
@@ -55,6 +63,7 @@ class LoadedBatch:
                 raise StatusError(Status.TIF_MAPPING_ERROR, f"{self._where}: {error}") from error
             self._check(executable.inputs, self._runner.inputs, "input")
             self._check(executable.outputs, self._runner.outputs, "output")
+        self._has_variable_rows = self._runner is not None and self._runner.has_variable_rows([each.name for each in executable.inputs])
 
     @property
     def is_real(self) -> bool:
@@ -64,7 +73,7 @@ class LoadedBatch:
     @property
     def pads(self) -> bool:
         """Whether the host computes the whole compiled batch for fewer samples."""
-        return self._runner is not None and self.compiled.batch_size > MIN_ROWS and not self._runner.has_variable_rows
+        return self.is_real and self.compiled.batch_size >= MIN_VARIABLE_BATCH and not self._has_variable_rows
 
     def run(self, first: int, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock]) -> None:
         """Runs `samples` samples, from sample `first` of the buffers on.
@@ -100,7 +109,7 @@ class LoadedBatch:
         shape = (samples, *tensor.dims)
         rows = buffer.read(first * tensor.sample_bytes, samples * tensor.sample_bytes).view(tensor.dtype.numpy).reshape(shape)
         size = self.compiled.batch_size
-        if self._runner is not None and self._runner.has_variable_rows:
+        if self._has_variable_rows:
             size = min(size, max(samples, MIN_ROWS))
         if samples == size:
             return rows

@@ -45,6 +45,7 @@ from stoker.backends.ipu.popef.program_codec import encode_description, package_
 from stoker.backends.ipu.popef.schema import Anchor, Metadata, Option, PopefError, ProgramFlow, TensorDataInfo
 from stoker.backends.ipu.popef.writer import FileWriter
 from stoker.backends.ipu.program import CUSTOM_LIBRARIES, MemoryAccount, StaticProgram
+from stoker.backends.simulated.numerics import PADDED_ON_HOST
 from stoker.compiler import marks
 from stoker.compiler.custom_libraries import library_marks
 from stoker.compiler.errors import CompileError, OptionError
@@ -328,6 +329,7 @@ def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: Co
     batches = {graph.micro_batch_size for graph in graphs}
     micro_batch = batches.pop() if len(batches) == 1 else 0
     plans = [graph.plan for graph in graphs]
+    padded = "; ".join(f"{graph.sub_graph.name}: {graph.padded_on_host}" for graph in graphs if graph.padded_on_host)
     one = plans[0].memory
     return StaticProgram(
         package_hash=package_hash(),
@@ -350,6 +352,7 @@ def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: Co
             "partials_type": options.partials_type,
             "stream_buffering_depth": str(options.stream_buffering_depth),
             **({CUSTOM_LIBRARIES: ", ".join(libraries)} if libraries else {}),
+            **({PADDED_ON_HOST: padded} if padded else {}),
         },
     )
 

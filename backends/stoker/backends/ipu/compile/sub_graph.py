@@ -22,7 +22,8 @@ from stoker.backends.ipu.popef.schema import Anchor, DataType, TensorInfo, Tenso
 from stoker.backends.ipu.program import Binding, SubGraph
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
-from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
+from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, tensor_facts, typed_graph
+from stoker.compiler.lowering.variable_rows import with_variable_rows
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.precision.representation import float8_nodes
 from stoker.compiler.target import SourceModel
@@ -143,6 +144,7 @@ class CompiledGraph:
         precision: `fp32`, `fp16`, `fp8` or `fp8_weight`.
         micro_batch_size: Rows of a micro-batch; 0 if the model has no batch dimension.
         notes: Notes of passes for the runtime: the converted model's metadata.
+        padded_on_host: Why the host cannot compute fewer rows than the micro-batch; empty if it can.
     """
 
     sub_graph: SubGraph
@@ -153,6 +155,7 @@ class CompiledGraph:
     precision: str
     micro_batch_size: int
     notes: Mapping[str, str]
+    padded_on_host: str
 
 
 def checked_graph(source: SourceModel, hardware: IpuHardware) -> ir.Model:
@@ -191,11 +194,17 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     there = {value.name: value for value in model.graph.inputs}
     make_roundings_explicit(model)
     check_prepared(model, source.name, source.custom_libraries)
+    graph, padded = serialise(model), ""
+    if options.batch_axis == 0 and is_batched([static_shape(each) for each in inputs], [static_shape(each) for each in outputs], 0):
+        row_bytes = sum(tensor_facts(each, source.name).byte_count for each in (*inputs, *outputs)) // rows
+        graph, padded = with_variable_rows(
+            graph, rows, row_bytes=row_bytes, streamed={name: each.numpy() for name, each in tensors.items()}
+        )
     weights = tuple((weight_anchor(f"{prefix}{name}", there[name]), tensor) for name, tensor in tensors.items())
     sub_graph = SubGraph(
         index=index,
         name=source.name,
-        onnx=serialise(model),
+        onnx=graph,
         inputs=tuple(Binding(anchor.name, tensor) for tensor, anchor in streams_in),
         outputs=tuple(Binding(anchor.name, tensor) for tensor, anchor in streams_out),
         weights=tuple(Binding(anchor.name, name) for (anchor, _), name in zip(weights, tensors, strict=True)),
@@ -210,6 +219,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
         precision=precision,
         micro_batch_size=rows,
         notes=notes,
+        padded_on_host=padded,
     )
 
 

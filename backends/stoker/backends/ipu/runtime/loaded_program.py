@@ -1,6 +1,7 @@
 """`LoadedProgram`: a session's executable as a device holds it, with the weights that its load programs copied."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from stoker.backends.ipu.runtime.gate import Gate
 from stoker.backends.ipu.runtime.runtime_config import SessionConfig
 from stoker.backends.ipu.runtime.streams import TensorManager, zeros_of
 from stoker.backends.ipu.timing import load_time_s, step_timing
-from stoker.backends.simulated.numerics import GraphRunner, Numerics, NumericsError
+from stoker.backends.simulated.numerics import MIN_ROWS, MIN_VARIABLE_BATCH, PADDED_ON_HOST, GraphRunner, Numerics, NumericsError
 from stoker.backends.simulated.pacing import NS_PER_S
 
 Array = npt.NDArray[Any]
+
+_logger = logging.getLogger(__name__)
 
 
 class Computation:
@@ -49,6 +52,8 @@ class Computation:
         self._zeros = {anchor.name: zeros_of(anchor) for anchor in self.outputs} if runner is None else {}
         if runner is not None:
             self._reject_other_values(runner, executable)
+        self._has_variable_rows = runner is not None and runner.has_variable_rows([binding.tensor for binding in graph.inputs])
+        self._rows = executable.program.micro_batch_size if executable.program.batch_axis == 0 else 0
         self._replicas = executable.program.replication_factor
         timing = step_timing(executable.program, graph.index)
         micro_batches = executable.program.batches_per_step
@@ -56,6 +61,11 @@ class Computation:
         # Later micro-batches of a call follow at intervals of one period; the remaining time is that of the first.
         self.latency_ns = round(timing.latency_s * NS_PER_S) - (micro_batches - 1) * self.period_ns
         self.cycles = sum(step.cycles for step in graph.steps)
+
+    @property
+    def pads(self) -> bool:
+        """Whether the host computes rows of zeros at the end of a micro-batch."""
+        return self._runner is not None and self._rows >= MIN_VARIABLE_BATCH and not self._has_variable_rows
 
     def _reject_other_values(self, runner: GraphRunner, executable: Executable) -> None:
         where = f"sub-graph '{self.graph.name}'"
@@ -81,6 +91,8 @@ class Computation:
     def run(self, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the outputs of one micro-batch of every replica.
 
+        Rows of zeros at the end are computed once, if the graph has a variable batch.
+
         Args:
             inputs: By anchor; those of per-replica anchors with a leading replica dimension.
             weights: Weights on the device, by anchor.
@@ -104,11 +116,37 @@ class Computation:
             value = inputs[anchor.name]
             feeds[binding.tensor] = value[replica] if anchor.is_per_replica else value
         tensors = list(dict.fromkeys(binding.tensor for binding in self.graph.outputs))
+        names = [binding.tensor for binding in self.graph.inputs]
+        size = len(feeds[names[0]]) if self._has_variable_rows else 0
+        rows = _rows_without_padding([feeds[name] for name in names]) if size else 0
+        if rows < size:
+            feeds |= {name: feeds[name][:rows] for name in names}
         try:
             values = runner.run(feeds, tensors)
         except NumericsError as error:
             raise ApplicationRuntimeError(f"sub-graph '{self.graph.name}': {error}") from error
+        if rows < size:
+            values = {name: _repeated_last_row(value, size) for name, value in values.items()}
         return {binding.anchor: values[binding.tensor] for binding in self.graph.outputs}
+
+
+def _rows_without_padding(arrays: Sequence[Array]) -> int:
+    """Returns the number of rows up to the first of the rows of zeros at the end, which is included; at least `MIN_ROWS`.
+
+    Zeros with a sign count as data.
+    """
+    rows = len(arrays[0])
+    while rows > MIN_ROWS and not any(np.ascontiguousarray(array[rows - 2 : rows]).view(np.uint8).any() for array in arrays):
+        rows -= 1
+    return rows
+
+
+def _repeated_last_row(value: Array, size: int) -> Array:
+    """Returns `value` with its last row, the output of a row of zeros, repeated up to `size` rows."""
+    whole = np.empty((size, *value.shape[1:]), value.dtype)
+    whole[: len(value)] = value
+    whole[len(value) :] = value[-1:]
+    return whole
 
 
 def _joined(anchor: Anchor, values: list[Array]) -> Array:
@@ -153,6 +191,11 @@ class LoadedProgram:
             graph.index: Computation(executable, graph, _runner(executable.program, graph, config)) for graph in executable.program.graphs
         }
         self._metadata = executable.metadata
+        reason = executable.program.attributes.get(PADDED_ON_HOST, "")
+        if not reason and any(each.pads for each in self.computations.values()):
+            reason = "the executable was compiled before graphs had a variable batch"
+        if reason and config.numerics is Numerics.REAL:
+            _logger.info("executable '%s': the host computes whole micro-batches for fewer rows: %s", self.name, reason)
         self._streams = streams
         self._gate = gate
         self._weight_anchors = {
