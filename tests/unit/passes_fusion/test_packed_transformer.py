@@ -133,6 +133,23 @@ def test_masks_and_biases_of_every_form_are_kept(form, segment) -> None:
     assert_packed(model, segment_max_size=segment)
 
 
+#: As `torch.nn.TransformerEncoder` masks padding. Only small fills are folded; this one has 80 elements.
+INFINITE_MASK = """
+  is_padding = Equal(attention_mask, none) filled = Shape(is_padding) zeros2 = ConstantOfShape(filled)
+  m0 = Where(is_padding, lowest, zeros2) mask = Reshape(m0, by_key)
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "segment"),
+    [(WHOLE, None), (([6, 4, 30, 5], [0, 6, 10, 40]), None), (WHOLE, 40), (([6, 4, 38, 5], [0, 6, 10, 48]), 40)],
+)
+def test_mask_of_minus_infinity_and_filled_zeros_is_packed(places, segment) -> None:
+    constants = {"none": np.array(0, np.int32), "lowest": np.array(-np.inf, np.float32), "by_key": np.array([ROWS, 1, 1, 40])}
+    model = small_bert(ROWS, 40, layers=3, mask=INFINITE_MASK, constants=constants)
+    assert_packed(model, length=40, places=places, segment_max_size=segment)
+
+
 SELECTIONS = {
     "one of a list": "first3 = Gather<axis=1>({h}, zeros) first = Squeeze(first3, axis)",
     "a slice": "first3 = Slice({h}, zeros, axis, axis) first = Squeeze(first3, axis)",

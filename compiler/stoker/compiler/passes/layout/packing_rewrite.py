@@ -8,7 +8,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from stoker.compiler.errors import PassError
-from stoker.compiler.passes.edit import constant_of, describe, is_op
+from stoker.compiler.passes.edit import constant_of, describe, is_op, producer_of, static_shape
 from stoker.compiler.passes.layout.packing_axes import Factor, Layout, Role, aligned, find, is_copies, length, roles, roles_in
 from stoker.compiler.passes.layout.packing_index import PackIndex, PackingNodes, PackSizes, inverse
 from stoker.compiler.passes.layout.packing_rules import Selection, TokenGraph
@@ -86,7 +86,7 @@ class PackedGraph:
     def _constant(self, node: ir.Node, number: int, axes: tuple[int, ...]) -> None:
         value = node.inputs[number]
         layout = self._layouts[node.outputs[0]]
-        array = constant_of(value)
+        array = _constant_or_fill(value)
         if value is None or array is None or is_op(node, "MatMul"):
             raise PassError(f"packed_transformer: {describe(node)}: input {number} differs by token, and is no constant that can be packed")
         whole = array.reshape((1,) * (len(layout) - array.ndim) + array.shape)
@@ -317,6 +317,15 @@ class PackedGraph:
 
 def _float(value: ir.Value) -> np.dtype[np.generic]:
     return (value.dtype or ir.DataType.FLOAT).numpy()
+
+
+def _constant_or_fill(value: ir.Value | None) -> NDArray[np.generic] | None:
+    """Returns a constant, or the output of ConstantOfShape: constant folding keeps that operator where its output is large."""
+    fill, shape = producer_of(value, "ConstantOfShape"), static_shape(value)
+    if fill is None or shape is None:
+        return constant_of(value)
+    number = fill.attributes.get("value")
+    return np.broadcast_to(np.zeros(1, np.float32) if number is None else number.as_tensor().numpy(), shape)
 
 
 def _is_relative(array: NDArray[np.generic], first: int, second: int) -> bool:
