@@ -130,7 +130,7 @@ def test_dependent_model_is_exported_for_several_batches_in_a_step(tmp_path: Pat
     assert f"model 'mean' cannot be served: {OTHER}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("serving_type", "reason"), [("engine", "batch sizes 1, 4"), ("popef", "max_batch_size 4: the model takes no")])
+@pytest.mark.parametrize(("serving_type", "reason"), [("engine", "batch sizes 1, 2, 4"), ("popef", "max_batch_size 4: the model takes no")])
 def test_request_for_batches_of_a_dependent_model_is_refused(serving_type: str, reason: str, tmp_path: Path) -> None:
     fields = {"serving_type": serving_type, "input_model": parse(MEAN, opset=13), "model_name": "m", "max_batch_size": 4}
     with pytest.raises(ShapeError, match=reason):

@@ -28,6 +28,26 @@ Reply = tuple[Sequence[Piece], HeaderList]
 """The body of a response, in pieces, and its headers."""
 
 
+class KeptHead:
+    """The head of a route's last response. Most responses of a route have the same fields and length."""
+
+    __slots__ = ("_body_bytes", "_head", "_start")
+
+    def __init__(self) -> None:
+        self._start = self._head = b""
+        self._body_bytes = -1
+
+    def of(self, start: bytes, body_bytes: int, *, keep_alive: bool) -> bytes:
+        """`start` (status line and fields, each with its line end), the remaining fields and the blank line, for a body of `body_bytes`."""
+        if not keep_alive:
+            return b"%bcontent-length: %d\r\nconnection: close\r\n\r\n" % (start, body_bytes)
+        if body_bytes != self._body_bytes or start != self._start:
+            self._head = b"%bcontent-length: %d\r\n\r\n" % (start, body_bytes)
+            self._start = start
+            self._body_bytes = body_bytes
+        return self._head
+
+
 class InferExchange:
     """One inference request. Confined to: the event loop.
 

@@ -15,13 +15,13 @@ from stoker.server.core.request import InferRequest, InferResponse, Via
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.net.http1.response import KeptHead, Piece
+from stoker.server.net.http1.response import Piece
 from stoker.server.protocols.adlik import rest_choice
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.compression import choose_encoding, decompress
 from stoker.server.protocols.decoded_call import DecodedCall
 from stoker.server.protocols.exchange import header_of
-from stoker.server.protocols.infer_exchange import Body, InferExchange, Reply
+from stoker.server.protocols.infer_exchange import Body, InferExchange, KeptHead, Reply
 from stoker.server.protocols.settings import RestV1
 from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.rpc.restricted import NO_RESTRICTIONS, Category, Restrictions

@@ -8,9 +8,9 @@ from stoker.backends.api.errors import Overloaded, QueueTimeout, RestrictedCall,
 from stoker.server.core.request import InferRequest, InferResponse, Via
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.net.http1.response import KeptHead, Piece, joined
+from stoker.server.net.http1.response import Piece, joined
 from stoker.server.protocols.exchange import header_of
-from stoker.server.protocols.infer_exchange import Body, InferExchange, Reply
+from stoker.server.protocols.infer_exchange import Body, InferExchange, KeptHead, Reply
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall, infer_call
 from stoker.server.protocols.kserve.inference import with_request_id_prefix
