@@ -105,16 +105,27 @@ def compare_models(
     if not common:
         raise NotComparableError("check: the converted model has none of the source's outputs")
     random = random_outputs(source) | random_outputs(converted)
-    return [_compared(name, expected[name], actual[name], is_random=name in random) for name in common]
+    declared = {each.name: each.shape for each in before.get_outputs()}
+    return [_compared(name, expected[name], actual[name], declared[name], is_random=name in random) for name in common]
 
 
-def _compared(name: str, expected: Any, actual: Any, *, is_random: bool) -> OutputError:
+def _compared(name: str, expected: Any, actual: Any, declared: Sequence[Any], *, is_random: bool) -> OutputError:
     if is_random:
         return incomparable(name, expected, "random numbers")
     # ONNX Runtime returns a sequence as a list, and an optional without a value as None.
     if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return incomparable(name, np.empty(()), "no tensor")
+    # NonZero of a mask whose one element is true, for example: the model declares what only some data satisfies.
+    if expected.shape != actual.shape and not _has_dims(expected, declared):
+        return incomparable(name, expected, f"its shape is {list(expected.shape)} for random data, and declared as {list(declared)}")
     return output_error(name, expected, actual)
+
+
+def _has_dims(array: NDArray[Any], declared: Sequence[Any]) -> bool:
+    """Whether `array` has the sizes that are `declared`; those that are no integers are variable."""
+    return len(declared) == array.ndim and all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(declared, array.shape, strict=True)
+    )
 
 
 def incomparable(name: str, expected: NDArray[Any], reason: str) -> OutputError:

@@ -30,3 +30,11 @@ def test_conversion_with_a_sequence_is_no_internal_error(caplog: pytest.LogCaptu
     converter = Converter(skip_passes=["final_check"])
     assert [value.name for value in converter.convert_internal(parse(SPLIT)).graph.output] == ["y", "z"]
     assert "output 'y' is not comparable with the source's: no tensor" in caplog.text
+
+
+def test_output_of_another_shape_than_declared_is_not_compared() -> None:
+    # Declared for masks with one true element; the conversion may rely on it.
+    source = parse("g (bool[2,3] hot) => (int64[2,1] place) { place = NonZero(hot) }")
+    changed = parse("g (bool[2,3] hot) => (int64[2,1] place) { place = Constant<value = int64[2,1] {0, 0}>() }")
+    (error,) = compare_models(source, changed)
+    assert error.not_comparable.endswith("for random data, and declared as [2, 1]")
