@@ -27,12 +27,13 @@ from model_compiler.sources import (
     PopefExecutable,
     SavedModelFolder,
     ServableModel,
+    ServedIr,
     ServedOnnx,
     TorchProgramFile,
     TorchStateFile,
     find_source,
 )
-from model_compiler.targets import compile_engine, compile_popef, serve_onnx
+from model_compiler.targets import compile_engine, compile_popef, serve_onnx, serve_openvino
 from stoker.cli.written_version import load_once
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.output_files import written_whole
@@ -66,7 +67,13 @@ def save_model(model: ServableModel, request: CompileRequest) -> Path:
     """
     served = ServedModel(name=request.model_name, config=model.config, inputs=model.inputs, outputs=model.outputs)
     (version,) = write_served_versions(
-        request.repository, [served], request.version, model.path, filename=model.filename, load_once=load_once
+        request.repository,
+        [served],
+        request.version,
+        model.path,
+        filename=model.filename,
+        companions=model.companions,
+        load_once=load_once,
     )
     path = request.repository / f"{request.model_name}_{version.name}.zip"
     try:
@@ -93,8 +100,8 @@ def _pack(version: Path, path: Path) -> None:
 
 logger = logging.getLogger(__name__)
 
-#: `serving_type` -> what is made; `engine` and `onnx` are Adlik's words.
-TARGETS: Mapping[str, type[ServableModel]] = {"engine": GcuEngine, "popef": PopefExecutable, "onnx": ServedOnnx}
+#: `serving_type` -> what is made; `engine`, `onnx` and `openvino` are Adlik's words.
+TARGETS: Mapping[str, type[ServableModel]] = {"engine": GcuEngine, "popef": PopefExecutable, "onnx": ServedOnnx, "openvino": ServedIr}
 
 
 def edges() -> EdgeGraph:
@@ -108,6 +115,7 @@ def edges() -> EdgeGraph:
     graph.add(OnnxModel, GcuEngine, compile_engine)
     graph.add(OnnxModel, PopefExecutable, compile_popef)
     graph.add(OnnxModel, ServedOnnx, serve_onnx)
+    graph.add(OnnxModel, ServedIr, serve_openvino)
     return graph
 
 

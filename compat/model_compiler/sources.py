@@ -1,7 +1,7 @@
 """Determines the kind of a request's source from `framework`, the file's name, or the content of a folder."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,6 +77,7 @@ class ServableModel:
         filename: Its name in a version's folder.
         config: Fields of config.pbtxt besides names and tensors.
         inputs, outputs: As clients see them.
+        companions: Further files of the version, by name.
     """
 
     label: ClassVar[str] = ""
@@ -85,6 +86,7 @@ class ServableModel:
     config: dict[str, Any]
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
+    companions: Mapping[str, Path] = field(default_factory=dict)
 
 
 class GcuEngine(ServableModel):
@@ -106,6 +108,13 @@ class ServedOnnx(ServableModel):
 
     __slots__ = ()
     label = "ONNX (model.onnx)"
+
+
+class ServedIr(ServableModel):
+    """An OpenVINO IR file with its weights."""
+
+    __slots__ = ()
+    label = "OpenVINO IR (model.xml, model.bin)"
 
 
 SOURCES = (OnnxFile, OnnxModel, TorchProgramFile, TorchStateFile, SavedModelFolder, FrozenGraphFile)

@@ -15,7 +15,7 @@ import onnx
 
 from model_compiler.edges import Job
 from model_compiler.request import BuildFlag, CompileRequest, InputShapes
-from model_compiler.sources import GcuEngine, OnnxModel, PopefExecutable, ServedOnnx
+from model_compiler.sources import GcuEngine, OnnxModel, PopefExecutable, ServedIr, ServedOnnx
 from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.drift_check import is_compared
@@ -168,7 +168,9 @@ def _one(batches: Mapping[str, int], who: str) -> int | None:
     return next(iter(batches.values()), None)
 
 
-GCU_TARGET, IPU_TARGET = "gcu", "ipu"
+GCU_TARGET, IPU_TARGET, CPU_TARGET = "gcu", "ipu", "cpu"
+#: Adlik's platform string, the package and the format of OpenVINO.
+OPENVINO = "openvino"
 #: Adlik's platform string of models that run on TopsInference.
 GCU_PLATFORM = "topsinference"
 #: Keys of TopsInference's compile options that steer its own graph compiler.
@@ -318,7 +320,9 @@ def serve_onnx(source: OnnxModel, job: Job) -> ServedOnnx:
     request = job.request
     if request.flag is not BuildFlag.FP32 or request.batch_sizes:
         name = "batch_sizes" if request.batch_sizes else "build_flag" if request.build_flag is not None else "enable_fp16"
-        raise OptionError(f"{name}: serving_type onnx serves the model as it is; use `stoker compile --precision` to convert it")
+        raise OptionError(
+            f"{name}: serving_type {request.serving_type} serves the model as it is; use `stoker compile --precision` to convert it"
+        )
     model = checked(source.model, source.origin)
     sizes = input_sizes(model, request)
     _check_batch(sizes, request)
@@ -343,6 +347,34 @@ def serve_onnx(source: OnnxModel, job: Job) -> ServedOnnx:
         },
         inputs=with_layouts([_served(value) for value in fed_inputs(model)], request),
         outputs=tuple(_served(value) for value in _with_output_shapes(model).graph.output),
+    )
+
+
+def serve_openvino(source: OnnxModel, job: Job) -> ServedIr:
+    """Converts the model to OpenVINO IR. It is computed in FP32, also on CPUs with bfloat16 instructions, where OpenVINO prefers these.
+
+    Raises:
+        OptionError: as `serve_onnx`, or OpenVINO is not installed.
+        CompileError: as `serve_onnx`, or OpenVINO does not read the model or computes some of its integers inexactly.
+    """
+    request = job.request
+    served = serve_onnx(source, job)
+    target, options = find_target(CPU_TARGET), CompilerOptions(format=OPENVINO)
+    target.check_options(options, ("fp32",))
+    model = onnx.load(served.path)
+    artefact = target.export([_source_model(model, model, request)], options, job.workspace / target.filename(options))
+    return ServedIr(
+        path=artefact.path,
+        filename=target.filename(options),
+        config={
+            "platform": OPENVINO,
+            "platform_version": importlib.metadata.version(OPENVINO),
+            "max_batch_size": request.max_batch_size,
+            "parameters": artefact.config["parameters"],
+        },
+        inputs=served.inputs,
+        outputs=served.outputs,
+        companions=artefact.companions,
     )
 
 

@@ -115,6 +115,7 @@ def test_batch_fixed_by_the_model_is_the_engines(devices: Devices, request_of: A
         ({"serving_type": "popef", "build_flag": "KFP16_MIX"}, "build_flag mixed: the IPU computes in fp32 or fp16"),
         ({"serving_type": "onnx", "build_flag": "KFP16"}, "build_flag: serving_type onnx serves the model as it is"),
         ({"serving_type": "onnx", "enable_fp16": 1}, "enable_fp16: serving_type onnx serves the model as it is"),
+        ({"serving_type": "openvino", "build_flag": "KFP16"}, "build_flag: serving_type openvino serves the model as it is"),
         ({"serving_type": "onnx", "batch_sizes": [1]}, "batch_sizes: serving_type onnx serves the model as it is"),
     ],
 )
@@ -192,6 +193,21 @@ def test_served_onnx_file_has_the_requested_sizes(request_of: Any, failure: Any,
     fixed = parse("g (float[2,5] x) => (float[2,5] y) { y = Relu(x) }")
     assert "max_batch_size 8: the model's batch is fixed to 2; say 2" in failure(serving_type="onnx", input_model=fixed)
     written(compile_model(request_of(serving_type="onnx", model_name="two", input_model=fixed, max_batch_size=2)))
+
+
+def test_openvino_ir_computes_like_the_source_in_fp32(request_of: Any, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    model = image_model(height="h")
+    written(compile_model(request_of(serving_type="openvino", input_model=model, input_formats=["channels_first"])))
+    text = (tmp_path / "models/net/config.pbtxt").read_text()
+    assert 'platform: "openvino"' in text
+    assert '{ key: "precision" value { string_value: "f32" } }' in text
+    assert "format: FORMAT_NCHW dims: [3, -1, 4]" in text
+    assert files(tmp_path / "models") == ["net/1/model.bin", "net/1/model.xml", "net/config.pbtxt", "net_1.zip"]
+    images = np.random.default_rng(1).standard_normal((3, 3, 6, 4), dtype=np.float32)
+    wanted = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"image": images})[0]
+    served = openvino.Core().compile_model(tmp_path / "models/net/1/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    np.testing.assert_allclose(served({"image": images})[0], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_format_of_an_input_that_is_not_an_image_is_omitted(
