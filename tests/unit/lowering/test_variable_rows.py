@@ -77,3 +77,8 @@ def test_streamed_weights_keep_their_shape() -> None:
     assert runner.has_variable_rows(["x"])
     assert not runner.has_variable_rows(["x", "w"])
     assert runner.run({"x": np.ones((3, 4), np.float32), "w": w}, ["y"])["y"].shape == (3, 8)
+
+
+def test_output_without_dimensions_stays_static() -> None:
+    static = lowered("g (float[8,4] x) => (float[8,4] y, float s) { y = Relu(x) s = ReduceSum<keepdims = 0>(x) }")
+    assert with_variable_rows(static, BATCH, row_bytes=96) == (static, "'s' has no batch dimension")

@@ -55,7 +55,11 @@ def with_variable_rows(
         return graph, f"a test with fewer rows takes over {LIMIT_BYTES} bytes"
     fixed = streamed or {}
     model = onnx.load_model_from_string(graph)
-    _vary(model.graph, batch_size, fixed)
+    given = {*fixed, *(each.name for each in model.graph.initializer)}
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name not in given and not value.type.tensor_type.shape.dim:
+            return graph, f"'{value.name}' has no batch dimension"
+    _vary(model.graph, batch_size, given)
     content = model.SerializeToString(deterministic=True)
     for value in fed_inputs(model):
         if value.name not in fixed:
@@ -69,8 +73,11 @@ def with_variable_rows(
     return (graph, reason) if reason else (content, "")
 
 
-def _vary(graph: onnx.GraphProto, batch_size: int, fixed: Collection[str]) -> None:
-    """Makes dimension 0 of inputs and outputs variable, and computes dimension 0 of a Reshape's result if it is a multiple of the batch."""
+def _vary(graph: onnx.GraphProto, batch_size: int, given: Collection[str]) -> None:
+    """Makes dimension 0 of inputs and outputs variable, and computes dimension 0 of a Reshape's result if it is a multiple of the batch.
+
+    `given`: initialisers, and inputs that are weights.
+    """
     constants = {each.name: each for each in graph.initializer if each.data_location != onnx.TensorProto.EXTERNAL}
     shapes = {
         value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -79,7 +86,6 @@ def _vary(graph: onnx.GraphProto, batch_size: int, fixed: Collection[str]) -> No
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             constants[node.output[0]] = node.attribute[0].t
-    given = {*fixed, *(each.name for each in graph.initializer)}
     for value in (*graph.input, *graph.output):
         if value.name not in given:
             value.type.tensor_type.shape.dim[0].dim_param = _DIM
