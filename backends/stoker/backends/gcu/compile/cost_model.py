@@ -24,6 +24,7 @@ from typing import Final
 import onnx_ir as ir
 
 from stoker.backends.gcu.hardware import GcuHardware
+from stoker.backends.simulated.model_error import ModelError
 from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor_facts, words
 
 
@@ -49,6 +50,9 @@ class CostConstants:
 
 
 FITTED: Final = CostConstants()
+
+TIMING_ERROR: Final = ModelError(median=0.09, worst=0.52, rows=8, source="docs/gcu.md: each network left out of the fit in turn")
+"""Of latency on an i20, over networks that are not in the fit."""
 
 CODE_BYTES: Final = 4 << 20
 """HBM that the executable's code takes for each compiled batch. Assumed: kernels of a network are a few megabytes."""

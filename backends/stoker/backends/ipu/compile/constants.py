@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stoker.backends.simulated.model_error import ModelError
+
 OUTPUT_CHANNELS: Final = 16
 """Output channels that the matrix unit computes at once. Structural (Poplibs' open planner: conv units of a tile)."""
 
@@ -60,6 +62,9 @@ class CostConstants:
 
 
 FITTED: Final = CostConstants()
+
+TIMING_ERROR: Final = ModelError(median=0.30, worst=0.35, rows=5, source="docs/ipu.md: published transformers outside the fit")
+"""Of throughput on a C600, over rows that are not in the fit."""
 
 PASSES: Final[Mapping[str, float]] = {
     "Abs": 1, "Add": 1, "And": 1, "BitShift": 1, "Cast": 1, "Ceil": 1, "Clip": 1, "Equal": 1, "Floor": 1, "Greater": 1, "GreaterOrEqual": 1,
