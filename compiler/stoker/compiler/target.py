@@ -17,6 +17,7 @@ from stoker.backends.api.nearest import did_you_mean
 from stoker.backends.api.tensor import DataType
 from stoker.compiler.errors import CompileError, InvalidResultError, NotStaticError, OptionError, PassError, ShapeError
 from stoker.compiler.options import CompilerOptions
+from stoker.compiler.porting import PortingFact
 
 
 def fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -151,6 +152,8 @@ class Target(abc.ABC):
     takes_batch_sizes: bool = False
     #: Whether `report` is implemented.
     has_report: bool = False
+    #: Whether `porting` is implemented.
+    has_porting: bool = False
     #: Device-specific fields of `CompilerOptions` that this target supports: `build_flag`, `resource_mode`.
     build_options: frozenset[str] = frozenset()
     #: Converter passes that do not run for this target.
@@ -202,6 +205,23 @@ class Target(abc.ABC):
             CompileError: this target has no report, a model cannot be planned, or a file cannot be written.
         """
         raise CompileError(f"target '{self.name}' has no report of what it compiles")
+
+    def porting(self, model: onnx.ModelProto, options: CompilerOptions, custom_libraries: Sequence[str] = ()) -> Sequence[PortingFact]:
+        """Judges which tools compile each node of a source model; nothing is converted or compiled.
+
+        Args:
+            model: The model before conversion; dimensions may be open. Not changed.
+            options: Those that choose the device count.
+            custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
+
+        Returns:
+            One fact for each node that the device would run, sub-graphs included, in the order of the graph. A model of which every fact
+            has `Support.VENDOR` ports.
+
+        Raises:
+            CompileError: this target has no list of operators, or the model is no valid ONNX.
+        """
+        raise CompileError(f"target '{self.name}' has no list of operators")
 
     def compare(self, artefact: Artefact, sources: Sequence[SourceModel], options: CompilerOptions, *, is_timed: bool) -> Comparison:
         """Compares the result of `export` with the source models: outputs and, if `is_timed`, speed.

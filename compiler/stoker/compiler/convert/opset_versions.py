@@ -181,6 +181,19 @@ def replace_by_function(model: ir.Model, node: ir.Node, schema: OpSchema, opset:
     return True
 
 
+def body_operators(node: ir.Node, version: int) -> frozenset[str]:
+    """Returns the operators of the function by which ONNX defines `version` of the operator of `node`; empty if there is none.
+
+    `node` is typed: the bodies of some operators depend on the types of the inputs. Defaults of its attributes are written out.
+    """
+    schema = schema_of(node.op_type, version)
+    if schema is None:
+        return frozenset()
+    set_defaults(node, schema)
+    text = _body(node, schema, version)
+    return frozenset() if text is None else frozenset(each.op_type for each in onnx.FunctionProto.FromString(text).node)
+
+
 def set_defaults(node: ir.Node, schema: OpSchema) -> None:
     """Writes out attributes that `node` leaves at their defaults, because function bodies refer to them."""
     for name, formal in schema.attributes.items():

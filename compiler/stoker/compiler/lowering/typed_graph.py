@@ -77,8 +77,11 @@ _NEVER = frozenset(
 )
 
 
-def static_values(model: ir.Model) -> frozenset[ir.Value]:
-    """Returns the values of `model`, including sub-graphs, that do not depend on the model's inputs."""
+def static_values(model: ir.Model, *, are_shapes_fixed: bool = False) -> frozenset[ir.Value]:
+    """Returns the values of `model`, including sub-graphs, that do not depend on the data of the model's inputs.
+
+    `are_shapes_fixed` counts the shapes of all tensors as known, also those that the model leaves open.
+    """
     known: set[ir.Value] = set()
     for graph in (model.graph, *model.graph.subgraphs()):
         given = set(graph.inputs) if graph is model.graph else set()
@@ -86,9 +89,8 @@ def static_values(model: ir.Model) -> frozenset[ir.Value]:
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.op_type in _NEVER:
             continue
-        if (node.op_type in ("Shape", "Size") and node.inputs and _is_static(node.inputs[0])) or all(
-            value is None or value in known for value in node.inputs
-        ):
+        reads_shape = node.op_type in ("Shape", "Size") and node.inputs and (are_shapes_fixed or _is_static(node.inputs[0]))
+        if reads_shape or all(value is None or value in known for value in node.inputs):
             known.update(node.outputs)
     return frozenset(known)
 

@@ -152,7 +152,7 @@ def _unsupported(model: ir.Model, hardware: GcuHardware) -> Iterator[Unsupported
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.outputs and all(output in known for output in node.outputs):
             continue
-        reason = _operator_reason(node)
+        reason = _node_reason(node)
         # In a chain of nodes with unknown types, the first one is the cause.
         if not reason and not any(value in untyped for value in node.inputs):
             reason = _tensor_reason(node, known, hardware)
@@ -162,11 +162,18 @@ def _unsupported(model: ir.Model, hardware: GcuHardware) -> Iterator[Unsupported
             yield Unsupported(node_label(node), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)
 
 
-def _operator_reason(node: ir.Node) -> str:
-    if node.domain not in SUPPORTED:
-        return f"operators of domain '{node.domain}' are not known"
-    if node.op_type not in SUPPORTED[node.domain]:
-        return _NOT_THERE if node.domain else _REASONS.get(node.op_type, _NOT_THERE)
+def operator_reason(domain: str, op_type: str) -> str:
+    """Returns the reason why the device has no such operator; empty if it has one."""
+    if domain not in SUPPORTED:
+        return f"operators of domain '{domain}' are not known"
+    if op_type not in SUPPORTED[domain]:
+        return _NOT_THERE if domain else _REASONS.get(op_type, _NOT_THERE)
+    return ""
+
+
+def _node_reason(node: ir.Node) -> str:
+    if reason := operator_reason(node.domain, node.op_type):
+        return reason
     training = node.attributes.get("training_mode")
     return "it is set to training, and the device only infers" if training is not None and training.as_int() else ""
 

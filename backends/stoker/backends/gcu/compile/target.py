@@ -10,6 +10,7 @@ import onnx_ir as ir
 from stoker.backends.gcu.compile.compiler import BuildFlag, clusters_of, compile_source
 from stoker.backends.gcu.compile.limits import add_status, check_supported, with_status
 from stoker.backends.gcu.compile.memory import memory_account
+from stoker.backends.gcu.compile.porting import judged
 from stoker.backends.gcu.executable import ExecutableError, write_executable
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.program import GcuExecutable
@@ -22,6 +23,8 @@ from stoker.compiler.convert.source import checked, read_onnx
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions, effective
+from stoker.compiler.porting import PortingFact
+from stoker.compiler.porting_walk import porting_facts
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that belong to this compiler.
@@ -44,6 +47,7 @@ class GcuTarget(Target):
     aliases = ("enflame", "topsinference", "engine")
     artefact_filename = "model.exec"
     takes_batch_sizes = True
+    has_porting = True
     build_options = GCU_OPTIONS
     #: The device has 64-bit integers, so that inputs and outputs keep the types of the model.
     skip_passes = ("int64_to_int32",)
@@ -72,6 +76,10 @@ class GcuTarget(Target):
         """
         with with_status():
             check_supported(typed_graph(ir.to_proto(model)), I20)
+
+    def porting(self, model: onnx.ModelProto, options: CompilerOptions, custom_libraries: Sequence[str] = ()) -> Sequence[PortingFact]:
+        """Judges each node by this compiler's operators, because the vendor publishes no list: see `Target.porting`."""
+        return porting_facts(model, judged)
 
     def explain(self, error: CompileError) -> None:
         """Adds the vendor's status name to the text of the error."""

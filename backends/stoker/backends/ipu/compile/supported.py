@@ -125,13 +125,10 @@ def _unsupported(model: ir.Model, hardware: IpuHardware, has_custom_libraries: b
 
 def _reason(node: ir.Node, hardware: IpuHardware, known: frozenset[ir.Value], has_custom_libraries: bool) -> str:
     """Returns the reason why the device cannot run `node`; empty if it can."""
-    if node.domain not in _SUPPORTED:
-        if not has_custom_libraries:
-            return f"operators of domain '{node.domain}' are not known; custom_library_so_paths names the library that has them"
-        if any(output.dtype is None or output.shape is None for output in node.outputs):
-            return "type and shape of what it gives are not known; custom_shape_inference names the file that says them"
-    elif node.op_type not in _SUPPORTED[node.domain]:
-        return _REASONS.get(node.op_type, "the IPU has no such operator") if not node.domain else "the IPU has no such operator"
+    if reason := operator_reason(node.domain, node.op_type, has_custom_libraries=has_custom_libraries):
+        return reason
+    if node.domain not in _SUPPORTED and any(output.dtype is None or output.shape is None for output in node.outputs):
+        return "type and shape of what it gives are not known; custom_shape_inference names the file that says them"
     training = node.attributes.get("training_mode")
     if training is not None and training.as_int():
         return "it is set to training, and the program only infers"
@@ -151,6 +148,16 @@ def _reason(node: ir.Node, hardware: IpuHardware, known: frozenset[ir.Value], ha
                 _HINTS.get(value.dtype, "") if value.dtype else ""
             )
     return ""
+
+
+def operator_reason(domain: str, op_type: str, *, has_custom_libraries: bool = False) -> str:
+    """Returns the reason why the device has no such operator; empty if it has one."""
+    if domain not in _SUPPORTED:
+        known = f"operators of domain '{domain}' are not known; custom_library_so_paths names the library that has them"
+        return "" if has_custom_libraries else known
+    if op_type in _SUPPORTED[domain]:
+        return ""
+    return _REASONS.get(op_type, "the IPU has no such operator") if not domain else "the IPU has no such operator"
 
 
 def _type_name(dtype: ir.DataType | None) -> str:

@@ -5,11 +5,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from stoker.backends.api.tensor import DataType
 from stoker.backends.ipu.compile.assemble import CompiledModel, check_options, choose_device
 from stoker.backends.ipu.compile.compiler import compile_into
+from stoker.backends.ipu.compile.porting import judged
 from stoker.backends.ipu.compile.report_page import write_report
 from stoker.backends.ipu.compile.sub_graph import batch_size, is_batched
 from stoker.backends.ipu.compile.summary_report import summary_report
@@ -22,6 +24,8 @@ from stoker.compiler.convert.free_batch import dependence_of_rows
 from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
+from stoker.compiler.porting import PortingFact
+from stoker.compiler.porting_walk import porting_facts
 from stoker.compiler.target import Artefact, ServedPart, SourceModel, Target
 
 _logger = logging.getLogger(__name__)
@@ -38,6 +42,7 @@ class IpuTarget(Target):
     aliases = ("graphcore", "poplar")
     artefact_filename = "executable.popef"
     has_report = True
+    has_porting = True
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
         """Rejects options that contradict each other or the device, and FP8 if the device does not support it.
@@ -58,6 +63,11 @@ class IpuTarget(Target):
             UnsupportedOperators: the text lists all nodes that the device cannot run, with reasons.
         """
         check_supported(typed_graph(ir.to_proto(model)), choose_device(options), has_custom_libraries=bool(custom_libraries))
+
+    def porting(self, model: onnx.ModelProto, options: CompilerOptions, custom_libraries: Sequence[str] = ()) -> Sequence[PortingFact]:
+        """Judges each node by PopART's operators and PopRT's documented passes: see `Target.porting`."""
+        has_custom_libraries = bool(custom_libraries)
+        return porting_facts(model, lambda node, version: judged(node, version, has_custom_libraries=has_custom_libraries))
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles `sources` into the PopEF file `path`, which appears whole or not at all; several are fused into one executable.
