@@ -88,12 +88,15 @@ class CompilerOptions(BuildOptions):
     """Options of PopRT's compiler and, with `BuildOptions`, of TopsInference's compiler and of the CPU target.
 
     `NO_EFFECT` lists the options without effect on a simulated device.
+
+    `partials_type`: `half` or `float`. If it is empty, the planned memory and time are those of half partials, PopRT's default, and the
+    host adds in FLOAT. With `half`, the host rounds the partial sums to FLOAT16 too, which takes it several times longer.
     """
 
     num_ipus: int = 1
     ipu_version: str = ""
     batches_per_step: int = 1
-    partials_type: str = "half"
+    partials_type: str = ""
     available_memory_proportion: float | Mapping[str, float] = 0.6
     num_io_tiles: int = 0
     enable_model_fusion: bool = False

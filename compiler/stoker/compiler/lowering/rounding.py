@@ -8,7 +8,7 @@ computes in FLOAT and says each rounding: a Cast to FLOAT16 and one back. Of a F
     t.exact  what an operator gave before it was rounded
 
 What is modelled: one rounding, to nearest even, where an operator writes its FLOAT16 result. Sums inside an operator are accumulated in
-FLOAT, also where `partials_type` is half; that option changes memory and time only. Inside Softmax, normalisations and the like nothing is
+FLOAT; a device may round them too (`stoker.backends.ipu.compile.half_partials`). Inside Softmax, normalisations and the like nothing is
 rounded. Operators that only move or choose elements (`MOVING`) need no rounding. What is stored in eight bits is lowered by
 `lower_float8`. Weights are stored in the width of the device and widened when the graph is loaded.
 

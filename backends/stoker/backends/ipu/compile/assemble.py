@@ -55,6 +55,8 @@ from stoker.compiler.target import SourceModel
 _logger = logging.getLogger(__name__)
 
 _PARTIALS_TYPES = ("half", "float")
+#: Attribute of an executable whose outputs have the roundings of half partials.
+PARTIAL_SUMS = "partial_sums"
 _VIRTUAL_GRAPH_MODES = ("off", "manual", "auto")
 _NOT_SPREAD = "manual_sharding_config, or virtual_graph_mode=auto for a model without it, places nodes on several"
 
@@ -90,8 +92,8 @@ def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
     for name in ("num_ipus", "batches_per_step", "replication_factor", "stream_buffering_depth"):
         if getattr(options, name) < 1:
             raise OptionError(f"{name} is {getattr(options, name)}, expected 1 or more")
-    if options.partials_type not in _PARTIALS_TYPES:
-        raise OptionError(f"partials_type is '{options.partials_type}', expected one of {', '.join(_PARTIALS_TYPES)}")
+    if options.partials_type and options.partials_type not in _PARTIALS_TYPES:
+        raise OptionError(f"partials_type is '{options.partials_type}', expected one of {', '.join(_PARTIALS_TYPES)} or nothing")
     if options.virtual_graph_mode not in _VIRTUAL_GRAPH_MODES:
         raise OptionError(f"virtual_graph_mode is '{options.virtual_graph_mode}', expected one of {', '.join(_VIRTUAL_GRAPH_MODES)}")
     if not 0 <= options.num_io_tiles < hardware.tiles:
@@ -349,7 +351,8 @@ def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: Co
         weight_bytes=sum(plan.weight_bytes for plan in plans),
         attributes={
             "precision": ",".join(graph.precision for graph in graphs),
-            "partials_type": options.partials_type,
+            "partials_type": options.partials_type or "half",
+            **({PARTIAL_SUMS: "FLOAT16"} if options.partials_type == "half" else {}),
             "stream_buffering_depth": str(options.stream_buffering_depth),
             **({CUSTOM_LIBRARIES: ", ".join(libraries)} if libraries else {}),
             **({PADDED_ON_HOST: padded} if padded else {}),

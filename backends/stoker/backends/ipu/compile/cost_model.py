@@ -85,7 +85,7 @@ class Machine:
         hardware: The system.
         tiles: Number of tiles for computing.
         temporary_limit_bytes: Temporary memory of contractions per tile: available_memory_proportion of its memory.
-        partials_type: `half` or `float`.
+        partials_type: `half` or `float`; empty means `half`.
         constants: Constants of the cost model.
     """
 

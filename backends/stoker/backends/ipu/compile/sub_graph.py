@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from stoker.backends.ipu.compile.half_partials import half_contractions, round_partial_sums
 from stoker.backends.ipu.compile.plan import GraphPlan, plan_graph
 from stoker.backends.ipu.compile.supported import check_streams, check_supported
 from stoker.backends.ipu.hardware import IpuHardware
@@ -192,7 +193,9 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     rows = batch_size([static_shape(value) for value in inputs], [static_shape(value) for value in outputs], options.batch_axis)
     tensors = {} if options.constant_weights else stream_weights(model)
     there = {value.name: value for value in model.graph.inputs}
+    contractions = half_contractions(model) if options.partials_type == "half" else []
     make_roundings_explicit(model)
+    round_partial_sums(model, contractions)
     check_prepared(model, source.name, source.custom_libraries)
     graph, padded = serialise(model), ""
     if options.batch_axis == 0 and is_batched([static_shape(each) for each in inputs], [static_shape(each) for each in outputs], 0):

@@ -225,7 +225,7 @@ def contraction_of(
     element_bytes = 1.0 if is_fp8 else left.element_bytes
     is_half = left.bits <= 16
     macs = (hardware.fp8_flops if is_fp8 else hardware.fp16_flops if is_half else hardware.fp32_flops) // 2
-    partial_bytes = 2.0 if is_half and partials_type == "half" else 4.0
+    partial_bytes = 2.0 if is_half and partials_type != "float" else 4.0
 
     def made(
         *, groups: int, rows: int, inner: int, outer: int, taps: int = 1, kernel: tuple[int, ...] = (), strides: tuple[int, ...] = ()
