@@ -5,18 +5,17 @@ of ResNet-50 are folded into its convolutions; BERT's layer normalisations are o
 (Div, Erf, Add, Mul, Mul) that exporters write.
 """
 
-import math
-from collections.abc import Sequence
-
 import onnx_ir as ir
 
 from benchmarks.network_graph import NetworkGraph, Precision, dims
+from benchmarks.transformer_blocks import Activation, Size, Writing, attention_mask, post_norm_layer
 
-__all__ = ["Precision", "bert_base", "resnet50"]
+__all__ = ["BERT_BASE", "Precision", "bert", "bert_base", "resnet50"]
 
 #: Blocks, inner width and stride of the first, of ResNet-50's four stages.
 _STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
-_LAYERS, _HIDDEN, _HEADS, _INNER, _VOCABULARY, _POSITIONS = 12, 768, 12, 3072, 30522, 512
+BERT_BASE = Size(layers=12, hidden=768, heads=12, inner=3072)
+_VOCABULARY = 30522
 
 
 def resnet50(batch: int, precision: Precision, *, seed: int | None = None, inner_share: float = 1.0) -> ir.Model:
@@ -43,49 +42,42 @@ def resnet50(batch: int, precision: Precision, *, seed: int | None = None, inner
     return net.model()
 
 
-def bert_base(batch: int, precision: Precision, *, sequence: int = 256, is_gelu_fused: bool = False, seed: int | None = None) -> ir.Model:
-    """BERT-base for question answering: inputs [batch, sequence] of int32, outputs start and end logits [batch, sequence]."""
-    net = NetworkGraph("bert_base", precision, seed)
+def bert_base(
+    batch: int, precision: Precision, *, sequence: int = 256, is_gelu_fused: bool = False, seed: int | None = None, size: Size = BERT_BASE
+) -> ir.Model:
+    """BERT-base for question answering as PopRT's default passes leave it: see `bert`."""
+    writing = Writing(activation=Activation.GELU if is_gelu_fused else Activation.ERF_GELU)
+    return bert(batch, precision, size=size, writing=writing, sequence=sequence, seed=seed)
+
+
+def bert(
+    batch: int,
+    precision: Precision,
+    *,
+    size: Size,
+    writing: Writing,
+    sequence: int,
+    vocabulary: int = _VOCABULARY,
+    seed: int | None = None,
+) -> ir.Model:
+    """A BERT for question answering: inputs [batch, sequence] of int32, outputs start and end logits [batch, sequence]."""
+    net = NetworkGraph("bert", precision, seed)
     ids = [net.input(name, (batch, sequence), ir.DataType.INT32) for name in ("input_ids", "token_type_ids", "attention_mask")]
-    hidden = (batch, sequence, _HIDDEN)
-    value = net.op("Gather", [net.weight((_VOCABULARY, _HIDDEN)), ids[0]], hidden)
-    value = net.binary("Add", value, net.op("Gather", [net.weight((2, _HIDDEN)), ids[1]], hidden))
-    value = net.norm(net.binary("Add", value, net.weight((1, sequence, _HIDDEN))))
-    mask = net.op("Unsqueeze", [ids[2], net.indices(1, 2)], (batch, 1, 1, sequence))
-    mask.type = ir.TensorType(ir.DataType.INT32)
-    mask = net.op("Cast", [mask], mask.shape, to=int(precision.dtype))
-    mask = net.binary("Mul", net.binary("Sub", net.constant(1.0), mask), net.constant(-10000.0))
-    for _ in range(_LAYERS):
-        value = net.norm(net.binary("Add", net.biased(_attention(net, value, mask), _HIDDEN), value))
-        inner = _gelu(net, net.biased(value, _INNER), is_fused=is_gelu_fused)
-        value = net.norm(net.binary("Add", net.biased(inner, _HIDDEN), value))
+    hidden = (batch, sequence, size.hidden)
+    value = net.op("Gather", [net.weight((vocabulary, size.hidden)), ids[0]], hidden)
+    value = net.binary("Add", value, net.op("Gather", [net.weight((2, size.hidden)), ids[1]], hidden))
+    value = net.norm(net.binary("Add", value, net.weight((1, sequence, size.hidden))))
+    mask = attention_mask(net, ids[2])
+    for _ in range(size.layers):
+        value = post_norm_layer(net, value, size, writing, biases=[mask])
+    question_answering(net, value)
+    return net.model()
+
+
+def question_answering(net: NetworkGraph, value: ir.Value) -> None:
+    """Adds the head of question answering to tokens [batch, sequence, hidden], with its two outputs [batch, sequence]."""
+    batch, sequence, _ = dims(value)
     logits = net.biased(value, 2)
     for column, name in enumerate(("start_logits", "end_logits")):
         half = net.op("Slice", [logits, net.indices(column), net.indices(column + 1), net.indices(2)], (batch, sequence, 1))
         net.output(net.op("Squeeze", [half, net.indices(2)], (batch, sequence)), name)
-    return net.model()
-
-
-def _attention(net: NetworkGraph, value: ir.Value, mask: ir.Value) -> ir.Value:
-    batch, sequence, _ = dims(value)
-    size = _HIDDEN // _HEADS
-    split, swapped = (batch, sequence, _HEADS, size), (batch, _HEADS, sequence, size)
-
-    def heads(order: Sequence[int], shape: tuple[int, ...]) -> ir.Value:
-        reshaped = net.op("Reshape", [net.biased(value, _HIDDEN), net.indices(*split)], split)
-        return net.op("Transpose", [reshaped], shape, perm=list(order))
-
-    query, key = heads((0, 2, 1, 3), swapped), heads((0, 2, 3, 1), (batch, _HEADS, size, sequence))
-    scores = net.op("MatMul", [query, key], (batch, _HEADS, sequence, sequence))
-    scores = net.binary("Add", net.binary("Mul", scores, net.constant(1 / math.sqrt(size))), mask)
-    weights = net.op("Softmax", [scores], scores.shape, axis=-1)
-    mixed = net.op("MatMul", [weights, heads((0, 2, 1, 3), swapped)], swapped)
-    mixed = net.op("Transpose", [mixed], split, perm=[0, 2, 1, 3])
-    return net.op("Reshape", [mixed, net.indices(batch, sequence, _HIDDEN)], (batch, sequence, _HIDDEN))
-
-
-def _gelu(net: NetworkGraph, value: ir.Value, *, is_fused: bool) -> ir.Value:
-    if is_fused:
-        return net.op("Gelu", [value], value.shape, domain="com.microsoft")
-    erf = net.op("Erf", [net.binary("Div", value, net.constant(math.sqrt(2)))], value.shape)
-    return net.binary("Mul", net.binary("Mul", value, net.binary("Add", erf, net.constant(1.0))), net.constant(0.5))

@@ -3,9 +3,10 @@
 Without a seed weights are lazy tensors that fail when read; with one they are random, of a size that keeps values in range.
 """
 
+import contextlib
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -45,6 +46,13 @@ class NetworkGraph:
         self._generator = None if seed is None else np.random.default_rng(seed)
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET, "com.microsoft": 1}, name=name)
         self._made = 0
+        self._shared: list[ir.Value] | None = None
+        self._at = 0
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The type of activations and weights."""
+        return self._precision.dtype
 
     def model(self) -> ir.Model:
         """The finished model; in the fp8 precisions with its activations cast."""
@@ -67,7 +75,26 @@ class NetworkGraph:
         value.name = name or value.name
         self._graph.outputs.append(value)
 
+    @contextlib.contextmanager
+    def shared_weights(self) -> Iterator[Callable[[], None]]:
+        """Within it all layers have the weights of the first one; the yielded function is called at the start of each layer."""
+
+        def next_layer() -> None:
+            self._at = 0
+
+        self._shared = []
+        yield next_layer
+        self._shared = None
+
     def weight(self, shape: tuple[int, ...], dtype: ir.DataType | None = None, *, mean: float = 0.0) -> ir.Value:
+        if self._shared is None:
+            return self._new_weight(shape, dtype, mean=mean)
+        if self._at == len(self._shared):
+            self._shared.append(self._new_weight(shape, dtype, mean=mean))
+        self._at += 1
+        return self._shared[self._at - 1]
+
+    def _new_weight(self, shape: tuple[int, ...], dtype: ir.DataType | None, *, mean: float) -> ir.Value:
         dtype, name = dtype or self._precision.dtype, self._name("weight")
         if self._generator is not None:
             # Weights of a matrix are scaled by what is added up; a bias, which adds nothing up, by a hundredth.
@@ -113,6 +140,7 @@ class NetworkGraph:
         return self.op("Relu", [value], value.shape)
 
     def norm(self, value: ir.Value) -> ir.Value:
+        """A layer normalisation over the last dimension, as one node."""
         size = dims(value)[-1:]
         # A gain around 0 would let the biases drown what depends on the input, layer by layer.
         return self.op("LayerNormalization", [value, self.weight(size, mean=1.0), self.weight(size)], value.shape, axis=-1)
@@ -123,6 +151,15 @@ class NetworkGraph:
         inputs = [value, self.weight((outer, inner, kernel, kernel)), self.weight((outer,))]
         pads = [kernel // 2 if pad is None else pad] * 4
         return self.op("Conv", inputs, shape, kernel_shape=[kernel, kernel], strides=[stride, stride], pads=pads)
+
+    def patches(self, value: ir.Value, outer: int, side: int) -> ir.Value:
+        """Tokens [batch, patches, outer] of an image [batch, channels, height, width]: a convolution over patches of `side` x `side`."""
+        batch, inner, height, width = dims(value)
+        shape, count = (batch, outer, height // side, width // side), (height // side) * (width // side)
+        inputs = [value, self.weight((outer, inner, side, side)), self.weight((outer,))]
+        field = self.op("Conv", inputs, shape, kernel_shape=[side, side], strides=[side, side], pads=[0, 0, 0, 0])
+        flat = self.op("Reshape", [field, self.indices(batch, outer, count)], (batch, outer, count))
+        return self.op("Transpose", [flat], (batch, count, outer), perm=[0, 2, 1])
 
     def pool(self, value: ir.Value, *, kernel: int, stride: int) -> ir.Value:
         batch, channels, *field = dims(value)
