@@ -1,15 +1,19 @@
-"""Throughput that Graphcore published for a C600 (PopRT's report): what the cost model is held against.
+"""What was published for a C600, and what the cost model is held against. Three groups of rows:
 
-ResNet-50 v1 in images a second, with synthetic data (nothing crosses the host link) and with real data (overlapped IO); BERT-base at
-sequence length 256 in sequences a second. `OOM` is a batch that did not fit.
+* *fitted*: PopRT's report. ResNet-50 v1 in images a second, with synthetic data (nothing crosses the host link) and with real data
+  (overlapped IO); BERT-base at sequence length 256 in sequences a second. `OOM` is a batch that did not fit.
+* *development* and *test*: rows of other sources, see `ipu_held_out`. The constants may be fitted to the first; the second are only ever
+  compared.
 """
 
-from collections.abc import Iterator
+import enum
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
+from stoker.compiler.options import CompilerOptions
 
 OOM = "OOM"
 _RESNET_BATCHES = (1, 2, 4, 8, 16, 32, 64, 90, 96)
@@ -38,40 +42,62 @@ _ANOMALIES = {
     ("resnet50", "synth", Precision.FP8, 64),
     ("resnet50", "synth", Precision.FP8, 90),
 }
+#: As ByteMLPerf ran ResNet-50 on a C600 with real data.
+REAL_DATA = CompilerOptions(num_io_tiles=64, stream_buffering_depth=2, batches_per_step=128)
+_PLAIN = CompilerOptions()
+
+
+class Group(enum.Enum):
+    """What a row is used for."""
+
+    FITTED = "fitted"
+    DEVELOPMENT = "development"
+    TEST = "test"
+    MEMORY = "memory only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
-    """One cell of the tables.
+    """One published figure.
 
     Attributes:
-        network: `resnet50` or `bert`.
-        variant: `real` or `synth` data; `erf` or `gelu`: GELU in five nodes or in one.
-        precision, batch: Of the cell.
-        rows_per_s: Published; None where it did not fit.
-        is_anomaly: Falls out of its row.
+        network, variant: For the label: `real` or `synth` data; `erf` or `gelu`: GELU in five nodes or in one; or the source.
+        precision, batch: Of the row.
+        rows_per_s: Published; None where it did not fit, and for rows of group MEMORY.
+        group: What the row is used for.
+        options: The compiler options that were published with the figure.
+        build: Returns the network, as converted.
+        is_synthetic: Whether nothing crosses the host link.
+        is_latency: Whether one client waited for each result: a call's latency sets the figure, not its period.
+        is_anomaly: Falls out of its table: shown, and not aimed at.
+        note: What is assumed, or why the figure cannot be compared.
     """
 
     network: str
     variant: str
     precision: Precision
     batch: int
-    rows_per_s: int | None
+    rows_per_s: float | None
+    group: Group
+    options: CompilerOptions
+    build: Callable[[], ir.Model]
+    is_synthetic: bool = field(default=False)
+    is_latency: bool = field(default=False)
     is_anomaly: bool = field(default=False)
+    note: str = field(default="")
 
     @property
     def label(self) -> str:
         return f"{self.network} {self.variant} {self.precision.value} b{self.batch}"
 
-    def graph(self) -> ir.Model:
-        """The network of the cell, as converted."""
-        if self.network == "resnet50":
-            return resnet50(self.batch, self.precision)
-        return bert_base(self.batch, self.precision, is_gelu_fused=self.variant == "gelu")
+    @property
+    def is_known_to_fit(self) -> bool:
+        """Whether a card ran this configuration."""
+        return self.rows_per_s is not None or self.group is Group.MEMORY
 
 
-def published_rows() -> Iterator[PublishedRow]:
-    """All cells, table by table."""
+def fitted_rows() -> Iterator[PublishedRow]:
+    """The cells of PopRT's report, table by table."""
     for network, table, batches in (("resnet50", _RESNET, _RESNET_BATCHES), ("bert", _BERT, _BERT_BATCHES)):
         for (variant, precision), cells in table.items():
             for batch, cell in zip(batches, cells, strict=False):
@@ -81,5 +107,15 @@ def published_rows() -> Iterator[PublishedRow]:
                     precision=precision,
                     batch=batch,
                     rows_per_s=cell if isinstance(cell, int) else None,
+                    group=Group.FITTED,
+                    options=REAL_DATA if variant == "real" else _PLAIN,
+                    build=_builder(network, variant, precision, batch),
+                    is_synthetic=variant == "synth",
                     is_anomaly=(network, variant, precision, batch) in _ANOMALIES,
                 )
+
+
+def _builder(network: str, variant: str, precision: Precision, batch: int) -> Callable[[], ir.Model]:
+    if network == "resnet50":
+        return lambda: resnet50(batch, precision)
+    return lambda: bert_base(batch, precision, is_gelu_fused=variant == "gelu")
