@@ -70,11 +70,11 @@ def bert(
     mask = attention_mask(net, ids[2])
     for _ in range(size.layers):
         value = post_norm_layer(net, value, size, writing, biases=[mask])
-    question_answering(net, value)
+    span_logits(net, value)
     return net.model()
 
 
-def question_answering(net: NetworkGraph, value: ir.Value) -> None:
+def span_logits(net: NetworkGraph, value: ir.Value) -> None:
     """Adds the head of question answering to tokens [batch, sequence, hidden], with its two outputs [batch, sequence]."""
     batch, sequence, _ = dims(value)
     logits = net.biased(value, 2)

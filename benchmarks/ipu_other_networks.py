@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from benchmarks.ipu_networks import BERT_BASE, question_answering
+from benchmarks.ipu_networks import BERT_BASE, span_logits
 from benchmarks.network_graph import NetworkGraph, Precision, dims
 from benchmarks.transformer_blocks import (
     Activation,
@@ -113,7 +113,7 @@ def albert_base(batch: int, precision: Precision, *, sequence: int) -> ir.Model:
         for _ in range(size.layers):
             next_layer()
             value = post_norm_layer(net, value, size, writing, biases=[mask])
-    question_answering(net, value)
+    span_logits(net, value)
     return net.model()
 
 
@@ -130,7 +130,7 @@ def deberta_base(batch: int, precision: Precision, *, sequence: int) -> ir.Model
     for _ in range(size.layers):
         value = net.norm(net.binary("Add", _disentangled(net, value, size, writing, mask), value))
         value = net.norm(net.binary("Add", feed_forward(net, value, size, writing), value))
-    question_answering(net, value)
+    span_logits(net, value)
     return net.model()
 
 

@@ -1,4 +1,4 @@
-"""What was published for a C600, and what the cost model is held against. Three groups of rows:
+"""Published figures of a C600, which the cost model is compared with. There are three groups of rows:
 
 * *fitted*: PopRT's report. ResNet-50 v1 in images a second, with synthetic data (nothing crosses the host link) and with real data
   (overlapped IO); BERT-base at sequence length 256 in sequences a second. `OOM` is a batch that did not fit.
@@ -48,7 +48,7 @@ _PLAIN = CompilerOptions()
 
 
 class Group(enum.Enum):
-    """What a row is used for."""
+    """The use of a row."""
 
     FITTED = "fitted"
     DEVELOPMENT = "development"
@@ -64,7 +64,7 @@ class PublishedRow:
         network, variant: For the label: `real` or `synth` data; `erf` or `gelu`: GELU in five nodes or in one; or the source.
         precision, batch: Of the row.
         rows_per_s: Published; None where it did not fit, and for rows of group MEMORY.
-        group: What the row is used for.
+        group: The use of the row.
         options: The compiler options that were published with the figure.
         build: Returns the network, as converted.
         is_synthetic: Whether nothing crosses the host link.
