@@ -1,13 +1,13 @@
 """A worker whose batches the test finishes, and timers that run when the test advances the clock."""
 
 import heapq
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 
 import numpy as np
 
 from stoker.backends.api.batch import BatchResult, Outcome
 from stoker.server.core.request import InferRequest
+from stoker.server.core.virtual_timers import VirtualTimers
 from stoker.server.execution.worker import Work
 
 
@@ -55,65 +55,24 @@ class PuppetWorker:
         self.is_closed = True
 
 
-class HandTimers:
+class HandTimers(VirtualTimers):
     """Timers on a clock the test turns: `run()` makes every call that is due, `advance` turns the clock first."""
 
     def __init__(self) -> None:
-        self.now = 1_000_000_000
-        self._due: list[tuple[int, int, HandTimer]] = []
-        self._order = count()
-
-    def now_ns(self) -> int:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return self.now // 1_000_000
-
-    def call_at(self, when_ns: int, callback: Callable[[], None]) -> "HandTimer":
-        timer = HandTimer(callback)
-        heapq.heappush(self._due, (when_ns, next(self._order), timer))
-        return timer
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.call_at(self.now, callback)
-
-    @property
-    def next_ns(self) -> int | None:
-        """When the next live timer rings."""
-        live = [when for when, _, timer in self._due if isinstance(timer, HandTimer) and not timer.is_cancelled]
-        return min(live, default=None)
+        super().__init__(now_ns=1_000_000_000)
 
     def run(self) -> None:
-        while self._due and self._due[0][0] <= self.now:
-            heapq.heappop(self._due)[2]()
+        self.run_while(lambda: self._pending[0][0] <= self.now)  # the calls themselves may move the clock
 
     def turn(self) -> None:
         """One turn of the loop: makes the calls that are due now, except those scheduled by them."""
-        due = [heapq.heappop(self._due) for _ in range(sum(1 for item in self._due if item[0] <= self.now))]
+        due = [heapq.heappop(self._pending) for _ in range(sum(1 for item in self._pending if item[0] <= self.now))]
         for _, _, callback in due:
             callback()
 
     def advance(self, us: int) -> None:
         """Turns the clock by `us` microseconds, ringing every timer at its own time on the way."""
-        end = self.now + us * 1_000
-        while self._due and self._due[0][0] <= end:
-            when, _, callback = heapq.heappop(self._due)
-            self.now = max(self.now, when)
-            callback()
-        self.now = end
-
-
-class HandTimer:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback = callback
-        self.is_cancelled = False
-
-    def __call__(self) -> None:
-        if not self.is_cancelled:
-            self._callback()
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
+        self.run_until(self.now + us * 1_000)
 
 
 class RecorderLog:
