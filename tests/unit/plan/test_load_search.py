@@ -1,0 +1,80 @@
+"""The number of cards for a load, and the highest rate of a card."""
+
+import pytest
+
+from stoker.cli.plan.load import Batching, ServiceTimes, poisson
+from stoker.cli.plan.load_search import Unreachable, capacity_per_s, highest_rate, smallest_cards
+from stoker.cli.plan.load_simulation import simulate
+
+MS = 1e-3
+ONE = ServiceTimes((1,), {1: 10 * MS}, {1: 10 * MS})
+BATCHED = ServiceTimes((1, 4), {1: 5 * MS, 4: 8 * MS}, {1: 3 * MS, 4: 4 * MS}, pipeline_depth=3)
+FEW = 3_000
+
+
+def test_capacity_is_that_of_the_best_batch():
+    assert capacity_per_s(ONE, Batching(1)) == pytest.approx(100)
+    assert capacity_per_s(BATCHED, Batching(4)) == pytest.approx(1_000)
+    assert capacity_per_s(BATCHED, Batching(4), rows=3) == pytest.approx(250)
+    assert capacity_per_s(BATCHED, Batching(4, is_dynamic=False)) == pytest.approx(1_000 / 3)
+    assert capacity_per_s(ServiceTimes((1,), {1: 10 * MS}, {1: 1 * MS}, pipeline_depth=2, instances=3), Batching(1)) == pytest.approx(600)
+
+
+@pytest.mark.slow
+def test_smallest_number_of_cards_meets_the_goal_and_one_less_does_not():
+    cards = smallest_cards(ONE, Batching(1), 420, 25 * MS, requests=FEW)
+    assert isinstance(cards, int)
+
+    def p99_s(instances: int) -> float:
+        service = ServiceTimes((1,), ONE.latency_s, ONE.period_s, instances=instances)
+        return simulate(service, Batching(1), poisson(420), requests=FEW).p99_s
+
+    assert p99_s(cards) <= 25 * MS < p99_s(cards - 1)
+
+
+def test_one_card_suffices_for_a_low_rate():
+    assert smallest_cards(ONE, Batching(1), 0.1, 11 * MS, requests=FEW) == 1
+
+
+def test_goal_below_the_latency_of_a_request_is_unreachable():
+    text = "one request takes 10.00 ms on an idle card, more than the goal of 9.00 ms"
+    assert smallest_cards(ONE, Batching(1), 1, 9 * MS) == Unreachable(text)
+    assert highest_rate(ONE, Batching(1), 9 * MS) == Unreachable(text)
+
+
+def test_load_beyond_the_bound_of_cards_is_unreachable():
+    found = smallest_cards(ONE, Batching(1), 1_000, 1.0, most_cards=4)
+    assert found == Unreachable("the load needs 10 cards for its throughput alone, more than 4")
+
+
+@pytest.mark.slow
+def test_goal_that_the_bound_of_cards_misses_is_unreachable():
+    found = smallest_cards(ONE, Batching(1), 395, 10.5 * MS, requests=FEW, most_cards=5)
+    assert isinstance(found, Unreachable)
+    assert found.reason.startswith("5 cards have a p99 of ")
+    assert found.reason.endswith("; the goal is 10.50 ms")
+
+
+@pytest.mark.slow
+def test_highest_rate_meets_the_goal_and_a_higher_one_does_not():
+    rate = highest_rate(BATCHED, Batching(4), 20 * MS, requests=FEW)
+    assert isinstance(rate, float)
+    assert simulate(BATCHED, Batching(4), poisson(rate), requests=FEW).p99_s <= 20 * MS
+    assert simulate(BATCHED, Batching(4), poisson(rate * 1.04), requests=FEW).p99_s > 20 * MS
+
+
+def test_highest_rate_of_a_loose_goal_is_near_the_capacity():
+    rate = highest_rate(BATCHED, Batching(4), 10.0, requests=FEW)
+    assert isinstance(rate, float)
+    assert rate == pytest.approx(990)
+
+
+def test_arguments_out_of_range_are_rejected():
+    with pytest.raises(ValueError, match="rate_per_s is 0"):
+        smallest_cards(ONE, Batching(1), 0, 1.0)
+    with pytest.raises(ValueError, match="p99_goal_s is 0"):
+        highest_rate(ONE, Batching(1), 0)
+    with pytest.raises(ValueError, match="rows is 2, expected 1 to 1"):
+        highest_rate(ONE, Batching(1), 1.0, rows=2)
+    with pytest.raises(ValueError, match="most_cards is 0"):
+        smallest_cards(ONE, Batching(1), 1, 1.0, most_cards=0)
