@@ -288,7 +288,7 @@ def _source_model(source: onnx.ModelProto, converted: onnx.ModelProto, request: 
     made = [value.name for value in fed_inputs(converted)]
     order = [value.name for value in source.graph.input if value.name in made]
     inputs = (*order, *(name for name in made if name not in order))
-    return SourceModel(model=converted, name=request.model_name, inputs=inputs, source=source)
+    return SourceModel(model=converted, name=request.model_name, inputs=inputs, source=source, allow_drift=request.allow_drift)
 
 
 def _export(target: Target, source: SourceModel, options: CompilerOptions, job: Job) -> Artefact:

@@ -220,15 +220,17 @@ def _compile(
 
 
 def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence[_Converted], progress: Progress, out: TextIO) -> None:
-    """Compares the compiled model with the source and measures both, if requested."""
+    """Compares the compiled model with the source, if requested or if compilation stores fewer bits; measures both, if requested."""
     job = plan.job
     is_timed = job.run or job.report is not None or job.min_speedup is not None
     is_requested = any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)
-    if not (is_timed or is_requested or job.min_snr is not None):
+    is_narrower = any(model.conversion.precision in COMPILED_PRECISIONS for model in plan.models)
+    if not (is_timed or is_requested or is_narrower or job.min_snr is not None):
         return
     with progress.phase("comparing with the source model"):
         comparison = target.compare(artefact, _sources(converted), plan.compiler, is_timed=is_timed)
-    out.write(comparison.text)
+    if is_timed or is_requested or job.min_snr is not None:
+        out.write(comparison.text)
     if job.run and comparison.measurement is not None:
         report_measurement(comparison.measurement, out)
     missed = _missed_gates(job, comparison)
@@ -237,8 +239,13 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
         write_text(path, json.dumps({**comparison.data, "missed": missed}, indent=2, allow_nan=False) + "\n")
         out.write(f"wrote {path}\n")
     # A limit that the user gives replaces the precision's limit.
-    if comparison.failures and job.min_snr is None and any(model.conversion.check for model in plan.models):
-        raise CheckError(f"the check failed: {'; '.join(comparison.failures)}")
+    if comparison.failures and job.min_snr is None:
+        text = f"the compiled model differs from its source: {'; '.join(comparison.failures)}"
+        if any(model.conversion.check for model in plan.models):
+            raise CheckError(f"the check failed: {text}")
+        if not all(model.conversion.allow_drift for model in plan.models):
+            raise CheckError(f"{text}; allow_drift compiles it nevertheless")
+        logger.warning("%s", text)
     if missed:
         raise GateError(f"{'; '.join(missed)}; nothing is written to serve")
 
@@ -274,6 +281,7 @@ def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
             precision=each.converter.options.precision,
             samples=each.converter.options.data_preprocess,
             batch_size=requested_batch_size(each.converter.options),
+            allow_drift=each.converter.options.allow_drift,
         )
         for each in converted
     ]

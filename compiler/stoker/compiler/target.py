@@ -41,6 +41,7 @@ class SourceModel:
         precision: The requested precision; for precisions that the target makes itself, `model` is in FP32.
         samples: File of samples for calibration and comparison; None if there is none.
         batch_size: Rows per batch that the options set; None if they do not.
+        allow_drift: Whether a result that differs too much from the source is only reported.
     """
 
     model: onnx.ModelProto
@@ -53,6 +54,7 @@ class SourceModel:
     precision: str = "fp32"
     samples: str | None = None
     batch_size: int | None = None
+    allow_drift: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

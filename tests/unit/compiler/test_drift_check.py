@@ -10,11 +10,13 @@ import pytest
 from model_compiler.compiling import compile_fields
 
 from stoker.backends.gcu.compile.target import build
+from stoker.backends.ipu.compile.compiler import compile_model
 from stoker.compiler.cli import CHECK_FAILED
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.convert import drift_check
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.errors import CheckError
+from stoker.compiler.options import CompilerOptions
 from stoker.compiler.passes.registry import pass_class
 from tests.fakes.graphs import parse
 
@@ -114,3 +116,29 @@ def test_run_beyond_the_time_is_ended_and_said(monkeypatch: pytest.MonkeyPatch, 
     )
     Converter().convert_internal(model)
     assert "the source model runs longer than 0 s" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["fp16", "mixed"])
+def test_type_that_the_gcu_compiler_chooses_is_compared(flag: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = parse(
+        "g (float[n,4] x) => (float[n,4] y) { z = MatMul(x, large) y = MatMul(z, small) }",
+        {"large": np.full((4, 4), 6e4, np.float32), "small": np.full((4, 4), 1e-4, np.float32)},
+    )
+    with pytest.raises(CheckError, match=r"the compiled model computes something else than its source: output 'y'.* fp16 needs 30 dB"):
+        build(model, batch_sizes=[1, 4], build_flag=flag)
+    onnx.save(model, tmp_path / "m.onnx")
+    command = ["--target", "gcu", "-i", str(tmp_path / "m.onnx"), "--output_dir", str(tmp_path), "--batch_sizes", "1", "--build_flag", flag]
+    assert compile_command([*command, "--export_popef"]) == CHECK_FAILED
+    assert compile_command([*command, "--export_popef", "--allow_drift"]) == 0
+    assert "the compiled model computes something else" in caplog.text
+
+
+def test_half_partial_sums_are_compared() -> None:
+    rows = np.repeat(np.array([3e4, -3e4], np.float16), 64).reshape(128, 1)
+    model = parse(
+        "g (float16[2,128] x) => (float16[2,1] y) { o = Mul(x, zero) p = Add(o, one) y = MatMul(p, w) }",
+        {"zero": np.zeros(1, np.float16), "one": np.ones(1, np.float16), "w": rows},
+    )
+    compile_model(model, (), CompilerOptions(partials_type="float"))
+    with pytest.raises(CheckError, match="the compiled model computes something else"):
+        compile_model(model, (), CompilerOptions(partials_type="half"))

@@ -55,7 +55,8 @@ def test_failed_comparison_of_the_target_exits_with_its_own_code(
     assert "output 'y' has a signal to noise of" in capsys.readouterr().err
     assert not (tmp_path / "repo").exists()
     line.remove("--check")
-    assert compile_command(line) == 0
+    assert compile_command(line) == CHECK_FAILED
+    assert compile_command([*line, "--allow_drift"]) == 0
 
 
 def test_random_numbers_are_not_comparable_and_strings_are_equal() -> None:

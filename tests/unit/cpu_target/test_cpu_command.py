@@ -20,6 +20,7 @@ from stoker.backends.cpu.int8_operators import is_saturating
 from stoker.backends.cpu.target import CPU_OPTIONS
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.openvino.backend import OpenVinoBackend
+from stoker.compiler.cli import CHECK_FAILED
 from stoker.compiler.convert.options import PRECISIONS
 from stoker.compiler.target import Target
 from stoker.server.config.pbtxt import parse_pbtxt
@@ -166,8 +167,25 @@ def test_check_compares_random_data_and_measures_no_time(compile_cpu: Compile) -
     assert "rows/s" not in ran.out
 
 
-def test_comparison_runs_only_on_request(compile_cpu: Compile) -> None:
+def test_comparison_is_printed_only_on_request(compile_cpu: Compile) -> None:
     assert "against the source" not in compile_cpu("--export_popef", "--output_dir", "out").out
+
+
+def test_type_that_compilation_chooses_is_compared_without_a_request(
+    compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The first channel takes the whole range of the bytes, and the others become 0.
+    large, w = np.array([1e6, *[0] * 15], np.float32), np.ones((16, 10), np.float32)
+    w[0] = 0
+    model = parse("g (float[n,16] x) => (float[n,10] y) { z = Add(x, large) y = MatMul(z, w) }", {"large": large, "w": w})
+    onnx.save(model, folder / "model.onnx")
+    words = ("--precision", "int8_dynamic", *SERVED)
+    failed = compile_cpu(*words)
+    assert failed.code == CHECK_FAILED
+    assert "the compiled model differs from its source: output 'y' has a signal to noise of" in failed.err
+    assert not (folder / "repository").exists()
+    assert compile_cpu(*words, "--allow_drift").code == 0
+    assert "the compiled model differs from its source" in caplog.text
 
 
 def test_model_without_a_batch_is_served_with_its_complete_shapes(

@@ -170,7 +170,8 @@ def stored_weights(model: onnx.ModelProto) -> list[np.ndarray]:
 def test_int8_weights_have_the_requested_bits_and_the_summary_names_them(
     compile_cpu: Compile, folder: Path, precision: str, bits: str, largest: int
 ) -> None:
-    ran = compile_cpu("--precision", precision, "--data_preprocess", "samples.npz", "--int8_weight_bits", bits, *OUT)
+    # Eight bits saturate on a CPU without VNNI, which is drift.
+    ran = compile_cpu("--precision", precision, "--data_preprocess", "samples.npz", "--int8_weight_bits", bits, "--allow_drift", *OUT)
     assert ran.code == 0, ran.err
     assert f"int8_weight_bits: {bits}\n" in ran.out
     weights = stored_weights(onnx.load(folder / "out" / "model.onnx"))

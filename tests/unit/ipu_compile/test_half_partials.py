@@ -1,5 +1,7 @@
 """Half partials: each block of a sum rounds to FLOAT16, as numpy computes it block by block."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -122,7 +124,7 @@ def convolution(x: NDArray, w: NDArray, pads: tuple[int, int, int, int], stride:
     ],
 )
 def test_convolution_rounds_at_each_position_of_the_kernel(
-    channels: int, outputs: int, kernel: tuple[int, int], groups: int, attributes: dict[str, list[int]], pads: tuple[int, int, int, int]
+    channels: int, outputs: int, kernel: tuple[int, int], groups: int, attributes: dict[str, Any], pads: tuple[int, int, int, int]
 ) -> None:
     # Small integers: the order in which a block is added makes no difference.
     x = RANDOM.integers(-8, 9, (2, channels, 9, 9)).astype(HALF)

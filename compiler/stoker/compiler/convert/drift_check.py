@@ -72,10 +72,35 @@ def check_drift(
         if not failures:
             logger.info("compared with the source%s", where)
             continue
-        text = f"the converted model computes something else than its source{where}: {'; '.join(failures)}"
-        if not is_allowed:
-            raise CheckError(f"{text}; allow_drift converts it nevertheless")
-        logger.warning("%s", text)
+        _report(f"the converted model computes something else than its source{where}: {'; '.join(failures)}", is_allowed=is_allowed)
+
+
+def check_lowered(converted: onnx.ModelProto, lowered: onnx.ModelProto, precision: str, *, allow_drift: bool) -> None:
+    """Compares the graph that a device computes with the converted model, where compilation chose a narrower type than the conversion.
+
+    Args:
+        converted: The converted model, with static shapes; its own comparison with the source is `check_drift`.
+        lowered: The graph with the device's roundings.
+        precision: The narrowest type of `lowered`, whose limits hold.
+        allow_drift: Makes an error a warning.
+
+    Raises:
+        CheckError: an output differs more than `precision` explains; the text names output and figures.
+    """
+    try:
+        errors = compare_models(converted, lowered, limit_s=LIMIT_S)
+    except NotComparableError as error:
+        logger.info("what is compiled was not compared with the converted model: %s", str(error).removeprefix("check: "))
+        return
+    failures = [failure for each in errors if (failure := failure_of_check(each, precision))]
+    if failures:
+        _report(f"the compiled model computes something else than its source: {'; '.join(failures)}", is_allowed=allow_drift)
+
+
+def _report(text: str, *, is_allowed: bool) -> None:
+    if not is_allowed:
+        raise CheckError(f"{text}; allow_drift compiles it nevertheless")
+    logger.warning("%s", text)
 
 
 def _is_users(name: str) -> bool:

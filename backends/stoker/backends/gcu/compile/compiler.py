@@ -35,6 +35,7 @@ from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_w
 from stoker.backends.gcu.hardware import I20, GcuHardware
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 from stoker.backends.simulated.numerics import PADDED_ON_HOST
+from stoker.compiler.convert.drift_check import check_lowered, is_compared
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, typed_graph
@@ -215,6 +216,7 @@ def compile_source(
     Raises:
         OptionError: an option is unknown.
         ShapeError: a size is not known, or dimension 0 is not the batch.
+        CheckError: an output in FP16 differs more from the model's than that type explains.
         GcuUnsupportedOperators: naming every node that the device cannot run.
         CompileError: the model exceeds another limit of the device.
     """
@@ -223,14 +225,17 @@ def compile_source(
     if source.custom_libraries:
         raise OptionError("custom_library_so_paths: the GCU has no custom operators")
     models = list(source.batches) or [source.model]
-    graphs = sorted(
-        (
-            batch_graph(model, inputs=source.inputs, outputs=source.outputs, flag=flag, hardware=hardware, constants=constants)
-            for model in models
-        ),
-        key=lambda graph: graph.batch_size,
-    )
+    compiled = [
+        (batch_graph(model, inputs=source.inputs, outputs=source.outputs, flag=flag, hardware=hardware, constants=constants), model)
+        for model in models
+    ]
+    graphs = sorted((graph for graph, _ in compiled), key=lambda graph: graph.batch_size)
     _check_agreement(graphs)
+    if flag is not BuildFlag.FP32:
+        sizes = [graph.batch_size for graph in graphs]
+        for graph, model in compiled:
+            if is_compared(graph.batch_size, sizes):
+                check_lowered(model, ir.to_proto(graph.model), "fp16", allow_drift=source.allow_drift)
     weights = share_weights([graph.model for graph in graphs])
     batches = tuple(graph.compiled() for graph in graphs)
     executable = GcuExecutable(

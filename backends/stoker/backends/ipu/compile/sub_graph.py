@@ -21,6 +21,7 @@ from stoker.backends.ipu.compile.supported import check_streams, check_supported
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.popef.schema import Anchor, DataType, TensorInfo, TensorType
 from stoker.backends.ipu.program import Binding, SubGraph
+from stoker.compiler.convert.drift_check import check_lowered
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, tensor_facts, typed_graph
@@ -197,6 +198,8 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     make_roundings_explicit(model)
     round_partial_sums(model, contractions)
     check_prepared(model, source.name, source.custom_libraries)
+    if contractions and options.constant_weights and not source.custom_libraries:
+        check_lowered(source.model, ir.to_proto(model), precision, allow_drift=source.allow_drift)
     graph, padded = serialise(model), ""
     if options.batch_axis == 0 and is_batched([static_shape(each) for each in inputs], [static_shape(each) for each in outputs], 0):
         row_bytes = sum(tensor_facts(each, source.name).byte_count for each in (*inputs, *outputs)) // rows
