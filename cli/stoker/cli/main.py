@@ -19,8 +19,8 @@ from stoker.cli.infer import infer
 from stoker.cli.models import config, metadata, models
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Command, Group, Headers, Timeout, Url
 from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, printable
+from stoker.cli.plan.command import plan
 from stoker.cli.status import status
-from stoker.cli.sweep import sweep
 from stoker.cli.written_version import load_once
 
 #: Options with a value that all commands with a server connection have.
@@ -89,7 +89,7 @@ def version(as_json: AsJson = False) -> None:
             print_line(f"{name} {text}")
 
 
-for _command in (check, dump, sweep, models, status, infer, bench, metadata, config, load, unload, version):
+for _command in (check, dump, plan, models, status, infer, bench, metadata, config, load, unload, version):
     app.command(cls=Command)(_command)
 
 

@@ -18,6 +18,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.compiler.errors import CompileError, InvalidResultError, NotStaticError, OptionError, PassError, ShapeError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact
+from stoker.compiler.sizing import Estimate, SizedDevice
 
 
 def fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -197,6 +198,44 @@ class Target(abc.ABC):
         Raises:
             CompileError: a limit of the device is exceeded, or an operator is not supported.
         """
+
+    def sized_devices(self) -> Sequence[SizedDevice]:
+        """Returns the simulated devices for which `estimate` gives figures; empty if this target models no times."""
+        return ()
+
+    def sizing_options(self, device: SizedDevice, precision: str) -> Mapping[str, object]:
+        """Returns the fields of `CompilerOptions` with which a model in `precision` is compiled for `device`."""
+        return device.options
+
+    def conversion_precision(self, precision: str) -> str:
+        """Returns the precision of the converted model from which this target makes `precision`."""
+        return precision
+
+    def memory_levers(self) -> Sequence[Mapping[str, object]]:
+        """Returns fields of `CompilerOptions` that lower the need of memory at the cost of time, the smallest change first."""
+        return ()
+
+    def estimate(self, source: SourceModel, options: CompilerOptions, rows: int | None = None) -> Estimate:
+        """Plans `source` without compiling it, and returns its modelled figures, also if it does not fit.
+
+        Args:
+            source: A converted model.
+            options: As for `export`.
+            rows: Rows of a batch, instead of those that the converted model has.
+
+        Raises:
+            ShapeError: `rows` cannot be planned from this conversion.
+            CompileError: an operator is not supported, or this target models no times.
+        """
+        raise CompileError(f"target '{self.name}' models no times")
+
+    def lowered(self, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
+        """Returns the graph of `source` as the simulated device computes it, with every rounding explicit.
+
+        Raises:
+            CompileError: as `estimate`.
+        """
+        return source.model
 
     def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
         """Writes the planned memory and time of `sources` into `folder` without compiling, and returns the files.

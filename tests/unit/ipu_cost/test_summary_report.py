@@ -12,11 +12,12 @@ import pytest
 
 from stoker.backends.ipu.compile.compiler import as_source, compile_and_get_summary_report, compile_model
 from stoker.backends.ipu.compile.report_page import render_page, write_report
-from stoker.backends.ipu.compile.summary_report import SummaryReport, rebatch, summary_report
+from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
 from stoker.backends.ipu.compile.target import IpuTarget
 from stoker.backends.ipu.timing import step_timing
 from stoker.compiler.cli import main
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
 from tests.fakes.graphs import parse

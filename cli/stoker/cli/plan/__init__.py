@@ -1,1 +1,1 @@
-"""`stoker plan`: predicts how a model will run on a device, before there is one."""
+"""`stoker plan`: which devices run an ONNX model, how fast, and how many of them carry a load."""

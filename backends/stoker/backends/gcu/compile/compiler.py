@@ -152,14 +152,10 @@ def batch_graph(
     Raises:
         CompileError: a limit of the device is exceeded; the text names nodes and tensors.
     """
-    graph = typed_graph(model, tuple(outputs))
-    check_borders(graph)
-    _check_dims(graph, hardware)
-    check_supported(graph, hardware)
-    check_output_shapes(graph)
+    graph = checked_graph(model, outputs, hardware)
     positions = {name: at for at, name in enumerate(inputs)}
     ordered = sorted(graph.graph.inputs, key=lambda value: positions.get(value.name or "", len(positions)))
-    batch_size = _batch_size([*ordered, *graph.graph.outputs])
+    batch_size = batch_size_of([*ordered, *graph.graph.outputs])
     apply_build_flag(graph, flag)
     cost = graph_cost(graph, batch_size=batch_size, hardware=hardware, constants=constants)
     workspace = workspace_bytes(graph)
@@ -172,7 +168,21 @@ def batch_graph(
     )
 
 
-def _batch_size(values: Sequence[ir.Value]) -> int:
+def checked_graph(model: onnx.ModelProto, outputs: Sequence[str], hardware: GcuHardware) -> ir.Model:
+    """Returns a copy of a converted model with all types and shapes inferred. Checks that `hardware` can run it.
+
+    Raises:
+        CompileError: a limit of the device is exceeded; the text names nodes and tensors.
+    """
+    graph = typed_graph(model, tuple(outputs))
+    check_borders(graph)
+    _check_dims(graph, hardware)
+    check_supported(graph, hardware)
+    check_output_shapes(graph)
+    return graph
+
+
+def batch_size_of(values: Sequence[ir.Value]) -> int:
     """Returns the size of dimension 0, which all inputs and outputs of an engine share.
 
     Raises:

@@ -11,6 +11,7 @@ from stoker.backends.gcu.compile.compiler import BuildFlag, clusters_of, compile
 from stoker.backends.gcu.compile.limits import add_status, check_supported, with_status
 from stoker.backends.gcu.compile.memory import memory_account
 from stoker.backends.gcu.compile.porting import judged
+from stoker.backends.gcu.compile.sizing import estimate, lowered, sized_devices, sizing_options
 from stoker.backends.gcu.executable import ExecutableError, write_executable
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.program import GcuExecutable
@@ -25,6 +26,7 @@ from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions, effective
 from stoker.compiler.porting import PortingFact
 from stoker.compiler.porting_walk import porting_facts
+from stoker.compiler.sizing import Estimate, SizedDevice
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that belong to this compiler.
@@ -84,6 +86,31 @@ class GcuTarget(Target):
     def explain(self, error: CompileError) -> None:
         """Adds the vendor's status name to the text of the error."""
         add_status(error)
+
+    def sized_devices(self) -> Sequence[SizedDevice]:
+        return sized_devices()
+
+    def sizing_options(self, device: SizedDevice, precision: str) -> Mapping[str, object]:
+        return sizing_options(device, precision)
+
+    def conversion_precision(self, precision: str) -> str:
+        return "fp32"  # the build flag makes the others
+
+    def estimate(self, source: SourceModel, options: CompilerOptions, rows: int | None = None) -> Estimate:
+        """See `Target.estimate`.
+
+        Raises:
+            CompileError: see `sizing.estimate`.
+        """
+        return estimate(source, options, rows)
+
+    def lowered(self, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
+        """See `Target.lowered`.
+
+        Raises:
+            CompileError: see `sizing.lowered`.
+        """
+        return lowered(source, options)
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles the one source into the file `path`, which appears whole or not at all.

@@ -2,9 +2,6 @@
 
 The report needs no lowering and no file, so it also covers models that do not fit: it names the missing bytes and the users of the memory.
 Every figure is modelled; `report_page` renders them as a page.
-
-For the estimates, `rebatch` gives a model with fixed shapes another batch size. It changes only shapes, and the constants that hold them
-(targets of Reshape and Expand, sizes of Resize), and never reads weights. The result is only planned, never run.
 """
 
 import json
@@ -12,18 +9,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-import numpy as np
-import onnx_ir as ir
-
 from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, with_noted_options
 from stoker.backends.ipu.compile.memory import FusedPart, OutOfTileMemory, check_fit, fused_accounts
 from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
-from stoker.backends.ipu.compile.sub_graph import batch_size, checked_graph, graph_precision
+from stoker.backends.ipu.compile.sizing import micro_batch_rows, scheduled_program
+from stoker.backends.ipu.compile.sub_graph import checked_graph, graph_precision
 from stoker.backends.ipu.hardware import IpuHardware
-from stoker.backends.ipu.program import MemoryAccount, StaticProgram, Step, StepKind, SubGraph
+from stoker.backends.ipu.program import MemoryAccount, StaticProgram, Step, StepKind
 from stoker.backends.ipu.timing import StepTiming, lane_cycles, load_time_s, step_timing
-from stoker.compiler.errors import CompileError, OptionError, ShapeError
-from stoker.compiler.lowering.typed_graph import infer_types, static_shape, typed_graph
+from stoker.compiler.errors import CompileError, OptionError
+from stoker.compiler.lowering.rebatch import rebatch
+from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.target import SourceModel
 
@@ -104,64 +100,6 @@ def _run(gathered: Sequence[Step], begun: int, clock_hz: float) -> OpRun:
         flops=sum(step.flops for step in gathered),
         data_bytes=sum(step.data_bytes for step in gathered),
     )
-
-
-#: Operators with a shape as input, and the index of this input.
-_SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
-#: Operators whose output depends on a tensor's shape only, not on its data.
-_SHAPE_READERS = frozenset({"Shape", "Size"})
-
-
-def rebatch(model: ir.Model, *, axis: int, old: int, new: int) -> None:
-    """Gives inputs and outputs `new` rows in dimension `axis`, where they have `old`, and infers the shapes between, in place.
-
-    Raises:
-        ShapeError: a shape inside the model depends on the batch in an unknown way.
-    """
-    if old == new:
-        return
-    batched = {value for value in model.graph.inputs if _has_rows(value, axis, old)}
-    for value in batched:
-        value.shape = ir.Shape([new if at == axis else size for at, size in enumerate(value.shape or ())])
-    for node in model.graph:
-        is_batched = node.op_type not in _SHAPE_READERS and any(value in batched for value in node.inputs)
-        if node.op_type in _SHAPE_INPUTS:
-            is_batched = _set_target(node, _SHAPE_INPUTS[node.op_type], old, new, is_batched=is_batched) or is_batched
-        for output in node.outputs:
-            if is_batched:
-                batched.add(output)
-            if output.const_value is None:
-                output.shape = None
-    try:
-        infer_types(model)
-    except CompileError as error:
-        raise ShapeError(f"batch size {new} cannot be planned: {error}") from error
-    for value in model.graph.outputs:
-        if not _has_rows(value, axis, new):
-            raise ShapeError(f"batch size {new} cannot be planned: output '{value.name}' would have shape {value.shape}")
-
-
-def _has_rows(value: ir.Value, axis: int, rows: int) -> bool:
-    return value.shape is not None and axis < len(value.shape) and value.shape[axis] == rows
-
-
-def _set_target(node: ir.Node, index: int, old: int, new: int, *, is_batched: bool) -> bool:
-    """Scales the leading size in the shape input of `node`, if it is the batch; returns whether it is."""
-    value = node.inputs[index] if len(node.inputs) > index else None
-    constant = None if value is None else ir.convenience.get_const_tensor(value)
-    if value is None or constant is None or constant.size == 0:
-        return False
-    sizes = np.array(constant.numpy())
-    # Before a tensor that has no rows itself, such as a token that is repeated for each row, only the exact number can be the batch.
-    if sizes[0] < 1 or (sizes[0] % old if is_batched else sizes[0] != old or old == 1):
-        return False
-    sizes[0] = sizes[0] // old * new
-    name = f"{value.name}/rows_{new}/{node.outputs[0].name}"
-    changed = ir.Value(name=name, shape=ir.Shape(sizes.shape), type=ir.TensorType(constant.dtype), const_value=ir.Tensor(sizes, name=name))
-    if node.graph is not None:
-        node.graph.register_initializer(changed)
-    node.replace_input_with(index, changed)
-    return True
 
 
 #: Batch sizes to plan besides the model's own.
@@ -289,8 +227,8 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
     plans = [survey_graph(model, hardware=hardware, options=options, name=each.name) for each, model in zip(named, models, strict=True)]
     for plan in plans:
         check_sharding(options, plan)
-    rows = [_rows(model, options) for model in models]
-    program = _program(plans, rows, named, hardware, options)
+    rows = [micro_batch_rows(model, options) for model in models]
+    program = scheduled_program(plans, rows, [each.name for each in named], hardware, options)
     parts = [FusedPart(each.name, plan.memory) for each, plan in zip(named, plans, strict=True)]
     memory = [
         IpuMemory(account=account, holders=tuple(holders[:_TOP_HOLDERS]))
@@ -325,35 +263,6 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
         graphs=tuple(reports),
         memory=tuple(memory),
         out_of_memory=_violation(" + ".join(each.name for each in named), memory),
-    )
-
-
-def _rows(model: ir.Model, options: CompilerOptions) -> int:
-    inputs, outputs = ([static_shape(value) for value in values] for values in (model.graph.inputs, model.graph.outputs))
-    return batch_size(inputs, outputs, options.batch_axis)
-
-
-def _program(
-    plans: Sequence[GraphPlan], rows: Sequence[int], sources: Sequence[SourceModel], hardware: IpuHardware, options: CompilerOptions
-) -> StaticProgram:
-    """Returns the schedules as a program without graphs, to compute times from."""
-    return StaticProgram(
-        package_hash="",
-        system=hardware.system,
-        ipu_version=hardware.ipu_version,
-        tiles_per_ipu=hardware.tiles,
-        graphs=tuple(
-            SubGraph(index=at, name=source.name, onnx=b"", inputs=(), outputs=(), steps=plan.steps)
-            for at, (source, plan) in enumerate(zip(sources, plans, strict=True))
-        ),
-        num_io_tiles=options.num_io_tiles,
-        num_ipus=options.num_ipus,
-        replication_factor=options.replication_factor,
-        batches_per_step=options.batches_per_step,
-        micro_batch_size=rows[0] if len(set(rows)) == 1 else 0,
-        pipeline_stages=max(plan.pipeline_stages for plan in plans),
-        code_bytes=sum(plan.code_bytes for plan in plans),
-        weight_bytes=sum(plan.weight_bytes for plan in plans),
     )
 
 
@@ -397,7 +306,7 @@ def _estimate(source: SourceModel, own: int, size: int, hardware: IpuHardware, o
         plan = survey_graph(model, hardware=hardware, options=options, name=source.name)
     except CompileError as error:
         return BatchEstimate(batch=size, fits=False, note=str(error))
-    timing = step_timing(_program([plan], [size], [source], hardware, options))
+    timing = step_timing(scheduled_program([plan], [size], [source.name], hardware, options))
     tile_bytes = max(max(account.tile_bytes, default=0) for account in plan.memory)
     fits = all(max(account.tile_bytes, default=0) <= account.capacity_bytes for account in plan.memory)
     return BatchEstimate(batch=size, fits=fits, tile_bytes=tile_bytes, latency_s=timing.latency_s, rows_per_s=timing.rows_per_s)

@@ -13,6 +13,7 @@ from stoker.backends.ipu.compile.assemble import CompiledModel, check_options, c
 from stoker.backends.ipu.compile.compiler import compile_into
 from stoker.backends.ipu.compile.porting import judged
 from stoker.backends.ipu.compile.report_page import write_report
+from stoker.backends.ipu.compile.sizing import MEMORY_LEVERS, estimate, lowered, sized_devices
 from stoker.backends.ipu.compile.sub_graph import batch_size, is_batched
 from stoker.backends.ipu.compile.summary_report import summary_report
 from stoker.backends.ipu.compile.supported import check_supported
@@ -26,6 +27,7 @@ from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact
 from stoker.compiler.porting_walk import porting_facts
+from stoker.compiler.sizing import Estimate, SizedDevice
 from stoker.compiler.target import Artefact, ServedPart, SourceModel, Target
 
 _logger = logging.getLogger(__name__)
@@ -83,6 +85,28 @@ class IpuTarget(Target):
                 path=path, summary=summarise(compiled), config=part.config, datatypes=part.datatypes, not_servable=part.not_servable
             )
         return Artefact(path=path, summary=summarise(compiled), parts=served)
+
+    def sized_devices(self) -> Sequence[SizedDevice]:
+        return sized_devices()
+
+    def memory_levers(self) -> Sequence[Mapping[str, object]]:
+        return MEMORY_LEVERS
+
+    def estimate(self, source: SourceModel, options: CompilerOptions, rows: int | None = None) -> Estimate:
+        """See `Target.estimate`.
+
+        Raises:
+            CompileError: see `sizing.estimate`.
+        """
+        return estimate(source, options, rows)
+
+    def lowered(self, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
+        """See `Target.lowered`.
+
+        Raises:
+            CompileError: see `sizing.lowered`.
+        """
+        return lowered(source, options)
 
     def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
         """Writes the summary report: `summary_report.json` and `summary_report.html`.

@@ -1,0 +1,135 @@
+"""The IPU systems to size a model for, and the modelled figures of a converted model on one of them, without compiling it."""
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+
+from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, with_noted_options
+from stoker.backends.ipu.compile.constants import TIMING_ERROR
+from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
+from stoker.backends.ipu.compile.sub_graph import batch_size, checked_graph
+from stoker.backends.ipu.hardware import BOW, C600, M2000, IpuHardware
+from stoker.backends.ipu.program import StaticProgram, SubGraph
+from stoker.backends.ipu.timing import step_timing
+from stoker.compiler.errors import ShapeError
+from stoker.compiler.lowering.rebatch import rebatch
+from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
+from stoker.compiler.lowering.typed_graph import check_prepared, static_shape
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.sizing import Estimate, MemoryUse, SizedDevice
+from stoker.compiler.target import SourceModel
+
+#: IPUs over which `virtual_graph_mode=auto` shards a copy: a machine has up to four.
+_SHARDS = (1, 2, 4)
+#: Smaller shares of a tile for temporary data than the default of 0.6.
+_PROPORTIONS = (0.4, 0.2, 0.1)
+#: Timings of one system are published beside the model's error: the C600's.
+_COMPARED = C600
+
+MEMORY_LEVERS = tuple({"available_memory_proportion": proportion} for proportion in _PROPORTIONS)
+
+
+def sized_devices() -> Sequence[SizedDevice]:
+    """Returns every system, alone and sharded over two and four IPUs."""
+    return [_device(hardware, count) for hardware in (C600, M2000, BOW) for count in _SHARDS]
+
+
+def _device(hardware: IpuHardware, count: int) -> SizedDevice:
+    is_card = hardware is C600
+    options: dict[str, object] = {"system": hardware.system}
+    if count > 1:
+        options |= {"num_ipus": count, "virtual_graph_mode": "auto"}
+    return SizedDevice(
+        name=hardware.system,
+        unit="card" if is_card else "IPU",
+        count=count,
+        precisions=("fp8", "fp8_weight", "fp16", "fp32") if hardware.fp8_flops else ("fp16", "fp32"),
+        options=options,
+        note="" if hardware is _COMPARED else f"the model's error was found on {_COMPARED.system}",
+    )
+
+
+def estimate(source: SourceModel, options: CompilerOptions, rows: int | None) -> Estimate:
+    """Returns the figures of one call of the main program with `rows` rows, or those that `source` has.
+
+    Raises:
+        CompileError: the device cannot run the model, `source` has no batch dimension that could be `rows`, or an option is invalid.
+    """
+    hardware = choose_device(options)
+    options = with_noted_options(options, [source])
+    check_options(options, hardware)
+    model = checked_graph(source, hardware)
+    own = micro_batch_rows(model, options)
+    if rows is not None and rows != own:
+        if own < 1:
+            raise ShapeError(f"the model has no batch dimension, so that it cannot be planned for {rows} rows")
+        rebatch(model, axis=options.batch_axis, old=own, new=rows)
+        own = rows
+    plan = survey_graph(model, hardware=hardware, options=options, name=source.name)
+    check_sharding(options, plan)
+    timing = step_timing(scheduled_program([plan], [own], [source.name], hardware, options))
+    fullest = max(plan.memory, key=lambda account: max(account.tile_bytes, default=0))
+    worst = TIMING_ERROR.worst
+    return Estimate(
+        rows=max(timing.rows, 1),
+        latency_s=timing.latency_s,
+        period_s=timing.period_s,
+        time_factors=(max(1 - worst, 0.0), 1 + worst),  # the error is that of the throughput
+        error=TIMING_ERROR,
+        memory=MemoryUse(
+            place=f"fullest tile{f' of IPU {fullest.ipu}' if options.num_ipus > 1 else ''}",
+            by_category=fullest.by_category,
+            capacity_bytes=fullest.capacity_bytes,
+        ),
+    )
+
+
+def lowered(source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
+    """Returns the graph that the simulated IPU computes, with every rounding explicit.
+
+    Raises:
+        CompileError: the device cannot run the model.
+    """
+    model = checked_graph(source, choose_device(options))
+    make_roundings_explicit(model)
+    check_prepared(model, source.name, source.custom_libraries)
+    return onnx.load_model_from_string(serialise(model))
+
+
+def scheduled_program(
+    plans: Sequence[GraphPlan], rows: Sequence[int], names: Sequence[str], hardware: IpuHardware, options: CompilerOptions
+) -> StaticProgram:
+    """Returns the schedules as a program without graphs, to compute times from.
+
+    Args:
+        plans: The plan of each sub-graph.
+        rows: Rows of a micro-batch of each.
+        names: Name of each.
+        hardware: The IPU.
+        options: Of the compilation.
+    """
+    return StaticProgram(
+        package_hash="",
+        system=hardware.system,
+        ipu_version=hardware.ipu_version,
+        tiles_per_ipu=hardware.tiles,
+        graphs=tuple(
+            SubGraph(index=at, name=name, onnx=b"", inputs=(), outputs=(), steps=plan.steps)
+            for at, (name, plan) in enumerate(zip(names, plans, strict=True))
+        ),
+        num_io_tiles=options.num_io_tiles,
+        num_ipus=options.num_ipus,
+        replication_factor=options.replication_factor,
+        batches_per_step=options.batches_per_step,
+        micro_batch_size=rows[0] if len(set(rows)) == 1 else 0,
+        pipeline_stages=max(plan.pipeline_stages for plan in plans),
+        code_bytes=sum(plan.code_bytes for plan in plans),
+        weight_bytes=sum(plan.weight_bytes for plan in plans),
+    )
+
+
+def micro_batch_rows(model: ir.Model, options: CompilerOptions) -> int:
+    """Returns the rows of one micro-batch of a converted model; 0 if it has no batch dimension."""
+    inputs, outputs = ([static_shape(value) for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    return batch_size(inputs, outputs, options.batch_axis)

@@ -1,0 +1,43 @@
+"""The accuracy of each precision: what the simulated device computes, compared with the source model on ONNX Runtime."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stoker.cli.plan.conversions import Conversions
+from stoker.cli.plan.model import Accuracy, OutputDrift
+from stoker.compiler.check import OutputError, compare_models
+from stoker.compiler.errors import CompileError, NotComparableError
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.sizing import SizedDevice
+from stoker.compiler.target import Target
+
+#: Seconds that each of the two models may run.
+LIMIT_S = 60.0
+_GENERATED = "generated data: standard normal floats, integers 0 and 1"
+
+
+def accuracy_of(target: Target, device: SizedDevice, precision: str, conversions: Conversions) -> Accuracy:
+    """Compares the model as `device` computes it in `precision` with the source model, for the rows of the conversion."""
+    name = target.name
+    try:
+        source = conversions.of(target, precision)
+        chosen: Mapping[str, Any] = target.sizing_options(device, precision)
+        options = CompilerOptions(**chosen)
+        target.check_options(options, [precision])
+        errors = compare_models(conversions.source, target.lowered(source, options), limit_s=LIMIT_S)
+    except NotComparableError as error:
+        return Accuracy(target=name, precision=precision, problem=str(error).removeprefix("check: "))
+    except CompileError as error:
+        return Accuracy(target=name, precision=precision, problem=str(error).partition("\n")[0])
+    return Accuracy(target=name, precision=precision, outputs=tuple(_drift(each) for each in errors), samples=_GENERATED)
+
+
+def _drift(error: OutputError) -> OutputDrift:
+    if error.not_comparable:
+        return OutputDrift(output=error.name, snr_db=None, cosine=None, note=f"not comparable: {error.not_comparable}")
+    if math.isnan(error.snr_db):
+        return OutputDrift(
+            output=error.name, snr_db=None, cosine=None, note=f"{1 - (error.different or 0.0):.2%} of the elements are equal"
+        )
+    return OutputDrift(output=error.name, snr_db=error.snr_db, cosine=error.cosine)

@@ -1,0 +1,68 @@
+"""`stoker plan`: which devices run an ONNX model, how fast, and how many of them carry a load."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stoker.cli.options import AsJson
+from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file.", show_default=False)]
+Devices = Annotated[str, typer.Option("--devices", metavar="NAME,...", help="Targets (ipu, gcu, cpu) or devices (C600, i20) to compare.")]
+Precisions = Annotated[str, typer.Option("--precisions", metavar="NAME,...", help="Precisions to try.")]
+Batches = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help="Batch sizes to try.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--input-shape", metavar="NAME=d1,d2", help="Sizes of variable dimensions; may be repeated.")
+]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the plan as a page.", show_default=False)]
+
+
+def plan(
+    model: Model,
+    devices: Devices = "ipu,gcu,cpu",
+    precisions: Precisions = "fp32,fp16,fp8",
+    batch_sizes: Batches = "1,4,16,32",
+    input_shape: Shapes = None,
+    html: Html = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare devices for an ONNX model before you have one: what ports, what fits, latency, throughput and accuracy."""
+    try:
+        from stoker.cli.plan.planner import make_plan
+        from stoker.cli.plan.request import PlanRequest, RequestError, check_batches, check_precisions, chosen_devices
+        from stoker.compiler.errors import CompileError
+        from stoker.compiler.option_fields import COUNTS, NAMES, SHAPES
+    except ModuleNotFoundError as error:
+        raise CommandFailed(f"planning needs the package {error.name}: install stoker with its extra, 'stoker[compile]'") from error
+    try:
+        targets, found = chosen_devices(NAMES.parse(devices))
+        request = PlanRequest(
+            model=model,
+            targets=targets,
+            devices=found,
+            precisions=check_precisions(NAMES.parse(precisions)),
+            batches=check_batches(COUNTS.parse(batch_sizes)),
+            shapes=SHAPES.parse(input_shape or []),
+        )
+    except (ValueError, RequestError) as error:
+        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    try:
+        result = make_plan(request)
+    except CompileError as error:
+        raise CommandFailed(str(error).removeprefix("input_model: ")) from error
+    if html is not None:
+        from stoker.cli.plan.page import write_page
+
+        try:
+            write_page(result, html)
+        except (OSError, CompileError) as error:
+            raise CommandFailed(f"--html: {html} cannot be written: {error}") from error
+    if as_json:
+        print_json(result.to_dict())
+        return
+    from stoker.cli.plan.table import print_plan
+
+    print_plan(result)
+    if html is not None:
+        print_line(f"wrote {html}")

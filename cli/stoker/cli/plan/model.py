@@ -1,0 +1,230 @@
+"""`Plan`: the result of `stoker plan` as plain data. It is computed once, and rendered as a table, as JSON and as a page.
+
+Times are in seconds, memory in bytes, rates in rows per second.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker.cli.plan.figures import Figure
+
+#: Version of the JSON form. It changes if a key is renamed, removed or gets another meaning; new keys may appear without it.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """An input or output of the source model: name, ONNX's element type, and sizes (a name or `?` where variable)."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInfo:
+    """The source model.
+
+    Attributes:
+        name: Of the file.
+        opset: Version of ONNX's operator set.
+        nodes: Number of nodes.
+        parameter_bytes: Bytes of the initialisers.
+        inputs, outputs: Its tensors.
+    """
+
+    name: str
+    opset: int
+    nodes: int
+    parameter_bytes: int
+    inputs: Sequence[TensorInfo]
+    outputs: Sequence[TensorInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSupport:
+    """One operator of the model on one target.
+
+    Attributes:
+        operator: Operator with the version of its definition.
+        support: Which tools compile it: a value of `stoker.compiler.porting.Support`.
+        nodes: Names of the nodes, at most the first few.
+        count: Number of nodes.
+        reason: Why.
+        source: Where the vendor publishes the fact.
+    """
+
+    operator: str
+    support: str
+    nodes: Sequence[str]
+    count: int
+    reason: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Porting:
+    """The porting check for one target.
+
+    Attributes:
+        target: `ipu`, `gcu` or `cpu`.
+        ports: Whether every node can be compiled.
+        operators: Operators, those that cannot be compiled first.
+        problem: Why the check itself failed; empty if it did not.
+    """
+
+    target: str
+    ports: bool
+    operators: Sequence[OperatorSupport] = ()
+    problem: str = ""
+
+    def nodes_with(self, support: str) -> int:
+        """Returns the number of nodes with this support."""
+        return sum(each.count for each in self.operators if each.support == support)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDrift:
+    """The difference of one output from the source model's, in one precision."""
+
+    output: str
+    snr_db: float | None
+    cosine: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """The difference of a target's outputs in one precision from the source model's.
+
+    Attributes:
+        target, precision: What computes.
+        outputs: One entry for each output.
+        samples: What the models were run with.
+        problem: Why nothing was compared; empty if it was.
+    """
+
+    target: str
+    precision: str
+    outputs: Sequence[OutputDrift] = ()
+    samples: str = ""
+    problem: str = ""
+
+    @property
+    def snr_db(self) -> float | None:
+        """The least signal-to-noise ratio of the outputs; None if none was compared."""
+        return min((each.snr_db for each in self.outputs if each.snr_db is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The fullest place of a device."""
+
+    place: str
+    used_bytes: int
+    capacity_bytes: int
+    by_category: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """The smallest change found that makes a combination fit.
+
+    Attributes:
+        change: The change in words: `available_memory_proportion 0.2`, `batch 8`.
+        options: Compiler options beside those of the combination.
+        precision, batch, count: With the change.
+        latency, throughput: With the change: seconds of a call, rows per second.
+    """
+
+    change: str
+    options: Mapping[str, Any]
+    precision: str
+    batch: int
+    count: int
+    latency: Figure
+    throughput: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """One device in one precision with one batch size.
+
+    Attributes:
+        target: `ipu`, `gcu` or `cpu`.
+        device: Name of the device.
+        unit: What `count` counts: `card`, `IPU`, `host`.
+        count: Devices that one copy of the model takes.
+        precision, batch: Of the compiled model.
+        fits: Whether it can be compiled for the device.
+        latency: Seconds of a call with a full batch; None if there is no figure.
+        period: Seconds between the ends of successive calls on a busy device.
+        throughput: Rows per second of a busy device.
+        memory: The fullest place; None if memory is no limit.
+        error_source: Where the error bars come from.
+        problem: Why it does not fit, in one line; empty if it does.
+        remedy: What makes it fit; None if it fits or nothing was found.
+        note: What a reader must know of the figures.
+    """
+
+    target: str
+    device: str
+    unit: str
+    count: int
+    precision: str
+    batch: int
+    fits: bool
+    latency: Figure | None = None
+    period: Figure | None = None
+    throughput: Figure | None = None
+    memory: Memory | None = None
+    error_source: str = ""
+    problem: str = ""
+    remedy: Remedy | None = None
+    note: str = ""
+
+    @property
+    def device_label(self) -> str:
+        """The device with the number of them that one copy takes."""
+        return self.device if self.count == 1 else f"{self.count} x {self.device}"
+
+    @property
+    def label(self) -> str:
+        """Device, precision and batch."""
+        return f"{self.device_label}, {self.precision}, batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole result.
+
+    Attributes:
+        model: The source model.
+        targets: Names of the targets.
+        porting: The porting check for each target.
+        accuracy: For each target and precision.
+        combinations: Every device with every precision and batch size.
+        recommendation: Sentences for a reader in a hurry, the most important first.
+        notes: Warnings of the conversion, and what was left out.
+        version: Version of Stoker.
+    """
+
+    model: SourceInfo
+    targets: Sequence[str]
+    porting: Sequence[Porting]
+    accuracy: Sequence[Accuracy]
+    combinations: Sequence[Combination]
+    recommendation: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    version: str = ""
+    schema: int = field(default=SCHEMA)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the plan as JSON-compatible data: the fields of these classes by name."""
+        return dataclasses.asdict(self)
+
+    def accuracy_of(self, target: str, precision: str) -> Accuracy | None:
+        """Returns the accuracy of a target in a precision; None if it was not compared."""
+        return next((each for each in self.accuracy if (each.target, each.precision) == (target, precision)), None)
