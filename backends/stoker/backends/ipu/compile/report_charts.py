@@ -6,24 +6,15 @@ Every mark carries a `<title>`, which browsers show as a tooltip. The page has a
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.ipu.compile.summary_report import BatchEstimate, OpRun
+from stoker.compiler.pages.svg import WIDTH, Kind, grid, rect, round_up, short, svg, text_at
 
-WIDTH = 860
 _LEFT, _RIGHT, _ROW, _BAR = 170, 90, 24, 14
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A series of a plot: its name, and the CSS class that gives its colour."""
-
-    name: str
-    css: str
 
 
 MEMORY_KINDS: Mapping[str, Kind] = {
@@ -48,12 +39,6 @@ def microseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.2f} µs"
 
 
-def legend(kinds: Sequence[Kind]) -> str:
-    """Returns the legend of a plot."""
-    items = "".join(f'<span><i class="{kind.css}"></i>{escape(kind.name)}</span>' for kind in kinds)
-    return f'<p class="legend">{items}</p>'
-
-
 def memory_bar(by_category: Mapping[str, int], capacity_bytes: int) -> str:
     """Returns a bar of one tile's memory by category, with its capacity as a line."""
     scale = (WIDTH - 20) / max(capacity_bytes, sum(by_category.values()), 1)
@@ -61,12 +46,12 @@ def memory_bar(by_category: Mapping[str, int], capacity_bytes: int) -> str:
     for key, size in by_category.items():
         if size:
             kind = MEMORY_KINDS.get(key, Kind(key, "c0"))
-            parts.append(_rect(x, 8, max(size * scale - 2, 0.5), 26, kind.css, f"{kind.name}: {size:,} bytes"))
+            parts.append(rect(x, 8, max(size * scale - 2, 0.5), 26, kind.css, f"{kind.name}: {size:,} bytes"))
             x += size * scale
     limit = 10 + capacity_bytes * scale
     parts.append(f'<line class="limit" x1="{limit:.1f}" x2="{limit:.1f}" y1="2" y2="40"/>')
-    parts.append(_text(limit, 54, f"{capacity_bytes:,} bytes: all that a tile has", "end"))
-    return _svg(60, "".join(parts), "Memory of the fullest tile by kind")
+    parts.append(text_at(limit, 54, f"{capacity_bytes:,} bytes: all that a tile has", "end"))
+    return svg(60, "".join(parts), "Memory of the fullest tile by kind")
 
 
 def tile_histogram(tile_bytes: Sequence[int], capacity_bytes: int, bins: int = 40) -> str:
@@ -74,21 +59,23 @@ def tile_histogram(tile_bytes: Sequence[int], capacity_bytes: int, bins: int = 4
     counts, edges = np.histogram(tile_bytes, bins=bins, range=(0, max(capacity_bytes, *tile_bytes, 1)))
     height, top, scale = 150, 14, (WIDTH - 80) / edges[-1]
     most = max(int(counts.max()), 1)
-    parts = [_grid(60, WIDTH - 20, top + height, [(top + height * (1 - share), f"{most * share:,.0f}") for share in (0.0, 0.5, 1.0)])]
+    parts = [grid(60, WIDTH - 20, top + height, [(top + height * (1 - share), f"{most * share:,.0f}") for share in (0.0, 0.5, 1.0)])]
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         if count:
             tall = max(height * int(count) / most, 2)
             label = f"{count} tiles hold {low:,.0f} to {high:,.0f} bytes"
             css = "c3" if low >= capacity_bytes else "c1"
-            parts.append(_rect(60 + low * scale, top + height - tall, max((high - low) * scale - 2, 1), tall, css, label))
+            parts.append(rect(60 + low * scale, top + height - tall, max((high - low) * scale - 2, 1), tall, css, label))
     limit = 60 + capacity_bytes * scale
     parts.append(f'<line class="limit" x1="{limit:.1f}" x2="{limit:.1f}" y1="{top}" y2="{top + height}"/>')
     for at in range(5):
         edge = edges[-1] * at / 4
         parts.append(
-            _text(60 + edge * scale, top + height + 18, f"{edge / 1024:,.0f} KiB", "middle" if 0 < at < 4 else "start" if not at else "end")
+            text_at(
+                60 + edge * scale, top + height + 18, f"{edge / 1024:,.0f} KiB", "middle" if 0 < at < 4 else "start" if not at else "end"
+            )
         )
-    return _svg(top + height + 28, "".join(parts), "Tiles by bytes held")
+    return svg(top + height + 28, "".join(parts), "Tiles by bytes held")
 
 
 def stacked_rows(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> str:
@@ -98,14 +85,14 @@ def stacked_rows(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> str:
     drawn = []
     for at, (label, parts, text) in enumerate(rows):
         y, x = 4 + at * _ROW, float(_LEFT)
-        drawn.append(_text(_LEFT - 8, y + 11, _short(label), "end", title=label))
+        drawn.append(text_at(_LEFT - 8, y + 11, short(label), "end", title=label))
         for key, kind in TIME_KINDS.items():
             if parts.get(key):
                 wide = parts[key] * scale
-                drawn.append(_rect(x, y, max(wide - 1, 0.5), _BAR, kind.css, f"{label}, {kind.name}: {microseconds(parts[key])}"))
+                drawn.append(rect(x, y, max(wide - 1, 0.5), _BAR, kind.css, f"{label}, {kind.name}: {microseconds(parts[key])}"))
                 x += wide
-        drawn.append(_text(x + 6, y + 11, text, "start"))
-    return _svg(8 + len(rows) * _ROW, "".join(drawn), "Time by part")
+        drawn.append(text_at(x + 6, y + 11, text, "start"))
+    return svg(8 + len(rows) * _ROW, "".join(drawn), "Time by part")
 
 
 def activity(runs: Sequence[OpRun], bins: int = 240) -> str:
@@ -124,17 +111,17 @@ def activity(runs: Sequence[OpRun], bins: int = 240) -> str:
     height, wide, parts = 34, (WIDTH - _LEFT - 20) / bins, []
     for row, (key, kind) in enumerate(kinds.items()):
         floor = 6 + (row + 1) * (height + 6)
-        parts.append(_text(_LEFT - 8, floor - 12, kind.name, "end"))
+        parts.append(text_at(_LEFT - 8, floor - 12, kind.name, "end"))
         parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - 20}" y1="{floor}" y2="{floor}"/>')
         for at, share in enumerate(shares[key]):
             if share > 0.005:
                 label = f"{kind.name}: {min(share, 1):.0%} of the time around {microseconds(total * (at + 0.5) / bins)}"
-                parts.append(_rect(_LEFT + at * wide, floor - height * min(share, 1), wide, height * min(share, 1), kind.css, label))
+                parts.append(rect(_LEFT + at * wide, floor - height * min(share, 1), wide, height * min(share, 1), kind.css, label))
     bottom = 6 + len(kinds) * (height + 6)
     for at in range(5):
         anchor = "start" if not at else "end" if at == 4 else "middle"
-        parts.append(_text(_LEFT + (WIDTH - _LEFT - 20) * at / 4, bottom + 16, microseconds(total * at / 4), anchor))
-    return _svg(bottom + 26, "".join(parts), "Activity over one micro-batch")
+        parts.append(text_at(_LEFT + (WIDTH - _LEFT - 20) * at / 4, bottom + 16, microseconds(total * at / 4), anchor))
+    return svg(bottom + 26, "".join(parts), "Activity over one micro-batch")
 
 
 def lanes(names: Sequence[str], seconds: Sequence[float], micro_batches: int) -> str:
@@ -148,17 +135,17 @@ def lanes(names: Sequence[str], seconds: Sequence[float], micro_batches: int) ->
             boxes.append((batch, lane, begin, length))
     total = float(ends.max()) or 1.0
     scale = (WIDTH - _LEFT - 20) / total
-    parts = [_text(_LEFT - 8, 18 + lane * 30, _short(name), "end", title=name) for lane, name in enumerate(names)]
+    parts = [text_at(_LEFT - 8, 18 + lane * 30, short(name), "end", title=name) for lane, name in enumerate(names)]
     for batch, lane, begin, length in boxes:
         label = f"micro-batch {batch}, {names[lane]}: {microseconds(begin)} to {microseconds(begin + length)}"
         css = ("c1", "c2", "c4")[batch % 3]
         x, wide = _LEFT + begin * scale, max(length * scale - 2, 0.5)
-        parts.append(_rect(x, 4 + lane * 30, wide, 22, css, label))
+        parts.append(rect(x, 4 + lane * 30, wide, 22, css, label))
         if wide > 18:
             parts.append(f'<text class="on" x="{x + wide / 2:.1f}" y="{19 + lane * 30}" text-anchor="middle">{batch}</text>')
-    parts.append(_text(WIDTH - 20, 16 + len(names) * 30, microseconds(total), "end"))
-    parts.append(_text(_LEFT, 16 + len(names) * 30, "0", "start"))
-    return _svg(26 + len(names) * 30, "".join(parts), "Lanes over the first micro-batches")
+    parts.append(text_at(WIDTH - 20, 16 + len(names) * 30, microseconds(total), "end"))
+    parts.append(text_at(_LEFT, 16 + len(names) * 30, "0", "start"))
+    return svg(26 + len(names) * 30, "".join(parts), "Lanes over the first micro-batches")
 
 
 def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
@@ -167,10 +154,10 @@ def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
     if len(points) < 2:
         return ""
     height, top, left, right = 190, 14, 80, WIDTH - 40
-    most = _round_up(max(rate for _, rate in points))
+    most = round_up(max(rate for _, rate in points))
     low, high = (math.log2(points[at][0].batch) for at in (0, -1))
     parts = [
-        _grid(left, right, top + height, [(top + height * (1 - share), f"{most * share:,.0f}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)])
+        grid(left, right, top + height, [(top + height * (1 - share), f"{most * share:,.0f}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)])
     ]
 
     def coordinates(each: BatchEstimate, rate: float) -> tuple[float, float]:
@@ -186,9 +173,9 @@ def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
         parts.append(
             f'<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="{7 if each.batch == own else 5}"><title>{escape(label)}</title></circle>'
         )
-        parts.append(_text(x, top + height + 18, str(each.batch), "middle"))
-    parts.append(_text(right, top + height + 34, "rows of a micro-batch", "end"))
-    return _svg(top + height + 40, "".join(parts), "Throughput by batch size")
+        parts.append(text_at(x, top + height + 18, str(each.batch), "middle"))
+    parts.append(text_at(right, top + height + 34, "rows of a micro-batch", "end"))
+    return svg(top + height + 40, "".join(parts), "Throughput by batch size")
 
 
 def _overlap(begin: float, end: float, bins: int) -> NDArray[np.float64]:
@@ -196,34 +183,3 @@ def _overlap(begin: float, end: float, bins: int) -> NDArray[np.float64]:
     edges = np.arange(bins + 1, dtype=np.float64)
     shared: NDArray[np.float64] = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, 1.0)
     return shared
-
-
-def _round_up(number: float) -> float:
-    """Rounds up to 1, 2, 2.5 or 5 times a power of ten."""
-    power = 10 ** math.floor(math.log10(number))
-    return float(next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= number * 0.999))
-
-
-def _grid(left: float, right: float, floor: float, ticks: Sequence[tuple[float, str]]) -> str:
-    lines = "".join(
-        f'<line class="{"axis" if y == floor else "grid"}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>' for y, _ in ticks
-    )
-    return lines + "".join(_text(left - 8, y + 4, text, "end") for y, text in ticks)
-
-
-def _rect(x: float, y: float, width: float, height: float, css: str, title: str) -> str:
-    coordinates = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect class="{css}" {coordinates} rx="1.5"><title>{escape(title)}</title></rect>'
-
-
-def _text(x: float, y: float, text: str, anchor: str, title: str = "") -> str:
-    shown = f"<title>{escape(title)}</title>" if title else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}{shown}</text>'
-
-
-def _short(text: str, most: int = 24) -> str:
-    return text if len(text) <= most else f"…{text[-most + 1 :]}"
-
-
-def _svg(height: float, content: str, title: str) -> str:
-    return f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH} {height:.0f}">{content}</svg>'

@@ -9,6 +9,8 @@ from stoker.backends.ipu.compile import report_charts as charts
 from stoker.backends.ipu.compile.report_charts import MEMORY_KINDS, TIME_KINDS, microseconds
 from stoker.backends.ipu.compile.summary_report import GraphReport, IpuMemory, OpRun, SummaryReport
 from stoker.compiler.output_files import written_whole
+from stoker.compiler.pages.page import page, table
+from stoker.compiler.pages.svg import legend
 
 _FILE = "summary_report"
 #: Number of rows in the table of operations, and of bars beside it.
@@ -17,42 +19,12 @@ _TOP_BARS = 12
 #: Number of micro-batches in the plot of the lanes.
 _SHOWN_MICRO_BATCHES = 4
 
-_STYLE = """
-:root{color-scheme:light dark;--page:#f9f9f7;--card:#fcfcfb;--ink:#0b0b0b;--ink2:#52514e;--grid:#e1e0d9;--axis:#c3c2b7;
---c0:#b4b2a9;--c1:#2a78d6;--c2:#1baf7a;--c3:#eb6834;--c4:#4a3aa7;--c5:#e87ba4;--c6:#eda100;--bad:#d03b3b;--good:#0a7a0a;--on:#fff}
-@media (prefers-color-scheme:dark){:root{--page:#0d0d0d;--card:#1a1a19;--ink:#fff;--ink2:#c3c2b7;--grid:#2c2c2a;--axis:#383835;
---c0:#6b6a65;--c1:#3987e5;--c2:#199e70;--c3:#d95926;--c4:#9085e9;--c5:#d55181;--c6:#c98500;--bad:#e66767;--good:#0ca30c;--on:#fff}}
-body{margin:0;background:var(--page);color:var(--ink);font:14px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
-main{max-width:940px;margin:0 auto;padding:24px 20px 60px}
-h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px}h3{font-size:15px;margin:22px 0 6px}
-.note{color:var(--ink2);margin:0 0 12px}.bad{color:var(--bad)}.good{color:var(--good)}
-.tag{border:1px solid var(--axis);border-radius:10px;padding:1px 10px;font-size:12px;color:var(--ink2);margin-left:8px}
-section{background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:14px 18px;margin:12px 0;overflow-x:auto}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:10px;margin:14px 0}
-.tiles div{background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:10px 14px}
-.tiles b{display:block;font-size:20px;font-weight:600}.tiles span{color:var(--ink2);font-size:12px}
-table{border-collapse:collapse;width:100%;font-size:13px}th{text-align:left;color:var(--ink2);font-weight:500}
-th,td{padding:4px 8px;border-bottom:1px solid var(--grid);white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-td.name{max-width:260px;overflow:hidden;text-overflow:ellipsis}
-tr.own td{font-weight:600}
-.legend{margin:0 0 6px;color:var(--ink2);font-size:12px}.legend span{margin-right:16px}
-.legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--ink2);font-size:11px}svg text.on{fill:var(--on)}
-.grid{stroke:var(--grid)}.axis{stroke:var(--axis)}.limit{stroke:var(--bad);stroke-width:2;stroke-dasharray:5 3}
-.line{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c1)}.hollow{fill:var(--card);stroke:var(--bad);stroke-width:2}
-pre{white-space:pre-wrap;margin:0;font-size:12px}
-""" + "".join(f"rect.c{at}{{fill:var(--c{at})}}i.c{at}{{background:var(--c{at})}}\n" for at in range(7))
-
 
 def render_page(report: SummaryReport) -> str:
     """Returns the page as HTML."""
     names = ", ".join(graph.name for graph in report.graphs)
     body = "".join((_head(report, names), *map(_memory, report.memory), *(_graph(graph, report) for graph in report.graphs)))
-    title = f"{escape(names)}: summary report (simulated)"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body><main>{body}</main></body></html>\n"
-    )
+    return page(f"{names}: summary report (simulated)", body)
 
 
 def write_report(report: SummaryReport, folder: Path) -> tuple[Path, Path]:
@@ -107,9 +79,9 @@ def _memory(memory: IpuMemory) -> str:
     quartiles = _quartiles(account.tile_bytes)
     return (
         f'<h2>Memory of IPU {account.ipu}<span class="tag">simulated</span></h2>'
-        f"<section><h3>Fullest tile, at its fullest moment</h3>{charts.legend(kinds)}"
+        f"<section><h3>Fullest tile, at its fullest moment</h3>{legend(kinds)}"
         f"{charts.memory_bar(account.by_category, account.capacity_bytes)}"
-        + _table(
+        + table(
             ("kind", "bytes", "share of a tile"),
             [
                 (name, f"{size:,}", f"{size / account.capacity_bytes:.1%}")
@@ -117,9 +89,9 @@ def _memory(memory: IpuMemory) -> str:
             ],
         )
         + f"</section><section><h3>Tiles by bytes held</h3>{charts.tile_histogram(account.tile_bytes, account.capacity_bytes)}"
-        + _table(tuple(quartiles), [tuple(f"{size:,}" for size in quartiles.values())], numbers_from=0)
+        + table(tuple(quartiles), [tuple(f"{size:,}" for size in quartiles.values())], numbers_from=0)
         + "</section><section><h3>What holds the fullest tile</h3>"
-        + _table(("holder", "bytes there"), [(what, f"{size:,}") for what, size in memory.holders])
+        + table(("holder", "bytes there"), [(what, f"{size:,}") for what, size in memory.holders])
         + "</section>"
     )
 
@@ -145,8 +117,8 @@ def _time_sections(graph: GraphReport, report: SummaryReport) -> Iterator[str]:
     totals = {key: sum(getattr(run, key) for run in graph.runs) for key in TIME_KINDS}
     whole = sum(totals.values()) or 1.0
     yield (
-        f"<section><h3>Time line of one micro-batch</h3>{charts.legend(used)}{charts.activity(graph.runs)}"
-        + _table(
+        f"<section><h3>Time line of one micro-batch</h3>{legend(used)}{charts.activity(graph.runs)}"
+        + table(
             ("what", "time", "share"),
             [(TIME_KINDS[key].name, microseconds(time), f"{time / whole:.1%}") for key, time in totals.items() if time],
         )
@@ -158,7 +130,7 @@ def _time_sections(graph: GraphReport, report: SummaryReport) -> Iterator[str]:
         yield (
             f"<section><h3>Lanes that work side by side: the first {shown} micro-batches of a call</h3>"
             + charts.lanes(graph.lane_names, graph.lane_s, shown)
-            + _table(
+            + table(
                 ("lane", "time of a micro-batch", "busy"),
                 [(name, microseconds(time), f"{time / slowest:.0%}") for name, time in zip(graph.lane_names, graph.lane_s, strict=True)],
             )
@@ -179,8 +151,8 @@ def _operations(graph: GraphReport, clock_hz: float) -> str:
     bars = [(name, _parts(runs), f"{sum(run.total_s for run in runs) / whole:.1%}") for name, runs in types[:_TOP_BARS]]
     used = [kind for key, kind in TIME_KINDS.items() if any(getattr(run, key) for run in graph.runs)]
     return (
-        f"<section><h3>By operator</h3>{charts.legend(used)}{charts.stacked_rows(bars)}"
-        + _table(
+        f"<section><h3>By operator</h3>{legend(used)}{charts.stacked_rows(bars)}"
+        + table(
             ("operator", "nodes", "cycles", "share", "GFLOP", "MB moved"),
             [
                 (
@@ -194,9 +166,9 @@ def _operations(graph: GraphReport, clock_hz: float) -> str:
                 for name, runs in types
             ],
         )
-        + f"</section><section><h3>Longest operations ({len(top)} of {len(graph.runs)})</h3>{charts.legend(used)}"
+        + f"</section><section><h3>Longest operations ({len(top)} of {len(graph.runs)})</h3>{legend(used)}"
         + charts.stacked_rows([(run.node, _parts([run]), f"{run.total_s / whole:.1%}") for run in top[:_TOP_BARS]])
-        + _table(
+        + table(
             ("node", "operator", "IPU", "cycles", "compute", "exchange, link, IO", "sync", "share"),
             [
                 (
@@ -233,7 +205,7 @@ def _batches(graph: GraphReport) -> str:
         f"<section><h3>Other batch sizes, planned anew</h3>{charts.throughput(graph.batches, graph.micro_batch_size)}"
         '<p class="note">The larger dot is the batch that this program was compiled for; hollow ones do not fit, and show what they'
         " would give if they did.</p>"
-        + _table(
+        + table(
             ("rows of a micro-batch", "memory", "fullest tile, bytes", "latency of a call", "rows a second"), rows, numbers_from=2, own=own
         )
         + "</section>"
@@ -249,16 +221,3 @@ def _quartiles(tile_bytes: Sequence[int]) -> Mapping[str, int]:
     last = len(ordered) - 1
     shares = {"emptiest": 0.0, "quarter": 0.25, "median": 0.5, "three quarters": 0.75, "fullest": 1.0}
     return {name: ordered[round(share * last)] for name, share in shares.items()}
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1, own: int | None = None) -> str:
-    """Returns a table. Columns from index `numbers_from` on are aligned as numbers; row `own` is highlighted."""
-
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f'<{tag} class="{"n" if at >= numbers_from else "name"}" title="{escape(text)}">{escape(text)}</{tag}>'
-            for at, text in enumerate(texts)
-        )
-
-    lines = "".join(f"<tr{' class=own' if at == own else ''}>{cells('td', row)}</tr>" for at, row in enumerate(rows))
-    return f"<table><thead><tr>{cells('th', headings)}</tr></thead><tbody>{lines}</tbody></table>"

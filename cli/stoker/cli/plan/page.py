@@ -1,0 +1,209 @@
+"""A plan as one self-contained HTML page without scripts or network access, for a browser, a phone and a printer."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from stoker.cli.plan import plots
+from stoker.cli.plan.figures import number, with_bar
+from stoker.cli.plan.model import Combination, Plan, Porting, Support
+from stoker.compiler.output_files import written_whole
+from stoker.compiler.pages.page import page, table
+
+_STYLE = """
+.lead{font-size:16px;margin:14px 0}.lead p{margin:0 0 8px}
+.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:14px}
+figure{margin:0;min-width:0;max-width:520px}figcaption{font-weight:600;font-size:13px;margin:0 0 2px}
+svg.key{display:inline-block;width:12px;height:12px;margin-right:5px;vertical-align:-1px}
+.series{fill:none;stroke-width:1.8}.err{stroke-width:1.2;opacity:.55}
+td.wrap{white-space:normal;min-width:220px}
+.yes{color:var(--good)}.no{color:var(--bad)}
+details{margin:8px 0}summary{cursor:pointer;color:var(--ink2)}
+ul{margin:6px 0;padding-left:20px}
+@media (max-width:560px){main{padding:14px 10px 40px}section{padding:10px}h1{font-size:20px}.lead{font-size:15px}}
+@media print{:root{--page:#fff;--card:#fff;--ink:#000;--ink2:#333;--grid:#ccc;--axis:#888}
+body{font-size:11px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+main{max-width:none;padding:0}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}h2,h3{break-after:avoid}
+table{font-size:9.5px}th,td{white-space:normal;padding:2px 4px}.panels{grid-template-columns:1fr 1fr}}
+""" + "".join(f"path.c{at}{{fill:var(--c{at})}}polyline.c{at},line.c{at}{{stroke:var(--c{at})}}" for at in range(7))
+_SIMULATED = (
+    "Simulated figures are computed by a cost model for a device that is not here; no device was measured. Their error bars are the model's "
+    "worst error on published measurements that it was not fitted on. Measured figures were measured on this machine; their error bars hold "
+    "eight of ten calls."
+)
+
+
+def render_page(plan: Plan) -> str:
+    """Returns the page as HTML."""
+    body = "".join((_head(plan), _porting(plan), _speed(plan), _memory(plan), _accuracy(plan), _combinations(plan), _notes(plan)))
+    return page(f"Plan for {plan.model.name}", body, _STYLE)
+
+
+def write_page(plan: Plan, path: Path) -> None:
+    """Writes the page atomically.
+
+    Raises:
+        CompileError, OSError: the file cannot be written.
+    """
+    with written_whole(path) as draft:
+        draft.write_text(render_page(plan), encoding="utf-8")
+
+
+def _head(plan: Plan) -> str:
+    model = plan.model
+    facts = {
+        "nodes": f"{model.nodes:,}",
+        "parameters": f"{model.parameter_bytes / 2**20:,.1f} MiB",
+        "operator set": str(model.opset),
+        "combinations that fit": f"{sum(each.fits for each in plan.combinations)} of {len(plan.combinations)}",
+    }
+    tiles = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in facts.items())
+    tensors = [
+        (side, each.name, each.datatype, str(list(each.shape)).replace("'", ""))
+        for side, values in (("input", model.inputs), ("output", model.outputs))
+        for each in values
+    ]
+    sentences = "".join(f"<p>{escape(each)}</p>" for each in plan.recommendation)
+    return (
+        f'<h1>Plan for {escape(model.name)}</h1><p class="note">{escape(_SIMULATED)}</p>'
+        f'<section class="lead" aria-label="Recommendation">{sentences}</section><div class="tiles">{tiles}</div>'
+        f"<details><summary>Inputs and outputs</summary><section>{table(('side', 'name', 'type', 'shape'), tensors, numbers_from=9)}</section></details>"
+    )
+
+
+def _porting(plan: Plan) -> str:
+    return "<h2>Porting</h2>" + "".join(_target_porting(each) for each in plan.porting)
+
+
+def _target_porting(porting: Porting) -> str:
+    verdict = '<span class="yes">ports</span>' if porting.ports else '<span class="no">does not port</span>'
+    rows = [
+        (
+            each.operator,
+            each.support,
+            f"{each.count:,}",
+            each.reason,
+            ", ".join(each.nodes) + (", ..." if each.count > len(each.nodes) else ""),
+        )
+        for each in porting.operators
+    ]
+    special = [row for row, each in zip(rows, porting.operators, strict=True) if each.support is not Support.SUPPORTED]
+    headings = ("operator", "support", "nodes", "reason", "names")
+    problem = f'<p class="bad">{escape(porting.problem)}</p>' if porting.problem else ""
+    shown = _wrapped(headings, special) if special else ""
+    return (
+        f"<section><h3>{escape(porting.target)}: {verdict}</h3>{problem}{shown}<details><summary>All {len(rows)} operators</summary>"
+        f"{_wrapped(headings, rows)}</details></section>"
+    )
+
+
+def _speed(plan: Plan) -> str:
+    panels = plots.throughput_panels(leading(plan.combinations))
+    if not panels:
+        return ""
+    return (
+        f"<h2>Throughput and latency</h2><section>{panels}"
+        '<p class="note">Numbers beside the marks are batch sizes; both axes are logarithmic and the same in all panels. Devices over which a '
+        "model is sharded are shown only where it does not fit on fewer.</p></section>"
+    )
+
+
+def _memory(plan: Plan) -> str:
+    panels = plots.memory_panels(leading(plan.combinations))
+    if not panels:
+        return ""
+    return f'<h2>Memory<span class="tag">simulated</span></h2><section>{panels}<p class="note">The dashed line is what the device has.</p></section>'
+
+
+def _accuracy(plan: Plan) -> str:
+    if not plan.accuracy:
+        return ""
+    rows = []
+    for each in plan.accuracy:
+        if each.problem:
+            rows.append((each.target, each.precision, "", "", "", f"not compared: {each.problem}"))
+        rows += [
+            (
+                each.target,
+                each.precision,
+                drift.output,
+                number(drift.snr_db),
+                "" if drift.cosine is None else f"{drift.cosine:.6f}",
+                drift.note,
+            )
+            for drift in each.outputs
+        ]
+    samples = next((each.samples for each in plan.accuracy if each.samples), "")
+    note = (
+        f"Outputs of the simulated device against the source model on ONNX Runtime, on {samples}. 20 dB is an error of a tenth."
+        if samples
+        else ""
+    )
+    headings = ("target", "precision", "output", "SNR dB", "cosine", "note")
+    return f'<h2>Accuracy</h2><section><p class="note">{escape(note)}</p>{_wrapped(headings, rows, numeric=(3, 4))}</section>'
+
+
+def leading(combinations: Sequence[Combination]) -> list[Combination]:
+    """Returns `combinations` without those that use more devices for a copy than one that fits."""
+    fitting = {(each.device, each.precision, each.batch, each.count) for each in combinations if each.fits}
+    return [
+        each
+        for each in combinations
+        if not any(other[:3] == (each.device, each.precision, each.batch) and other[3] < each.count for other in fitting)
+    ]
+
+
+def _combinations(plan: Plan) -> str:
+    headings = ("device", "precision", "batch", "memory", "latency, ms", "rows/s", "SNR dB", "origin", "note")
+    shown = leading(plan.combinations)
+    rest = [each for each in plan.combinations if each not in shown]
+    text = (
+        f"<h2>All combinations</h2><section>{_wrapped(headings, [_row(plan, each) for each in shown], numeric=(2, 3, 4, 5, 6))}</section>"
+    )
+    if rest:
+        text += (
+            f"<details><summary>{len(rest)} combinations that shard a copy over more devices than it needs</summary>"
+            f"<section>{_wrapped(headings, [_row(plan, each) for each in rest], numeric=(2, 3, 4, 5, 6))}</section></details>"
+        )
+    return text
+
+
+def _row(plan: Plan, each: Combination) -> Sequence[str]:
+    accuracy = plan.accuracy_of(each.target, each.precision)
+    note = each.problem
+    if each.remedy is not None:
+        remedy = each.remedy
+        note = f"{note}. It fits with {remedy.change}: {with_bar(remedy.throughput)} rows/s, {with_bar(remedy.latency.scaled(1e3))} ms"
+    return (
+        each.device_label,
+        each.precision,
+        str(each.batch) if each.batch else "",
+        f"{each.memory.used_bytes / each.memory.capacity_bytes:.1%}" if each.memory else "",
+        with_bar(each.latency.scaled(1e3)) if each.latency and each.fits else "",
+        with_bar(each.throughput) if each.throughput and each.fits else "",
+        number(accuracy.snr_db) if accuracy else "",
+        each.latency.origin if each.latency and each.fits else "does not fit" if not each.fits else "",
+        note,
+    )
+
+
+def _notes(plan: Plan) -> str:
+    sources = dict.fromkeys(each.error_source for each in plan.combinations if each.error_source)
+    devices = dict.fromkeys(f"{each.device}: {each.note}" for each in plan.combinations if each.note)
+    items = "".join(f"<li>{escape(each)}</li>" for each in (*(f"Error bars: {each}" for each in sources), *devices, *plan.notes))
+    version = f'<p class="note">Written by stoker {escape(plan.version)}.</p>' if plan.version else ""
+    return f"<h2>Sources and notes</h2><section><ul>{items}</ul>{version}</section>"
+
+
+def _wrapped(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> str:
+    """Returns a table whose last column wraps."""
+
+    def cells(row: Sequence[str]) -> str:
+        last = len(row) - 1
+        return "".join(
+            f'<td class="{"n" if at in numeric else "wrap" if at == last else "name"}">{escape(cell)}</td>' for at, cell in enumerate(row)
+        )
+
+    heads = "".join(f'<th scope="col" class="{"n" if at in numeric else ""}">{escape(each)}</th>' for at, each in enumerate(headings))
+    lines = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'

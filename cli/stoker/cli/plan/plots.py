@@ -1,0 +1,202 @@
+"""Plots of a plan as inline SVG: throughput over latency, and memory, with one panel for each device."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+
+from stoker.cli.plan.figures import Figure, number, with_bar
+from stoker.cli.plan.model import Combination
+from stoker.compiler.pages.svg import Kind, legend, rect, svg, text_at
+
+#: Size of one panel.
+PANEL_WIDTH, PANEL_HEIGHT = 420, 270
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 40
+#: Colours of precisions, in the order of their first use.
+_SERIES = ("c1", "c2", "c3", "c4", "c5", "c6")
+#: Colours of kinds of memory, in the order of their first use.
+_MARKERS = ("M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", "M-3.6,-3.6h7.2v7.2h-7.2z", "M0,-4.6L4.4,3.6H-4.4z", "M0,-5L5,0L0,5L-5,0z")
+
+
+def series_of(combinations: Sequence[Combination]) -> Mapping[str, Kind]:
+    """Returns a series for each precision."""
+    names = dict.fromkeys(each.precision for each in combinations)
+    return {name: Kind(name, _SERIES[at % len(_SERIES)]) for at, name in enumerate(names)}
+
+
+def by_device(combinations: Sequence[Combination]) -> Mapping[str, list[Combination]]:
+    """Returns the combinations of each device label, in order."""
+    found: dict[str, list[Combination]] = {}
+    for each in combinations:
+        found.setdefault(each.device_label, []).append(each)
+    return found
+
+
+def series_legend(series: Mapping[str, Kind]) -> str:
+    """Returns the legend of the precisions, with their markers."""
+    items = "".join(
+        f'<span><svg class="key" aria-hidden="true" viewBox="-6 -6 12 12"><path class="{kind.css}" d="{_marker(at)}"/></svg>{escape(name)}</span>'
+        for at, (name, kind) in enumerate(series.items())
+    )
+    return f'<p class="legend">{items}</p>'
+
+
+def throughput_panels(combinations: Sequence[Combination]) -> str:
+    """Returns a panel for each device: rows per second over the latency of a call, both logarithmic, with error bars."""
+    shown = [each for each in combinations if each.fits and each.latency is not None and each.throughput is not None]
+    if not shown:
+        return ""
+    series = series_of(combinations)
+    latencies = [end * 1e3 for each in shown if each.latency for end in _ends(each.latency)]
+    rates = [end for each in shown if each.throughput for end in _ends(each.throughput)]
+    across = _Scale(min(latencies), max(latencies), _LEFT + 8, PANEL_WIDTH - _RIGHT)
+    up = _Scale(min(rates), max(rates), PANEL_HEIGHT - _BOTTOM - 6, _TOP)
+    panels = [_panel(name, _throughput(ways, series, across, up)) for name, ways in by_device(shown).items()]
+    return f'{series_legend(series)}<div class="panels">{"".join(panels)}</div>'
+
+
+def _panel(name: str, plot: str) -> str:
+    return f"<figure><figcaption>{escape(name)}</figcaption>{plot}</figure>"
+
+
+class _Scale:
+    """A logarithmic scale from values to places."""
+
+    def __init__(self, low: float, high: float, begin: float, end: float) -> None:
+        self._low, self._high = math.log10(low), math.log10(max(high, low * 1.01))
+        self._begin, self._end = begin, end
+
+    def __call__(self, value: float) -> float:
+        share = (math.log10(value) - self._low) / (self._high - self._low)
+        return self._begin + share * (self._end - self._begin)
+
+    def ticks(self) -> list[float]:
+        """1, 2 and 5 times powers of ten within the range; fewer over a wide range."""
+        steps = (1, 2, 5) if self._high - self._low < 1.6 else (1, 3) if self._high - self._low < 3 else (1,)
+        powers = range(math.floor(self._low), math.ceil(self._high) + 1)
+        ticks = [step * 10.0**power for power in powers for step in steps]
+        return [tick for tick in ticks if self._low - 1e-9 <= math.log10(tick) <= self._high + 1e-9]
+
+
+def _throughput(ways: Sequence[Combination], series: Mapping[str, Kind], across: _Scale, up: _Scale) -> str:
+    floor, right = PANEL_HEIGHT - _BOTTOM, PANEL_WIDTH - _RIGHT
+    parts = [f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{floor}" y2="{floor}"/>']
+    for tick in up.ticks():
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>')
+        parts.append(text_at(_LEFT - 6, up(tick) + 4, number(tick), "end"))
+    for tick in across.ticks():
+        parts.append(f'<line class="grid" x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{_TOP}" y2="{floor}"/>')
+        parts.append(text_at(across(tick), floor + 15, number(tick), "middle"))
+    parts.append(text_at(right, floor + 31, "latency of a batch, ms", "end"))
+    parts.append(text_at(4, 9, "rows/s", "start"))
+    for at, (precision, kind) in enumerate(series.items()):
+        own = sorted((each for each in ways if each.precision == precision), key=lambda each: each.batch)
+        parts.append(_line(own, kind, _marker(at), across, up))
+    title = f"Rows per second over latency on {ways[0].device_label}: {'; '.join(_described(each) for each in ways)}"
+    return svg(PANEL_HEIGHT, "".join(parts), title, PANEL_WIDTH)
+
+
+def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: _Scale, up: _Scale) -> str:
+    points, bars, dots = [], [], []
+    for each in ways:
+        assert each.latency is not None
+        assert each.throughput is not None
+        latency = each.latency.scaled(1e3)
+        x, y = across(latency.value), up(each.throughput.value)
+        points.append(f"{x:.1f},{y:.1f}")
+        bars.append(_bar(latency, across, lambda end, y=y: (end, y), kind))
+        bars.append(_bar(each.throughput, up, lambda end, x=x: (x, end), kind))
+        title = f"<title>{escape(_described(each))}</title>"
+        dots.append(f'<path class="{kind.css} dot" d="{marker}" transform="translate({x:.1f} {y:.1f})">{title}</path>')
+        dots.append(text_at(x + 6, y - 6, str(each.batch), "start"))
+    joined = f'<polyline class="series {kind.css}" points="{" ".join(points)}"/>' if len(points) > 1 else ""
+    return joined + "".join(bars) + "".join(dots)
+
+
+def _bar(figure: Figure, scale: _Scale, place: Callable[[float], tuple[float, float]], kind: Kind) -> str:
+    if not figure.low or not figure.high or not math.isfinite(figure.high):
+        return ""
+    (x1, y1), (x2, y2) = place(scale(figure.low)), place(scale(figure.high))
+    return f'<line class="err {kind.css}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _marker(at: int) -> str:
+    return _MARKERS[at % len(_MARKERS)]
+
+
+def _ends(figure: Figure) -> Iterator[float]:
+    for each in (figure.low, figure.value, figure.high):
+        if each and math.isfinite(each):
+            yield each
+
+
+def _described(each: Combination) -> str:
+    assert each.latency is not None
+    assert each.throughput is not None
+    return (
+        f"{each.precision} batch {each.batch}: {with_bar(each.throughput)} rows/s, {with_bar(each.latency.scaled(1e3))} ms "
+        f"({each.throughput.origin})"
+    )
+
+
+def memory_kinds(combinations: Sequence[Combination]) -> Mapping[str, Kind]:
+    """Returns a series for each kind of memory that is used."""
+    names = dict.fromkeys(name for each in combinations if each.memory for name, size in each.memory.by_category.items() if size)
+    return {name: Kind(name.replace("_", " "), f"c{1 + at % 6}") for at, name in enumerate(names)}
+
+
+def memory_panels(combinations: Sequence[Combination]) -> str:
+    """Returns a panel for each device: bars of the memory of its fullest place by kind, with the capacity as a line."""
+    shown = [each for each in combinations if each.memory is not None]
+    if not shown:
+        return ""
+    kinds = memory_kinds(shown)
+    panels = [
+        _panel(f"{name}: {ways[0].memory.place if ways[0].memory else ''}", _memory(ways, kinds)) for name, ways in by_device(shown).items()
+    ]
+    return f'{legend(list(kinds.values()))}<div class="panels">{"".join(panels)}</div>'
+
+
+def _memory(ways: Sequence[Combination], kinds: Mapping[str, Kind]) -> str:
+    floor, right = PANEL_HEIGHT - _BOTTOM - 8, PANEL_WIDTH - _RIGHT
+    most = max(1.0, *(_share(each) for each in ways)) * 1.04
+    groups = {
+        precision: [each for each in ways if each.precision == precision] for precision in dict.fromkeys(each.precision for each in ways)
+    }
+    slots = len(ways) + len(groups) - 1
+    wide = (right - _LEFT - 10) / max(slots, 1)
+    scale = (floor - _TOP) / most
+    parts = [f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{floor}" y2="{floor}"/>']
+    for share in (0.25, 0.5, 0.75):
+        y = floor - share * scale
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(text_at(_LEFT - 6, y + 4, f"{share:.0%}", "end"))
+    slot = 0.0
+    for precision, own in groups.items():
+        begin = _LEFT + 6 + slot * wide
+        for each in own:
+            parts += _stack(each, kinds, _LEFT + 6 + slot * wide, min(wide * 0.8, 46), floor, scale)
+            parts.append(text_at(_LEFT + 6 + slot * wide + min(wide * 0.8, 46) / 2, floor + 14, str(each.batch), "middle"))
+            slot += 1
+        parts.append(text_at((begin + _LEFT + 6 + slot * wide) / 2, floor + 30, f"{precision}, batch", "middle"))
+        slot += 1
+    limit = floor - scale
+    parts.append(f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{limit:.1f}" y2="{limit:.1f}"/>')
+    parts.append(text_at(_LEFT - 6, limit + 4, "100%", "end"))
+    title = f"Memory on {ways[0].device_label}: {'; '.join(f'{each.precision} batch {each.batch} {_share(each):.1%}' for each in ways)}"
+    return svg(PANEL_HEIGHT, "".join(parts), title, PANEL_WIDTH)
+
+
+def _stack(each: Combination, kinds: Mapping[str, Kind], x: float, wide: float, floor: float, scale: float) -> Iterator[str]:
+    if each.memory is None:
+        return
+    y = floor
+    for name, size in each.memory.by_category.items():
+        if size:
+            tall = size / each.memory.capacity_bytes * scale
+            y -= tall
+            title = f"{each.precision} batch {each.batch}, {kinds[name].name}: {size:,} bytes"
+            yield rect(x, y, wide, max(tall - 0.5, 0.3), kinds[name].css, title)
+
+
+def _share(each: Combination) -> float:
+    return each.memory.used_bytes / each.memory.capacity_bytes if each.memory else 0.0
