@@ -6,7 +6,8 @@ from pathlib import Path
 
 from stoker.cli.plan import plots
 from stoker.cli.plan.figures import number, with_bar
-from stoker.cli.plan.model import Combination, Plan, Porting, Support
+from stoker.cli.plan.model import Combination, Plan, Porting
+from stoker.cli.plan.table import NOT_PLAIN, verdict_of
 from stoker.compiler.output_files import written_whole
 from stoker.compiler.pages.page import page, table
 
@@ -22,14 +23,15 @@ details{margin:8px 0}summary{cursor:pointer;color:var(--ink2)}
 ul{margin:6px 0;padding-left:20px}
 @media (max-width:560px){main{padding:14px 10px 40px}section{padding:10px}h1{font-size:20px}.lead{font-size:15px}}
 @media print{:root{--page:#fff;--card:#fff;--ink:#000;--ink2:#333;--grid:#ccc;--axis:#888}
-body{font-size:11px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
-main{max-width:none;padding:0}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}h2,h3{break-after:avoid}
+body{font-size:11px;print-color-adjust:exact}
+main{max-width:none;padding:0}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}
+h2,h3{break-after:avoid}
 table{font-size:9.5px}th,td{white-space:normal;padding:2px 4px}.panels{grid-template-columns:1fr 1fr}}
 """ + "".join(f"path.c{at}{{fill:var(--c{at})}}polyline.c{at},line.c{at}{{stroke:var(--c{at})}}" for at in range(7))
 _SIMULATED = (
-    "Simulated figures are computed by a cost model for a device that is not here; no device was measured. Their error bars are the model's "
-    "worst error on published measurements that it was not fitted on. Measured figures were measured on this machine; their error bars hold "
-    "eight of ten calls."
+    "Simulated figures are computed by a cost model for a device that is not here; no device was measured. Their error bars are the "
+    "model's worst error on published measurements that it was not fitted on. Measured figures were measured on this machine; their error "
+    "bars hold eight of ten calls."
 )
 
 
@@ -63,11 +65,12 @@ def _head(plan: Plan) -> str:
         for side, values in (("input", model.inputs), ("output", model.outputs))
         for each in values
     ]
+    headings = ("side", "name", "type", "shape")
     sentences = "".join(f"<p>{escape(each)}</p>" for each in plan.recommendation)
     return (
         f'<h1>Plan for {escape(model.name)}</h1><p class="note">{escape(_SIMULATED)}</p>'
         f'<section class="lead" aria-label="Recommendation">{sentences}</section><div class="tiles">{tiles}</div>'
-        f"<details><summary>Inputs and outputs</summary><section>{table(('side', 'name', 'type', 'shape'), tensors, numbers_from=9)}</section></details>"
+        f"<details><summary>Inputs and outputs</summary><section>{table(headings, tensors, numbers_from=len(headings))}</section></details>"
     )
 
 
@@ -76,25 +79,28 @@ def _porting(plan: Plan) -> str:
 
 
 def _target_porting(porting: Porting) -> str:
-    verdict = '<span class="yes">ports</span>' if porting.ports else '<span class="no">does not port</span>'
+    css = "yes" if porting.ports else "no"
+    problem = f'<p class="bad">{escape(porting.problem)}</p>' if porting.problem else ""
     rows = [
         (
             each.operator,
             each.support,
             f"{each.count:,}",
-            each.reason,
-            ", ".join(each.nodes) + (", ..." if each.count > len(each.nodes) else ""),
+            _listed(each.nodes, each.count),
+            each.reason + (f" [{each.source}]" if each.source else ""),
         )
         for each in porting.operators
     ]
-    special = [row for row, each in zip(rows, porting.operators, strict=True) if each.support is not Support.SUPPORTED]
-    headings = ("operator", "support", "nodes", "reason", "names")
-    problem = f'<p class="bad">{escape(porting.problem)}</p>' if porting.problem else ""
-    shown = _wrapped(headings, special) if special else ""
-    return (
-        f"<section><h3>{escape(porting.target)}: {verdict}</h3>{problem}{shown}<details><summary>All {len(rows)} operators</summary>"
-        f"{_wrapped(headings, rows)}</details></section>"
-    )
+    headings = ("operator", "support", "nodes", "names", "reason")
+    special = [row for row in rows if row[1] in NOT_PLAIN]
+    shown = _wrapped(headings, special, numeric=(2,)) if special else ""
+    every = f"<details><summary>All {len(rows)} operators</summary>{_wrapped(headings, rows, numeric=(2,))}</details>" if rows else ""
+    verdict = f'<h3>{escape(porting.target)}: <span class="{css}">{escape(verdict_of(porting))}</span></h3>'
+    return f"<section>{verdict}{problem}{shown}{every}</section>"
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    return ", ".join(names) + (", ..." if count > len(names) else "")
 
 
 def _speed(plan: Plan) -> str:
@@ -103,8 +109,8 @@ def _speed(plan: Plan) -> str:
         return ""
     return (
         f"<h2>Throughput and latency</h2><section>{panels}"
-        '<p class="note">Numbers beside the marks are batch sizes; both axes are logarithmic and the same in all panels. Devices over which a '
-        "model is sharded are shown only where it does not fit on fewer.</p></section>"
+        '<p class="note">Numbers beside the marks are batch sizes, with the number of devices that one copy takes if it is above 1; '
+        "both axes are logarithmic, and the same in all panels.</p></section>"
     )
 
 
@@ -112,7 +118,8 @@ def _memory(plan: Plan) -> str:
     panels = plots.memory_panels(leading(plan.combinations))
     if not panels:
         return ""
-    return f'<h2>Memory<span class="tag">simulated</span></h2><section>{panels}<p class="note">The dashed line is what the device has.</p></section>'
+    note = '<p class="note">The dashed line is what the device has.</p>'
+    return f'<h2>Memory<span class="tag">simulated</span></h2><section>{panels}{note}</section>'
 
 
 def _accuracy(plan: Plan) -> str:

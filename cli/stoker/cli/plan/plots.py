@@ -13,7 +13,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 420, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 40
 #: Colours of precisions, in the order of their first use.
 _SERIES = ("c1", "c2", "c3", "c4", "c5", "c6")
-#: Colours of kinds of memory, in the order of their first use.
+#: Marks of precisions, so that colour is not the only difference.
 _MARKERS = ("M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", "M-3.6,-3.6h7.2v7.2h-7.2z", "M0,-4.6L4.4,3.6H-4.4z", "M0,-5L5,0L0,5L-5,0z")
 
 
@@ -24,19 +24,21 @@ def series_of(combinations: Sequence[Combination]) -> Mapping[str, Kind]:
 
 
 def by_device(combinations: Sequence[Combination]) -> Mapping[str, list[Combination]]:
-    """Returns the combinations of each device label, in order."""
+    """Returns the combinations of each device, in order; those that take several devices are among them."""
     found: dict[str, list[Combination]] = {}
     for each in combinations:
-        found.setdefault(each.device_label, []).append(each)
+        found.setdefault(each.device, []).append(each)
     return found
+
+
+def _batch(each: Combination) -> str:
+    return str(each.batch) if each.count == 1 else f"{each.batch} on {each.count}"
 
 
 def series_legend(series: Mapping[str, Kind]) -> str:
     """Returns the legend of the precisions, with their markers."""
-    items = "".join(
-        f'<span><svg class="key" aria-hidden="true" viewBox="-6 -6 12 12"><path class="{kind.css}" d="{_marker(at)}"/></svg>{escape(name)}</span>'
-        for at, (name, kind) in enumerate(series.items())
-    )
+    key = '<svg class="key" aria-hidden="true" viewBox="-6 -6 12 12"><path class="{}" d="{}"/></svg>'
+    items = "".join(f"<span>{key.format(kind.css, _marker(at))}{escape(name)}</span>" for at, (name, kind) in enumerate(series.items()))
     return f'<p class="legend">{items}</p>'
 
 
@@ -89,9 +91,9 @@ def _throughput(ways: Sequence[Combination], series: Mapping[str, Kind], across:
     parts.append(text_at(right, floor + 31, "latency of a batch, ms", "end"))
     parts.append(text_at(4, 9, "rows/s", "start"))
     for at, (precision, kind) in enumerate(series.items()):
-        own = sorted((each for each in ways if each.precision == precision), key=lambda each: each.batch)
+        own = sorted((each for each in ways if each.precision == precision), key=lambda each: (each.count, each.batch))
         parts.append(_line(own, kind, _marker(at), across, up))
-    title = f"Rows per second over latency on {ways[0].device_label}: {'; '.join(_described(each) for each in ways)}"
+    title = f"Rows per second over latency on {ways[0].device}: {'; '.join(_described(each) for each in ways)}"
     return svg(PANEL_HEIGHT, "".join(parts), title, PANEL_WIDTH)
 
 
@@ -107,7 +109,7 @@ def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: _Scale, 
         bars.append(_bar(each.throughput, up, lambda end, x=x: (x, end), kind))
         title = f"<title>{escape(_described(each))}</title>"
         dots.append(f'<path class="{kind.css} dot" d="{marker}" transform="translate({x:.1f} {y:.1f})">{title}</path>')
-        dots.append(text_at(x + 6, y - 6, str(each.batch), "start"))
+        dots.append(text_at(x + 6, y - 6, _batch(each), "start"))
     joined = f'<polyline class="series {kind.css}" points="{" ".join(points)}"/>' if len(points) > 1 else ""
     return joined + "".join(bars) + "".join(dots)
 
@@ -133,7 +135,7 @@ def _described(each: Combination) -> str:
     assert each.latency is not None
     assert each.throughput is not None
     return (
-        f"{each.precision} batch {each.batch}: {with_bar(each.throughput)} rows/s, {with_bar(each.latency.scaled(1e3))} ms "
+        f"{each.precision} batch {_batch(each)}: {with_bar(each.throughput)} rows/s, {with_bar(each.latency.scaled(1e3))} ms "
         f"({each.throughput.origin})"
     )
 
@@ -156,6 +158,10 @@ def memory_panels(combinations: Sequence[Combination]) -> str:
     return f'{legend(list(kinds.values()))}<div class="panels">{"".join(panels)}</div>'
 
 
+def _place(each: Combination) -> str:
+    return each.memory.place if each.memory else ""
+
+
 def _memory(ways: Sequence[Combination], kinds: Mapping[str, Kind]) -> str:
     floor, right = PANEL_HEIGHT - _BOTTOM - 8, PANEL_WIDTH - _RIGHT
     most = max(1.0, *(_share(each) for each in ways)) * 1.04
@@ -175,14 +181,21 @@ def _memory(ways: Sequence[Combination], kinds: Mapping[str, Kind]) -> str:
         begin = _LEFT + 6 + slot * wide
         for each in own:
             parts += _stack(each, kinds, _LEFT + 6 + slot * wide, min(wide * 0.8, 46), floor, scale)
-            parts.append(text_at(_LEFT + 6 + slot * wide + min(wide * 0.8, 46) / 2, floor + 14, str(each.batch), "middle"))
+            parts.append(
+                text_at(
+                    _LEFT + 6 + slot * wide + min(wide * 0.8, 46) / 2,
+                    floor + 14,
+                    str(each.batch) if each.count == 1 else f"{each.batch}/{each.count}",
+                    "middle",
+                )
+            )
             slot += 1
         parts.append(text_at((begin + _LEFT + 6 + slot * wide) / 2, floor + 30, f"{precision}, batch", "middle"))
         slot += 1
     limit = floor - scale
     parts.append(f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{limit:.1f}" y2="{limit:.1f}"/>')
     parts.append(text_at(_LEFT - 6, limit + 4, "100%", "end"))
-    title = f"Memory on {ways[0].device_label}: {'; '.join(f'{each.precision} batch {each.batch} {_share(each):.1%}' for each in ways)}"
+    title = f"Memory on {ways[0].device}: {'; '.join(f'{each.precision} batch {_batch(each)} {_share(each):.1%}' for each in ways)}"
     return svg(PANEL_HEIGHT, "".join(parts), title, PANEL_WIDTH)
 
 
@@ -194,7 +207,7 @@ def _stack(each: Combination, kinds: Mapping[str, Kind], x: float, wide: float, 
         if size:
             tall = size / each.memory.capacity_bytes * scale
             y -= tall
-            title = f"{each.precision} batch {each.batch}, {kinds[name].name}: {size:,} bytes"
+            title = f"{each.precision} batch {_batch(each)}, {kinds[name].name}: {size:,} bytes"
             yield rect(x, y, wide, max(tall - 0.5, 0.3), kinds[name].css, title)
 
 

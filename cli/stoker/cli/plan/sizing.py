@@ -93,7 +93,7 @@ class Sizing:
         except ShapeError:
             if setup.batch in (None, self._conversions.base_batch):
                 raise
-            # The batch size is in a constant that the conversion for another size does not tell apart.
+            # The batch size is in a constant that the conversion for another size does not distinguish.
             return self._target.estimate(self._conversions.of(self._target, setup.precision, setup.batch), options)
 
     def _remedy(self, setup: Setup, siblings: Sequence[SizedDevice]) -> Remedy | None:

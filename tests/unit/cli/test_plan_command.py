@@ -1,0 +1,141 @@
+"""`stoker plan` compares devices for any model, and writes a table, JSON and a page."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.fakes.graphs import parse
+
+MODEL = parse("g (float[b,t,4] x) => (float[b,t,3] y) { y = MatMul(x, w) }", {"w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    onnx.save(MODEL, tmp_path / "m.onnx")
+    return str(tmp_path / "m.onnx")
+
+
+def test_every_device_precision_and_batch_has_a_combination(stoker, model: str) -> None:
+    words = ("--devices", "C600,gcu", "--precisions", "fp32,fp16,fp8", "--batch_sizes", "1,4", "--input_shape", "x=5,4", "--json")
+    ran = stoker("plan", model, *words)
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    ways = [(each["device"], each["count"], each["precision"], each["batch"]) for each in plan["combinations"]]
+    wide = [("C600", count, precision, batch) for count in (1, 2, 4) for precision in ("fp32", "fp16", "fp8") for batch in (1, 4)]
+    assert ways[: len(wide)] == wide
+    assert ways[len(wide) :] == [("i20", 1, precision, batch) for precision in ("fp32", "fp16") for batch in (1, 4)]
+    assert "i20 has no fp8" in plan["notes"]
+    for each in plan["combinations"]:
+        if not each["fits"]:
+            continue
+        assert each["throughput"]["value"] == pytest.approx(each["batch"] / each["period"]["value"])
+        for key in ("latency", "throughput"):
+            assert each[key]["low"] < each[key]["value"] < each[key]["high"]
+            assert each[key]["origin"] == "simulated"
+        assert each["error_source"]
+        assert 0 < each["memory"]["used_bytes"] < each["memory"]["capacity_bytes"]
+    ratios = {(each["target"], each["precision"]): float(each["outputs"][0]["snr_db"]) for each in plan["accuracy"]}
+    assert ratios["ipu", "fp32"] > 100 > ratios["ipu", "fp16"] > 40
+    assert ratios["gcu", "fp32"] > 100 > ratios["gcu", "fp16"] > 40
+
+
+@pytest.mark.slow
+def test_cpu_is_measured_and_labelled_with_this_machine(stoker, model: str) -> None:
+    ran = stoker("plan", model, "--devices", "cpu", "--batch-sizes", "1,2", "--input-shape", "x=5,4", "--json")
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    ways = [each for each in plan["combinations"] if each["device"] == "CPU, onnxruntime"]
+    assert [each["batch"] for each in ways] == [1, 2]
+    for each in ways:
+        assert each["fits"], each["problem"]
+        assert each["latency"]["origin"] == "measured"
+        assert each["latency"]["low"] <= each["latency"]["value"] <= each["latency"]["high"]
+        assert "this machine" in each["error_source"]
+    assert [(each["target"], each["ports"]) for each in plan["porting"]] == [("cpu", True)]
+
+
+class _Page(HTMLParser):
+    """Checks that elements are closed in order, and collects what a browser would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.plots = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        self.loaded += [f"{tag} {name}" for name in ("src", "href", "xlink:href", "srcset") if name in names]
+        if tag in ("script", "link", "iframe", "object"):
+            self.loaded.append(tag)
+        if tag == "svg":
+            self.plots += 1
+            assert names.get("aria-label") or names.get("aria-hidden") == "true"
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """An empty element of SVG."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_loads_nothing(stoker, model: str, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    words = ("--devices", "C600", "--precisions", "fp32,fp16", "--batch-sizes", "1,4", "--input-shape", "x=5,4", "--html", str(page))
+    ran = stoker("plan", model, *words)
+    assert ran.code == 0, ran.err
+    assert f"wrote {page}" in ran.out
+    text = page.read_text(encoding="utf-8")
+    parser = _Page()
+    parser.feed(text.removeprefix("<!doctype html>"))
+    assert (parser.open, parser.loaded) == ([], [])
+    assert parser.plots >= 2
+    assert "url(" not in text
+    assert "prefers-color-scheme:dark" in text
+    assert "@media print" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--devices", "tpu"), "--devices: there is no device 'tpu'; did you mean ipu, cpu?; known: ipu, gcu, cpu, C600, M2000, Bow, i20"),
+        (("--precisions", "fp64"), "--precisions: there is no precision 'fp64'"),
+        (("--batch-sizes", "0"), "expected"),
+        (("--batch-sizes", "5000"), "--batch-sizes: expected sizes from 1 to 4096, got 5000"),
+        (("--input-shape", "x"), "expected NAME=d0,d1"),
+    ],
+)
+def test_invalid_argument_is_a_usage_error_of_one_line(stoker, model: str, words: tuple[str, str], text: str) -> None:
+    ran = stoker("plan", model, *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_unreadable_model_is_an_error_of_one_line(stoker, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x08no model")
+    ran = stoker("plan", str(tmp_path / "m.onnx"))
+    assert (ran.code, ran.out) == (1, "")
+    assert "m.onnx" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_missing_model_is_an_error_of_one_line(stoker, tmp_path: Path) -> None:
+    ran = stoker("plan", str(tmp_path / "m.onnx"))
+    assert (ran.code, ran.out, ran.err) == (1, "", f"stoker: error: there is no file {tmp_path / 'm.onnx'}\n")
+
+
+def test_model_that_does_not_port_has_the_reason(stoker, tmp_path: Path) -> None:
+    model = parse("g (float[b,4] x) => (int64[2,n] y) { y = NonZero(x) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    ran = stoker("plan", str(tmp_path / "m.onnx"), "--devices", "C600", "--precisions", "fp32", "--batch-sizes", "1", "--json")
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    assert not plan["porting"][0]["ports"]
+    assert any("does not port to ipu" in each for each in plan["recommendation"])
