@@ -12,6 +12,7 @@ from stoker.backends.api.batch import Array, BatchItem, Outcome, processor_for
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError
 from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.serving.card_executable import CardExecutable
 from stoker.backends.gcu.serving.instance import GcuInstance
 from stoker.backends.gcu.serving.mount import SMALL_BYTES
 from stoker.backends.testing.fake_backend import PATIENCE_S
@@ -125,6 +126,7 @@ def test_failed_batch_responds_when_the_card_no_longer_uses_its_memory(bench: Ca
     served = same_in_and_out(DataType.FP32, (width,))
     instance = bench.load(doubling(width=width), served, pipeline_depth="1")
     assert isinstance(instance, GcuInstance)
+    assert isinstance(instance.loaded, CardExecutable)
     mount = instance.loaded._mount
     assert mount is not None
     may_go_on, is_draining = threading.Event(), threading.Event()

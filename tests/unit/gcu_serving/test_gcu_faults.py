@@ -78,8 +78,8 @@ def test_out_of_memory_fails_one_batch(bench_with: Callable[..., CardBench]) -> 
 
 def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
     """The error of a batch whose run hangs, after its timeout on the card's clock."""
-    assert bench.backend.pool is not None
-    clock = bench.backend.pool.system.clock
+    assert bench.backend.runtime.pool is not None
+    clock = bench.backend.runtime.pool.system.clock
     assert isinstance(clock, VirtualClock)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(output_of, instance, ONES)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
+from stoker.backends.devices.pool import Lease
 from stoker.backends.gcu.serving.placement import ClusterAllocator, Placement
-from stoker.backends.simulated.serving.pool import Lease
 from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.gcu_backend import CardBench, output_of
 from tests.fakes.gcu_served import doubling
@@ -107,7 +107,8 @@ def test_instances_run_in_parallel_on_separate_clusters(bench_with: Callable[...
     assert busy == pytest.approx([1e-3] * 3 + [1e-3 / 3] * 3, rel=1e-4)
     assert bench.figure("stoker_gcu_cluster_busy_seconds_total", card="0") == 0
     assert bench.figure("stoker_gcu_runs_total", card="1", compiled_batch="1") == 4
-    assert list(bench.backend.notices()) == ["'model' on 2 simulated i20 cards with 6 clusters each"]
+    [notice] = bench.backend.notices()
+    assert notice.startswith("'model' on 2 simulated i20 cards with 6 clusters each (runtime: simulated, Stoker ")
 
 
 def test_models_that_share_clusters_are_reported(bench: CardBench) -> None:
@@ -150,5 +151,5 @@ def test_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) -> N
     first.close()
     assert output_of(second, ONES).tolist() == [[2, 2]]
     second.close()
-    assert bench.backend.pool is not None
-    assert bench.backend.pool.open_files == frozenset()
+    assert bench.backend.runtime.pool is not None
+    assert bench.backend.runtime.pool.open_files == frozenset()

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.tensor import DataType
-from stoker.backends.ipu.serving.instance import PopefExecutable
+from stoker.backends.ipu.serving.popef_executable import PopefExecutable
 from stoker.backends.testing.samples import same_in_and_out, signature
 from tests.fakes.ipu_backend import Bench, output_of
 from tests.fakes.ipu_programs import doubling

@@ -89,7 +89,6 @@ def test_every_bad_setting_is_named_at_once_and_nothing_is_changed(tmp_path: Pat
         "numerics": "x",
         "check_package_hash": "perhaps",
         "custom_op_libraries": str(tmp_path / "absent.so"),
-        "use_sim_if_no_hw": "false",
         "sim_num_ipus": "4",
     }
     backend = PoplarBackend()
@@ -98,7 +97,7 @@ def test_every_bad_setting_is_named_at_once_and_nothing_is_changed(tmp_path: Pat
     for name, value in bad.items():
         assert name in str(caught.value)
         assert value in str(caught.value) or name == "sim_num_ipus"
-    assert "there is no setting 'sim_num_ipus'; there are sim_num_IPUs, " in str(caught.value)
+    assert "there is no setting 'sim_num_ipus'; there are runtime, use_sim_if_no_hw, sim_num_IPUs, " in str(caught.value)
 
 
 @pytest.mark.parametrize("version", ["2", "ipu2", "21"])

@@ -1,28 +1,22 @@
-"""The `poplar` backend: PopEF files on simulated IPUs.
+"""The `poplar` backend: PopEF files on IPUs, simulated or real.
 
 A version folder holds `executable.popef` and optionally `name_map.json`, which renames its anchors for clients. config.pbtxt
 `parameters` and the operator's settings are listed in `serving/options.py`.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from stoker.backends.api.backend import Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Violation, reject
-from stoker.backends.api.clock import SystemClock
-from stoker.backends.api.errors import ModelLoadError
-from stoker.backends.api.files import ModelFiles
-from stoker.backends.api.model import ModelFacts
-from stoker.backends.ipu.serving.facts import PopefFacts, read_facts
-from stoker.backends.ipu.serving.instance import GraphLease, PoplarInstance
-from stoker.backends.ipu.serving.options import PARAMETER_KEYS, DevicePoolSettings, parameter_violations, read_parameters
-from stoker.backends.ipu.serving.pool import IpuPool
-from stoker.backends.simulated.serving.pool import SimulatedBackend
+from stoker.backends.api.errors import BackendSettingError
+from stoker.backends.devices.options import FLAGS, RUNTIME_SETTING
+from stoker.backends.devices.runtime import DeviceBackend, DeviceRuntime, RuntimeKind
+from stoker.backends.ipu.serving.options import PARAMETER_KEYS, SIMULATION_FLAG, DevicePoolSettings, VendorSettings
+from stoker.backends.ipu.serving.simulated import SimulatedIpus
+from stoker.backends.ipu.serving.vendor import VendorIpus
+from stoker.backends.ipu.vendor.package import PACKAGE
 
 
-class PoplarBackend(SimulatedBackend[DevicePoolSettings, IpuPool]):
+class PoplarBackend(DeviceBackend):
     """Serves `.popef` files."""
 
     name = "poplar"
@@ -31,60 +25,25 @@ class PoplarBackend(SimulatedBackend[DevicePoolSettings, IpuPool]):
     default_model_filename = "executable.popef"
     parameter_keys = PARAMETER_KEYS
     instance_kinds = ("KIND_CPU", "KIND_MODEL")
+    package = PACKAGE
 
-    def __init__(self) -> None:
-        super().__init__(DevicePoolSettings())
+    def wanted_kind(self, settings: Mapping[str, str]) -> RuntimeKind:
+        """Also takes the setting of the vendor's backend, `use_sim_if_no_hw`: true is `runtime=auto`, false `runtime=vendor`."""
+        if SIMULATION_FLAG not in settings:
+            return super().wanted_kind(settings)
+        text = settings[SIMULATION_FLAG].lower()
+        if text not in FLAGS:
+            raise BackendSettingError(f"backend '{self.name}': {SIMULATION_FLAG}='{text[:80]}': expected true, false, 1 or 0")
+        kind = RuntimeKind.AUTO if FLAGS[text] else RuntimeKind.VENDOR
+        if RUNTIME_SETTING in settings and super().wanted_kind(settings) is not kind:
+            raise BackendSettingError(
+                f"backend '{self.name}': {SIMULATION_FLAG}={text} means {RUNTIME_SETTING}={kind.value}, and {RUNTIME_SETTING} is "
+                f"'{settings[RUNTIME_SETTING][:80]}': give one of them"
+            )
+        return kind
 
-    def read_settings(self, settings: Mapping[str, str]) -> DevicePoolSettings:
-        return DevicePoolSettings.read(settings)
-
-    def make_pool(self) -> IpuPool:
-        try:
-            return IpuPool(self.settings.system(), SystemClock())
-        except ValueError as error:
-            raise ModelLoadError(f"the simulated IPUs cannot be set up: {error}") from error
-
-    def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        return read_facts(files, model_filename)
-
-    def parameter_violations(self, parameters: Mapping[str, str]) -> Iterator[Violation]:
-        return parameter_violations(parameters, self.settings)
-
-    def fact_violations(self, candidate: Candidate) -> Iterator[Violation]:
-        if isinstance(candidate.facts, PopefFacts):
-            yield from candidate.facts.violations(candidate, read_parameters(candidate.parameters, self.settings))
-
-    def load(self, request: LoadRequest) -> Instance:
-        facts = read_facts(request.files, request.model_filename)
-        reject(self.check(request.candidate(facts)))
-        parameters = read_parameters(request.parameters, self.settings)
-        graph = facts.graph(parameters.sub_graph)
-        assert graph is not None  # `check` found no violation
-        executable, options = facts.executable, parameters.run
-        pool = self.ready_pool()
-        lease = GraphLease(request.model_name, request.version, graph.index)
-        loaded = pool.take(
-            lease,
-            executable,
-            _digest(request.files.path(request.model_filename)),
-            options,
-            lambda: options.runtime_config(
-                settings=self.settings,
-                calls_in_flight=parameters.pipeline_depth,
-                threads=request.cpu_threads,
-                is_fused=executable.index_anchor is not None,
-            ),
-        )
-        return PoplarInstance(
-            loaded,
-            graph,
-            request.signature,
-            index_anchor=executable.index_anchor,
-            pipeline_depth=parameters.pipeline_depth,
-            on_close=partial(pool.release, loaded, lease),
-        )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def make_runtime(self, kind: RuntimeKind, settings: Mapping[str, str]) -> DeviceRuntime[Any]:
+        rest = {name: value for name, value in settings.items() if name != SIMULATION_FLAG}
+        if kind is RuntimeKind.VENDOR:
+            return VendorIpus(VendorSettings.read(rest), self.package)
+        return SimulatedIpus(DevicePoolSettings.read(rest))

@@ -359,8 +359,10 @@ def _a_wrong_signature_is_rejected_by_check_and_load(backend: Backend, samples: 
     other = DataType.INT8 if first.datatype is not DataType.INT8 else DataType.FP32
     wrong = dataclasses.replace(served, outputs=(dataclasses.replace(first, datatype=other), *served.outputs[1:]))
     request = dataclasses.replace(samples.whole, signature=wrong).request(folder)
-    violations = list(backend.check(request.candidate(backend.inspect(request.files, request.model_filename))))
-    assert [violation.field for violation in violations] == ["output[0].data_type"]
+    facts = backend.inspect(request.files, request.model_filename)
+    violations = list(backend.check(request.candidate(facts)))
+    # A file that declares nothing without its device is compared by `load` alone.
+    assert [violation.field for violation in violations] == ["output[0].data_type"] or (facts.outputs is None and not violations)
     assert f"'{first.name}'" in _rejects(lambda: backend.load(request)).message
 
 

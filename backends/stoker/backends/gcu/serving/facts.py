@@ -39,7 +39,7 @@ class ExecFacts(ModelFacts):
         if candidate.signature is None:
             return
         wrong = list(disagreements(candidate.signature, self.inputs or (), self.outputs or ()))
-        wrong = wrong or list(_open_samples(candidate.signature))
+        wrong = wrong or list(open_samples(candidate.signature))
         yield from wrong
         if not wrong:
             yield from self._memory_violations(candidate.signature, hardware, pipeline_depth)
@@ -110,7 +110,7 @@ def _file_tensor(tensor: GcuTensor) -> FileTensor:
     return FileTensor(tensor.name, tensor.dtype, (VARIABLE, *tensor.dims))
 
 
-def _open_samples(signature: ModelSignature) -> Iterator[Violation]:
+def open_samples(signature: ModelSignature) -> Iterator[Violation]:
     """Returns violations for variable numbers of samples.
 
     Without max_batch_size, dims begin with the number of samples. It must be fixed, because buffers are allocated before requests arrive.

@@ -1,9 +1,13 @@
-"""The options of simulated GCU cards.
+"""The options of GCU cards.
 
 The operator's settings, by `--backend-config=topsinference,NAME=VALUE`:
 
+    runtime         simulated (default), vendor or auto: see `stoker.backends.devices.runtime`
     cards           number of cards (default 1); `instance_group.gpus` counts them from 0
     clusters        clusters of each card that the server uses: 1 to 6, from cluster 0 on; default: all
+
+The others are for simulated cards:
+
     pacing          none (as fast as this host), realtime or virtual: the effect of modelled time on the run
     numerics        real, or off: all outputs are zeros, and copies take modelled time without moving bytes
     faults          faults to inject on the first card, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
@@ -26,19 +30,22 @@ from dataclasses import dataclass, field
 
 from stoker.backends.api.candidate import Violation
 from stoker.backends.api.cpu import usable_cores
+from stoker.backends.devices.options import ParameterReader, SettingsReader
 from stoker.backends.gcu.hardware import I20, GcuHardware
 from stoker.backends.gcu.runtime import GcuSystem
 from stoker.backends.gcu.runtime.system import DEFAULT_CARDS, MAX_CARDS
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
-from stoker.backends.simulated.serving.options import ParameterReader, SettingsReader
 
 MAX_PIPELINE_DEPTH = 8
 _DEFAULT_PIPELINE_DEPTH = 2
 _DEFAULT_TIMEOUT_MS = 600_000
 _MAX_TIMEOUT_MS = 86_400_000
 _MAX_THREADS = 1024
+
+_SHARED = ("cards", "clusters")
+_SIMULATED = ("pacing", "numerics", "faults", "host_threads")
 
 PARAMETER_KEYS = frozenset({"clusters", "pipeline_depth", "timeout_ms"})
 
@@ -68,7 +75,7 @@ class CardSettings:
         Raises:
             BackendSettingError: a name is unknown or a value is invalid; the text names all of them.
         """
-        reader = SettingsReader("topsinference", settings, ["cards", "clusters", "pacing", "numerics", "faults", "host_threads"])
+        reader = SettingsReader("topsinference", settings, [*_SHARED, *_SIMULATED])
         read = cls(
             cards=reader.number("cards", DEFAULT_CARDS, 1, MAX_CARDS),
             clusters=reader.number("clusters", I20.clusters, 1, I20.clusters),
@@ -95,6 +102,35 @@ class CardSettings:
             faults=[FaultPlan.parse(self.faults)],
             host_threads=self.host_threads,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorSettings:
+    """The checked settings of the runtime of real cards.
+
+    Attributes:
+        cards, clusters: See the module's docstring. The vendor's library does not state them.
+    """
+
+    cards: int = DEFAULT_CARDS
+    clusters: int = I20.clusters
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> "VendorSettings":
+        """Reads the operator's settings.
+
+        Raises:
+            BackendSettingError: a name is unknown, a value is invalid, or a setting is for simulated cards; the text names all of them.
+        """
+        reader = SettingsReader("topsinference", settings, [*_SHARED, *_SIMULATED])
+        for name in _SIMULATED:
+            if name in settings:
+                reader.reject(name, "is for simulated cards, and the runtime is the vendor's")
+        read = cls(
+            cards=reader.number("cards", DEFAULT_CARDS, 1, MAX_CARDS), clusters=reader.number("clusters", I20.clusters, 1, I20.clusters)
+        )
+        reader.check()
+        return read
 
 
 def _faults(reader: SettingsReader) -> str:
@@ -124,7 +160,7 @@ class ModelParameters:
     timeout_s: float | None = _DEFAULT_TIMEOUT_MS / 1000
 
 
-def parameter_violations(parameters: Mapping[str, str], settings: CardSettings) -> Iterator[Violation]:
+def parameter_violations(parameters: Mapping[str, str], settings: CardSettings | VendorSettings) -> Iterator[Violation]:
     """Returns a violation for each parameter with an invalid value."""
     reader = ParameterReader(parameters)
     _read(reader, settings.clusters)

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.backends.simulated.serving.pool import Lease
+from stoker.backends.devices.pool import Lease
 
 
 @dataclass(frozen=True, slots=True, eq=False)

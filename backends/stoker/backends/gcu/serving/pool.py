@@ -8,6 +8,8 @@ from pathlib import Path
 from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.devices.metrics import MetricFamily, MetricPage
+from stoker.backends.devices.pool import BatchCounts, DeviceCounters, DevicePool, Lease, quoted
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import Card, CopyFigures, DeviceFailed, Direction, Engine, StatusError
 from stoker.backends.gcu.serving.mount import Mount
@@ -15,8 +17,6 @@ from stoker.backends.gcu.serving.options import CardSettings
 from stoker.backends.gcu.serving.placement import ClusterAllocator, Placement
 from stoker.backends.gcu.serving.sample_layout import SampleLayout
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
-from stoker.backends.simulated.serving.pool import BatchCounts, DeviceCounters, DevicePool, Lease, quoted
 
 #: Runs of engines, by card and compiled batch size.
 CardCounters = DeviceCounters[Engine, tuple[int, int]]
@@ -49,7 +49,7 @@ def new_counters() -> CardCounters:
 
 def pool_metrics(cards: Sequence[Card], allocator: ClusterAllocator, counters: CardCounters) -> Iterator[Figure]:
     """All metrics, grouped by name."""
-    page = MetricPage("stoker_gcu_", "card")
+    page = MetricPage("stoker_gcu_", "card", is_simulated=True)
     figures = {card.id: card.figures for card in cards}
     yield page.total("cards", "Simulated cards of the server.", len(cards))
     yield from page.families(_CARD, figures)

@@ -88,7 +88,7 @@ class SampleLayout:
 
     def fresh(self, output: ServedOutput, samples: int) -> Array:
         """Returns zeroed memory for `samples` samples of `output`, so that a response never holds old data of the allocator."""
-        return np.zeros(self._shape(output, samples), output.dtype)
+        return np.zeros(self.shape(output, samples), output.dtype)
 
     def zeros(self, output: ServedOutput, samples: int) -> Array:
         """Returns `samples` samples of `output` for an engine that computes nothing. The array is shared and read-only."""
@@ -97,7 +97,8 @@ class SampleLayout:
             flat = np.zeros(self.capacity * output.sample_bytes, np.uint8)
             flat.flags.writeable = False
             self._zeros[output.index] = flat
-        return flat[: samples * output.sample_bytes].view(output.dtype).reshape(self._shape(output, samples))
+        return flat[: samples * output.sample_bytes].view(output.dtype).reshape(self.shape(output, samples))
 
-    def _shape(self, output: ServedOutput, samples: int) -> tuple[int, ...]:
+    def shape(self, output: ServedOutput, samples: int) -> tuple[int, ...]:
+        """Returns the shape of `samples` samples of `output` as clients receive it."""
         return (samples, *output.dims) if self._is_batched else output.dims

@@ -1,15 +1,19 @@
-"""The options of simulated IPUs.
+"""The options of IPUs.
 
 The operator's settings, by `--backend-config=poplar,NAME=VALUE`:
+
+    runtime                 simulated (default), vendor or auto: see `stoker.backends.devices.runtime`
+    use_sim_if_no_hw        true: as runtime=auto; false: as runtime=vendor
+    check_package_hash      true or false: the default for models
+
+The others are for simulated IPUs:
 
     sim_num_IPUs            IPUs of the system (default 4)
     sim_ipu_version         ipu2 or ipu21; default: each attached IPU takes the version of its program
     sim_tiles_per_IPU       tiles of each IPU; default: the number in the program
     faults                  faults to inject on the first IPU, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
-    use_sim_if_no_hw        true: there is no other hardware here
     pacing                  none, realtime or virtual: the default for models
     numerics                real or off: the default for models
-    check_package_hash      true or false: the default for models
     custom_op_libraries     paths of shared libraries with custom operators, separated by commas; they run native code in the server
 
 The names of the first three and of `use_sim_if_no_hw` are those of the vendor's backend. Settings that are absent are read from the
@@ -25,19 +29,22 @@ config.pbtxt `parameters` of a model:
     check_package_hash        whether an executable of another compiler is rejected; default: the backend's setting
     auto_reset                whether a device that needs a reset is reset before the next batch (default true)
     device_ids                ids of the simulated IPUs that may be used, such as `0` or `2,3`; default: any
+
+Parameters for simulated IPUs only: sub_graph, pacing, numerics, device_ids.
 """
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from stoker.backends.api.candidate import Violation
+from stoker.backends.devices.options import ParameterReader, SettingsReader
 from stoker.backends.ipu.runtime import RuntimeConfig, SimulatedSystem
 from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing, VirtualClock
-from stoker.backends.simulated.serving.options import ParameterReader, SettingsReader
 
 MAX_PIPELINE_DEPTH = 16
 _DEFAULT_PIPELINE_DEPTH = 3
@@ -49,7 +56,10 @@ _VARIABLES = {
     "sim_tiles_per_IPU": "STOKER_SIM_TILES_PER_IPU",
     "faults": "STOKER_SIM_FAULTS",
 }
-_OWN = ("use_sim_if_no_hw", "pacing", "numerics", "check_package_hash", "custom_op_libraries")
+_SIMULATED = (*_VARIABLES, "pacing", "numerics", "custom_op_libraries")
+_KNOWN = ("use_sim_if_no_hw", *_SIMULATED, "check_package_hash")
+#: The setting of the vendor's backend that selects the runtime.
+SIMULATION_FLAG = "use_sim_if_no_hw"
 
 PARAMETER_KEYS = frozenset(
     {
@@ -64,6 +74,8 @@ PARAMETER_KEYS = frozenset(
         "device_ids",
     }
 )
+
+_SIMULATED_PARAMETERS = ("sub_graph", "pacing", "numerics", "device_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +101,11 @@ class DevicePoolSettings:
         Raises:
             BackendSettingError: a name is unknown or a value is invalid; the text names all of them.
         """
-        reader = SettingsReader("poplar", settings, [*_VARIABLES, *_OWN])
+        reader = SettingsReader("poplar", settings, _KNOWN)
         variables = {variable: settings[name] for name, variable in _VARIABLES.items() if name in settings}
         for name, variable in _VARIABLES.items():
             if name in settings:
                 _check_variable(reader, name, variable)
-        if not reader.flag("use_sim_if_no_hw", True):
-            reader.reject_value("use_sim_if_no_hw", "true: all IPUs here are simulated")
         read = cls(
             environment={**os.environ, **variables},
             pacing=reader.choice("pacing", Pacing.NONE),
@@ -122,6 +132,49 @@ class DevicePoolSettings:
         if self.is_virtual:
             system.clock = VirtualClock()
         return system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorSettings:
+    """The checked settings of the runtime of real IPUs.
+
+    Attributes:
+        check_package_hash: Where a model's parameters do not say otherwise.
+    """
+
+    check_package_hash: bool = True
+    pacing: ClassVar = Pacing.NONE
+    numerics: ClassVar = Numerics.REAL
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> "VendorSettings":
+        """Reads the operator's settings.
+
+        Raises:
+            BackendSettingError: a name is unknown, a value is invalid, or a setting is for simulated IPUs; the text names all of them.
+        """
+        reader = SettingsReader("poplar", settings, _KNOWN)
+        for name in _SIMULATED:
+            if name in settings:
+                reader.reject(name, "is for simulated IPUs, and the runtime is the vendor's")
+        read = cls(check_package_hash=reader.flag("check_package_hash", True))
+        reader.check()
+        return read
+
+
+def read_vendor_parameters(parameters: Mapping[str, str], settings: VendorSettings) -> "ModelParameters":
+    """Reads `parameters`. REQUIRES: `vendor_parameter_violations` found none."""
+    return _read(ParameterReader(parameters), settings)
+
+
+def vendor_parameter_violations(parameters: Mapping[str, str], settings: VendorSettings) -> Iterator[Violation]:
+    """Returns a violation for each parameter with an invalid value, or for simulated IPUs only."""
+    reader = ParameterReader(parameters)
+    _read(reader, settings)
+    for name in _SIMULATED_PARAMETERS:
+        if name in parameters:
+            reader.reject(name, "is for simulated IPUs, and the runtime is the vendor's")
+    yield from reader.violations
 
 
 def _check_variable(reader: SettingsReader, name: str, variable: str) -> None:
@@ -204,7 +257,7 @@ def parameter_violations(parameters: Mapping[str, str], settings: DevicePoolSett
     yield from reader.violations
 
 
-def _read(reader: ParameterReader, settings: DevicePoolSettings) -> ModelParameters:
+def _read(reader: ParameterReader, settings: DevicePoolSettings | VendorSettings) -> ModelParameters:
     depth = reader.number("pipeline_depth", _DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH)
     is_synchronous = reader.flag("synchronous_execution", False)
     if is_synchronous and "pipeline_depth" in reader.values and depth != 1:

@@ -17,6 +17,8 @@ from typing import Any
 from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.devices.metrics import MetricFamily, MetricPage
+from stoker.backends.devices.pool import DeviceCounters, DevicePool, quoted
 from stoker.backends.ipu.popef.schema import PopefError
 from stoker.backends.ipu.runtime import (
     Device,
@@ -31,11 +33,9 @@ from stoker.backends.ipu.runtime import (
     SimulatedSystem,
 )
 from stoker.backends.ipu.runtime.device_manager import reject_violation
-from stoker.backends.ipu.serving.instance import GraphLease, PopefExecutable
 from stoker.backends.ipu.serving.options import RunOptions
+from stoker.backends.ipu.serving.popef_executable import GraphLease, PopefExecutable
 from stoker.backends.simulated.numerics import Numerics
-from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
-from stoker.backends.simulated.serving.pool import DeviceCounters, DevicePool, quoted
 
 #: The counts of a device, by its number (the id of its first IPU) and the field of `DeviceMetrics`.
 IpuCounters = DeviceCounters[Device, tuple[int, str]]
@@ -75,7 +75,7 @@ def new_counters() -> IpuCounters:
 
 def pool_metrics(ipus: int, executables: Sequence[PopefExecutable], counters: IpuCounters) -> Iterator[Figure]:
     """All metrics of a system of `ipus`, grouped by name."""
-    page = MetricPage("stoker_ipu_", "device")
+    page = MetricPage("stoker_ipu_", "device", is_simulated=True)
     readings = _readings(counters.totals())
     yield page.total("devices", "Simulated IPUs of the server.", ipus)
     yield from page.families(_DEVICE, readings)
@@ -97,10 +97,15 @@ log = logging.getLogger("stoker.backends.poplar")
 
 
 class IpuPool(DevicePool):
-    """Any thread may use it."""
+    """Any thread may use it.
+
+    Attributes:
+        system: The simulated IPUs.
+    """
 
     def __init__(self, system: SimulatedSystem, clock: Clock) -> None:
         """Manages `system`; `clock` times batches for the metrics."""
+        self.system = system
         self._manager = DeviceManager(system)
         self._clock = clock
         self._lock = threading.Lock()  # also serialises the building of engines

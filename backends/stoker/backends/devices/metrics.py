@@ -1,4 +1,4 @@
-"""`MetricFamily` and `MetricPage`: the metrics of simulated devices. Every sample carries `simulated="true"` and its device."""
+"""`MetricFamily` and `MetricPage`: the metrics of devices. Every sample says whether its device is simulated, and most name the device."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,18 +36,19 @@ class MetricFamily:
 class MetricPage:
     """Makes the samples of one backend."""
 
-    def __init__(self, prefix: str, device_label: str) -> None:
+    def __init__(self, prefix: str, device_label: str, *, is_simulated: bool) -> None:
         """Metrics are named `prefix` and a name; `device_label` is the label with the device's number."""
         self._prefix = prefix
+        self._simulated = "true" if is_simulated else "false"
         self._device_label = device_label
 
     def total(self, name: str, text: str, value: float) -> Figure:
         """A gauge of all devices together."""
-        return Figure(name=self._prefix + name, help=text, kind="gauge", value=value, labels={"simulated": "true"})
+        return Figure(name=self._prefix + name, help=text, kind="gauge", value=value, labels={"simulated": self._simulated})
 
     def sample(self, name: str, kind: Kind, text: str, value: float, device: int, **labels: str) -> Figure:
         """A sample of one device."""
-        labels = {self._device_label: str(device), "simulated": "true", **labels}
+        labels = {self._device_label: str(device), "simulated": self._simulated, **labels}
         return Figure(name=self._prefix + name, help=text, kind=kind, value=float(value), labels=labels)
 
     def samples(self, name: str, kind: Kind, text: str, values: Iterable[tuple[int, float]]) -> Iterator[Figure]:

@@ -14,6 +14,9 @@ from stoker.backends.api.errors import BackendSettingError
 #: How Triton's and Poplar's flags spell the two values, in lower case.
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
+#: The setting of every backend of devices that selects the runtime; see `stoker.backends.devices.runtime`.
+RUNTIME_SETTING = "runtime"
+
 _MAX_DIGITS = 20
 
 _Default = TypeVar("_Default")
@@ -73,9 +76,11 @@ class SettingsReader(OptionReader):
     """
 
     def __init__(self, backend: str, settings: Mapping[str, str], known: Sequence[str]) -> None:
-        """Reads `settings` of `backend`, which has the settings `known`."""
+        """Reads `settings` of `backend`, which has the settings `known` beside `runtime`."""
         super().__init__(settings)
-        self.errors = [f"there is no setting '{name}'; there are {', '.join(known)}" for name in settings if name not in known]
+        self.errors = [
+            f"there is no setting '{name}'; there are {', '.join((RUNTIME_SETTING, *known))}" for name in settings if name not in known
+        ]
         self._backend = backend
 
     def reject_value(self, name: str, expected: str) -> None:

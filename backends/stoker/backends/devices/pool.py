@@ -1,5 +1,5 @@
-"""What all backends of simulated devices use: the devices (`DevicePool`), the programs in their memory (`LoadedExecutable`), the record of
-what the devices did (`DeviceCounters`), and their part of the plug-in contract (`SimulatedBackend`).
+"""What all backends of devices use: the devices (`DevicePool`), the programs in their memory (`LoadedExecutable`), and the record of what
+the devices did (`DeviceCounters`).
 """
 
 import abc
@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from stoker.backends.api.backend import Backend, Figure
-from stoker.backends.api.candidate import Candidate, Violation
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError
 
@@ -201,12 +200,9 @@ class DevicePool(abc.ABC):
     def models_without_numerics(self) -> Sequence[str]:
         """Names of the loaded models whose outputs are zeros."""
 
-    def notices(self) -> Iterator[str]:
-        """Notices about the loaded models for the operator, at the start of the server: one line each."""
-        models = self.models()
-        if not models:
-            return
-        yield f"{quoted(models)} on {self.hardware()}"
+    def notices(self, runtime: str) -> Iterator[str]:
+        """Notices about the loaded models for the operator, at the start of the server: one line each. `runtime` describes the runtime."""
+        yield f"{quoted(self.models())} on {self.hardware()} (runtime: {runtime})"
         yield from self.sharing_notices()
         if zeros := self.models_without_numerics():
             yield f"numerics are off for {quoted(zeros)}: all outputs are zeros"
@@ -215,68 +211,3 @@ class DevicePool(abc.ABC):
 def quoted(names: Iterable[str]) -> str:
     """The names in quotes, each once."""
     return ", ".join(f"'{name}'" for name in dict.fromkeys(names))
-
-
-SettingsT = TypeVar("SettingsT")
-PoolT = TypeVar("PoolT", bound=DevicePool)
-
-
-class SimulatedBackend(Backend, Generic[SettingsT, PoolT]):
-    """Creates its devices with the first load; before that it costs nothing.
-
-    Attributes:
-        settings: The operator's settings.
-        pool: The devices; None before the first load.
-    """
-
-    def __init__(self, settings: SettingsT) -> None:
-        """Begins with `settings`; `configure` replaces them."""
-        self.settings = settings
-        self.pool: PoolT | None = None
-        self._pool_lock = threading.Lock()
-
-    @abc.abstractmethod
-    def read_settings(self, settings: Mapping[str, str]) -> SettingsT:
-        """Raises:
-        BackendSettingError: settings are wrong; names all of them.
-        """
-
-    @abc.abstractmethod
-    def make_pool(self) -> PoolT:
-        """Creates the devices that `settings` describe.
-
-        Raises:
-            ModelLoadError: they cannot be created.
-        """
-
-    @abc.abstractmethod
-    def parameter_violations(self, parameters: Mapping[str, str]) -> Iterator[Violation]:
-        """Every parameter of config.pbtxt whose value is wrong."""
-
-    @abc.abstractmethod
-    def fact_violations(self, candidate: Candidate) -> Iterator[Violation]:
-        """Reasons not to serve the file of `candidate`. REQUIRES: its parameters are valid."""
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        self.settings = self.read_settings(settings)
-
-    def check(self, candidate: Candidate) -> Iterator[Violation]:
-        wrong = list(self.parameter_violations(candidate.parameters))
-        yield from wrong or self.fact_violations(candidate)
-
-    def figures(self) -> Iterable[Figure]:
-        return () if self.pool is None else self.pool.metrics()
-
-    def notices(self) -> Iterable[str]:
-        return () if self.pool is None else self.pool.notices()
-
-    def ready_pool(self) -> PoolT:
-        """The devices, created at the first call.
-
-        Raises:
-            ModelLoadError: they cannot be created.
-        """
-        with self._pool_lock:
-            if self.pool is None:
-                self.pool = self.make_pool()
-            return self.pool

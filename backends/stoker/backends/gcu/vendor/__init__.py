@@ -1,0 +1,1 @@
+"""Adapts the vendor's Python package `TopsInference`: real GCU cards."""

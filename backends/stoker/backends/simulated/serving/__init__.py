@@ -1,1 +1,0 @@
-"""The serving code that the backends of simulated devices share: options, pool, loaded executables, counters and metrics."""

@@ -1,0 +1,3 @@
+"""See `poprt`."""
+
+from tests.fakes.fake_ipu_runtime import *
