@@ -77,20 +77,54 @@ def test_files_of_two_backends_need_an_explicit_backend() -> None:
     assert "fits onnxruntime and other" in error_of('default_model_filename: "a.onnx"', "a.onnx", installed=twins)
 
 
-def test_named_backend_gets_the_first_of_its_existing_files() -> None:
-    several = NamedBackend("several", "model.first")
-    several.further_model_filenames = ("model.second", "model.third")
-    installed = BackendRegistry((several,))
-    for files, expected in (
-        (("model.third", "model.second"), "model.second"),
-        (("model.third", "model.first"), "model.first"),
-        ((), "model.first"),
-    ):
-        assert chosen('backend: "several"', *files, installed=installed) == ("several", expected)
+def several_formats() -> BackendRegistry:
+    several = NamedBackend("several", "model.first", platforms=("several", "second"))
+    several.further_model_filenames = ("model.second", "model.third", "model.onnx", "model.folder/mark.pb")
+    several.platform_filenames = {"second": ("model.second",), "onnx": ("model.onnx",)}
+    several.folder_marks = ("mark.pb",)
+    return BackendRegistry((several, onnx_like()))
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "expected"),
+    [
+        ('backend: "several"', ["model.third"], "model.third"),
+        ('backend: "several"', ["model.third", "model.first"], "model.first"),
+        ('backend: "several"', [], "model.first"),
+        ('platform: "second"', ["model.third", "model.second"], "model.second"),
+        ('backend: "several" platform: "onnx"', ["model.onnx", "model.third"], "model.onnx"),
+        ('backend: "several"', ["model.folder/mark.pb", "model.folder/data"], "model.folder/mark.pb"),
+        ('default_model_filename: "model.folder"', ["model.folder/mark.pb"], "model.folder/mark.pb"),
+        ('backend: "several" default_model_filename: "x/y/"', ["x/y/mark.pb"], "x/y/mark.pb"),
+        ("", ["model.third"], "model.third"),
+        ("", ["model.folder/mark.pb"], "model.folder/mark.pb"),
+    ],
+)
+def test_backend_of_several_formats_gets_its_file(text: str, files: list[str], expected: str) -> None:
+    assert chosen(text, *files, installed=several_formats()) == ("several", expected)
+
+
+@pytest.mark.parametrize(("text", "files"), [("", ["model.onnx"]), ('platform: "onnx"', ["model.onnx", "model.third"])])
+def test_file_of_two_backends_is_of_the_one_whose_default_it_is(text: str, files: list[str]) -> None:
+    assert chosen(text, *files, installed=several_formats()) == ("onnxruntime", "model.onnx")
+
+
+def test_several_models_of_one_backend_are_rejected_with_their_names() -> None:
+    for text in ("", 'backend: "several"'):
+        assert error_of(text, "model.third", "model.second", installed=several_formats()) == (
+            "m/config.pbtxt:1: default_model_filename: must be written: the version folder has several models: model.second, model.third"
+        )
+
+
+def test_model_file_of_another_name_is_named_for_its_backend() -> None:
+    assert error_of('backend: "several"', "net.third", installed=several_formats()) == (
+        "m/config.pbtxt:1: default_model_filename: the version folder has no file 'model.first'; "
+        'write default_model_filename: "net.third" into config.pbtxt'
+    )
 
 
 def test_error_of_a_saved_model_names_the_export_to_onnx() -> None:
-    with pytest.raises(ConfigError, match=r"known model files: .*; a SavedModel has to be converted to ONNX: python -m tf2onnx\.convert"):
+    with pytest.raises(ConfigError, match=r"known model files: .*; backend openvino serves a SavedModel .*: python -m tf2onnx"):
         choose_backend(empty_config("m"), ["model.savedmodel/saved_model.pb", "model.savedmodel/variables/variables.index"], registry())
     assert "tf2onnx" in error_of('platform: "tensorflow_savedmodel"')
     assert "tf2onnx" not in error_of('platform: "tensorrt_plan"')

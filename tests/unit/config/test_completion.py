@@ -14,6 +14,7 @@ from stoker.server.core.model_config import Execution, InstanceGroup
 from tests.fakes.named_backends import NamedBackend, onnx_like
 
 FP32, INT64 = DataType.FP32, DataType.INT64
+NAMED_TWICE = ModelFacts((FileTensor("x", FP32, (-1, 8), aliases=("x:0",)),), (FileTensor("y", FP32, (-1, 2), aliases=("y:0", "z")),))
 BATCHABLE = ModelFacts((FileTensor("x", FP32, (-1, 8, -1)), FileTensor("n", INT64, (-1,))), (FileTensor("y", FP32, (-1, 10)),))
 FIXED = ModelFacts((FileTensor("x", FP32, (1, 8)),), (FileTensor("y", FP32, (-1, 10)), FileTensor("scale", FP32, ())))
 SILENT = ModelFacts(inputs=None, outputs=None)
@@ -55,6 +56,17 @@ def test_model_without_config_is_completed_from_its_file() -> None:
     assert finding(completion, "max_batch_size")[0] is FindingKind.INFERRED
     assert finding(completion, "input[0]") == (FindingKind.INFERRED, "'x' TYPE_FP32 [8, -1], from the model file")
     assert finding(completion, "version_policy") == (FindingKind.DEFAULT, "latest 1")
+
+
+def test_tensor_is_served_by_the_alias_that_the_config_has() -> None:
+    def names(text: str) -> list[str]:
+        signature = completed(text, NAMED_TWICE).config.signature
+        return [spec.name for spec in (*signature.inputs, *signature.outputs)]
+
+    assert names("max_batch_size: 8") == ["x", "y"]
+    assert names('max_batch_size: 8 input { name: "x:0" data_type: TYPE_FP32 dims: 8 }') == ["x:0", "y"]
+    assert names('max_batch_size: 8 output { name: "z" }') == ["x", "z"]
+    assert "the model file has no output 'w'" in problems_of('output { name: "w" }', NAMED_TWICE)[0]
 
 
 def test_tensor_without_an_open_first_dimension_disables_batching() -> None:

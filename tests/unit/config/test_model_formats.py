@@ -34,11 +34,13 @@ def refusal(*files: str, config: str = "") -> str:
         (["model.json"], "onnxmltools.convert_xgboost("),
         (["model.ubj"], "model.load_model('model.ubj')"),
         (["model.txt"], "lightgbm.Booster(model_file='model.txt')"),
-        (["model.savedmodel/saved_model.pb"], "tf2onnx.convert --saved-model model.savedmodel --output model.onnx"),
-        (["saved_model.pb", "variables/variables.index"], "tf2onnx.convert --saved-model FOLDER"),
+        (["x/saved_model.pb"], "tf2onnx.convert --saved-model x --output model.onnx"),
+        (["net.pdmodel"], "backend openvino serves a PaddlePaddle model as model.pdmodel"),
+        (["net.json", "net.pdiparams"], "set the environment variable FLAGS_enable_pir_api=0"),
+        (["graph.pb"], "backend openvino serves a frozen TensorFlow graph as model.pb; "),
         (["model.h5"], "keras.models.load_model('model.h5').export('model.onnx', format='onnx')"),
         (["model.keras"], "keras.models.load_model('model.keras')"),
-        (["model.tflite"], "tf2onnx.convert --tflite model.tflite"),
+        (["net.tflite"], 'rename net.tflite to model.tflite, or write default_model_filename: "net.tflite" into config.pbtxt'),
         (["model.py"], "Python code is not run here: export the model that it loads"),
         (["cnn.onnx"], 'rename cnn.onnx to model.onnx, or write default_model_filename: "cnn.onnx" into config.pbtxt'),
     ],
@@ -57,7 +59,7 @@ def test_refusal_names_the_command_and_suggests_no_test_backend(files: list[str]
     [
         ('backend: "python"', "Python code is not run here"),
         ('platform: "pytorch_libtorch"', "torch.jit.load"),
-        ('backend: "tensorflow"', "tf2onnx.convert --saved-model"),
+        ('platform: "keras"', "keras.models.load_model"),
         ('backend: "fil"', "onnxmltools.convert_xgboost"),
     ],
 )
@@ -78,6 +80,8 @@ def test_error_of_a_backend_without_its_file_explains_how_to_make_it() -> None:
     assert "the version folder has no file 'model.onnx'; a TorchScript or PyTorch file has to be" in refusal(
         "model.pt", config='backend: "onnxruntime"'
     )
+    text = refusal("model.savedmodel/saved_model.pb", config='backend: "onnxruntime"')
+    assert "backend openvino serves a SavedModel as the folder model.savedmodel; for other backends it has to be converted" in text
 
 
 def test_python_commands_parse() -> None:

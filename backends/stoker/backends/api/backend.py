@@ -168,8 +168,14 @@ class Backend(abc.ABC):
     aliases: tuple[str, ...] = ()
     #: What `default_model_filename` is when the config leaves it open; also how a backend is inferred from a version folder.
     default_model_filename: str
-    #: What is looked for, in this order, where the config names this backend, but no file, and the version has no `default_model_filename`.
+    #: Further file names: looked for where the version has no `default_model_filename`. A version may have one of them only. They select
+    #: this backend as well, unless the version has the `default_model_filename` of another.
     further_model_filenames: tuple[str, ...] = ()
+    #: The file names that a `platform` admits, for platforms that name one format of several. A platform that is not among `platforms` is
+    #: another backend's, unless `backend` names this one.
+    platform_filenames: Mapping[str, tuple[str, ...]] = {}
+    #: Files such as `saved_model.pb` whose folder is the model: `default_model_filename` may name the folder instead of the file.
+    folder_marks: tuple[str, ...] = ()
     #: Whether a version needs a model file. If not, an empty version folder will do (git keeps one by a `.gitkeep`), and
     #: `LoadRequest.model_filename` is empty where none of the backend's own file names is there.
     needs_model_file: bool = True

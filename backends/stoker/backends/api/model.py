@@ -1,6 +1,8 @@
 """The tensors that a model takes and returns, as a client sees them."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from stoker.backends.api.ragged import BatchInput, BatchOutput
 from stoker.backends.api.tensor import DataType
@@ -90,6 +92,7 @@ class FileTensor:
         optional: Whether the file gives a default for it.
         casts: Further element types in which it may be served: the backend converts at the border.
         labels: Names of the elements of the last dim, where the file has them; a `label_filename` goes before.
+        aliases: Further names by which a configuration may call it; it is then served by that name.
     """
 
     name: str
@@ -98,6 +101,7 @@ class FileTensor:
     optional: bool = False
     casts: tuple[DataType, ...] = ()
     labels: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +119,16 @@ class ModelFacts:
     outputs: tuple[FileTensor, ...] | None
     notes: tuple[str, ...] = field(default=())
     max_batch_size: int = 0
+
+    def named_as(self, inputs: Iterable[str], outputs: Iterable[str]) -> Self:
+        """The same facts, in which a tensor has its alias as its name where the alias, and not its name, is among `inputs` or `outputs`."""
+        return replace(self, inputs=_named_as(self.inputs, frozenset(inputs)), outputs=_named_as(self.outputs, frozenset(outputs)))
+
+
+def _named_as(tensors: tuple[FileTensor, ...] | None, names: frozenset[str]) -> tuple[FileTensor, ...] | None:
+    if tensors is None:
+        return None
+    return tuple(
+        tensor if tensor.name in names else replace(tensor, name=next((alias for alias in tensor.aliases if alias in names), tensor.name))
+        for tensor in tensors
+    )

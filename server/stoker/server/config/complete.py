@@ -1,8 +1,9 @@
 """Completes a configuration from the model file, with the reason for every value, and chooses the backend."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import PurePosixPath
 
 from google.protobuf import text_format
 
@@ -13,7 +14,7 @@ from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import BY_CONFIG_NAME
 from stoker.server.config.checks import check_decoupled
-from stoker.server.config.model_formats import conversion, next_step, next_step_of
+from stoker.server.config.model_formats import conversion_for, next_step, next_step_of
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import (
     MAX_WARMUP_BYTES,
@@ -57,40 +58,59 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
         registry: The installed backends.
 
     Returns:
-        The backend and the file name: `default_model_filename`, or the first of the backend's own file names that exists; empty if the
+        The backend and the file name: `default_model_filename`, or the one of the backend's own file names that exists; empty if the
             backend needs no file.
 
     Raises:
-        ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, or the file named is not there.
+        ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, the file named is not there, or
+            the folder holds several models of the backend.
     """
     report = Report(parsed.source, parsed.lines, first_line=parsed.first_line)
-    written = parsed.message.default_model_filename
+    written = _file_of(parsed.message.default_model_filename, file_names, registry)
     spellings = {field: name for field, name in (("backend", parsed.backend), ("platform", parsed.platform)) if name}
     named = {field: backend for field, name in spellings.items() if (backend := _named(field, name, registry, report)) is not None}
     report.raise_if_any()
-    if len(named) == 2 and named["backend"] is not named["platform"]:
+    is_contradiction = len(named) == 2 and named["backend"] is not named["platform"]
+    if is_contradiction and parsed.platform not in named["backend"].platform_filenames:
         report.error("platform", f"'{parsed.platform}' is of backend '{named['platform'].name}', but 'backend' says '{parsed.backend}'")
         report.raise_if_any()
-    backend = named.get("backend") or named.get("platform") or _by_files(parsed, file_names, registry)
+    backend = named.get("backend") or named.get("platform") or _by_files(parsed, written, file_names, registry)
     if written and written not in file_names:
         report.error(
             "default_model_filename", f"the version folder has no file '{written}'{allowed_names(written, sorted(file_names)[:10])}"
         )
         report.raise_if_any()
-    filename = written or _own_filename(backend, file_names)
-    if filename and filename not in file_names and (step := conversion(file_names)) is not None:
+    own = _own_names(backend, parsed.platform)
+    filename = written or _own_filename(backend, own, file_names, report)
+    if filename and filename not in file_names and (step := conversion_for(own, file_names)) is not None:
         report.error("default_model_filename", f"the version folder has no file '{filename}'; {step}")
         report.raise_if_any()
     return backend, filename
 
 
-def _own_filename(backend: Backend, file_names: Collection[str]) -> str:
-    """The first of the backend's own file names that the version has; if it has none, the default name, or an empty one if no file is
-    needed.
+def _file_of(written: str, file_names: Collection[str], registry: BackendRegistry) -> str:
+    """The file that `default_model_filename` means: where it names a folder that is a model, the file in it that backends load."""
+    if not written or written in file_names:
+        return written
+    inside = (f"{written.rstrip('/')}/{mark}" for backend in registry.all() for mark in backend.folder_marks)
+    return next((name for name in inside if name in file_names), written)
+
+
+def _own_names(backend: Backend, platform: str) -> tuple[str, ...]:
+    """The file names of the backend, of which `platform` may admit some only."""
+    return backend.platform_filenames.get(platform, (backend.default_model_filename, *backend.further_model_filenames))
+
+
+def _own_filename(backend: Backend, names: Sequence[str], file_names: Collection[str], report: Report) -> str:
+    """The backend's default file name if the version has it, else the one of `names` that it has.
+
+    If it has none of them, the first name, or an empty one if no file is needed.
     """
-    own = (backend.default_model_filename, *backend.further_model_filenames)
-    otherwise = backend.default_model_filename if backend.needs_model_file else ""
-    return next((name for name in own if name in file_names), otherwise)
+    found = [name for name in names if name in file_names]
+    if len(found) > 1 and found[0] != backend.default_model_filename:
+        report.error("default_model_filename", f"must be written: the version folder has several models: {', '.join(found)}")
+        report.raise_if_any()
+    return found[0] if found else names[0] if backend.needs_model_file else ""
 
 
 def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> Backend | None:
@@ -112,16 +132,15 @@ def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> 
         return None
 
 
-def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> Backend:
+def _by_files(parsed: ParsedConfig, written: str, file_names: Collection[str], registry: BackendRegistry) -> Backend:
     known = [backend for backend in registry.all() if backend.default_model_filename]
-    written = parsed.message.default_model_filename
     if written:
-        suffix = written.rpartition(".")[2]
-        fitting = [backend for backend in known if backend.default_model_filename.rpartition(".")[2] == suffix]
         what = f"default_model_filename '{written}'"
+        suffix = PurePosixPath(written).suffix
+        fitting = _fitting(known, lambda name: PurePosixPath(name).suffix == suffix)
     else:
-        fitting = [backend for backend in known if backend.default_model_filename in file_names]
         what = f"the version folder, which holds {', '.join(sorted(file_names)[:10]) or 'nothing'}"
+        fitting = _fitting(known, lambda name: name in file_names)
     if len(fitting) == 1:
         return fitting[0]
     files = ", ".join(sorted(f"{backend.default_model_filename} ({backend.name})" for backend in known if not backend.is_for_tests))
@@ -132,6 +151,12 @@ def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: Backe
         step = next_step([written] if written else file_names)
         message += f"; {step}" if step is not None else ""
     raise ConfigError([Problem(parsed.source, parsed.first_line, "backend", message)])
+
+
+def _fitting(known: Sequence[Backend], is_fitting: Callable[[str], bool]) -> list[Backend]:
+    """The backends whose default file name fits; if there is none, those of which another file name does."""
+    by_default = [backend for backend in known if is_fitting(backend.default_model_filename)]
+    return by_default or [backend for backend in known if any(map(is_fitting, backend.further_model_filenames))]
 
 
 def warmups(message: pb.ModelConfig, signature: ModelSignature, report: Report) -> tuple[Warmup, ...]:
@@ -242,6 +267,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     findings = Findings()
     message = pb.ModelConfig()
     message.CopyFrom(parsed.message)
+    facts = facts.named_as((tensor.name for tensor in message.input), (tensor.name for tensor in message.output))
     _note_choices(parsed, backend, model_filename, findings)
     tensors = TensorCompleter(parsed, message, facts, findings, report, backend.default_max_batch_size)
     tensors.complete()

@@ -1,4 +1,4 @@
-"""Recognises model files by their names: those that a backend serves, and those to export to ONNX first, with the command.
+"""Recognises model files by their names: those that a backend serves, and those to export to ONNX, with the command.
 
 Only names decide: no file is opened. Commands are complete except for facts that only the model's author has: an example of its input, or
 the number of its features.
@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 #: Files that are served as they are: by suffix, the name that the suffix's backend expects.
-SERVED_NAMES: Final = {".onnx": "model.onnx", ".popef": "executable.popef", ".exec": "model.exec"}
+SERVED_NAMES: Final = {".onnx": "model.onnx", ".popef": "executable.popef", ".exec": "model.exec", ".tflite": "model.tflite"}
 #: OpenVINO IR consists of two files; an `.xml` file alone may have any content.
 _IR, _IR_WEIGHTS, _IR_NAME = ".xml", ".bin", "model.xml"
 #: File names that need no quotes in a shell command.
@@ -28,10 +28,10 @@ _TORCH_SCRIPT: Final = '(example,), "model.onnx", dynamo=False, input_names=["in
 
 @dataclass(frozen=True, slots=True)
 class RawFormat:
-    """A format of model files that no backend serves.
+    """A format of model files that is to be exported to ONNX, because no backend serves it, or not the backend that was chosen.
 
     Attributes:
-        what: The reason why it is not served, as a clause.
+        what: The reason, as a clause.
         suffixes: In lower case, with the dot.
         names: Whole file names of the format, where the suffix alone is ambiguous.
         step: Returns, for a file name, the step that converts the file to ONNX.
@@ -48,7 +48,7 @@ class RawFormat:
 #: In order of precedence: the first format decides for a folder with files of several formats.
 RAW_FORMATS: Final = (
     RawFormat(
-        "a SavedModel has to be converted to ONNX",
+        "backend openvino serves a SavedModel as the folder model.savedmodel; for other backends it has to be converted to ONNX",
         (),
         lambda file: f"python -m tf2onnx.convert --saved-model {_folder(file)} --output model.onnx",
         names=("saved_model.pb",),
@@ -82,7 +82,7 @@ RAW_FORMATS: Final = (
         ),
     ),
     RawFormat(
-        "a TensorFlow Lite model has to be converted to ONNX",
+        "backend openvino serves a TensorFlow Lite model as model.tflite; for other backends it has to be converted to ONNX",
         (".tflite",),
         lambda file: f"python -m tf2onnx.convert --tflite {file} --output model.onnx",
     ),
@@ -92,7 +92,8 @@ RAW_FORMATS: Final = (
         lambda file: f"python -c \"import catboost; catboost.CatBoost().load_model('{file}').save_model('model.onnx', format='onnx')\"",
     ),
     RawFormat(
-        "a PaddlePaddle model has to be converted to ONNX",
+        "backend openvino serves a PaddlePaddle model as model.pdmodel and model.pdiparams; "
+        "for other backends it has to be converted to ONNX",
         (".pdmodel",),
         lambda file: (
             f"paddle2onnx --model_dir . --model_filename {file} --params_filename {PurePosixPath(file).stem}.pdiparams "
@@ -100,7 +101,12 @@ RAW_FORMATS: Final = (
         ),
     ),
     RawFormat(
-        "a frozen TensorFlow graph has to be converted to ONNX",
+        "a PaddlePaddle model without a .pdmodel file is of Paddle 3's default form (PIR), which no backend reads",
+        (".pdiparams",),
+        lambda file: "set the environment variable FLAGS_enable_pir_api=0 and save the model again, which writes a .pdmodel file",
+    ),
+    RawFormat(
+        "backend openvino serves a frozen TensorFlow graph as model.pb; for other backends it has to be converted to ONNX",
         (".pb",),
         lambda file: f"python -m tf2onnx.convert --graphdef {file} --inputs INPUT:0 --outputs OUTPUT:0 --output model.onnx",
     ),
@@ -201,6 +207,13 @@ def next_step(names: Collection[str]) -> str | None:
     if served is None:
         return conversion(names)
     return f'rename {_plain(served)} to {served_name(served)}, or write default_model_filename: "{_plain(served)}" into config.pbtxt'
+
+
+def conversion_for(own_names: Iterable[str], names: Collection[str]) -> str | None:
+    """As `next_step`, for a backend that loads files of the names `own_names`: a file of one of their suffixes needs no conversion."""
+    suffixes = {PurePosixPath(name).suffix for name in own_names}
+    own = next((name for name in _nearest(names) if PurePosixPath(name.lower()).suffix in suffixes), None)
+    return conversion(names) if own is None else f'write default_model_filename: "{_plain(own)}" into config.pbtxt'
 
 
 def conversion(names: Collection[str]) -> str | None:
