@@ -3,6 +3,7 @@
 A new backend adds its entry here (a test says so as long as it is missing); the tests themselves know no backend.
 """
 
+import functools
 from collections.abc import Mapping
 
 from onnx import TensorProto, helper
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.samples import BackendSamples, Sample, same_in_and_out, signature
-from tests.fakes import gcu_served, ipu_served, onnx_models
+from tests.fakes import framework_models, gcu_served, ipu_served, onnx_models
 
 
 def _onnx_shape(dims: tuple[int, ...], max_batch_size: int) -> list[int | str]:
@@ -134,6 +135,17 @@ def _openvino_unreadable() -> dict[str, Mapping[str, bytes]]:
     return {wrong: files for wrong, files in _onnx_unreadable().items() if wrong != "too new"}
 
 
+def _openvino_further() -> tuple[Sample, ...]:
+    """One model as TensorFlow, TensorFlow Lite and PaddlePaddle write it."""
+    found = []
+    for version in framework_models.VERSION_FOLDERS.values():
+        inputs = dict(zip(version.inputs, ((DataType.FP32, (4,)), (DataType.FP32, (1,))), strict=True))
+        served = signature(inputs, dict.fromkeys(version.outputs, (DataType.FP32, (2,))))
+        reference = functools.partial(framework_models.reference, version)
+        found.append(Sample(version.files, version.filename, served, reference=reference, tolerance=1e-5))
+    return tuple(found)
+
+
 #: Backends whose requests are answered by streams of responses: what is asked here is about batches, one answer each.
 DECOUPLED_ONLY = frozenset({"repeat"})
 
@@ -144,6 +156,7 @@ SAMPLES: dict[str, BackendSamples] = {
         whole=_onnx_pair(),
         failing=_openvino_failing(),
         unreadable=_openvino_unreadable(),
+        further=_openvino_further(),
         package="openvino",
     ),
     "topsinference": BackendSamples(

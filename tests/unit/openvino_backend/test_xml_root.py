@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.backends.openvino.model_source import UnreadableXml, read_root
+from stoker.backends.openvino.ir_files import UnreadableXml, read_root
 
 #: Each entity holds ten of the one before: the last would be 10 GB.
 BOMB = (

@@ -1,4 +1,4 @@
-"""The `openvino` backend: ONNX and OpenVINO IR files on CPU.
+"""The `openvino` backend: OpenVINO IR, ONNX, TensorFlow, TensorFlow Lite and PaddlePaddle files on CPU.
 
 config.pbtxt `parameters` are listed in `parameters.py`. The package `openvino` is an extra, and importing it takes 0.2 s and 30 MB: so it
 is imported when the first model needs it.
@@ -18,8 +18,9 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.declarations import declarations, facts_of
+from stoker.backends.openvino.formats import FURTHER_FILENAMES, PLATFORM_FILENAMES, SAVED_MODEL_FILE, ModelFormat, format_of
 from stoker.backends.openvino.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
-from stoker.backends.openvino.runtime import IrFacts, is_ir, rejection_of
+from stoker.backends.openvino.runtime import GraphFacts, rejection_of
 
 if TYPE_CHECKING:
     from stoker.backends.openvino.instance import OpenVinoInstance
@@ -29,12 +30,15 @@ _PACKAGE = "openvino"
 
 
 class OpenVinoBackend(Backend):
-    """Serves `.xml` files, each with its `.bin`, and `.onnx` files."""
+    """Serves what the front ends of OpenVINO read; see `formats.py`."""
 
     name = "openvino"
-    platforms = ("openvino",)
+    # `onnx` alone means backend onnxruntime.
+    platforms = ("openvino", *(platform for platform in PLATFORM_FILENAMES if platform != "onnx"))
     default_model_filename = "model.xml"
-    further_model_filenames = ("model.onnx",)
+    further_model_filenames = FURTHER_FILENAMES
+    platform_filenames = PLATFORM_FILENAMES
+    folder_marks = (SAVED_MODEL_FILE,)
     parameter_keys = PARAMETER_KEYS
 
     def __init__(self) -> None:
@@ -44,17 +48,17 @@ class OpenVinoBackend(Backend):
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         _check_installed()
-        if is_ir(model_filename):
-            return self._loader().ir_facts(files, model_filename)
+        if format_of(model_filename) is not ModelFormat.ONNX:
+            return self._loader().graph_facts(files, model_filename)
         return facts_of(declarations(files, model_filename), model_filename)
 
     def check(self, candidate: Candidate) -> Iterator[Violation]:
         signature = candidate.signature
         yield from parameter_violations(candidate.parameters, signature.max_batch_size if signature else None)
-        if isinstance(candidate.facts, IrFacts) and read_parameters(candidate.parameters).is_compared:
-            yield Violation(parameter_path("compare_with_onnxruntime"), "is for ONNX files; onnxruntime reads no OpenVINO IR")
+        if isinstance(candidate.facts, GraphFacts) and read_parameters(candidate.parameters).is_compared:
+            yield Violation(parameter_path("compare_with_onnxruntime"), "is for ONNX files; onnxruntime reads no other format")
         if (
-            isinstance(candidate.facts, IrFacts)
+            isinstance(candidate.facts, GraphFacts)
             and candidate.facts.inexact
             and not read_parameters(candidate.parameters).are_integers_inexact
         ):
@@ -70,9 +74,11 @@ class OpenVinoBackend(Backend):
                     )
 
     def load(self, request: LoadRequest) -> Instance:
+        signature = request.signature
         facts = self.inspect(request.files, request.model_filename)
+        facts = facts.named_as((spec.name for spec in signature.inputs), (spec.name for spec in signature.outputs))
         reject(self.check(request.candidate(facts)))
-        static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
+        static_batch_size = check_agreement(signature, facts.inputs or (), facts.outputs or ())
         instance = self._loader().load(request, read_parameters(request.parameters), static_batch_size)
         with self._lock:
             self._instances.add(instance)

@@ -15,7 +15,7 @@ from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.openvino.comparison import Incomparable, differences
 from stoker.backends.openvino.instance import CompiledModel, OpenVinoInstance, Port
 from stoker.backends.openvino.integers import inexact_integers
-from stoker.backends.openvino.model_source import RELEASE, ir_facts, ports_by_name, read_model
+from stoker.backends.openvino.model_source import RELEASE, graph_facts, ports_by_name, read_model
 from stoker.backends.openvino.parameters import ModelParameters
 from stoker.backends.openvino.runtime import OPENVINO_ERRORS, public_text, rejection_of
 
@@ -33,9 +33,9 @@ class Loader:
     def __init__(self) -> None:
         self._core = ov.Core()
 
-    def ir_facts(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        """The declarations of an IR file."""
-        return ir_facts(self._core, files, model_filename)
+    def graph_facts(self, files: ModelFiles, model_filename: str) -> ModelFacts:
+        """The declarations of a file of any format but ONNX."""
+        return graph_facts(self._core, files, model_filename)
 
     def load(self, request: LoadRequest, parameters: ModelParameters, static_batch_size: int | None) -> OpenVinoInstance:
         """Compiles the model for each of its batch sizes.
@@ -83,7 +83,7 @@ class Loader:
         Raises:
             ModelLoadError: there are some, and the configuration does not allow it.
         """
-        inexact = inexact_integers(read_model(self._core, request.files, request.model_filename))
+        inexact = inexact_integers(read_model(self._core, request.files, request.model_filename).model)
         if inexact and not parameters.are_integers_inexact:
             raise ModelLoadError(f"{parameter_path('inexact_integers')}: {rejection_of(inexact)}")
         return inexact
@@ -97,9 +97,10 @@ class Loader:
 
     def _compiled(self, request: LoadRequest, properties: Mapping[str, object], size: int, requests: int) -> CompiledModel:
         signature, filename = request.signature, request.model_filename
-        model = read_model(self._core, request.files, filename)
-        inputs = ports_by_name("input", model.inputs, [spec.name for spec in signature.inputs], filename)
-        outputs = ports_by_name("output", model.outputs, [spec.name for spec in signature.outputs], filename)
+        source = read_model(self._core, request.files, filename)
+        model = source.model
+        inputs = ports_by_name("input", source.inputs, [spec.name for spec in signature.inputs], filename)
+        outputs = ports_by_name("output", source.outputs, [spec.name for spec in signature.outputs], filename)
         try:
             # With the sizes that are served, which may fix what the file leaves open.
             model.reshape({index: _shape(spec, signature, size) for spec in signature.inputs for index in (inputs[spec.name],)})

@@ -1,123 +1,132 @@
-"""A version's model file as OpenVINO's `Model`, and what it declares.
+"""A version's model file as OpenVINO's `Model`, with the names that its inputs and outputs are served by, and what it declares.
 
-An ONNX file is inspected by our own reader, so that neither OpenVINO nor its weights are touched before it is loaded, and what is no ONNX
-file never reaches the guessing of OpenVINO's other front ends. An IR file (.xml with its .bin) is read by OpenVINO itself.
+An ONNX file is inspected by our own reader, so that neither OpenVINO nor its weights are touched before it is loaded. All other formats are
+read by OpenVINO, each by its own front end after a check of the files: what is of another format never reaches OpenVINO's guessing, and
+damage that would crash the process is found before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import NoReturn
-from xml.parsers import expat
 
 import openvino as ov
+from openvino.frontend import (
+    FrontEndManager,
+    GeneralFailure,
+    InitializationFailure,
+    NotImplementedFailure,
+    OpConversionFailure,
+    OpValidationFailure,
+)
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelFacts
+from stoker.backends.openvino.formats import ModelFormat, format_of
 from stoker.backends.openvino.integers import bodies_of, inexact_integers
-from stoker.backends.openvino.runtime import OPENVINO_ERRORS, SERVED, IrFacts, is_ir, public_text
-
-_CHUNK_BYTES = 16 * 1024
-#: Characters of a codec's complaint, which repeats the encoding's name.
-_SHOWN = 120
-
-
-class UnreadableXml(Exception):
-    """The file has no root that could be read; the text says why."""
-
-
-class _Found(Exception):
-    """Leaves the parser: the root was met."""
-
-
-def read_root(path: Path) -> tuple[str, Mapping[str, str]]:
-    """The name and the attributes of the root.
-
-    Raises:
-        UnreadableXml: it is empty, is not XML, is in an encoding that cannot be read (expat reads UTF-8, UTF-16 and those of one byte a
-            character), or declares a document type: that is where entities are defined, of which a few lines unfold to gigabytes, and no
-            format that is read here has one.
-    """
-    found: list[tuple[str, Mapping[str, str]]] = []
-
-    def root_begins(name: str, attributes: dict[str, str]) -> NoReturn:
-        found.append((name, attributes))
-        raise _Found
-
-    parser = expat.ParserCreate()
-    parser.StartElementHandler = root_begins
-    parser.StartDoctypeDeclHandler = _reject_document_type
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                parser.Parse(chunk)
-        parser.Parse(b"", True)
-    except _Found:
-        return found[0]
-    except expat.ExpatError as error:
-        raise UnreadableXml(str(error)) from error
-    except (LookupError, ValueError) as error:  # what Python's codecs say of an encoding that expat has asked them for
-        raise UnreadableXml(f"its encoding cannot be read: {str(error)[:_SHOWN]}") from error
-    raise UnreadableXml("it has no root element")
-
-
-def _reject_document_type(name: str, system_id: str | None, public_id: str | None, has_internal_subset: bool) -> NoReturn:
-    raise UnreadableXml(f"it declares a document type, '{name[:80]}', and may have none")
-
+from stoker.backends.openvino.ir_files import check_ir, weights_file
+from stoker.backends.openvino.runtime import OPENVINO_ERRORS, SERVED, GraphFacts, public_text
+from stoker.backends.openvino.tensor_bundle import MAX_INDEX_BYTES, DamagedIndex, check_index
+from stoker.backends.openvino.tflite_signature import DamagedTflite, SignatureNames, signature_names
 
 #: Such as 2026.4.1, for messages.
 RELEASE = ov.__version__.partition("-")[0]
-#: Versions of the IR format that this code was written against; OpenVINO reads no others.
-_IR_VERSIONS = ("10", "11")
-_ROOT = "net"
-#: Bytes of an .xml file: the graph alone, without weights. The largest known have some tens of megabytes.
-MAX_XML_BYTES = 512 * 1024 * 1024
 #: Nodes that a rejection names.
 _NAMED_NODES = 4
+#: OpenVINO's names of its front ends. `ov.Core` reads the other formats.
+_FRONT_ENDS: Mapping[ModelFormat, str] = {
+    ModelFormat.SAVED_MODEL: "tf",
+    ModelFormat.FROZEN_GRAPH: "tf",
+    ModelFormat.TFLITE: "tflite",
+    ModelFormat.PADDLE: "paddle",
+}
+_READING_ERRORS = (
+    *OPENVINO_ERRORS,
+    GeneralFailure,
+    InitializationFailure,
+    NotImplementedFailure,
+    OpConversionFailure,
+    OpValidationFailure,
+)
+#: What TensorFlow appends to the name of an operator for its first output.
+_FIRST_OUTPUT = ":0"
 
 
-def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> ov.Model:
+@dataclass(frozen=True, slots=True)
+class PortNames:
+    """The names of an input or output: the one it is served by, and further ones that a configuration may use instead."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """A model as read, with the names of its inputs and outputs in OpenVINO's order."""
+
+    model: ov.Model
+    inputs: tuple[PortNames, ...]
+    outputs: tuple[PortNames, ...]
+
+
+def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> SourceModel:
     """Reads the graph, and maps its weights.
 
     Raises:
-        ModelLoadError: OpenVINO does not read the file, or the model keeps a state.
+        ModelLoadError: OpenVINO does not read the file, it has no outputs, two of the same name, or keeps a state.
     """
     path = files.path(model_filename)
-    if is_ir(model_filename):
-        _check_ir(files, model_filename)
+    kind = format_of(model_filename)
+    signature = _CHECKS[kind](files, model_filename) if kind in _CHECKS else None
     try:
-        model = core.read_model(str(path))
-    except OPENVINO_ERRORS as error:
-        raise ModelLoadError(f"OpenVINO {RELEASE} does not read '{model_filename}': {public_text(error, files.root)}") from error
+        model = core.read_model(str(path)) if kind not in _FRONT_ENDS else _converted(kind, path)
+    except _READING_ERRORS as error:
+        reason = f"{public_text(error, files.root)}{_absent_weights(kind, files, model_filename)}"
+        raise ModelLoadError(f"OpenVINO {RELEASE} does not read '{model_filename}'{_as(kind)}: {reason}") from error
     _check_stateless(model, model_filename)
-    return model
+    try:
+        source = SourceModel(
+            model,
+            tuple(_names(kind, port, signature.inputs if signature else {}) for port in model.inputs),
+            tuple(_names(kind, port, signature.outputs if signature else {}) for port in model.outputs),
+        )
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"'{model_filename}': the name of an input or output is not UTF-8: {error}") from error
+    _check_names(source, model_filename)
+    return source
 
 
-def ir_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFacts:
-    """The declarations of an IR file.
+def graph_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFacts:
+    """The declarations of a file that OpenVINO itself reads: of all formats but ONNX.
 
     Raises:
         ModelLoadError: OpenVINO does not read it, or a tensor is of a type that cannot be served.
     """
-    model = read_model(core, files, model_filename)
+    source = read_model(core, files, model_filename)
+    kind = format_of(model_filename)
     try:
-        return IrFacts(
-            inputs=tuple(_tensor("input", port, model_filename) for port in model.inputs),
-            outputs=tuple(_tensor("output", port, model_filename) for port in model.outputs),
-            inexact=tuple(inexact_integers(model)),
-            notes=(f"OpenVINO IR, graph '{model.get_friendly_name()}', weights in {_weights_file(model_filename)}",),
-        )
+        graph = source.model.get_friendly_name()
     except UnicodeDecodeError as error:
-        raise ModelLoadError(f"'{model_filename}': the name of the graph, or of an input or output, is not UTF-8: {error}") from error
+        raise ModelLoadError(f"'{model_filename}': the name of the graph is not UTF-8: {error}") from error
+    weights = f", weights in {weights_file(model_filename)}" if kind is ModelFormat.IR else ""
+    return GraphFacts(
+        inputs=tuple(_tensor("input", port, names, model_filename) for port, names in zip(source.model.inputs, source.inputs, strict=True)),
+        outputs=tuple(
+            _tensor("output", port, names, model_filename) for port, names in zip(source.model.outputs, source.outputs, strict=True)
+        ),
+        inexact=tuple(inexact_integers(source.model)),
+        notes=(f"{kind.value}, graph '{graph}'{weights}",),
+    )
 
 
-def ports_by_name(side: str, ports: Iterable[ov.Output], wanted: Iterable[str], model_filename: str) -> Mapping[str, int]:
+def ports_by_name(side: str, ports: Sequence[PortNames], wanted: Iterable[str], model_filename: str) -> Mapping[str, int]:
     """The place of each of the `wanted` inputs or outputs among OpenVINO's `ports`.
 
     Raises:
         ModelLoadError: one is not there.
     """
-    indices = {name: index for index, port in enumerate(ports) for name in (*port.get_names(), port_name(port))}
+    indices = {alias: index for index, port in enumerate(ports) for alias in port.aliases}
+    indices |= {port.name: index for index, port in enumerate(ports)}
     missing = [name for name in wanted if name not in indices]
     if missing:
         raise ModelLoadError(
@@ -126,9 +135,48 @@ def ports_by_name(side: str, ports: Iterable[ov.Output], wanted: Iterable[str], 
     return {name: indices[name] for name in wanted}
 
 
-def port_name(port: ov.Output) -> str:
-    """The name an input or output is served by: the first of its tensor's names, or, where that has none, its node's."""
-    return min(port.get_names(), default=str(port.get_node().get_friendly_name()))
+def _converted(kind: ModelFormat, path: Path) -> ov.Model:
+    """The model of the file at `path`, read by the front end of that format alone."""
+    front_end = FrontEndManager().load_by_framework(_FRONT_ENDS[kind])
+    return front_end.convert(front_end.load(str(path.parent if kind is ModelFormat.SAVED_MODEL else path)))
+
+
+def _as(kind: ModelFormat) -> str:
+    return f" as {kind.value}" if kind in _FRONT_ENDS else ""
+
+
+def _absent_weights(kind: ModelFormat, files: ModelFiles, model_filename: str) -> str:
+    """The end of an error about a Paddle model whose weights are missing; a model without weights has no such file."""
+    weights = PurePosixPath(model_filename).with_suffix(".pdiparams").as_posix()
+    return f"; the version folder has no '{weights}'" if kind is ModelFormat.PADDLE and weights not in files.sizes_bytes else ""
+
+
+def _names(kind: ModelFormat, port: ov.Output, signature: Mapping[str, str]) -> PortNames:
+    """The names of `port`.
+
+    A SavedModel's front end names nodes by the signature, and a frozen graph's by their tensor, such as `x:0`, which clients call `x`. The
+    tensors of a TensorFlow Lite file have names in its `signature`, if it has one. In other formats, a port has the first of its tensor's
+    names, or, where that has none, its node's.
+    """
+    node = str(port.get_node().get_friendly_name())
+    tensors = sorted(map(str, port.get_names()))
+    if kind is ModelFormat.SAVED_MODEL:
+        name = node
+    elif kind is ModelFormat.FROZEN_GRAPH:
+        name = node.removesuffix(_FIRST_OUTPUT)
+    else:
+        name = next((signature[each] for each in tensors if each in signature), tensors[0] if tensors else node)
+    return PortNames(name, tuple(each for each in tensors if each != name))
+
+
+def _check_names(source: SourceModel, model_filename: str) -> None:
+    if not source.outputs:
+        raise ModelLoadError(f"'{model_filename}' has no outputs")
+    for side, ports in (("inputs", source.inputs), ("outputs", source.outputs)):
+        names = [port.name for port in ports]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ModelLoadError(f"'{model_filename}' has two {side} of the name '{twice}'")
 
 
 def _check_stateless(model: ov.Model, model_filename: str) -> None:
@@ -157,47 +205,67 @@ def _stateful_nodes(model: ov.Model) -> Iterator[str]:
             yield from _stateful_nodes(body)
 
 
-def _tensor(side: str, port: ov.Output, model_filename: str) -> FileTensor:
+def _tensor(side: str, port: ov.Output, names: PortNames, model_filename: str) -> FileTensor:
     kind = port.get_element_type().get_type_name()
     datatype = SERVED.get(kind)
-    name = port_name(port)
     if datatype is None:
         raise ModelLoadError(
-            f"'{model_filename}': {side} '{name}' has element type {kind}, which cannot be served; served types: "
+            f"'{model_filename}': {side} '{names.name}' has element type {kind}, which cannot be served; served types: "
             f"{', '.join(sorted(served.value for served in SERVED.values()))}"
         )
     shape = port.get_partial_shape()
-    if shape.rank.is_dynamic:
-        return FileTensor(name, datatype, None)
-    return FileTensor(name, datatype, tuple(size.get_length() if size.is_static else VARIABLE for size in shape))
+    dims = None if shape.rank.is_dynamic else tuple(size.get_length() if size.is_static else VARIABLE for size in shape)
+    return FileTensor(names.name, datatype, dims, aliases=names.aliases)
 
 
-def _weights_file(model_filename: str) -> str:
-    return PurePosixPath(model_filename).with_suffix(".bin").as_posix()
+def _check_saved_model(files: ModelFiles, model_filename: str) -> None:
+    """Raises:
+    ModelLoadError: the index of its variables is damaged, or their values are missing.
+    """
+    folder = PurePosixPath(model_filename).parent / "variables"
+    index = (folder / "variables.index").as_posix()
+    values = (folder / "variables.data-").as_posix()
+    has_values = any(name.startswith(values) for name in files.sizes_bytes)
+    if index not in files.sizes_bytes:
+        if has_values:
+            raise ModelLoadError(f"'{model_filename}' needs the index of its variables, '{index}', which the version folder does not have")
+        return  # a model without variables
+    if not has_values:
+        raise ModelLoadError(f"'{model_filename}' needs its variables in '{values}...', which the version folder does not have")
+    if files.sizes_bytes[index] > MAX_INDEX_BYTES:
+        raise ModelLoadError(f"'{index}' has {files.sizes_bytes[index]} bytes; an index of variables has at most {MAX_INDEX_BYTES}")
+    try:
+        check_index(files.read(index))
+    except DamagedIndex as error:
+        raise ModelLoadError(f"'{index}', the index of the variables of '{model_filename}', is damaged: {error}") from error
 
 
-def _check_ir(files: ModelFiles, model_filename: str) -> None:
-    """Rejects what OpenVINO would take for some other format and try all its front ends on.
+def _check_tflite(files: ModelFiles, model_filename: str) -> SignatureNames:
+    """Reads the names of the signature.
 
     Raises:
-        ModelLoadError: it is no IR of a version that is read, or its .bin file is missing.
+        ModelLoadError: the file is damaged.
     """
-    path = files.path(model_filename)
-    if files.sizes_bytes[PurePosixPath(model_filename).as_posix()] > MAX_XML_BYTES:
-        raise ModelLoadError(f"'{model_filename}' is larger than {MAX_XML_BYTES} bytes: an IR file holds a graph, without weights")
     try:
-        root, attributes = read_root(path)
-    except UnreadableXml as error:
-        raise ModelLoadError(f"'{model_filename}' is not a readable OpenVINO IR file: {error}") from error
-    version = attributes.get("version", "none")
-    if root != _ROOT or version not in _IR_VERSIONS:
+        return signature_names(files.path(model_filename))
+    except DamagedTflite as error:
+        raise ModelLoadError(f"'{model_filename}' is not a readable TensorFlow Lite file: {error}") from error
+
+
+def _check_paddle(_files: ModelFiles, model_filename: str) -> None:
+    """Raises:
+    ModelLoadError: it is of the form that OpenVINO does not read.
+    """
+    if PurePosixPath(model_filename).suffix == ".json":
         raise ModelLoadError(
-            f"'{model_filename}' is not OpenVINO IR of version {' or '.join(_IR_VERSIONS)}: "
-            f"its root is <{root[:80]}> of version {version[:40]}"
+            f"'{model_filename}' is of the form that PaddlePaddle 3 writes by default (PIR), which OpenVINO {RELEASE} does not read: "
+            "set the environment variable FLAGS_enable_pir_api=0 and save the model again, which writes a .pdmodel and a .pdiparams file"
         )
-    weights = _weights_file(model_filename)
-    if weights not in files.sizes_bytes:
-        held = ", ".join(sorted(files.sizes_bytes)[:10])
-        raise ModelLoadError(
-            f"'{model_filename}' needs its weights in '{weights}', which the version folder does not have; it holds: {held}"
-        )
+
+
+_CHECKS: Mapping[ModelFormat, Callable[[ModelFiles, str], SignatureNames | None]] = {
+    ModelFormat.IR: check_ir,
+    ModelFormat.SAVED_MODEL: _check_saved_model,
+    ModelFormat.TFLITE: _check_tflite,
+    ModelFormat.PADDLE: _check_paddle,
+}

@@ -1,23 +1,18 @@
-"""OpenVINO's element types, errors and error texts, and what distinguishes its IR from ONNX files. Needs no OpenVINO."""
+"""OpenVINO's element types, errors and error texts. Needs no OpenVINO."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from stoker.backends.api.errors import tidied
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
 
 
-def is_ir(model_filename: str) -> bool:
-    """Whether the file is OpenVINO IR, by its name; else it is taken for ONNX."""
-    return PurePosixPath(model_filename).suffix == ".xml"
-
-
 @dataclass(frozen=True, slots=True)
-class IrFacts(ModelFacts):
-    """`ModelFacts` of an OpenVINO IR file.
+class GraphFacts(ModelFacts):
+    """`ModelFacts` of a file that OpenVINO itself read: of any format but ONNX.
 
     Attributes:
         inexact: Operators that compute integers inexactly; see `stoker.backends.openvino.integers`.

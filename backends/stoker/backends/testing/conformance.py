@@ -197,12 +197,12 @@ def _a_batched_model_of_some_datatype_exists(backend: Backend, samples: BackendS
 
 @_check()
 def _inspect_agrees_with_the_loaded_model(backend: Backend, samples: BackendSamples, folder: Path) -> None:
-    sample = samples.whole
-    facts = backend.inspect(sample.request(folder).files, sample.filename)
-    assert (facts.inputs is None) == (facts.outputs is None)
-    if facts.inputs is not None and facts.outputs is not None:
-        for in_file, served in ((facts.inputs, sample.signature.inputs), (facts.outputs, sample.signature.outputs)):
-            assert {(tensor.name, tensor.datatype) for tensor in in_file} == {(spec.name, spec.datatype) for spec in served}
+    for number, sample in enumerate(samples.every_format):
+        facts = backend.inspect(sample.request(folder / str(number)).files, sample.filename)
+        assert (facts.inputs is None) == (facts.outputs is None)
+        if facts.inputs is not None and facts.outputs is not None:
+            for in_file, served in ((facts.inputs, sample.signature.inputs), (facts.outputs, sample.signature.outputs)):
+                assert {(tensor.name, tensor.datatype) for tensor in in_file} == {(spec.name, spec.datatype) for spec in served}
 
 
 @_check(datatype=list(DataType))
@@ -265,14 +265,14 @@ def _outputs_are_not_overwritten(backend: Backend, samples: BackendSamples, fold
 
 @_check()
 def _every_choice_of_outputs_is_returned(backend: Backend, samples: BackendSamples, folder: Path) -> None:
-    sample = samples.whole
-    names = [spec.name for spec in sample.signature.outputs]
-    inputs = sample.inputs(1, 0)
-    with _loaded(backend, sample, folder) as (instance, _):
-        for requested in (order for count in range(1, len(names) + 1) for order in permutations(names, count)):
-            found = instance.execute(inputs, requested)
-            assert set(requested) <= set(found)
-            _compare_reference(sample, inputs, found, requested)
+    for number, sample in enumerate(samples.every_format):
+        names = [spec.name for spec in sample.signature.outputs]
+        inputs = sample.inputs(1, 0)
+        with _loaded(backend, sample, folder / str(number)) as (instance, _):
+            for requested in (order for count in range(1, len(names) + 1) for order in permutations(names, count)):
+                found = instance.execute(inputs, requested)
+                assert set(requested) <= set(found)
+                _compare_reference(sample, inputs, found, requested)
 
 
 @_check(datatype=[DataType.FP32, DataType.BYTES, DataType.BF16], dims=[(0,), (-1,)])
@@ -347,9 +347,10 @@ def _an_unreadable_folder_is_rejected(backend: Backend, samples: BackendSamples,
 
 @_check()
 def _a_model_that_loads_passes_check(backend: Backend, samples: BackendSamples, folder: Path) -> None:
-    request = samples.whole.request(folder)
-    facts = backend.inspect(request.files, request.model_filename)
-    assert list(backend.check(request.candidate(facts))) == []
+    for number, sample in enumerate(samples.every_format):
+        request = sample.request(folder / str(number))
+        facts = backend.inspect(request.files, request.model_filename)
+        assert list(backend.check(request.candidate(facts))) == []
 
 
 @_check()
@@ -375,8 +376,8 @@ def _settings_are_checked_without_a_signature(backend: Backend, samples: Backend
 
 @_check()
 def _an_instance_closes_after_any_number_of_batches(backend: Backend, samples: BackendSamples, folder: Path) -> None:
-    sample = samples.whole
-    backend.load(sample.request(folder / "unused")).close()
-    with _loaded(backend, sample, folder / "used") as (instance, _):
-        for seed in range(3):
-            instance.execute(sample.inputs(1, seed), [sample.signature.outputs[0].name])
+    for number, sample in enumerate(samples.every_format):
+        backend.load(sample.request(folder / f"unused{number}")).close()
+        with _loaded(backend, sample, folder / f"used{number}") as (instance, _):
+            for seed in range(3):
+                instance.execute(sample.inputs(1, seed), [sample.signature.outputs[0].name])

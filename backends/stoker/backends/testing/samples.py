@@ -96,6 +96,7 @@ class BackendSamples:
             backend has no such model, and then the tests that need it are skipped.
         datatypes: Those the backend serves. A model of any other must be rejected, where there is one.
         whole: Any model, best with several inputs and outputs.
+        further: Models in the backend's further file formats, likewise.
         failing: A model of `x` and `y` INT64 [2] whose `execute` fails where a row holds 13; None where no model of this backend can fail.
         unreadable: Version folders that must be rejected, by what is wrong with them.
         package: The extra's package that the backend needs; where it is not installed, all its tests are skipped.
@@ -106,7 +107,13 @@ class BackendSamples:
     whole: Sample
     unreadable: Mapping[str, Mapping[str, bytes]]
     failing: Sample | None = None
+    further: tuple[Sample, ...] = ()
     package: str = ""
+
+    @property
+    def every_format(self) -> tuple[Sample, ...]:
+        """`whole` and `further`."""
+        return (self.whole, *self.further)
 
 
 def values(datatype: DataType, shape: tuple[int, ...], seed: int) -> Array:
