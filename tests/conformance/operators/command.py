@@ -73,7 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--filter", default="", help="Only cases whose name and operator match this regular expression.")
     parser.add_argument("--json", type=Path, help="Also write the outcomes into this file, one JSON object per line.")
     parser.add_argument("--zoo", type=Path, help="A folder of ONNX files for part zoo, instead of exporting networks.")
-    parser.add_argument("--exporters", default=sys.executable, help="The interpreter that has PyTorch and skl2onnx (this one).")
+    parser.add_argument(
+        "--exporters",
+        action="append",
+        help="An interpreter with PyTorch, skl2onnx, tf2onnx or paddle2onnx (this one); may be repeated, since few install together.",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="Worker processes (1).")
     parser.add_argument("--verbose", action="store_true", help="List all refused cases of each reason.")
     return parser
@@ -88,7 +92,7 @@ def _collected(parts: Sequence[str], given: argparse.Namespace, console: Console
             console.print(f"opsets: no model of {name} {opset}: nothing runs one", markup=False)
         yield from models
     if "zoo" in parts:
-        cases, missing = zoo_models(given.exporters, given.zoo)
+        cases, missing = zoo_models(given.exporters or [sys.executable], given.zoo)
         for line in missing:
             console.print(f"zoo: {line}", markup=False)
         yield from cases
