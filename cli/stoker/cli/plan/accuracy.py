@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.cli.plan.conversions import Conversions
 from stoker.cli.plan.model import Accuracy, OutputDrift
-from stoker.compiler.check import OutputError, compare_models
+from stoker.compiler.check import LEAST_SNR_DB, OutputError, compare_models, failure_of_check
 from stoker.compiler.errors import CompileError, NotComparableError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.sizing import SizedDevice
@@ -30,7 +30,14 @@ def accuracy_of(target: Target, device: SizedDevice, precision: str, conversions
         return Accuracy(target=name, precision=precision, problem=str(error).removeprefix("check: "))
     except CompileError as error:
         return Accuracy(target=name, precision=precision, problem=str(error).partition("\n")[0])
-    return Accuracy(target=name, precision=precision, outputs=tuple(_drift(each) for each in errors), samples=_GENERATED)
+    limits = precision if precision in LEAST_SNR_DB else "fp16"  # mixed computes some operators in FLOAT16
+    return Accuracy(
+        target=name,
+        precision=precision,
+        outputs=tuple(_drift(each) for each in errors),
+        samples=_GENERATED,
+        failures=tuple(failure for each in errors if (failure := failure_of_check(each, limits))),
+    )
 
 
 def _drift(error: OutputError) -> OutputDrift:

@@ -15,6 +15,26 @@ Batches = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help="Ba
 Shapes = Annotated[
     list[str] | None, typer.Option("--input-shape", metavar="NAME=d1,d2", help="Sizes of variable dimensions; may be repeated.")
 ]
+_LOAD = "Load"
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", metavar="N", rich_help_panel=_LOAD, help="Requests per second to carry (Poisson arrivals).", show_default=False),
+]
+Rows = Annotated[int, typer.Option("--rows", metavar="N", rich_help_panel=_LOAD, help="Rows of a request.")]
+Arrivals = Annotated[
+    Path | None,
+    typer.Option(
+        "--arrivals",
+        metavar="FILE",
+        rich_help_panel=_LOAD,
+        help="Recorded arrivals to carry instead: a line 'SECONDS' or 'SECONDS,ROWS' for each request.",
+        show_default=False,
+    ),
+]
+Goal = Annotated[
+    float | None,
+    typer.Option("--p99-ms", metavar="MS", rich_help_panel=_LOAD, help="Goal for the 99th percentile of the latency.", show_default=False),
+]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the plan as a page.", show_default=False)]
 
 
@@ -24,13 +44,17 @@ def plan(
     precisions: Precisions = "fp32,fp16,fp8",
     batch_sizes: Batches = "1,4,16,32",
     input_shape: Shapes = None,
+    rate: Rate = None,
+    rows: Rows = 1,
+    arrivals: Arrivals = None,
+    p99_ms: Goal = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare devices for an ONNX model before you have one: what ports, what fits, latency, throughput and accuracy."""
+    """Compare devices for an ONNX model: what ports, what fits, latency, throughput, accuracy, and how many devices carry a load."""
     try:
         from stoker.cli.plan.planner import make_plan
-        from stoker.cli.plan.request import PlanRequest, RequestError, check_batches, check_precisions, chosen_devices
+        from stoker.cli.plan.request import PlanRequest, RequestError, check_batches, check_precisions, chosen_devices, load_of
         from stoker.compiler.errors import CompileError
         from stoker.compiler.option_fields import COUNTS, NAMES, SHAPES
     except ModuleNotFoundError as error:
@@ -44,6 +68,7 @@ def plan(
             precisions=check_precisions(NAMES.parse(precisions)),
             batches=check_batches(COUNTS.parse(batch_sizes)),
             shapes=SHAPES.parse(input_shape or []),
+            load=load_of(rate, rows, arrivals, p99_ms),
         )
     except (ValueError, RequestError) as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from error

@@ -1,9 +1,20 @@
 """Searches by simulation: the smallest number of cards for a load and a p99 goal, and the highest rate at which the goal holds."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stoker.cli.plan.load import MOST_INSTANCES, MOST_RATE_PER_S, MOST_ROWS, MOST_TIME_S, Batching, ServiceTimes, poisson, within
+from stoker.cli.plan.load import (
+    MOST_INSTANCES,
+    MOST_RATE_PER_S,
+    MOST_ROWS,
+    MOST_TIME_S,
+    Batching,
+    OpenArrivals,
+    ServiceTimes,
+    poisson,
+    within,
+)
 from stoker.cli.plan.load_simulation import DEFAULT_REQUESTS, LoadFigures, simulate
 
 #: Most cards that `smallest_cards` tries.
@@ -74,10 +85,39 @@ def smallest_cards(
         all_cards = replace(service, instances=cards * service.instances)
         return simulate(all_cards, batching, poisson(rate_per_s, rows, seed), requests=requests)
 
+    return _fewest(run, fewest, most_cards, p99_goal_s)
+
+
+def smallest_cards_for(
+    service: ServiceTimes,
+    batching: Batching,
+    arrivals: OpenArrivals,
+    p99_goal_s: float,
+    *,
+    requests: int = DEFAULT_REQUESTS,
+    most_cards: int = MOST_CARDS,
+) -> int | Unreachable:
+    """Finds how many cards serve recorded arrivals so that p99 is at most the goal and no request is rejected; see `smallest_cards`.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    within("most_cards", most_cards, 1, MOST_CARDS)
+    _check_goal(batching, arrivals.most_rows, p99_goal_s)
+    counted = requests if arrivals.count is None else min(requests, arrivals.count)
+
+    def run(cards: int) -> LoadFigures:
+        return simulate(replace(service, instances=cards * service.instances), batching, arrivals, requests=counted)
+
+    return _fewest(run, 1, min(most_cards, MOST_INSTANCES // service.instances), p99_goal_s)
+
+
+def _fewest(run: Callable[[int], LoadFigures], fewest: int, most_cards: int, p99_goal_s: float) -> int | Unreachable:
+    """Returns the smallest number of cards from `fewest` on for which `run` meets the goal: doubles it, then bisects."""
     fails, meets = fewest - 1, fewest
     while not _meets(figures := run(meets), p99_goal_s):
         if meets == most_cards:
-            rejected = f" and {figures.rejected} of {requests} requests rejected" if figures.rejected else ""
+            rejected = f" and {figures.rejected} of {figures.requests + figures.rejected} requests rejected" if figures.rejected else ""
             return Unreachable(f"{meets} cards have a p99 of {_ms(figures.p99_s)}{rejected}; the goal is {_ms(p99_goal_s)}")
         fails, meets = meets, min(2 * meets, most_cards)
     while meets - fails > 1:

@@ -4,7 +4,7 @@ Times are in seconds, memory in bytes, rates in rows per second.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,7 @@ class Accuracy:
         target, precision: What computes.
         outputs: One entry for each output.
         samples: What the models were run with.
+        failures: Outputs that differ more from the source's than the precision explains.
         problem: Why nothing was compared; empty if it was.
     """
 
@@ -110,6 +111,7 @@ class Accuracy:
     precision: str
     outputs: Sequence[OutputDrift] = ()
     samples: str = ""
+    failures: Sequence[str] = ()
     problem: str = ""
 
     @property
@@ -190,10 +192,98 @@ class Combination:
         """The device with the number of them that one copy takes."""
         return self.device if self.count == 1 else f"{self.count} x {self.device}"
 
+    def takes_no_more_than_needed(self, others: Iterable["Combination"]) -> bool:
+        """Returns whether none of `others` runs the same on fewer devices."""
+        return not any(
+            other.fits
+            and (other.target, other.device, other.precision, other.batch) == (self.target, self.device, self.precision, self.batch)
+            and other.count < self.count
+            for other in others
+        )
+
     @property
     def label(self) -> str:
         """Device, precision and batch."""
         return f"{self.device_label}, {self.precision}, batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadInfo:
+    """The load to carry.
+
+    Attributes:
+        arrivals: `poisson` or `recorded`.
+        rate_per_s: Mean requests per second.
+        rows: Rows of a request; of the largest one if they differ.
+        p99_goal_s: The goal for the 99th percentile of the latency.
+        requests: Requests of each simulation.
+    """
+
+    arrivals: str
+    rate_per_s: float
+    rows: int
+    p99_goal_s: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardCount:
+    """How many devices carry the load in one combination.
+
+    Attributes:
+        combination: Index in `Plan.combinations`.
+        label: Of the combination.
+        devices: Fewest devices that meet the goal; the error bar is that of the device's times. An end is None if no number meets it.
+        used: Devices of the figures below: enough at the slow end of the error bar if any number is, else by the modelled times.
+        p50, p99: Latency of a request, seconds; the upper end is None if the devices are overloaded there.
+        utilisation: Share of the time for which the devices are busy.
+        mean_batch_rows: Mean rows of a batch.
+        problem: Why the goal is not met; empty if it is.
+    """
+
+    combination: int
+    label: str
+    devices: Figure | None = None
+    used: int = 0
+    p50: Figure | None = None
+    p99: Figure | None = None
+    utilisation: Figure | None = None
+    mean_batch_rows: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """The 99th percentile of the latency at one rate of Poisson arrivals."""
+
+    rate_per_s: float
+    p99: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCurve:
+    """The latency of one combination over the rate of Poisson arrivals.
+
+    Attributes:
+        combination: Index in `Plan.combinations`.
+        label: Of the combination.
+        devices: Number of devices.
+        points: By ascending rate.
+    """
+
+    combination: int
+    label: str
+    devices: int
+    points: Sequence[RatePoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """The load, how many devices carry it in each combination, and the latency of the best ones over the rate."""
+
+    load: LoadInfo
+    counts: Sequence[CardCount]
+    curves: Sequence[RateCurve] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +296,7 @@ class Plan:
         porting: The porting check for each target.
         accuracy: For each target and precision.
         combinations: Every device with every precision and batch size.
+        load: How many devices carry the load; None if no load was given.
         recommendation: Sentences for a reader in a hurry, the most important first.
         notes: Warnings of the conversion, and what was left out.
         version: Version of Stoker.
@@ -216,6 +307,7 @@ class Plan:
     porting: Sequence[Porting]
     accuracy: Sequence[Accuracy]
     combinations: Sequence[Combination]
+    load: LoadPlan | None = None
     recommendation: Sequence[str] = ()
     notes: Sequence[str] = ()
     version: str = ""
@@ -224,6 +316,11 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Returns the plan as JSON-compatible data: the fields of these classes by name."""
         return dataclasses.asdict(self)
+
+    def is_accurate(self, combination: Combination) -> bool:
+        """Returns whether no output of the combination's precision is known to differ too much from the source model's."""
+        accuracy = self.accuracy_of(combination.target, combination.precision)
+        return accuracy is None or not accuracy.failures
 
     def accuracy_of(self, target: str, precision: str) -> Accuracy | None:
         """Returns the accuracy of a target in a precision; None if it was not compared."""

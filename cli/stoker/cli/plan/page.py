@@ -6,8 +6,9 @@ from pathlib import Path
 
 from stoker.cli.plan import plots
 from stoker.cli.plan.figures import number, with_bar
+from stoker.cli.plan.load_plot import load_plot
 from stoker.cli.plan.model import Combination, Plan, Porting
-from stoker.cli.plan.table import NOT_PLAIN, verdict_of
+from stoker.cli.plan.table import LOAD_COLUMNS, NOT_PLAIN, load_row, verdict_of
 from stoker.compiler.output_files import written_whole
 from stoker.compiler.pages.page import page, table
 
@@ -16,7 +17,7 @@ _STYLE = """
 .panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:14px}
 figure{margin:0;min-width:0;max-width:520px}figcaption{font-weight:600;font-size:13px;margin:0 0 2px}
 svg.key{display:inline-block;width:12px;height:12px;margin-right:5px;vertical-align:-1px}
-.series{fill:none;stroke-width:1.8}.err{stroke-width:1.2;opacity:.55}
+.series{fill:none;stroke-width:1.8}.band{opacity:.15}.err{stroke-width:1.2;opacity:.55}
 td.wrap{white-space:normal;min-width:220px}
 .yes{color:var(--good)}.no{color:var(--bad)}
 details{margin:8px 0}summary{cursor:pointer;color:var(--ink2)}
@@ -27,7 +28,10 @@ body{font-size:11px;print-color-adjust:exact}
 main{max-width:none;padding:0}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}
 h2,h3{break-after:avoid}
 table{font-size:9.5px}th,td{white-space:normal;padding:2px 4px}.panels{grid-template-columns:1fr 1fr}}
-""" + "".join(f"path.c{at}{{fill:var(--c{at})}}polyline.c{at},line.c{at}{{stroke:var(--c{at})}}" for at in range(7))
+""" + "".join(
+    f"path.c{at}{{fill:var(--c{at})}}circle.c{at},polygon.c{at}{{fill:var(--c{at})}}polyline.c{at},line.c{at}{{stroke:var(--c{at})}}"
+    for at in range(7)
+)
 _SIMULATED = (
     "Simulated figures are computed by a cost model for a device that is not here; no device was measured. Their error bars are the "
     "model's worst error on published measurements that it was not fitted on. Measured figures were measured on this machine; their error "
@@ -37,7 +41,9 @@ _SIMULATED = (
 
 def render_page(plan: Plan) -> str:
     """Returns the page as HTML."""
-    body = "".join((_head(plan), _porting(plan), _speed(plan), _memory(plan), _accuracy(plan), _combinations(plan), _notes(plan)))
+    body = "".join(
+        (_head(plan), _load(plan), _porting(plan), _speed(plan), _memory(plan), _accuracy(plan), _combinations(plan), _notes(plan))
+    )
     return page(f"Plan for {plan.model.name}", body, _STYLE)
 
 
@@ -71,6 +77,24 @@ def _head(plan: Plan) -> str:
         f'<h1>Plan for {escape(model.name)}</h1><p class="note">{escape(_SIMULATED)}</p>'
         f'<section class="lead" aria-label="Recommendation">{sentences}</section><div class="tiles">{tiles}</div>'
         f"<details><summary>Inputs and outputs</summary><section>{table(headings, tensors, numbers_from=len(headings))}</section></details>"
+    )
+
+
+def _load(plan: Plan) -> str:
+    if plan.load is None:
+        return ""
+    info = plan.load.load
+    rows = "1 row" if info.rows == 1 else f"{info.rows} rows"
+    note = (
+        f"{info.arrivals.capitalize()} arrivals of {number(info.rate_per_s)} requests/s with {rows} each, and a p99 of at most "
+        f"{number(info.p99_goal_s * 1e3)} ms. The server's own scheduler runs on a virtual clock for {info.requests:,} requests: with the "
+        "device's times, and with those at each end of their error bar. The number of devices is enough at the slow end. Network and host "
+        "are not counted."
+    )
+    table_of_counts = _wrapped(LOAD_COLUMNS, [load_row(plan, each) for each in plan.load.counts], numeric=(1, 2, 3, 4, 5))
+    return (
+        f'<h2>Load</h2><section><p class="note">{escape(note)}</p>{load_plot(plan.load)}<details open><summary>Devices for each combination'
+        f"</summary>{table_of_counts}</details></section>"
     )
 
 
@@ -152,12 +176,7 @@ def _accuracy(plan: Plan) -> str:
 
 def leading(combinations: Sequence[Combination]) -> list[Combination]:
     """Returns `combinations` without those that use more devices for a copy than one that fits."""
-    fitting = {(each.device, each.precision, each.batch, each.count) for each in combinations if each.fits}
-    return [
-        each
-        for each in combinations
-        if not any(other[:3] == (each.device, each.precision, each.batch) and other[3] < each.count for other in fitting)
-    ]
+    return [each for each in combinations if each.takes_no_more_than_needed(combinations)]
 
 
 def _combinations(plan: Plan) -> str:

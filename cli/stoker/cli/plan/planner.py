@@ -1,6 +1,7 @@
 """`make_plan`: computes a `Plan`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version as installed_version
 
 import onnx
@@ -8,7 +9,8 @@ import onnx
 from stoker.cli.plan.accuracy import accuracy_of
 from stoker.cli.plan.conversions import Conversions, collected_warnings
 from stoker.cli.plan.cpu import installed_runtimes, measured
-from stoker.cli.plan.model import Accuracy, Combination, Plan, Porting, SourceInfo, TensorInfo
+from stoker.cli.plan.load_plan import MOST_CURVES, plan_load
+from stoker.cli.plan.model import Accuracy, Combination, LoadPlan, Plan, Porting, SourceInfo, TensorInfo
 from stoker.cli.plan.porting import porting_of, porting_to_cpu
 from stoker.cli.plan.progress import Progress
 from stoker.cli.plan.recommendation import recommendation
@@ -29,16 +31,7 @@ def make_plan(request: PlanRequest) -> Plan:
     """
     with collected_warnings() as warnings:
         plan = _Planner(request).plan()
-    return Plan(
-        model=plan.model,
-        targets=plan.targets,
-        porting=plan.porting,
-        accuracy=plan.accuracy,
-        combinations=plan.combinations,
-        recommendation=recommendation(plan),
-        notes=(*plan.notes, *warnings),
-        version=installed_version("stoker"),
-    )
+    return replace(plan, recommendation=recommendation(plan), notes=(*plan.notes, *warnings))
 
 
 class _Planner:
@@ -82,14 +75,24 @@ class _Planner:
                 porting.append(porting_of(target, self._conversions))
                 accuracy += self._accuracy(target, progress)
                 combinations += self._sized(target, progress)
-        return Plan(
-            model=_source_info(request.model.name, self._source),
-            targets=tuple(request.targets),
-            porting=porting,
-            accuracy=accuracy,
-            combinations=combinations,
-            notes=self._notes,
-        )
+            plan = Plan(
+                model=_source_info(request.model.name, self._source),
+                targets=tuple(request.targets),
+                porting=porting,
+                accuracy=accuracy,
+                combinations=combinations,
+                notes=self._notes,
+                version=installed_version("stoker"),
+            )
+            return replace(plan, load=self._load(plan, progress))
+
+    def _load(self, plan: Plan, progress: Progress) -> LoadPlan | None:
+        load = self._request.load
+        if load is None:
+            return None
+        is_multi_size = {name: target.takes_batch_sizes or target.keeps_free_dimensions for name, target in self._request.targets.items()}
+        progress.more(sum(each.fits for each in plan.combinations) + MOST_CURVES)
+        return plan_load(plan, load, is_multi_size, progress.step)
 
     def _accuracy(self, target: Target, progress: Progress) -> list[Accuracy]:
         found = []

@@ -1,7 +1,7 @@
 """Plots of a plan as inline SVG: throughput over latency, and memory, with one panel for each device."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from stoker.cli.plan.figures import Figure, number, with_bar
@@ -50,8 +50,8 @@ def throughput_panels(combinations: Sequence[Combination]) -> str:
     series = series_of(combinations)
     latencies = [end * 1e3 for each in shown if each.latency for end in _ends(each.latency)]
     rates = [end for each in shown if each.throughput for end in _ends(each.throughput)]
-    across = _Scale(min(latencies), max(latencies), _LEFT + 8, PANEL_WIDTH - _RIGHT)
-    up = _Scale(min(rates), max(rates), PANEL_HEIGHT - _BOTTOM - 6, _TOP)
+    across = LogScale(min(latencies), max(latencies), _LEFT + 8, PANEL_WIDTH - _RIGHT)
+    up = LogScale(min(rates), max(rates), PANEL_HEIGHT - _BOTTOM - 6, _TOP)
     panels = [_panel(name, _throughput(ways, series, across, up)) for name, ways in by_device(shown).items()]
     return f'{series_legend(series)}<div class="panels">{"".join(panels)}</div>'
 
@@ -60,15 +60,17 @@ def _panel(name: str, plot: str) -> str:
     return f"<figure><figcaption>{escape(name)}</figcaption>{plot}</figure>"
 
 
-class _Scale:
-    """A logarithmic scale from values to places."""
+class LogScale:
+    """A logarithmic scale from values to places; values beyond its ends are placed there."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
+        """Puts the value `low` at the place `begin`, and `high` at `end`. REQUIRES: 0 < low <= high."""
         self._low, self._high = math.log10(low), math.log10(max(high, low * 1.01))
         self._begin, self._end = begin, end
 
     def __call__(self, value: float) -> float:
-        share = (math.log10(value) - self._low) / (self._high - self._low)
+        """Returns the place of a value above 0."""
+        share = min(max((math.log10(value) - self._low) / (self._high - self._low), 0.0), 1.0)
         return self._begin + share * (self._end - self._begin)
 
     def ticks(self) -> list[float]:
@@ -79,7 +81,7 @@ class _Scale:
         return [tick for tick in ticks if self._low - 1e-9 <= math.log10(tick) <= self._high + 1e-9]
 
 
-def _throughput(ways: Sequence[Combination], series: Mapping[str, Kind], across: _Scale, up: _Scale) -> str:
+def _throughput(ways: Sequence[Combination], series: Mapping[str, Kind], across: LogScale, up: LogScale) -> str:
     floor, right = PANEL_HEIGHT - _BOTTOM, PANEL_WIDTH - _RIGHT
     parts = [f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{floor}" y2="{floor}"/>']
     for tick in up.ticks():
@@ -97,16 +99,15 @@ def _throughput(ways: Sequence[Combination], series: Mapping[str, Kind], across:
     return svg(PANEL_HEIGHT, "".join(parts), title, PANEL_WIDTH)
 
 
-def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: _Scale, up: _Scale) -> str:
-    points, bars, dots = [], [], []
+def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: LogScale, up: LogScale) -> str:
+    points, bars, dots = list[str](), list[str](), list[str]()
     for each in ways:
         assert each.latency is not None
         assert each.throughput is not None
         latency = each.latency.scaled(1e3)
         x, y = across(latency.value), up(each.throughput.value)
         points.append(f"{x:.1f},{y:.1f}")
-        bars.append(_bar(latency, across, lambda end, y=y: (end, y), kind))
-        bars.append(_bar(each.throughput, up, lambda end, x=x: (x, end), kind))
+        bars += [_across_bar(latency, across, y, kind), _up_bar(each.throughput, up, x, kind)]
         title = f"<title>{escape(_described(each))}</title>"
         dots.append(f'<path class="{kind.css} dot" d="{marker}" transform="translate({x:.1f} {y:.1f})">{title}</path>')
         dots.append(text_at(x + 6, y - 6, _batch(each), "start"))
@@ -114,11 +115,21 @@ def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: _Scale, 
     return joined + "".join(bars) + "".join(dots)
 
 
-def _bar(figure: Figure, scale: _Scale, place: Callable[[float], tuple[float, float]], kind: Kind) -> str:
+def _across_bar(figure: Figure, scale: LogScale, y: float, kind: Kind) -> str:
+    ends = _bar(figure, scale)
+    return f'<line class="err {kind.css}" x1="{ends[0]:.1f}" y1="{y:.1f}" x2="{ends[1]:.1f}" y2="{y:.1f}"/>' if ends else ""
+
+
+def _up_bar(figure: Figure, scale: LogScale, x: float, kind: Kind) -> str:
+    ends = _bar(figure, scale)
+    return f'<line class="err {kind.css}" x1="{x:.1f}" y1="{ends[0]:.1f}" x2="{x:.1f}" y2="{ends[1]:.1f}"/>' if ends else ""
+
+
+def _bar(figure: Figure, scale: LogScale) -> tuple[float, float] | None:
+    """Returns the places of the ends of an error bar; None without one."""
     if not figure.low or not figure.high or not math.isfinite(figure.high):
-        return ""
-    (x1, y1), (x2, y2) = place(scale(figure.low)), place(scale(figure.high))
-    return f'<line class="err {kind.css}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+        return None
+    return scale(figure.low), scale(figure.high)
 
 
 def _marker(at: int) -> str:

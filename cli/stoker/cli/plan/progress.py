@@ -16,11 +16,17 @@ class Progress:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._steps = steps
         self._task = self._bar.add_task("", total=steps)
 
     def step(self, text: str, steps: int = 1) -> None:
         """Shows `text`, and counts `steps` steps that this one completes once it is over."""
         self._bar.update(self._task, description=text, advance=steps)
+
+    def more(self, steps: int) -> None:
+        """Adds steps."""
+        self._steps += steps
+        self._bar.update(self._task, total=self._steps)
 
     def __enter__(self) -> Self:
         self._bar.start()

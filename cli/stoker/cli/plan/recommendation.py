@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from stoker.cli.plan.figures import Figure, Origin, with_bar
-from stoker.cli.plan.model import Combination, Plan
+from stoker.cli.plan.figures import Figure, Origin, number, with_bar
+from stoker.cli.plan.load_plan import best_counts
+from stoker.cli.plan.model import CardCount, Combination, LoadPlan, Plan
 from stoker.compiler.porting import Support
+
+#: Devices that the sentences on a load name.
+_MOST_DEVICES = 5
 
 
 def recommendation(plan: Plan) -> Sequence[str]:
@@ -13,21 +17,63 @@ def recommendation(plan: Plan) -> Sequence[str]:
 
 
 def _sentences(plan: Plan) -> Iterator[str]:
+    if plan.load is not None:
+        yield from _load_sentences(plan, plan.load)
     fitting = [each for each in plan.combinations if each.fits and each.throughput is not None and each.latency is not None]
-    if not fitting:
-        yield f"No device runs {plan.model.name} in the requested precisions and batch sizes."
+    accurate = [each for each in fitting if plan.is_accurate(each)]
+    if not accurate:
+        yield f"No device runs {plan.model.name} in the requested precisions and batch sizes{' with accurate outputs' if fitting else ''}."
     for origin in Origin:
-        ways = [each for each in fitting if each.throughput is not None and each.throughput.origin is origin]
+        ways = [each for each in accurate if each.throughput is not None and each.throughput.origin is origin]
         if ways:
             best = max(ways, key=_rows_per_device)
             yield f"The most rows per {best.unit}: {_figures(best)}."
             quickest = min(ways, key=lambda each: each.latency.value if each.latency else 0.0)
             if quickest is not best:
                 yield f"The shortest call: {_figures(quickest)}."
+    for each in plan.accuracy:
+        if each.failures:
+            yield f"Not recommended: {each.precision} on {each.target}, because {each.failures[0]}."
     for porting in plan.porting:
         if not porting.ports:
             reasons = [f"{each.operator} ({each.reason})" for each in porting.operators if each.support == Support.IMPOSSIBLE.value]
             yield f"The model does not port to {porting.target}: {porting.problem or '; '.join(reasons[:3])}."
+
+
+def _load_sentences(plan: Plan, load: LoadPlan) -> Iterator[str]:
+    best = best_counts(plan, load.counts)
+    info = load.load
+    rows = f" of {info.rows} rows" if info.rows > 1 else ""
+    what = f"{number(info.rate_per_s)} requests/s{rows}" if info.arrivals == "poisson" else "the recorded arrivals"
+    goal = f"a p99 of at most {number(info.p99_goal_s * 1e3)} ms"
+    for count in best[:_MOST_DEVICES]:
+        yield _carrying(plan.combinations[count.combination], count, what)
+    if not best:
+        reasons = dict.fromkeys(f"{each.label}: {each.problem}" for each in load.counts if each.problem)
+        yield f"No combination carries {what} with {goal}. {'. '.join(list(reasons)[:3])}."
+    missing = dict.fromkeys(each.device for each in plan.combinations if each.fits and each.device not in _devices(plan, best))
+    if best and missing:
+        yield f"Not with {goal}: {', '.join(missing)}."
+
+
+def _devices(plan: Plan, counts: Sequence[CardCount]) -> frozenset[str]:
+    return frozenset(plan.combinations[each.combination].device for each in counts)
+
+
+def _carrying(combination: Combination, count: CardCount, what: str) -> str:
+    assert count.p99 is not None
+    assert count.utilisation is not None
+    p99 = count.p99.scaled(1e3)
+    bar = f"{number(p99.value)} ms" if p99.low is None or p99.high is None else f"{number(p99.low)}-{number(p99.high)} ms"
+    sure = "" if not count.problem else f", if the device is as fast as modelled, but {count.problem}"
+    fewer = count.devices is not None and count.devices.value < count.used
+    even = f"; {count.devices.value:.0f} are enough for the modelled times" if fewer and count.devices else ""
+    unit = "" if combination.unit == "card" else f" {combination.unit}{'' if count.used == 1 else 's'}"
+    return (
+        f"{count.used} {combination.device}{unit} in {combination.precision} at batch {combination.batch} "
+        f"carr{'ies' if count.used == 1 else 'y'} {what} with a p99 of {bar}, "
+        f"busy for {count.utilisation.value:.0%} of the time ({p99.origin}){sure}{even}."
+    )
 
 
 def _rows_per_device(combination: Combination) -> float:

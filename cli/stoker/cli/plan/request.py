@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker.backends.api.nearest import did_you_mean
+from stoker.cli.plan.load import MOST_REQUESTS, MOST_TIME_S, OpenArrivals, poisson, recorded
 from stoker.compiler.sizing import SizedDevice
 from stoker.compiler.target import Target, find_target
 
@@ -21,6 +22,15 @@ class RequestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load to carry: `arrivals` (named `kind`: `poisson` or `recorded`), with a p99 of at most `p99_goal_s` seconds."""
+
+    arrivals: OpenArrivals
+    kind: str
+    p99_goal_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """One plan to make.
 
@@ -30,7 +40,7 @@ class PlanRequest:
         devices: For each target, the simulated devices; empty for the CPU.
         precisions, batches: To combine.
         shapes: Sizes of variable dimensions, by input.
-        samples: File of samples; None for generated data.
+        load: The load to carry; None if none was given.
     """
 
     model: Path
@@ -39,6 +49,58 @@ class PlanRequest:
     precisions: Sequence[str]
     batches: Sequence[int]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    load: Load | None = None
+
+
+def load_of(rate_per_s: float | None, rows: int, arrivals: Path | None, p99_ms: float | None) -> Load | None:
+    """Returns the load that the arguments describe; None if they describe none.
+
+    Raises:
+        RequestError: an argument is missing, contradicts another or is out of range; or the file cannot be read.
+    """
+    if rate_per_s is None and arrivals is None:
+        if p99_ms is not None:
+            raise RequestError("--p99-ms needs a load: give --rate or --arrivals")
+        return None
+    if rate_per_s is not None and arrivals is not None:
+        raise RequestError("--rate and --arrivals exclude each other")
+    if p99_ms is None:
+        raise RequestError("a load needs a goal: give --p99-ms")
+    if not 0 < p99_ms <= MOST_TIME_S * 1e3:
+        raise RequestError(f"--p99-ms is {p99_ms:g}, expected above 0, up to {MOST_TIME_S * 1e3:g}")
+    try:
+        if arrivals is None:
+            return Load(arrivals=poisson(rate_per_s or 0.0, rows), kind="poisson", p99_goal_s=p99_ms / 1e3)
+        times_s, counts = _recorded_times(arrivals, rows)
+        return Load(arrivals=recorded(times_s, counts), kind="recorded", p99_goal_s=p99_ms / 1e3)
+    except ValueError as error:
+        raise RequestError(f"{'--rate, --rows' if arrivals is None else f'--arrivals {arrivals}'}: {error}") from error
+
+
+def _recorded_times(path: Path, rows: int) -> tuple[list[float], list[int]]:
+    """Reads lines of `seconds` or `seconds,rows`; empty lines and those that begin with # are skipped.
+
+    Raises:
+        RequestError: the file cannot be read, or a line is no arrival.
+    """
+    times_s, counts = list[float](), list[int]()
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                text = line.strip()
+                if not text or text.startswith("#"):
+                    continue
+                if len(times_s) >= MOST_REQUESTS:
+                    raise RequestError(f"--arrivals {path}: more than {MOST_REQUESTS:,} arrivals")
+                time_text, comma, rows_text = text.partition(",")
+                try:
+                    times_s.append(float(time_text))
+                    counts.append(int(rows_text) if comma else rows)
+                except ValueError:
+                    raise RequestError(f"--arrivals {path}: line {number} is {text[:40]!r}, expected SECONDS or SECONDS,ROWS") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"--arrivals: {path} cannot be read: {error}") from None
+    return times_s, counts
 
 
 def chosen_devices(names: Sequence[str]) -> tuple[dict[str, Target], dict[str, Sequence[SizedDevice]]]:

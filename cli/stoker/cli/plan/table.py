@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from stoker.cli.output import print_line, print_table
 from stoker.cli.plan.figures import Origin, number, with_bar
-from stoker.cli.plan.model import Combination, Plan, Porting
+from stoker.cli.plan.model import CardCount, Combination, LoadPlan, Plan, Porting
 from stoker.compiler.porting import Support
 
 COLUMNS = ("device", "precision", "batch", "memory", "latency ms", "rows/s", "SNR dB", "origin", "note")
 _NUMERIC = frozenset({"batch", "memory", "latency ms", "rows/s", "SNR dB"})
 _SPARE = ("origin",)
+LOAD_COLUMNS = ("combination", "devices", "p50 ms", "p99 ms", "busy", "rows of a batch", "note")
 #: Support that a reader must know of.
 NOT_PLAIN = (Support.IMPOSSIBLE.value, Support.LOWERED.value)
 #: Operators of a target that are listed by name.
@@ -22,8 +23,13 @@ def print_plan(plan: Plan) -> None:
         print_line(sentence)
     print_line()
     _print_porting(plan)
-    print_table(COLUMNS, [_row(plan, each) for each in plan.combinations], numeric=_NUMERIC, spare=_SPARE)
+    leading = [each for each in plan.combinations if each.takes_no_more_than_needed(plan.combinations)]
+    print_table(COLUMNS, [_row(plan, each) for each in leading], numeric=_NUMERIC, spare=_SPARE)
+    if left_out := len(plan.combinations) - len(leading):
+        print_line(f"left out: {left_out} combinations that shard a copy over more devices than it needs (see --json)")
     print_line()
+    if plan.load is not None:
+        _print_load(plan, plan.load)
     for source in dict.fromkeys(each.error_source for each in plan.combinations if each.error_source):
         print_line(f"error bars: {source}")
     print_line("simulated: computed by a cost model for a device that is not here; measured: on this machine")
@@ -52,6 +58,34 @@ def verdict_of(porting: Porting) -> str:
     if porting.nodes_with(Support.UNPUBLISHED.value):
         return "the model ports; the vendor publishes no list of operators, so that its tools may reject some"
     return "the model ports; the vendor's tools take every operator"
+
+
+def _print_load(plan: Plan, load: LoadPlan) -> None:
+    info = load.load
+    print_line(
+        f"{info.arrivals} arrivals, {number(info.rate_per_s)} requests/s of {info.rows} row{'' if info.rows == 1 else 's'}, "
+        f"p99 of at most {number(info.p99_goal_s * 1e3)} ms:"
+    )
+    print_table(LOAD_COLUMNS, [load_row(plan, each) for each in load.counts], numeric=frozenset(LOAD_COLUMNS[1:6]))
+    print_line()
+
+
+def load_row(plan: Plan, count: CardCount) -> Sequence[str]:
+    """Returns the cells of `LOAD_COLUMNS`."""
+    combination = plan.combinations[count.combination]
+    if count.devices is None or count.p50 is None or count.p99 is None or count.utilisation is None:
+        return (combination.label, "", "", "", "", "", count.problem)
+    enough = f"{count.devices.value:.0f}" if count.devices.value == count.used else f"{count.used} ({count.devices.value:.0f} as modelled)"
+    busy = f"{count.utilisation.value:.0%}"
+    return (
+        combination.label,
+        enough,
+        with_bar(count.p50.scaled(1e3)),
+        with_bar(count.p99.scaled(1e3)),
+        busy,
+        number(count.mean_batch_rows),
+        count.problem,
+    )
 
 
 def _row(plan: Plan, combination: Combination) -> Sequence[str]:

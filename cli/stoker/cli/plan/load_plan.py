@@ -1,0 +1,183 @@
+"""How many devices carry a load: each combination simulated with the server's scheduler, at the modelled times and at both ends of the
+error bar.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stoker.cli.plan.figures import Figure, Origin
+from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson
+from stoker.cli.plan.load_search import MOST_CARDS, Unreachable, capacity_per_s, smallest_cards, smallest_cards_for
+from stoker.cli.plan.load_simulation import LoadFigures, simulate
+from stoker.cli.plan.model import CardCount, LoadInfo, LoadPlan, Plan, RateCurve, RatePoint
+from stoker.cli.plan.request import Load
+
+#: Requests of each simulation: p99 is that of the 45 slowest that count.
+REQUESTS = 5_000
+#: Rates of a curve, as shares of the highest rate that the devices carry.
+_SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+#: Curves of a plan: the best combination of each device, up to this number.
+MOST_CURVES = 6
+
+
+def plan_load(plan: Plan, load: Load, is_multi_size: Mapping[str, bool], progress: Callable[[str], None]) -> LoadPlan:
+    """Returns how many devices carry `load` in each combination that fits.
+
+    Args:
+        plan: The combinations.
+        load: The load and the goal.
+        is_multi_size: By target, whether one compiled model holds several batch sizes.
+        progress: Called before each combination.
+    """
+    counts = []
+    for at, each in enumerate(plan.combinations):
+        if each.fits and each.latency is not None and each.takes_no_more_than_needed(plan.combinations):
+            progress(f"load: {each.label}")
+            counts.append(_count(plan, at, load, is_multi_size=is_multi_size[each.target]))
+    arrivals = load.arrivals
+    info = LoadInfo(
+        arrivals=load.kind,
+        rate_per_s=arrivals.rate_per_s,
+        rows=arrivals.most_rows,
+        p99_goal_s=load.p99_goal_s,
+        requests=REQUESTS if arrivals.count is None else min(REQUESTS, arrivals.count),
+    )
+    curves = []
+    for count in best_counts(plan, counts)[:MOST_CURVES]:
+        progress(f"load: p99 over the rate, {count.label}")
+        curves.append(_curve(plan, count, info, is_multi_size=is_multi_size[plan.combinations[count.combination].target]))
+    return LoadPlan(load=info, counts=counts, curves=curves)
+
+
+def best_counts(plan: Plan, counts: Sequence[CardCount]) -> list[CardCount]:
+    """Returns for each device the combination that carries the load with the fewest devices; those with the fewest devices first.
+
+    Combinations whose outputs differ too much from the source model's are left out.
+    """
+    best: dict[str, CardCount] = {}
+    for count in counts:
+        combination = plan.combinations[count.combination]
+        if count.devices is None or not plan.is_accurate(combination):
+            continue
+        present = best.get(combination.device)
+        if present is None or _rank(count) < _rank(present):
+            best[combination.device] = count
+    return sorted(best.values(), key=_rank)
+
+
+def _rank(count: CardCount) -> tuple[bool, int, float]:
+    assert count.devices is not None
+    return count.devices.high is None, count.used, count.p99.value if count.p99 else 0.0
+
+
+class _Service:
+    """One combination as the simulation sees it."""
+
+    def __init__(self, plan: Plan, at: int, *, is_multi_size: bool) -> None:
+        own = plan.combinations[at]
+        self.own = own
+        self._sizes = [
+            each
+            for each in plan.combinations
+            if each is own
+            or (
+                is_multi_size
+                and each.fits
+                and each.latency is not None
+                and each.batch < own.batch
+                and (each.target, each.device, each.count, each.precision) == (own.target, own.device, own.count, own.precision)
+            )
+        ]
+        self.batching = Batching(own.batch)
+        self.origin = own.latency.origin if own.latency else Origin.SIMULATED
+
+    def times(self, end: str, copies: int = 1) -> ServiceTimes:
+        """Returns the times of `copies` copies at one `end` of the error bar: `low`, `value` or `high`."""
+        ordered = sorted(self._sizes, key=lambda each: each.batch)
+        latency_s = {each.batch: _at(each.latency, end) for each in ordered}
+        period_s = {each.batch: min(_at(each.period, end), latency_s[each.batch]) for each in ordered}
+        return ServiceTimes(tuple(latency_s), latency_s, period_s, instances=copies)
+
+
+def _at(figure: Figure | None, end: str) -> float:
+    assert figure is not None
+    value: float | None = getattr(figure, end)
+    return figure.value if value is None else value
+
+
+def _count(plan: Plan, at: int, load: Load, *, is_multi_size: bool) -> CardCount:
+    service = _Service(plan, at, is_multi_size=is_multi_size)
+    own, label = service.own, service.own.label
+    if load.arrivals.most_rows > own.batch:
+        return CardCount(combination=at, label=label, problem=f"a request has {load.arrivals.most_rows} rows, more than the batch")
+    found = {end: _fewest(service, end, load) for end in ("low", "value", "high")}
+    copies = found["value"]
+    if isinstance(copies, Unreachable):
+        fast = found["low"]
+        unless = (
+            "" if isinstance(fast, Unreachable) else f"; {fast * own.count} are enough if the device is as fast as the error bar allows"
+        )
+        return CardCount(combination=at, label=label, problem=copies.reason + unless)
+    slow = found["high"]
+    used = copies if isinstance(slow, Unreachable) else slow
+    figures = [_simulated(service, end, used, load.arrivals) for end in ("low", "value", "high")]
+    modelled, low = figures[1], found["low"]
+    assert modelled is not None  # the modelled times meet the goal
+    return CardCount(
+        combination=at,
+        label=label,
+        devices=Figure(
+            value=copies * own.count,
+            low=None if isinstance(low, Unreachable) else low * own.count,
+            high=None if isinstance(slow, Unreachable) else slow * own.count,
+            origin=service.origin,
+        ),
+        used=used * own.count,
+        p50=_figure([each and each.p50_s for each in figures], service.origin),
+        p99=_figure([each and each.p99_s for each in figures], service.origin),
+        utilisation=_figure([each.utilisation if each else 1.0 for each in figures], service.origin),
+        mean_batch_rows=modelled.mean_batch_rows,
+        problem=f"not at the slow end of the error bar: {slow.reason}" if isinstance(slow, Unreachable) else "",
+    )
+
+
+def _figure(ends: Sequence[float | None], origin: Origin) -> Figure:
+    """Returns a figure from its lower end, value and upper end. REQUIRES: there is a value."""
+    low, value, high = ends
+    assert value is not None
+    return Figure(value=value, low=low, high=high, origin=origin)
+
+
+def _fewest(service: _Service, end: str, load: Load) -> int | Unreachable:
+    times, most = service.times(end), max(1, MOST_CARDS // service.own.count)
+    if load.kind == "poisson":
+        return smallest_cards(
+            times,
+            service.batching,
+            load.arrivals.rate_per_s,
+            load.p99_goal_s,
+            rows=load.arrivals.most_rows,
+            requests=REQUESTS,
+            most_cards=most,
+        )
+    return smallest_cards_for(times, service.batching, load.arrivals, load.p99_goal_s, requests=REQUESTS, most_cards=most)
+
+
+def _simulated(service: _Service, end: str, copies: int, arrivals: OpenArrivals) -> LoadFigures | None:
+    """Returns the figures; None if the devices are overloaded, so that latencies grow with the length of the simulation."""
+    times = service.times(end, copies)
+    if arrivals.count is None and arrivals.rate_per_s >= capacity_per_s(times, service.batching, arrivals.most_rows):
+        return None
+    requests = REQUESTS if arrivals.count is None else min(REQUESTS, arrivals.count)
+    return simulate(times, service.batching, arrivals, requests=requests)
+
+
+def _curve(plan: Plan, count: CardCount, info: LoadInfo, *, is_multi_size: bool) -> RateCurve:
+    service = _Service(plan, count.combination, is_multi_size=is_multi_size)
+    copies = count.used // service.own.count
+    most = capacity_per_s(service.times("value", copies), service.batching, info.rows)
+    points = []
+    for share in _SHARES:
+        arrivals = poisson(share * most, info.rows)
+        figures = [_simulated(service, end, copies, arrivals) for end in ("low", "value", "high")]
+        points.append(RatePoint(rate_per_s=share * most, p99=_figure([each and each.p99_s for each in figures], service.origin)))
+    return RateCurve(combination=count.combination, label=count.label, devices=count.used, points=points)
