@@ -19,6 +19,7 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "m.onnx")
 
 
+@pytest.mark.slow
 def test_every_device_precision_and_batch_has_a_combination(stoker, model: str) -> None:
     words = ("--devices", "C600,gcu", "--precisions", "fp32,fp16,fp8", "--batch_sizes", "1,4", "--input_shape", "x=5,4", "--json")
     ran = stoker("plan", model, *words)
@@ -85,6 +86,7 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_page_is_well_formed_and_loads_nothing(stoker, model: str, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     words = ("--devices", "C600", "--precisions", "fp32,fp16", "--batch-sizes", "1,4", "--input-shape", "x=5,4", "--html", str(page))
@@ -131,6 +133,7 @@ def test_missing_model_is_an_error_of_one_line(stoker, tmp_path: Path) -> None:
     assert (ran.code, ran.out, ran.err) == (1, "", f"stoker: error: there is no file {tmp_path / 'm.onnx'}\n")
 
 
+@pytest.mark.slow
 def test_model_that_does_not_port_has_the_reason(stoker, tmp_path: Path) -> None:
     model = parse("g (float[b,4] x) => (int64[2,n] y) { y = NonZero(x) }")
     onnx.save(model, tmp_path / "m.onnx")
@@ -139,3 +142,69 @@ def test_model_that_does_not_port_has_the_reason(stoker, tmp_path: Path) -> None
     plan = json.loads(ran.out)
     assert not plan["porting"][0]["ports"]
     assert any("does not port to ipu" in each for each in plan["recommendation"])
+
+
+@pytest.mark.slow
+def test_load_has_the_number_of_devices_and_the_latency(stoker, model: str, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    words = ("--devices", "C600", "--precisions", "fp16", "--batch-sizes", "4,16", "--input-shape", "x=5,4", "--html", str(page), "--json")
+    ran = stoker("plan", model, *words, "--rate", "500", "--p99-ms", "5")
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    load = plan["load"]
+    assert load["load"] == {"arrivals": "poisson", "rate_per_s": 500.0, "rows": 1, "p99_goal_s": 0.005, "requests": 5000}
+    assert [plan["combinations"][each["combination"]]["batch"] for each in load["counts"]] == [4, 16]
+    for each in load["counts"]:
+        assert each["used"] == each["devices"]["value"] == 1
+        assert each["p50"]["value"] <= each["p99"]["value"] <= 0.005
+        assert each["p99"]["low"] < each["p99"]["value"] < each["p99"]["high"] <= 0.005
+        assert 0 < each["utilisation"]["value"] < 1
+    assert [each["devices"] for each in load["curves"]] == [1]
+    assert "1 C600 in fp16 at batch 4 carries 500 requests/s with a p99 of" in plan["recommendation"][0]
+    assert "goal: 5 ms" in page.read_text(encoding="utf-8")
+
+
+def test_unreachable_goal_has_the_reason(stoker, model: str) -> None:
+    words = ("--devices", "C600", "--precisions", "fp16", "--batch-sizes", "4", "--input-shape", "x=5,4", "--json")
+    ran = stoker("plan", model, *words, "--rate", "500", "--p99-ms", "0.001")
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    assert [each["devices"] for each in plan["load"]["counts"]] == [None]
+    assert "on an idle card, more than the goal" in plan["load"]["counts"][0]["problem"]
+    assert plan["recommendation"][0].startswith("No combination carries 500 requests/s with a p99 of at most 0.001 ms.")
+
+
+@pytest.mark.slow
+def test_recorded_arrivals_are_carried(stoker, model: str, tmp_path: Path) -> None:
+    (tmp_path / "arrivals.csv").write_text("# seconds,rows\n" + "".join(f"{at / 1000},{1 + at % 3}\n" for at in range(300)))
+    words = ("--devices", "C600", "--precisions", "fp16", "--batch-sizes", "4", "--input-shape", "x=5,4", "--json")
+    ran = stoker("plan", model, *words, "--arrivals", str(tmp_path / "arrivals.csv"), "--p99-ms", "5")
+    assert ran.code == 0, ran.err
+    load = json.loads(ran.out)["load"]
+    assert (load["load"]["arrivals"], load["load"]["rows"], load["load"]["requests"]) == ("recorded", 3, 300)
+    assert load["counts"][0]["devices"]["value"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--rate", "500"), "a load needs a goal: give --p99-ms"),
+        (("--p99-ms", "5"), "--p99-ms needs a load: give --rate or --arrivals"),
+        (("--rate", "500", "--p99-ms", "0"), "--p99-ms is 0, expected 0.001 to 3.6e+06"),
+        (("--rate", "0", "--p99-ms", "5"), "rate_per_s is 0"),
+        (("--arrivals", "no.csv", "--p99-ms", "5"), "--arrivals: no.csv cannot be read"),
+        (("--arrivals", "no.csv", "--rate", "5", "--p99-ms", "5"), "--rate and --arrivals exclude each other"),
+    ],
+)
+def test_invalid_load_is_a_usage_error_of_one_line(stoker, model: str, words: tuple[str, ...], text: str) -> None:
+    ran = stoker("plan", model, *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_line_that_is_no_arrival_is_named(stoker, model: str, tmp_path: Path) -> None:
+    (tmp_path / "arrivals.csv").write_text("0.1\n0.2,two\n")
+    ran = stoker("plan", model, "--arrivals", str(tmp_path / "arrivals.csv"), "--p99-ms", "5")
+    assert (ran.code, ran.out) == (2, "")
+    assert "line 2 is '0.2,two', expected SECONDS or SECONDS,ROWS" in ran.err

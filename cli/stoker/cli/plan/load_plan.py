@@ -3,6 +3,7 @@ error bar.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson
@@ -54,19 +55,24 @@ def best_counts(plan: Plan, counts: Sequence[CardCount]) -> list[CardCount]:
     Combinations whose outputs differ too much from the source model's are left out.
     """
     best: dict[str, CardCount] = {}
+    rank = partial(_rank, plan)
     for count in counts:
         combination = plan.combinations[count.combination]
         if count.devices is None or not plan.is_accurate(combination):
             continue
         present = best.get(combination.device)
-        if present is None or _rank(count) < _rank(present):
+        if present is None or rank(count) < rank(present):
             best[combination.device] = count
-    return sorted(best.values(), key=_rank)
+    return sorted(best.values(), key=rank)
 
 
-def _rank(count: CardCount) -> tuple[bool, int, float]:
-    assert count.devices is not None
-    return count.devices.high is None, count.used, count.p99.value if count.p99 else 0.0
+def _rank(plan: Plan, count: CardCount) -> tuple[bool, int, float, float]:
+    """Returns what is compared, the smaller the better: of as few devices, the most accurate precision, then the shortest p99."""
+    combination = plan.combinations[count.combination]
+    accuracy = plan.accuracy_of(combination.target, combination.precision)
+    snr_db = accuracy.snr_db if accuracy and accuracy.snr_db is not None else 0.0
+    is_unsure = count.devices is None or count.devices.high is None
+    return is_unsure, count.used, -snr_db, count.p99.value if count.p99 else 0.0
 
 
 class _Service:
@@ -135,9 +141,17 @@ def _count(plan: Plan, at: int, load: Load, *, is_multi_size: bool) -> CardCount
         p50=_figure([each and each.p50_s for each in figures], service.origin),
         p99=_figure([each and each.p99_s for each in figures], service.origin),
         utilisation=_figure([each.utilisation if each else 1.0 for each in figures], service.origin),
+        capacity_share=_capacity_share(service, used, load.arrivals),
         mean_batch_rows=modelled.mean_batch_rows,
         problem=f"not at the slow end of the error bar: {slow.reason}" if isinstance(slow, Unreachable) else "",
     )
+
+
+def _capacity_share(service: _Service, copies: int, arrivals: OpenArrivals) -> float | None:
+    """Returns the load as a share of what the devices complete in full batches; None for recorded arrivals, whose rate varies."""
+    if arrivals.count is not None:
+        return None
+    return arrivals.rate_per_s / capacity_per_s(service.times("value", copies), service.batching, arrivals.most_rows)
 
 
 def _figure(ends: Sequence[float | None], origin: Origin) -> Figure:

@@ -237,6 +237,7 @@ class CardCount:
         used: Devices of the figures below: enough at the slow end of the error bar if any number is, else by the modelled times.
         p50, p99: Latency of a request, seconds; the upper end is None if the devices are overloaded there.
         utilisation: Share of the time for which the devices are busy.
+        capacity_share: The load as a share of what the devices complete in full batches; None for recorded arrivals.
         mean_batch_rows: Mean rows of a batch.
         problem: Why the goal is not met; empty if it is.
     """
@@ -248,6 +249,7 @@ class CardCount:
     p50: Figure | None = None
     p99: Figure | None = None
     utilisation: Figure | None = None
+    capacity_share: float | None = None
     mean_batch_rows: float = 0.0
     problem: str = ""
 

@@ -62,7 +62,6 @@ def _devices(plan: Plan, counts: Sequence[CardCount]) -> frozenset[str]:
 
 def _carrying(combination: Combination, count: CardCount, what: str) -> str:
     assert count.p99 is not None
-    assert count.utilisation is not None
     p99 = count.p99.scaled(1e3)
     bar = f"{number(p99.value)} ms" if p99.low is None or p99.high is None else f"{number(p99.low)}-{number(p99.high)} ms"
     sure = "" if not count.problem else f", if the device is as fast as modelled, but {count.problem}"
@@ -72,8 +71,14 @@ def _carrying(combination: Combination, count: CardCount, what: str) -> str:
     return (
         f"{count.used} {combination.device}{unit} in {combination.precision} at batch {combination.batch} "
         f"carr{'ies' if count.used == 1 else 'y'} {what} with a p99 of {bar}, "
-        f"busy for {count.utilisation.value:.0%} of the time ({p99.origin}){sure}{even}."
+        f"{_headroom(count)} ({p99.origin}){sure}{even}."
     )
+
+
+def _headroom(count: CardCount) -> str:
+    if count.capacity_share is not None:
+        return f"at {count.capacity_share:.0%} of the highest throughput"
+    return f"busy for {count.utilisation.value:.0%} of the time" if count.utilisation else ""
 
 
 def _rows_per_device(combination: Combination) -> float:
