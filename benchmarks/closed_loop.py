@@ -1,7 +1,8 @@
-"""Measures a PopEF file in a closed loop: each client sends its next batch after the response to the last one.
+"""A PopEF file in a closed loop: each client sends its next batch after the response to the last one.
 
-With `pacing: realtime` the figures are those of the simulated device behind its queue; with `none` those of this host. The mean latency of
-a closed loop is clients x rows / throughput, so clients beyond the device's capacity only raise the latency.
+`predicted` computes the figures from the cost model on a virtual clock, without this host. `measure` runs the runtime: with
+`pacing: realtime` its figures are those of the simulated device and of this host's threads, with `none` those of this host. The mean
+latency of a closed loop is clients x rows / throughput, so clients beyond the device's capacity only raise the latency.
 """
 
 import math
@@ -14,10 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.device_times import micro_batch_times
 from stoker.backends.api.clock import Clock
 from stoker.backends.ipu.runtime import DeviceManager, Executable, ModelRunner, RuntimeConfig, SimulatedSystem
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import NS_PER_S, Pacing
+from stoker.cli.plan.load import Batching, closed_loop
+from stoker.cli.plan.load_simulation import simulate
 
 Array = npt.NDArray[Any]
 
@@ -72,6 +76,26 @@ class LoopSettings:
                 f"a loop needs at least one client and one request, and some time, not clients {self.clients}, seconds {self.seconds}, "
                 f"warm_up_s {self.warm_up_s}, requests {self.requests}"
             )
+
+
+def predicted(path: Path, clients: int) -> LoopMeasurement:
+    """Computes the figures of the file's first model, as `measure` finds them with `clients` on a host that takes no time.
+
+    Raises:
+        PopefError: the file cannot be read.
+        ValueError: the number of clients is out of range.
+    """
+    service = micro_batch_times(Executable(path).program)
+    [rows] = service.batch_sizes
+    figures = simulate(service, Batching(rows), closed_loop(clients, rows))
+    return LoopMeasurement(
+        requests=figures.requests,
+        rows_per_request=rows,
+        seconds=figures.requests * rows / figures.rows_per_s,
+        mean_s=figures.mean_s,
+        p50_s=figures.p50_s,
+        p99_s=figures.p99_s,
+    )
 
 
 def measure(path: Path, settings: LoopSettings | None = None, *, system: SimulatedSystem | None = None) -> LoopMeasurement:

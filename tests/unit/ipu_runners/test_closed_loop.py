@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from benchmarks.closed_loop import LoopSettings, measure
+from benchmarks.closed_loop import LoopSettings, measure, predicted
 from stoker.backends.ipu.popef.schema import PopefError
 from stoker.backends.ipu.runtime import RecoverableRuntimeError, SimulatedSystem
 from stoker.backends.simulated.faults import FaultPlan
@@ -37,6 +37,24 @@ def test_more_clients_than_the_device_runs_wait_for_each_other(tmp_path: Path) -
 
     assert measured.rows_per_s == pytest.approx(1000, rel=0.05)
     assert measured.p99_s >= measured.p50_s >= 0.001 * (1 - 1e-3)
+
+
+def test_prediction_is_what_the_runtime_measures_on_a_virtual_clock(tmp_path: Path) -> None:
+    path = write_popef(tmp_path / "m.popef", doubling((1, 3), steps=[host_read(0.5), compute(1), host_write(0.5)]))
+    found, measured = predicted(path, 1), measure(path, virtual(), system=SimulatedSystem(1, clock=VirtualClock()))
+
+    assert found.p99_s == pytest.approx(measured.p99_s, rel=1e-3)
+    assert found.rows_per_s == pytest.approx(measured.rows_per_s, rel=0.03)
+
+
+def test_predicted_clients_wait_for_one_period_each(tmp_path: Path) -> None:
+    steps = [host_read(0.5), compute(1), host_write(0.5)]
+    path = write_popef(tmp_path / "m.popef", doubling((1, 3), steps=steps), num_io_tiles=32)
+    for clients, latency_s in ((1, 0.002), (2, 0.002), (5, 0.005)):
+        found = predicted(path, clients)
+        assert found.mean_s == pytest.approx(latency_s, rel=1e-3)
+        assert found.p99_s == pytest.approx(latency_s, rel=1e-3)
+        assert found.rows_per_s == pytest.approx(clients / latency_s, rel=1e-3)
 
 
 def test_number_of_requests_ends_the_loop(tmp_path: Path) -> None:
