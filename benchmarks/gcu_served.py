@@ -7,12 +7,13 @@
 The card is paced in real time and computes nothing (`pacing: realtime`, `numerics: off`): it takes as long as its cost model says. The same
 number of batches is on its way everywhere:
 
+virtual  the cost model on a virtual clock, without this host: what the card alone does
 raw      the runtime API alone, in this process: copies to the card, the run, copies back, each caller with a stream and buffers of its own
 wire     a bare grpc.aio echo: the same request and response messages, without any work between them
 served   `serve` in a process of its own, called over gRPC by the Python generator
 
-Each round measures the three in turn; the table shows the medians. No server can be faster than the slower of card and wire: the ratio is
-to that. All figures of the card are simulated.
+Each round measures the last three in turn; the table shows the medians. No server can be faster than the slower of card and wire: the
+ratio is to that. All figures of the card are simulated.
 """
 
 import argparse
@@ -34,6 +35,7 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.device_times import gcu_call_times
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.load import Generator, InFlight
@@ -41,10 +43,13 @@ from benchmarks.processes import end_on_sigterm
 from benchmarks.requests import GRPC, Request, encoded
 from benchmarks.servers import EchoServer, ServerUnderTest, this_checkout
 from stoker.backends.gcu.executable import read_executable
+from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import Device, Engine, GcuSystem
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
+from stoker.cli.plan.load import Batching, closed_loop
+from stoker.cli.plan.load_simulation import LoadFigures, simulate
 
 # Three batches of YOLOv5s and their responses are more than the default holds.
 _BACKEND = (
@@ -55,6 +60,7 @@ _BACKEND = (
 #: Bounds of one measurement.
 _MAX_REQUESTS = 5_000
 _PATIENCE_S = 60.0
+_VIRTUAL_REQUESTS = 1_000
 _TARGET = 0.95
 
 
@@ -69,8 +75,11 @@ class Load:
 
 @dataclass(slots=True)
 class Measured:
-    """Medians over rounds, of batches a second and of latencies in milliseconds, by `raw`, `wire` and `served`."""
+    """Medians over rounds, of batches a second and of latencies in milliseconds, by `raw`, `wire` and `served`; and the figures of the card
+    on a virtual clock.
+    """
 
+    virtual: LoadFigures
     batches_per_s: dict[str, list[float]] = field(default_factory=dict)
     mean_ms: dict[str, list[float]] = field(default_factory=dict)
 
@@ -115,6 +124,12 @@ def first_response(server: ServerUnderTest, request: Request) -> bytes:
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", unlimited) as channel:
         reply: bytes = channel.unary_unary(request.call.request.path)(request.call.request.message.SerializeToString())
         return reply
+
+
+def virtual(executable: GcuExecutable, batch: int, in_flight: int) -> LoadFigures:
+    """The card with `in_flight` callers, as in `raw`, on a virtual clock."""
+    service = gcu_call_times(executable, I20, request_rows=batch, pipeline_depth=in_flight)
+    return simulate(service, Batching(batch), closed_loop(in_flight, batch), requests=_VIRTUAL_REQUESTS)
 
 
 def raw(executable: GcuExecutable, batch: int, load: Load) -> tuple[float, float]:
@@ -167,7 +182,7 @@ def measure(network: PublishedNetwork, batch: int, path: Path, served: ServerUnd
     response = scratch / f"{model_name(network)}_{batch}.response"
     response.write_bytes(first_response(served, request))
     # h2load sends DATA frames of 16 KB only, whatever the server allows, and would be the limit of messages this large.
-    measured, generator = Measured(), Generator(scratch, is_native=False)
+    measured, generator = Measured(virtual(executable, batch, load.in_flight)), Generator(scratch, is_native=False)
     with EchoServer("bytes", response) as echo:
         for number in range(rounds):
             measured.add("raw", *raw(executable, batch, load))
@@ -180,7 +195,18 @@ def measure(network: PublishedNetwork, batch: int, path: Path, served: ServerUnd
 def print_batches(results: Sequence[tuple[PublishedNetwork, Measured]], in_flight: int, console: Console) -> None:
     """Throughput at the published batches."""
     table = Table(title=f"simulated i20, {in_flight} batches on their way, samples a second", title_justify="left")
-    headings = ("network", "batch", "raw", "wire", "served", "served / min(raw, wire)", "", "served / raw", "published served / raw")
+    headings = (
+        "network",
+        "batch",
+        "virtual",
+        "raw",
+        "wire",
+        "served",
+        "served / min(raw, wire)",
+        "",
+        "served / raw",
+        "published served / raw",
+    )
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("network", "") else "right")
     for network, each in results:
@@ -188,7 +214,8 @@ def print_batches(results: Sequence[tuple[PublishedNetwork, Measured]], in_fligh
         ratio = rates["served"] / min(rates["raw"], rates["wire"])
         verdict = "ok" if ratio >= _TARGET else f"below {_TARGET}"
         table.add_row(
-            network.name, str(network.batch), *(f"{rates[kind]:,.1f}" for kind in ("raw", "wire", "served")), f"{ratio:.3f}", verdict,
+            network.name, str(network.batch), f"{each.virtual.rows_per_s:,.1f}",
+            *(f"{rates[kind]:,.1f}" for kind in ("raw", "wire", "served")), f"{ratio:.3f}", verdict,
             f"{rates['served'] / rates['raw']:.3f}", f"{network.raw_ms / network.served_ms:.3f}",
         )  # fmt: skip
     console.print(table)
@@ -197,11 +224,11 @@ def print_batches(results: Sequence[tuple[PublishedNetwork, Measured]], in_fligh
 def print_singles(results: Sequence[tuple[PublishedNetwork, Measured]], console: Console) -> None:
     """Latency at batch 1."""
     table = Table(title="simulated i20, batch 1, one request at a time, mean ms", title_justify="left")
-    for heading in ("network", "raw", "wire", "served", "published, served"):
+    for heading in ("network", "virtual", "raw", "wire", "served", "published, served"):
         table.add_column(heading, justify="left" if heading == "network" else "right")
     for network, each in results:
         means = [f"{statistics.median(each.mean_ms[kind]):.2f}" for kind in ("raw", "wire", "served")]
-        table.add_row(network.name, *means, f"{network.single_ms:.2f}")
+        table.add_row(network.name, f"{each.virtual.mean_s * 1e3:.2f}", *means, f"{network.single_ms:.2f}")
     console.print(table)
     console.print("The published BERT computed its full static batch of 120 for one sample; here a batch of 1 is compiled beside it.")
 

@@ -132,8 +132,19 @@ class Generator:
         self._rates[key] = window.requests_per_s
         return window
 
-    def open(self, server: ServerUnderTest, request: Request, capacity_per_s: float, load_factor: float, seconds: float) -> Window:
+    def open(
+        self,
+        server: ServerUnderTest,
+        request: Request,
+        capacity_per_s: float,
+        load_factor: float,
+        seconds: float,
+        *,
+        is_poisson: bool = False,
+    ) -> Window:
         """An open loop at `load_factor` of `capacity_per_s`, always by the Python generator: latency counts from the due time.
+
+        With `is_poisson`, the gaps are exponentially distributed; else they are equal.
 
         Raises:
             WrongResponse: As `closed`.
@@ -141,7 +152,8 @@ class Generator:
         rate = capacity_per_s * load_factor
         requests = max(1, round(rate * seconds))
         return self._measure(
-            server, request, lambda: self._python(server, request, _OPEN_CONNECTIONS, requests, rate_per_s=rate),
+            server, request,
+            lambda: self._python(server, request, _OPEN_CONNECTIONS, requests, rate_per_s=rate, is_poisson=is_poisson),
             load="open", offered_per_s=rate, load_factor=load_factor,
         )  # fmt: skip
 
@@ -204,14 +216,30 @@ class Generator:
         )  # fmt: skip
 
     def _python(
-        self, server: ServerUnderTest, request: Request, connections: int, requests: int, *, concurrency: int = 0, rate_per_s: float = 0.0
+        self,
+        server: ServerUnderTest,
+        request: Request,
+        connections: int,
+        requests: int,
+        *,
+        concurrency: int = 0,
+        rate_per_s: float = 0.0,
+        is_poisson: bool = False,
     ) -> _Run:
         sender, samples = self._sender(server, request, connections), Samples()
         load: Load
         if concurrency:
             load = ClosedLoop(sender, samples, time.perf_counter_ns, concurrency=concurrency, requests=requests)
         else:
-            load = OpenLoop(sender, samples, time.perf_counter_ns, rate_per_s=rate_per_s, requests=requests, most_in_flight=_OPEN_IN_FLIGHT)
+            load = OpenLoop(
+                sender,
+                samples,
+                time.perf_counter_ns,
+                rate_per_s=rate_per_s,
+                requests=requests,
+                poisson=is_poisson,
+                most_in_flight=_OPEN_IN_FLIGHT,
+            )
 
         async def send() -> float:
             begun_s = time.perf_counter()

@@ -1,5 +1,7 @@
 """The number of cards for a load, and the highest rate of a card."""
 
+import dataclasses
+
 import pytest
 
 from stoker.cli.plan.load import Batching, ServiceTimes, poisson
@@ -40,6 +42,12 @@ def test_goal_below_the_latency_of_a_request_is_unreachable():
     text = "one request takes 10.00 ms on an idle card, more than the goal of 9.00 ms"
     assert smallest_cards(ONE, Batching(1), 1, 9 * MS) == Unreachable(text)
     assert highest_rate(ONE, Batching(1), 9 * MS) == Unreachable(text)
+
+
+def test_rate_that_the_host_cannot_send_is_unreachable_with_any_cards():
+    busy = dataclasses.replace(ONE, host_s=2 * MS)
+    assert smallest_cards(busy, Batching(1), 600, 1.0) == Unreachable("the host sends at most 500 responses/s")
+    assert capacity_per_s(dataclasses.replace(busy, instances=9), Batching(1)) == pytest.approx(500)
 
 
 def test_load_beyond_the_bound_of_cards_is_unreachable():

@@ -119,6 +119,26 @@ def test_request_overhead_adds_to_each_latency_and_takes_no_capacity():
     assert figures.mean_s == pytest.approx((10.5 + 19.5) / 2 * MS)
 
 
+def test_host_sends_the_responses_of_a_batch_one_after_the_other():
+    figures = run(device(host_s=0.5 * MS), Batching(4), 0, 0, 0)
+    assert figures.mean_s == pytest.approx((10.5 + 11 + 11.5) / 3 * MS)
+    assert figures.p99_s == pytest.approx(11.5 * MS)
+
+
+def test_host_that_is_slower_than_the_device_bounds_the_throughput():
+    figures = simulate(device(10, host_s=8 * MS), Batching(4), closed_loop(8), requests=1_000)
+    assert figures.rows_per_s == pytest.approx(125, rel=0.01)
+    assert figures.mean_s == pytest.approx(8 * 8 * MS, rel=0.01)
+
+
+def test_clients_whose_responses_come_apart_do_not_share_every_batch():
+    together = simulate(device(10), Batching(4), closed_loop(4), requests=1_000)
+    apart = simulate(device(10, host_s=0.1 * MS), Batching(4), closed_loop(4), requests=1_000)
+    # The first response starts a batch of one request, the other three wait for its end.
+    assert together.mean_batch_rows == 4
+    assert apart.mean_batch_rows == pytest.approx(2, rel=0.01)
+
+
 def test_full_queue_rejects_requests():
     figures = run(device(), Batching(1, max_queue_size=2), 0, 1, 2, 3, 4)
     # One runs, two wait, two are rejected.
@@ -225,6 +245,7 @@ def test_no_request_is_lost_or_faster_than_the_device(
         ({"pipeline_depth": 0}, "pipeline_depth is 0, expected 1 to 64"),
         ({"instances": 2_000}, "instances is 2000, expected 1 to 1,024"),
         ({"request_overhead_s": -1.0}, "request_overhead_s is -1.0"),
+        ({"host_s": math.inf}, "host_s is inf"),
     ],
 )
 def test_service_times_out_of_range_are_rejected(change: dict[str, Any], text: str) -> None:

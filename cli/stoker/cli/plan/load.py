@@ -35,7 +35,8 @@ class ServiceTimes:
         period_s: Seconds between the starts of successive calls of a busy device, by batch size; at most `latency_s`.
         pipeline_depth: Calls of one instance in flight.
         instances: Instances that share the queue. Each has these times, so instances on one card must not share a lane that limits them.
-        request_overhead_s: Time of a request outside of queue and device: the network, decoding and encoding. It takes no capacity.
+        request_overhead_s: Time of a request outside of queue and device, such as the network's. It takes no capacity.
+        host_s: Time for which a response takes the host's event loop, which sends one response after the other.
     """
 
     batch_sizes: tuple[int, ...]
@@ -44,6 +45,7 @@ class ServiceTimes:
     pipeline_depth: int = 1
     instances: int = 1
     request_overhead_s: float = 0.0
+    host_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Checks the times.
@@ -68,6 +70,7 @@ class ServiceTimes:
         within("pipeline_depth", self.pipeline_depth, 1, MOST_DEPTH)
         within("instances", self.instances, 1, MOST_INSTANCES)
         within("request_overhead_s", self.request_overhead_s, 0.0, MOST_TIME_S)
+        within("host_s", self.host_s, 0.0, MOST_TIME_S)
 
     def size_for(self, rows: int) -> int:
         """Returns the smallest batch size that holds `rows`. REQUIRES: one does."""

@@ -37,9 +37,10 @@ class Unreachable:
 
 
 def capacity_per_s(service: ServiceTimes, batching: Batching, rows: int = 1) -> float:
-    """Returns the most requests of `rows` rows per second that the instances can complete in full batches."""
+    """Returns the most requests of `rows` rows per second: what the instances complete in full batches, and the host sends."""
     most = batching.max_batch_size // rows if batching.is_dynamic else 1
-    return max(service.calls_per_s(service.size_for(count * rows)) * count for count in range(1, most + 1))
+    device_per_s = max(service.calls_per_s(service.size_for(count * rows)) * count for count in range(1, most + 1))
+    return min(device_per_s, 1 / service.host_s) if service.host_s else device_per_s
 
 
 def smallest_cards(
@@ -77,7 +78,9 @@ def smallest_cards(
     least_s = _least_latency_s(service, rows)
     if least_s > p99_goal_s:
         return Unreachable(f"one request takes {_ms(least_s)} on an idle card, more than the goal of {_ms(p99_goal_s)}")
-    fewest = max(1, math.ceil(rate_per_s / capacity_per_s(service, batching, rows)))
+    if rate_per_s * service.host_s >= 1:
+        return Unreachable(f"the host sends at most {1 / service.host_s:,.0f} responses/s")
+    fewest = max(1, math.ceil(rate_per_s / capacity_per_s(replace(service, host_s=0.0), batching, rows)))
     if fewest > most_cards:
         return Unreachable(f"the load needs {fewest} cards for its throughput alone, more than {most_cards}")
 
@@ -180,7 +183,7 @@ def _meets(figures: LoadFigures, p99_goal_s: float) -> bool:
 
 
 def _least_latency_s(service: ServiceTimes, rows: int) -> float:
-    return min(service.latency_s[size] for size in service.batch_sizes if size >= rows) + service.request_overhead_s
+    return min(service.latency_s[size] for size in service.batch_sizes if size >= rows) + service.request_overhead_s + service.host_s
 
 
 def _ms(seconds: float) -> str:

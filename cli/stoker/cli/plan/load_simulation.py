@@ -3,8 +3,9 @@
 `Scheduler`, its queue, its batch window and its choice of a worker are those of the server; only the worker is simulated: a call takes the
 modelled time. No event loop and no thread takes part, so equal arguments give equal figures on every host.
 
-The simulation lacks the host: its event loop, its threads and its network take the constant `request_overhead_s`. So the prediction holds
-while the host is far from its own limits. Requests of one read of a connection share the time of their arrival.
+The simulation contains of the host only that responses leave one after the other, each after `host_s`, and a constant time for the rest,
+`request_overhead_s`. With neither, the clients of a batch send their next requests at the same moment, which then share a batch again; no
+real closed loop does that.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ _NEVER_NS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """The figures of the requests after the warm-up. Latencies are from the arrival to the response, `request_overhead_s` included.
+    """The figures of the requests after the warm-up. Latencies are from the arrival to the response, the host's time included.
 
     Attributes:
         requests: Completed requests.
@@ -111,17 +112,23 @@ class _Recorder:
     Attributes:
         begin_ns: When the warm-up ended, nanoseconds.
         completed: Completed requests, those of the warm-up included.
+        responses_ns: When the responses of the latest batch reach their clients, nanoseconds.
     """
 
-    def __init__(self, timers: VirtualTimers, *, counts_by_arrival: bool) -> None:
+    def __init__(self, service: ServiceTimes, timers: VirtualTimers, *, counts_by_arrival: bool) -> None:
         """Counts the requests that arrived at or after `begin_ns`, or else those that completed after it."""
         self.queue_depth = 0
         self.begin_ns = _NEVER_NS
         self.completed = self.rejected = self.rows = self.calls = self.call_rows = 0
         self.latency_ns: list[int] = []
         self.queue_ns: list[int] = []
+        self.responses_ns: Iterator[int] = iter(())
         self._timers = timers
         self._counts_by_arrival = counts_by_arrival
+        self._host_ns = round(service.host_s * NS_PER_S)
+        self._overhead_ns = round(service.request_overhead_s * NS_PER_S)
+        #: When the event loop has sent the last response.
+        self._sent_ns = 0
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         if self._timers.now > self.begin_ns:
@@ -132,18 +139,22 @@ class _Recorder:
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
     ) -> None:
         self.completed += len(rows)
-        now_ns = self._timers.now
-        if self._counts_by_arrival:
-            latest_ns = now_ns - self.begin_ns
-            for at, latency_ns in enumerate(request_ns):
-                if latency_ns <= latest_ns:
-                    self.latency_ns.append(latency_ns)
-                    self.queue_ns.append(queue_ns[at])
-                    self.rows += rows[at]
-        elif now_ns > self.begin_ns:
-            self.latency_ns += request_ns
-            self.queue_ns += queue_ns
-            self.rows += sum(rows)
+        now_ns, host_ns = self._timers.now, self._host_ns
+        sent_ns = max(self._sent_ns, now_ns)
+        overhead_ns = self._overhead_ns
+        responses_ns: list[int] = []
+        for _ in rows:
+            sent_ns += host_ns
+            responses_ns.append(sent_ns + overhead_ns)
+        self._sent_ns = sent_ns
+        self.responses_ns = iter(responses_ns)
+        counts_from_ns = self.begin_ns if self._counts_by_arrival else 0 if now_ns > self.begin_ns else _NEVER_NS
+        for at, served_ns in enumerate(request_ns):
+            arrived_ns = now_ns - served_ns
+            if arrived_ns >= counts_from_ns:
+                self.latency_ns.append(responses_ns[at] - arrived_ns)
+                self.queue_ns.append(queue_ns[at])
+                self.rows += rows[at]
 
     def succeeded_apart(
         self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], compute_ns: Sequence[tuple[int, int, int]]
@@ -217,8 +228,7 @@ class _Run:
         counts_by_arrival: bool,
     ) -> None:
         self.timers = VirtualTimers()
-        self.recorder = _Recorder(self.timers, counts_by_arrival=counts_by_arrival)
-        self.overhead_ns = round(service.request_overhead_s * NS_PER_S)
+        self.recorder = _Recorder(service, self.timers, counts_by_arrival=counts_by_arrival)
         self.most_requests = requests or MOST_REQUESTS
         self.end_ns = _NEVER_NS if duration_s is None else _ns(duration_s)
         self.warm_up_requests: int | None = None
@@ -249,19 +259,15 @@ class _Run:
         if not ordered:
             raise ValueError(f"no request completes after the warm-up: {recorder.completed} completed before; simulate more requests")
         seconds = max(self.timers.now - recorder.begin_ns, 1) / NS_PER_S
-        overhead_ns, queue_ns = self.overhead_ns, sorted(recorder.queue_ns)
-
-        def latency_s(percent: int) -> float:
-            return (percentile(ordered, percent) + overhead_ns) / NS_PER_S
-
+        queue_ns = sorted(recorder.queue_ns)
         return LoadFigures(
             requests=len(ordered),
             rejected=recorder.rejected,
             rows_per_s=recorder.rows / seconds,
-            mean_s=(sum(ordered) / len(ordered) + overhead_ns) / NS_PER_S,
-            p50_s=latency_s(50),
-            p90_s=latency_s(90),
-            p99_s=latency_s(99),
+            mean_s=sum(ordered) / len(ordered) / NS_PER_S,
+            p50_s=percentile(ordered, 50) / NS_PER_S,
+            p90_s=percentile(ordered, 90) / NS_PER_S,
+            p99_s=percentile(ordered, 99) / NS_PER_S,
             mean_batch_rows=recorder.call_rows / recorder.calls if recorder.calls else 0.0,
             utilisation=sum(worker.busy_ns for worker in self._workers) / NS_PER_S / seconds / len(self._workers),
             queue_p99_s=percentile(queue_ns, 99) / NS_PER_S,
@@ -348,7 +354,7 @@ class _ClosedRun(_Run):
             self.timers.schedule(self.timers.now + _PAUSE_AFTER_REJECTION_NS, self._send)
 
     def _received(self, _: EngineResult) -> None:
-        self.timers.schedule(self.timers.now + self.overhead_ns, self._send)
+        self.timers.schedule(next(self.recorder.responses_ns), self._send)
 
 
 def _scheduler(
