@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,7 @@ _BACKENDS = {"ipu": "poplar", "gcu": "topsinference"}
 _SETTINGS = ("pacing=realtime", "numerics=off")
 #: Requests of the closed loop of one client.
 _ALONE = 300
+_TIMED_REQUESTS = 50_000
 #: Clients of the closed loop that finds the CPU time of a request.
 _PILOT_CLIENTS = 8
 
@@ -89,8 +91,8 @@ _COMPILED = {
 }
 _COMPILED_ROWS = 8
 _CASES = (
-    Case(name="ipu", source="ipu", title="IPU, calls of 32 rows, pipeline", request_rows=8, pipeline_depth=3, clients=(1, 4, 12)),
-    Case(name="gcu", source="gcu", title="GCU, batches of 1 to 16, 2 in flight", request_rows=1, pipeline_depth=2, clients=(1, 8, 40)),
+    Case(name="ipu", source="ipu", title="IPU, calls of 32 rows, pipeline", request_rows=8, pipeline_depth=3, clients=(4, 40)),
+    Case(name="gcu", source="gcu", title="GCU, batches of 1 to 16, 2 in flight", request_rows=1, pipeline_depth=2, clients=(8, 40)),
     Case(
         name="gcu_delayed",
         source="gcu",
@@ -98,7 +100,7 @@ _CASES = (
         request_rows=1,
         pipeline_depth=1,
         max_queue_delay_us=20_000,
-        clients=(8,),
+        clients=(40,),
     ),
 )
 #: Shares of the capacity at which requests arrive.
@@ -192,11 +194,6 @@ def compare(
     console.print(f"{case.name}: {overhead_s * 1e3:.2f} ms of a request outside of the device, {host_s * 1e3:.2f} ms of them on a loop")
     service = replace(service, request_overhead_s=overhead_s - host_s, host_s=host_s)
     for clients in case.clients:
-        if clients == 1:
-            yield Comparison(
-                case=case, load="1 client", predicted=simulate(service, batching, closed_loop(1, rows), requests=_ALONE), windows=alone
-            )
-            continue
         figures = simulate(service, batching, closed_loop(clients, rows))
         requests = round(figures.rows_per_s / rows * seconds)
         in_flight = InFlight(1, clients)
@@ -242,6 +239,16 @@ def print_comparisons(results: Sequence[Comparison], console: Console) -> None:
     )
 
 
+def print_speed(service: ServiceTimes, batching: Batching, console: Console) -> None:
+    """The simulated requests per second of CPU time, for requests that share batches and for those that do not."""
+    console.print("requests that the simulation completes per second of this host's CPU time:")
+    for name, settings in (("in batches", batching), ("each alone", replace(batching, is_dynamic=False))):
+        arrivals = poisson(0.8 * capacity_per_s(service, settings))
+        begun_s = time.process_time()
+        simulate(service, settings, arrivals, requests=_TIMED_REQUESTS)
+        console.print(f"  {name}: {_TIMED_REQUESTS / (time.process_time() - begun_s):,.0f}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, help="folder that keeps the compiled models for the next run (default: none is kept)")
@@ -269,6 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         f"{case.name}, {found.load}: p99 predicted {found.predicted_ms(99):.1f} ms, measured {found.measured_ms(99):.1f} ms"
                     )
     print_comparisons(results, console)
+    print_speed(services[-1], Batching(services[-1].batch_sizes[-1]), console)
 
 
 if __name__ == "__main__":
