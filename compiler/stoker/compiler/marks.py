@@ -12,6 +12,9 @@ PACKING = "stoker.packing"
 #: On the model: JSON object {input: {mean, std, axis}} of the images that are normalised on the device (`eight_bits_io`).
 EIGHT_BITS_IO = "stoker.eight_bits_io"
 
+#: On a converted model: JSON list of the operators of its source (`convert/source_operators.py`).
+SOURCE_OPERATORS = "stoker.source_operators"
+
 #: On an Identity node: marks a remap, an exchange of all bytes into another layout; the value is the mode (`auto_insert_remap`).
 REMAP = "stoker.remap"
 #: On each piece of a node that was split into sequential pieces: `index/count` (`serialize_matmul` and `.._add`).

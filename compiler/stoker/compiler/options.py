@@ -27,10 +27,21 @@ ProgressCallback = Callable[[int, int], None]
 COMPILATION_GROUP, CPU_GROUP = "Compilation", "CPU"
 
 
+#: Values of `operators`: see `Target.porting`.
+OPERATOR_MODES = ("vendor", "lowered")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """Options with one name in the command line, the YAML file and `--compiler_options`, for the targets gcu and cpu."""
+    """Options with one name in the command line, the YAML file and `--compiler_options`, which the vendors' own compilers lack."""
 
+    operators: str = option(
+        TEXT,
+        "Nodes that are compiled: those that the vendor's tools take, or also those that only this compiler can lower (ipu, gcu).",
+        group=COMPILATION_GROUP,
+        default="vendor",
+        choices=OPERATOR_MODES,
+    )
     build_flag: str = option(
         TEXT,
         "What the device computes in behind inputs and outputs of the model's types (gcu): fp32, fp16 or mixed.",
@@ -321,6 +332,14 @@ def _type_name(hint: Any) -> str:
 
 def _warn(what: str, reason: str) -> None:
     logger.warning("%s has no effect on a simulated device: %s", what, reason)
+
+
+def check_operator_mode(options: CompilerOptions) -> None:
+    """Raises:
+    OptionError: `operators` is neither of its values.
+    """
+    if options.operators not in OPERATOR_MODES:
+        raise OptionError(f"operators is '{options.operators}', expected one of {', '.join(OPERATOR_MODES)}")
 
 
 def effective(options: CompilerOptions) -> Mapping[str, Any]:

@@ -31,11 +31,13 @@ class Verdict:
         support: By which tools the node can be compiled.
         reason: Why, as a clause without a full stop: `PopRT's pass replace_hardswish rewrites it`, `PopART has no DFT`.
         source: Where the vendor publishes its part of the fact: a page or a file; empty if the vendor publishes nothing.
+        not_simulated: Why this compiler rejects a node that the vendor's tools take; empty for all other nodes.
     """
 
     support: Support
     reason: str
     source: str = ""
+    not_simulated: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class PortingFact:
         opset: Version of the operator's domain that the model imports; 0 if it imports none.
         version: Version of ONNX's definition of the operator at that opset, 13 of `Resize-13`; 0 for an operator that ONNX does not define.
         verdict: The support, with reason and source.
+        count: Number of nodes that the fact holds for: more than 1 where only a record of the source's operators is left.
     """
 
     node: str
@@ -55,6 +58,7 @@ class PortingFact:
     opset: int
     version: int
     verdict: Verdict
+    count: int = 1
 
     @property
     def operator(self) -> str:

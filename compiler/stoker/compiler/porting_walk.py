@@ -1,24 +1,44 @@
 """Walks a source model for the porting check of a target that judges single nodes by tables of operators."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
 from stoker.compiler.convert.opset_versions import body_operators, schema_of
-from stoker.compiler.errors import CompileError
-from stoker.compiler.lowering.typed_graph import node_label, static_values
-from stoker.compiler.passes.registry import INTERNAL_OPSET
+from stoker.compiler.convert.opset_walk import conversion_problems
+from stoker.compiler.convert.source_operators import SourceOperator, device_nodes, operator_of
+from stoker.compiler.errors import CompileError, Unsupported, UnsupportedOperators
+from stoker.compiler.passes.edit import traverse_nodes
+from stoker.compiler.passes.registry import INTERNAL_OPSET, read_model
 from stoker.compiler.passes.shape_inference import infer_shapes
 from stoker.compiler.passes.simplify import inline_functions
-from stoker.compiler.porting import PortingFact, Verdict
-
-#: Judges a node of the source model, given the version of ONNX's definition of its operator; see `PortingFact.version`.
-Judge = Callable[[ir.Node, int], Verdict]
+from stoker.compiler.porting import PortingFact, Support, Verdict
 
 
-def porting_facts(model: onnx.ModelProto, judge: Judge) -> tuple[PortingFact, ...]:
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """One node of a source model, with types and shapes inferred as far as they are known.
+
+    Attributes:
+        node: The node. Not to be changed.
+        version: See `PortingFact.version`.
+        conversion_problem: Why the node cannot be converted to the vendor's opset; empty if it can, or if no such opset was given.
+    """
+
+    node: ir.Node
+    version: int
+    conversion_problem: str = ""
+
+
+#: Judges a node of the source model.
+Judge = Callable[[SourceNode], Verdict]
+
+
+def porting_facts(model: onnx.ModelProto, judge: Judge, *, vendor_opset: int | None = None) -> tuple[PortingFact, ...]:
     """Judges every node that a device would run, sub-graphs included, in the order of the graph.
 
     Two kinds of nodes are omitted: nodes that no output needs, and nodes that are computed when the model is compiled. The latter include
@@ -27,53 +47,94 @@ def porting_facts(model: onnx.ModelProto, judge: Judge) -> tuple[PortingFact, ..
     Args:
         model: The source model; dimensions may be open. Not changed.
         judge: Called once for each node that is not omitted.
+        vendor_opset: The opset to which the vendor's tools convert a model of a newer opset.
 
     Raises:
         CompileError: the model is no valid ONNX, or its functions cannot be inlined.
     """
+    graph = _typed(model)
+    nodes = list(traverse_nodes(graph))
+    problems = [""] * len(nodes)
+    if vendor_opset is not None and graph.opset_imports.get("", 0) > vendor_opset:
+        problems = conversion_problems(_typed(model), vendor_opset)  # of a second copy, which the conversion changes
+    problem_of = dict(zip(nodes, problems, strict=True))
+    return tuple(
+        fact_of(operator := operator_of(node, graph), judge(SourceNode(node, operator.version, problem_of[node])))
+        for node in device_nodes(graph)
+    )
+
+
+def fact_of(operator: SourceOperator, verdict: Verdict) -> PortingFact:
+    """Returns the fact of an operator that was judged."""
+    return PortingFact(
+        node=operator.node,
+        op_type=f"{operator.domain}::{operator.op_type}" if operator.domain else operator.op_type,
+        opset=operator.opset,
+        version=operator.version,
+        count=operator.count,
+        verdict=verdict,
+    )
+
+
+def _typed(model: onnx.ModelProto) -> ir.Model:
     try:
-        graph_model = ir.from_proto(model)
+        graph = read_model(model)
     except (ir.serde.SerdeError, ValueError) as error:
         raise CompileError(f"the model cannot be read: {error.__cause__ or error}") from error
-    inline_functions(graph_model)
-    ir_passes.RemoveUnusedNodesPass()(graph_model)
-    infer_shapes(graph_model)
-    return tuple(_facts(graph_model, judge))
+    if "ai.onnx" in graph.opset_imports:
+        graph.opset_imports[""] = graph.opset_imports.pop("ai.onnx")
+    inline_functions(graph)
+    ir_passes.RemoveUnusedNodesPass()(graph)
+    infer_shapes(graph)
+    return graph
 
 
-def _facts(model: ir.Model, judge: Judge) -> Iterator[PortingFact]:
-    known = static_values(model, are_shapes_fixed=True)
-    opsets = {_domain(domain): version for domain, version in model.opset_imports.items()}
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.outputs and all(output in known for output in node.outputs):
-            continue
-        domain = _domain(node.domain)
-        opset = opsets.get(domain, 0)
-        schema = schema_of(node.op_type, opset) if not domain else None
-        version = int(schema.since_version) if schema is not None else 0
-        op_type = f"{domain}::{node.op_type}" if domain else node.op_type
-        yield PortingFact(node=node_label(node), op_type=op_type, opset=opset, version=version, verdict=judge(node, version))
+def reject_lowered(facts: Sequence[PortingFact], target: str) -> None:
+    """Rejects nodes that the vendor's tools do not take, for `--operators vendor`.
+
+    Nodes that are impossible are listed too, but alone they are no reason: a pass may still remove them.
+
+    Raises:
+        UnsupportedOperators: the text lists node, operator, opset and reason.
+    """
+    if any(fact.verdict.support is Support.LOWERED for fact in facts):
+        listed = [fact for fact in facts if fact.verdict.support in (Support.LOWERED, Support.IMPOSSIBLE)]
+        raise UnsupportedOperators(target, [Unsupported(fact.node, _with_opset(fact), _advised(fact)) for fact in listed])
 
 
-def _domain(domain: str) -> str:
-    """ONNX's own domain has two spellings; returns the shorter."""
-    return "" if domain == "ai.onnx" else domain
+def lowered_operators(facts: Sequence[PortingFact]) -> str:
+    """Returns the operators that only this compiler takes, with their numbers of nodes: `DFT-17, LayerNormalization-17 (24)`."""
+    counts = Counter[str]()
+    for fact in facts:
+        if fact.verdict.support is Support.LOWERED:
+            counts[fact.operator] += fact.count
+    return ", ".join(f"{operator} ({count})" if count > 1 else operator for operator, count in sorted(counts.items()))
 
 
-def lowering_reason(node: ir.Node, version: int, operator_reason: Callable[[str, str], str]) -> str:
-    """Returns the reason why this compiler cannot compile the operator of `node` for a device; empty if it can.
+def _with_opset(fact: PortingFact) -> str:
+    return f"{fact.operator} of opset {fact.opset}" if fact.opset else fact.operator
+
+
+def _advised(fact: PortingFact) -> str:
+    can_be_lowered = fact.verdict.support is Support.LOWERED
+    advice = "; --operators lowered compiles it from other operators" if can_be_lowered else "; it cannot be lowered either"
+    return fact.verdict.reason + advice
+
+
+def lowering_reason(source: SourceNode, operator_reason: Callable[[str, str], str]) -> str:
+    """Returns the reason why this compiler cannot compile a node for a device; empty if it can.
 
     The converter replaces an operator that is newer than its own opset by the function that defines it in ONNX.
 
     Args:
-        node: A typed node of the source model.
-        version: See `PortingFact.version`.
+        source: The node.
         operator_reason: Returns why the device has no operator, given domain and type of a converted node; empty if it has one.
     """
+    node, version = source.node, source.version
     training = node.attributes.get("training_mode")
     if training is not None and training.as_int():
         return "it is set to training, and the device only infers"
-    reason = operator_reason(_domain(node.domain), node.op_type)
+    reason = operator_reason("" if node.domain == "ai.onnx" else node.domain, node.op_type)
     if not reason or not version or schema_of(node.op_type, INTERNAL_OPSET) is not None:
         return reason
     body = body_operators(node, version)

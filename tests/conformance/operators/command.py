@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from stoker.compiler.options import OPERATOR_MODES
 from tests.conformance.operators.case import Case
 from tests.conformance.operators.node_tests import node_tests
 from tests.conformance.operators.opset_models import opset_models, uncovered
@@ -32,11 +33,14 @@ _CHUNK = 64
 
 #: Set before the worker processes are forked, so that no model is sent to them.
 _cases: Sequence[Case] = ()
+_operators = OPERATOR_MODES[-1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 1 if a result is a defect, or nothing ran."""
+    global _operators
     given = _parser().parse_args(arguments)
+    _operators = given.operators
     warnings.simplefilter("ignore")  # ONNX's tests divide by zero on purpose
     logging.disable(logging.CRITICAL)
     console = Console(stderr=True)
@@ -71,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", action="append", choices=PARTS, help="Only this part; may be repeated.")
     parser.add_argument("--opset", type=int, help="Only models of this opset.")
     parser.add_argument("--filter", default="", help="Only cases whose name and operator match this regular expression.")
+    parser.add_argument(
+        "--operators", choices=OPERATOR_MODES, default=_operators, help=f"The option of stoker compile, for ipu and gcu ({_operators})."
+    )
     parser.add_argument("--json", type=Path, help="Also write the outcomes into this file, one JSON object per line.")
     parser.add_argument("--zoo", type=Path, help="A folder of ONNX files for part zoo, instead of exporting networks.")
     parser.add_argument(
@@ -140,4 +147,4 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def _task(at: int, target: str) -> Outcome:
-    return outcome(_cases[at], target)
+    return outcome(_cases[at], target, _operators)

@@ -25,6 +25,7 @@ from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
 from stoker.compiler.cli import CHECK_FAILED, FAILED, USAGE
 from stoker.compiler.cli import main as compile_command
+from stoker.compiler.target import find_target
 from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.pbtxt import parse_pbtxt
 from tests.conformance.operators.case import Case, difference, runtime_outputs
@@ -64,24 +65,25 @@ class Outcome:
     reason: str = ""
 
 
-def outcome(case: Case, target: str) -> Outcome:
-    """Compiles, loads and runs `case` for `target`.
+def outcome(case: Case, target: str, operators: str = "lowered") -> Outcome:
+    """Compiles, loads and runs `case` for `target`, with `--operators` where the target has that option.
 
     A case that is refused is tried again with its parameters as constants, and in one row where a target takes dimension 0 for the batch.
     """
-    found = _outcome(case, target)
+    options = ("--operators", operators) if "operators" in find_target(target).build_options else ()
+    found = _outcome(case, target, options)
     if found.result is Result.REFUSED and case.parameters:
         case = case.with_constants()
-        found = _outcome(case, target)
+        found = _outcome(case, target, options)
     if found.result is Result.REFUSED and _BATCH_IS_FIRST in found.reason:
-        found = _outcome(case.in_one_row(), target)
+        found = _outcome(case.in_one_row(), target, options)
     return found
 
 
-def _outcome(case: Case, target: str) -> Outcome:
+def _outcome(case: Case, target: str, options: Sequence[str]) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="stoker-conformance-"))
     try:
-        result, reason = _judged(case, target, folder)
+        result, reason = _judged(case, target, folder, *options)
     except Exception as error:
         result, reason = Result.INTERNAL, f"{type(error).__name__}: {error}"
     finally:
@@ -94,7 +96,7 @@ def _judged(case: Case, target: str, folder: Path, *options: str) -> tuple[Resul
     code, said = compiled(case, target, folder, *options)
     if code == CHECK_FAILED:
         # The compiler compared with ONNX Runtime on random data. On the data of the case, the result may be right nevertheless.
-        result, reason = _judged(case, target, folder / "allowed", "--allow_drift")
+        result, reason = _judged(case, target, folder / "allowed", *options, "--allow_drift")
         return (Result.REFUSED, said) if result is Result.RIGHT else (result, f"{said}; {reason}")
     if code:
         is_internal = "internal error" in said or code not in (FAILED, USAGE)

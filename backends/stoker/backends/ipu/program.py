@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 FORMAT_VERSION = 1
 #: Attribute of a program that needs libraries of custom operators to run: name and hash of each, separated by commas.
 CUSTOM_LIBRARIES = "custom_op_libraries"
+#: Attribute of a program with nodes that the vendor's tools do not take: their operators, separated by commas.
+LOWERED_OPERATORS = "lowered_operators"
 
 
 class StepKind(enum.IntEnum):

@@ -24,6 +24,7 @@ from stoker.compiler.convert.options import COUNTS_WITH, NO_EFFECT, ConversionOp
 from stoker.compiler.convert.recipe import SIZE_STEPS, Step, conversion_steps, finish_steps, shape_steps
 from stoker.compiler.convert.shape_functions import known_shapes, load_shape_functions
 from stoker.compiler.convert.source import checked
+from stoker.compiler.convert.source_operators import operators_of, record, recorded
 from stoker.compiler.custom_libraries import library_paths, using_libraries
 from stoker.compiler.errors import OptionError
 from stoker.compiler.output_files import make_folder
@@ -166,7 +167,10 @@ class Converter:
         with known_shapes(model), using_libraries(options.custom_library_so_paths):
             if options.only_manual_sharding:
                 return self._run(model, [Step("manual_sharding", {"config": options.manual_sharding_config})], progress)
-            return self._convert(convert_to_internal(model), progress)
+            converted = self._convert(convert_to_internal(model), progress)
+        if not self._keeps_free_dimensions and recorded(converted) is None:  # CPUs, which keep them, take every operator
+            record(converted, operators_of(model))
+        return converted
 
     def _convert(self, source: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
         options = self._options

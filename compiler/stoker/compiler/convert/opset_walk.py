@@ -62,6 +62,20 @@ def lower_opset(model: ir.Model, target: int) -> None:
         function.opset_imports[""] = target
 
 
+def conversion_problems(model: ir.Model, target: int) -> list[str]:
+    """Converts `model` down to opset `target` node by node, without replacing operators by ONNX's functions.
+
+    Args:
+        model: Typed. Its nodes are changed; it is not to be used further.
+        target: The opset.
+
+    Returns:
+        For each node in the order of `traverse_nodes`, the reason why it cannot be expressed at `target`; empty if it can.
+    """
+    current = model.opset_imports[""]
+    return [_problem(node, current, target, _lower) for node in list(traverse_nodes(model))]
+
+
 def raise_opset(model: ir.Model, target: int) -> None:
     """Converts `model` up to opset `target`, in place.
 
@@ -79,15 +93,22 @@ def _walk(model: ir.Model, target: int, step: Step) -> dict[tuple[str, str], lis
     current = model.opset_imports[""]
     problems: dict[tuple[str, str], list[ir.Node]] = {}
     for node in list(traverse_nodes(model)):  # adapters may make graphs whose nodes are at the new opset already
-        waiting = [(node, current)]
-        try:
-            while waiting:
-                each, level = waiting.pop()
-                if each.domain == "":
-                    waiting += step(each, level, target)
-        except CannotAdapt as error:
-            problems.setdefault((node.op_type, str(error)), []).append(node)
+        if problem := _problem(node, current, target, step):
+            problems.setdefault((node.op_type, problem), []).append(node)
     return problems
+
+
+def _problem(node: ir.Node, current: int, target: int, step: Step) -> str:
+    """Moves one node to opset `target` in single steps; returns the reason why it cannot move, or nothing."""
+    waiting = [(node, current)]
+    try:
+        while waiting:
+            each, level = waiting.pop()
+            if each.domain == "":
+                waiting += step(each, level, target)
+    except CannotAdapt as error:
+        return str(error)
+    return ""
 
 
 def _lower(node: ir.Node, level: int, target: int) -> list[tuple[ir.Node, int]]:

@@ -18,7 +18,8 @@ import onnx_ir as ir
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.gcu.status import Status
 from stoker.compiler.errors import CompileError, OptionError, ShapeError, Unsupported, UnsupportedOperators
-from stoker.compiler.lowering.typed_graph import node_label, static_values, words
+from stoker.compiler.lowering.typed_graph import node_label, words
+from stoker.compiler.passes.static_values import static_values
 
 _MARK = "[TopsInference:"
 

@@ -23,14 +23,14 @@ from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked, read_onnx
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.lowering.typed_graph import typed_graph
-from stoker.compiler.options import CompilerOptions, effective
+from stoker.compiler.options import CompilerOptions, check_operator_mode, effective
 from stoker.compiler.porting import PortingFact
 from stoker.compiler.porting_walk import porting_facts
 from stoker.compiler.sizing import Estimate, SizedDevice
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that belong to this compiler.
-GCU_OPTIONS = frozenset({"build_flag", "resource_mode"})
+GCU_OPTIONS = frozenset({"build_flag", "resource_mode", "operators"})
 _logger = logging.getLogger(__name__)
 #: Options that have an effect here, or that concern the command or the device family instead of the program.
 _HEEDED = GCU_OPTIONS | {
@@ -64,6 +64,7 @@ class GcuTarget(Target):
         if idle:
             _logger.warning("the GCU's compiler has no option %s: it has no effect", ", ".join(idle))
         with with_status():
+            check_operator_mode(options)
             BuildFlag.of(options.build_flag)
             clusters_of(options.resource_mode, I20)
             for precision in precisions:
@@ -168,6 +169,7 @@ def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[st
     return {
         "device": f"simulated GCU, {executable.card}, {clusters} cluster(s)",
         "build_flag": executable.precision,
+        "operators": "this compiler's; the vendor publishes no list",
         "batch_sizes": ", ".join(str(size) for size in latency),
         "hbm_bytes": sum(account.values()),
         "hbm_capacity_bytes": I20.hbm_bytes,

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from stoker.backends.ipu.compile.memory import FusedPart, check_fit, fused_accounts
 from stoker.backends.ipu.compile.plan import GraphPlan
+from stoker.backends.ipu.compile.porting import check_operators
 from stoker.backends.ipu.compile.sub_graph import (
     INDEX_ANCHOR,
     PROGRAM,
@@ -44,12 +45,12 @@ from stoker.backends.ipu.opaques import (
 from stoker.backends.ipu.popef.program_codec import encode_description, package_hash
 from stoker.backends.ipu.popef.schema import Anchor, Metadata, Option, PopefError, ProgramFlow, TensorDataInfo
 from stoker.backends.ipu.popef.writer import FileWriter
-from stoker.backends.ipu.program import CUSTOM_LIBRARIES, MemoryAccount, StaticProgram
+from stoker.backends.ipu.program import CUSTOM_LIBRARIES, LOWERED_OPERATORS, MemoryAccount, StaticProgram
 from stoker.backends.simulated.numerics import PADDED_ON_HOST
 from stoker.compiler import marks
 from stoker.compiler.custom_libraries import library_marks
 from stoker.compiler.errors import CompileError, OptionError
-from stoker.compiler.options import NO_EFFECT, CompilerOptions
+from stoker.compiler.options import NO_EFFECT, CompilerOptions, check_operator_mode
 from stoker.compiler.target import SourceModel
 
 _logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
     Raises:
         OptionError: an option is invalid; the text names the option, its value and the expected values.
     """
+    check_operator_mode(options)
     for name in ("num_ipus", "batches_per_step", "replication_factor", "stream_buffering_depth"):
         if getattr(options, name) < 1:
             raise OptionError(f"{name} is {getattr(options, name)}, expected 1 or more")
@@ -280,6 +282,7 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
     options = with_noted_options(options, sources)
     check_options(options, hardware)
     is_fused = len(sources) > 1
+    lowered = check_operators(sources, options, hardware)
     graphs = []
     for index, source in enumerate(sources):
         _progress(options, index, len(sources))
@@ -289,7 +292,7 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
     _progress(options, len(sources), len(sources))
     check_names(tuple(graphs))
     libraries = library_marks([path for source in sources for path in source.custom_libraries])
-    program = _program(graphs, hardware, options, libraries)
+    program = _program(graphs, hardware, options, libraries, lowered)
     opaques = {COMPILATION: dump_facts(_facts(program, sources)), **note_blobs(graphs, is_fused=is_fused)}
     if is_fused:
         opaques[MODEL_FUSION] = fusion_map(graphs, sources).to_bytes()
@@ -327,7 +330,9 @@ def write_popef(compiled: CompiledModel, path: Path, *, compress: bool = False) 
         raise CompileError(f"the executable cannot be written: {error}") from error
 
 
-def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: CompilerOptions, libraries: Sequence[str]) -> StaticProgram:
+def _program(
+    graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: CompilerOptions, libraries: Sequence[str], lowered: str
+) -> StaticProgram:
     batches = {graph.micro_batch_size for graph in graphs}
     micro_batch = batches.pop() if len(batches) == 1 else 0
     plans = [graph.plan for graph in graphs]
@@ -356,6 +361,7 @@ def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: Co
             "stream_buffering_depth": str(options.stream_buffering_depth),
             **({CUSTOM_LIBRARIES: ", ".join(libraries)} if libraries else {}),
             **({PADDED_ON_HOST: padded} if padded else {}),
+            **({LOWERED_OPERATORS: lowered} if lowered else {}),
         },
     )
 

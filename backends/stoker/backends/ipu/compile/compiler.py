@@ -113,6 +113,7 @@ def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceMode
     Raises:
         CompileError: the model is invalid, or a dimension is variable.
     """
+    given = model
     if opset_of(model) < INTERNAL_OPSET:
         converter = Converter.of(ConversionOptions())
         fused = converter.convert_internal(model, is_compared=False)
@@ -123,6 +124,7 @@ def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceMode
         name=model.graph.name or "model",
         outputs=tuple(outputs),
         inputs=tuple(each.name for each in fed_inputs(model)),
+        source=given,
     )
 
 

@@ -26,6 +26,7 @@ from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_output_shapes, check_prepared, static_shape, tensor_facts, typed_graph
 from stoker.compiler.lowering.variable_rows import with_variable_rows
+from stoker.compiler.marks import SOURCE_OPERATORS
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.precision.representation import float8_nodes
 from stoker.compiler.target import SourceModel
@@ -180,7 +181,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
         CompileError: the model cannot run on the device, or does not fit.
     """
     model = checked_graph(source, hardware)
-    notes = {key: value for key, value in model.metadata_props.items() if value}
+    notes = {key: value for key, value in model.metadata_props.items() if value and key != SOURCE_OPERATORS}
     precision = graph_precision(model)
     plan = plan_graph(model, hardware=hardware, options=options, name=source.name)
     inputs = _in_order(model.graph.inputs, source)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, with_noted_options
 from stoker.backends.ipu.compile.memory import FusedPart, OutOfTileMemory, check_fit, fused_accounts
 from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
+from stoker.backends.ipu.compile.porting import check_operators
 from stoker.backends.ipu.compile.sizing import micro_batch_rows, scheduled_program
 from stoker.backends.ipu.compile.sub_graph import checked_graph, graph_precision
 from stoker.backends.ipu.hardware import IpuHardware
@@ -223,6 +224,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
     check_options(options, hardware)
     is_fused = len(sources) > 1
     named = [replace(each, name=f"graph{at}") if is_fused else each for at, each in enumerate(sources)]
+    check_operators(named, options, hardware)
     models = [checked_graph(each, hardware) for each in named]
     plans = [survey_graph(model, hardware=hardware, options=options, name=each.name) for each, model in zip(named, models, strict=True)]
     for plan in plans:

@@ -1,6 +1,7 @@
 """The operators and element types that the simulated IPU runs. All unsupported nodes of a model are reported at once.
 
-The operators are those of PopART and of PopRT's custom operators that ONNX Runtime's CPU kernels can compute.
+These are all operators that this compiler can lower onto the device and that ONNX Runtime's CPU kernels can compute. Graphcore's tools take
+fewer: `porting.py` judges that.
 Nodes whose inputs are all known at compile time never reach the device and are not checked; shape arithmetic may be in int64.
 """
 
@@ -10,7 +11,8 @@ import onnx_ir as ir
 
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.compiler.errors import CompileError, Unsupported, UnsupportedOperators
-from stoker.compiler.lowering.typed_graph import MOVING, static_values, words
+from stoker.compiler.lowering.typed_graph import MOVING, words
+from stoker.compiler.passes.static_values import static_values
 
 _ARITHMETIC = words(
     """Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization BitShift BitwiseAnd

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from stoker.backends.api.tensor import DataType
 from stoker.backends.ipu.compile.assemble import CompiledModel, check_options, choose_device
 from stoker.backends.ipu.compile.compiler import compile_into
-from stoker.backends.ipu.compile.porting import judged
+from stoker.backends.ipu.compile.porting import ipu_porting
 from stoker.backends.ipu.compile.report_page import write_report
 from stoker.backends.ipu.compile.sizing import MEMORY_LEVERS, estimate, lowered, sized_devices
 from stoker.backends.ipu.compile.sub_graph import batch_size, is_batched
@@ -19,14 +19,13 @@ from stoker.backends.ipu.compile.summary_report import summary_report
 from stoker.backends.ipu.compile.supported import check_supported
 from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.popef.served_types import SERVED, castable_to
-from stoker.backends.ipu.program import SubGraph
+from stoker.backends.ipu.program import LOWERED_OPERATORS, StaticProgram, SubGraph
 from stoker.backends.ipu.timing import step_timing
 from stoker.compiler.convert.free_batch import dependence_of_rows
 from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact
-from stoker.compiler.porting_walk import porting_facts
 from stoker.compiler.sizing import Estimate, SizedDevice
 from stoker.compiler.target import Artefact, ServedPart, SourceModel, Target
 
@@ -43,6 +42,7 @@ class IpuTarget(Target):
     name = "ipu"
     aliases = ("graphcore", "poplar")
     artefact_filename = "executable.popef"
+    build_options = frozenset({"operators"})
     has_report = True
     has_porting = True
 
@@ -68,8 +68,7 @@ class IpuTarget(Target):
 
     def porting(self, model: onnx.ModelProto, options: CompilerOptions, custom_libraries: Sequence[str] = ()) -> Sequence[PortingFact]:
         """Judges each node by PopART's operators and PopRT's documented passes: see `Target.porting`."""
-        has_custom_libraries = bool(custom_libraries)
-        return porting_facts(model, lambda node, version: judged(node, version, has_custom_libraries=has_custom_libraries))
+        return ipu_porting(model, has_custom_libraries=bool(custom_libraries))
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles `sources` into the PopEF file `path`, which appears whole or not at all; several are fused into one executable.
@@ -129,6 +128,7 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
         "device": f"simulated IPU, {program.system} (ipu{program.ipu_version})",
         "executable": compiled.metadata.executable,
         "precision": program.attributes.get("precision", ""),
+        "operators": _operators(program),
         "num_ipus": program.num_ipus,
         "replication_factor": program.replication_factor,
         "micro_batch_size": program.micro_batch_size if len(set(rows.values())) == 1 else rows,
@@ -140,6 +140,11 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
         "modelled_latency_ms": {name: 1e3 * timing.latency_s for name, timing in timings.items()},
         "modelled_rows_per_s": {name: max(rows[name], 1) * calls / timing.period_s for name, timing in timings.items()},
     }
+
+
+def _operators(program: StaticProgram) -> str:
+    lowered = program.attributes.get(LOWERED_OPERATORS, "")
+    return f"lowered, the vendor's tools do not take: {lowered}" if lowered else "vendor"
 
 
 def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: SourceModel) -> ServedPart:
