@@ -71,7 +71,7 @@ def fact_of(operator: SourceOperator, verdict: Verdict) -> PortingFact:
         op_type=f"{operator.domain}::{operator.op_type}" if operator.domain else operator.op_type,
         opset=operator.opset,
         version=operator.version,
-        count=operator.count,
+        count=operator.nodes,
         verdict=verdict,
     )
 

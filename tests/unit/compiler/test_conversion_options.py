@@ -35,6 +35,7 @@ OUR_OWN = {
     "model_version",
     "report",
     "batch_sizes",
+    "operators",
     "build_flag",
     "resource_mode",
     "format",

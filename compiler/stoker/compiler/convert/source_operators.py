@@ -29,7 +29,7 @@ class SourceOperator(NamedTuple):
         opset: Version of the domain that the model imports; 0 if it imports none.
         version: Version of ONNX's definition of the operator at that opset; 0 if ONNX does not define it.
         node: Name of the first node, or else of its first output.
-        count: Number of nodes.
+        nodes: Number of nodes.
     """
 
     domain: str
@@ -37,7 +37,7 @@ class SourceOperator(NamedTuple):
     opset: int
     version: int
     node: str
-    count: int
+    nodes: int
 
 
 def device_nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -63,7 +63,7 @@ def source_operators(model: ir.Model) -> list[SourceOperator]:
     for node in device_nodes(model):
         one = operator_of(node, model)
         before = found.get((one.domain, one.op_type))
-        found[one.domain, one.op_type] = one if before is None else before._replace(count=before.count + 1)
+        found[one.domain, one.op_type] = one if before is None else before._replace(nodes=before.nodes + 1)
     return list(found.values())
 
 
@@ -96,8 +96,8 @@ def recorded(model: onnx.ModelProto) -> Sequence[SourceOperator] | None:
         return None
     try:
         return [
-            SourceOperator(str(domain), str(op_type), int(opset), int(version), str(node), int(count))
-            for domain, op_type, opset, version, node, count in json.loads(text)
+            SourceOperator(str(domain), str(op_type), int(opset), int(version), str(node), int(nodes))
+            for domain, op_type, opset, version, node, nodes in json.loads(text)
         ]
     except (ValueError, TypeError) as error:
         raise CompileError(f"metadata '{SOURCE_OPERATORS}' of the model: {error}") from error

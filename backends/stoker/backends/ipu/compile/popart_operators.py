@@ -164,6 +164,9 @@ POPART: Mapping[str, tuple[frozenset[int], str]] = {
     **{name: (versions, DECOMPOSITIONS) for name, versions in _DECOMPOSED.items()},
 }
 
+#: Operators that ONNX replaced by others before `VENDOR_OPSET`, so that converting to that opset writes those.
+SUCCEEDED: Mapping[str, str] = {"Scatter": "ScatterElements", "Upsample": "Resize"}
+
 #: Operators that a documented pass of PopRT replaces by operators that PopART has, with the pass.
 REWRITTEN: Mapping[str, str] = {
     "CastLike": "replace_castlike",

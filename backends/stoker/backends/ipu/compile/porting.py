@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
-from stoker.backends.ipu.compile.popart_operators import PASSES, POPART, REWRITTEN, REWRITTEN_IN_PART, USER_GUIDE, VENDOR_OPSET
+from stoker.backends.ipu.compile.popart_operators import PASSES, POPART, REWRITTEN, REWRITTEN_IN_PART, SUCCEEDED, USER_GUIDE, VENDOR_OPSET
 from stoker.backends.ipu.compile.supported import operator_reason
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.compiler.convert.opset_versions import schema_of
@@ -85,6 +85,9 @@ def _by_popart(source: SourceNode) -> tuple[str, str] | None:
     versions, published = POPART.get(name, (frozenset[int](), ""))
     if version in versions:
         return f"PopART has {name}-{version}", published
+    if name in SUCCEEDED:
+        successor = SUCCEEDED[name]
+        return f"PopRT converts it to {successor}, and PopART has {_listed(successor)}", POPART[successor][1]
     at_vendor = schema_of(name, VENDOR_OPSET)
     if not version or at_vendor is None or at_vendor.since_version not in versions or source.conversion_problem:
         return None
@@ -101,9 +104,12 @@ def _lacking(source: SourceNode) -> str:
     if name not in POPART:
         is_newer = source.version > VENDOR_OPSET
         return f"PopART has no {name}" + (f", which is new since opset {VENDOR_OPSET}; {_OLDER_EXPORT}" if is_newer else "")
-    listed = ", ".join(str(version) for version in sorted(POPART[name][0]))
-    reason = f"PopART has {name} of version {listed}, not {source.version}"
+    reason = f"PopART has {_listed(name)}, not {source.version}"
     return f"{reason}: {source.conversion_problem}" if source.conversion_problem else reason
+
+
+def _listed(name: str) -> str:
+    return f"{name} of version {', '.join(str(version) for version in sorted(POPART[name][0]))}"
 
 
 def _left_by_passes(converted: onnx.ModelProto) -> Iterator[PortingFact]:
