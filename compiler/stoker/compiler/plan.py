@@ -25,7 +25,10 @@ class JobOptions(BuildOptions):
     """One run of the compiler. Each field is an option of the command line and of the YAML file."""
 
     input_model: str | None = option(
-        PATH, "The model: an ONNX file, or a SavedModel folder with --framework tensorflow.", group=_FILES, flags=("-i",)
+        PATH,
+        "The model: an ONNX file; a SavedModel folder, .tflite or Keras file with --framework tensorflow.",
+        group=_FILES,
+        flags=("-i",),
     )
     output_model: str | None = option(
         PATH,

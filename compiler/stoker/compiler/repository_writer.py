@@ -116,7 +116,7 @@ def write_served_versions(
         version: None takes the one above the highest there.
         executable: The file to be copied.
         filename: What it is called in a version's folder.
-        companions: Further files to be copied, by the name they get.
+        companions: Further files to be copied, by the name they get, which may lead through folders.
         load_once: Loads each version before it appears; None loads none.
 
     Raises:
@@ -153,6 +153,7 @@ def _write(
 
     def fill(draft: Path, config: Path) -> None:
         for name, path in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, draft / name)
         for name, text in model.files.items():
             (draft / name).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Reads the source model: an ONNX file with its external data, or a TensorFlow model converted by tf2onnx."""
+"""Reads the source model: an ONNX file with its external data, or a model of TensorFlow or Keras, converted by tf2onnx."""
 
 import dataclasses
 import importlib.util
@@ -12,13 +12,16 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from stoker.compiler.errors import CompileError
+from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.passes.registry import INTERNAL_OPSET
 
 logger = logging.getLogger(__name__)
 
 #: The newest IR version that all supported ONNX Runtime versions read; newer models get this version if their content allows it.
 READABLE_IR_VERSION = 10
+#: Of files that Keras writes.
+KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
+_EXPORT = str(Path(__file__).with_name("tensorflow_export.py"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,33 +139,83 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read_tensorflow(path: str | Path, options: TensorflowOptions) -> onnx.ModelProto:
-    """Converts the TensorFlow model at `path` with tf2onnx in a subprocess, to keep its TensorFlow setup out of this process.
+    """Converts the TensorFlow, TensorFlow Lite or Keras model at `path` with tf2onnx in a subprocess, to keep TensorFlow out of this one.
 
     Raises:
-        CompileError: tf2onnx is not installed, there is no such model, or tf2onnx failed; the text has its last lines.
+        CompileError: a package is not installed, there is no such model, or tf2onnx failed; the text has its last lines.
     """
     path = Path(path)
-    if not path.exists():
-        raise CompileError(f"input_model: there is no {path}")
-    if importlib.util.find_spec("tf2onnx") is None or importlib.util.find_spec("tensorflow") is None:
-        raise CompileError(
-            "framework tensorflow needs the packages tf2onnx and tensorflow, which are not installed; "
-            "install them, or convert the model to ONNX elsewhere and give the ONNX file"
-        )
+    _check_source(path, ("tf2onnx", "tensorflow"))
+    if path.suffix.lower() in KERAS_SUFFIXES:
+        return _read_keras(path, options)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "model.onnx"
-        words = [sys.executable, "-m", "tf2onnx.convert", *_arguments(path, options), "--output", str(target)]
-        # An argument list without a shell: names are not interpreted.
-        finished = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
-        if finished.returncode != 0 or not target.exists():
-            reason = " / ".join(line.strip() for line in finished.stderr.splitlines()[-5:] if line.strip())
-            raise CompileError(f"tf2onnx could not convert {path}: {reason or f'it ended with code {finished.returncode}'}")
+        _run("tf2onnx", ["-m", "tf2onnx.convert", *_arguments(path, options), "--output", str(target)], path, target)
         return read_onnx(target)
+
+
+def export_keras(path: Path, target: Path) -> None:
+    """Writes the Keras model at `path` as SavedModel to the folder `target`, in a subprocess.
+
+    Raises:
+        CompileError: as `read_tensorflow`.
+    """
+    _check_source(path, ("keras", "tensorflow"))
+    _run("Keras", [_EXPORT, "saved_model", str(path), str(target), "0"], path, target)
+
+
+def export_tflite(path: Path, target: Path) -> None:
+    """Writes the SavedModel at `path` as the TensorFlow Lite file `target`, in a subprocess.
+
+    Raises:
+        CompileError: as `read_tensorflow`.
+    """
+    _check_source(path, ("tensorflow",))
+    _run("TensorFlow", [_EXPORT, "tflite", str(path), str(target), "0"], path, target)
+
+
+def _read_keras(path: Path, options: TensorflowOptions) -> onnx.ModelProto:
+    _check_source(path, ("keras",))
+    given = [name for name, value in dataclasses.asdict(options).items() if name != "opset" and value]
+    if given:
+        raise OptionError(f"{', '.join(given)}: a Keras model has its own inputs and outputs; only opset concerns it")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "model.onnx"
+        _run("tf2onnx", [_EXPORT, "onnx", str(path), str(target), str(options.opset)], path, target)
+        return read_onnx(target)
+
+
+def _check_source(path: Path, packages: Iterable[str]) -> None:
+    """Raises:
+    CompileError: there is no such model, or a package that converts it is not installed.
+    """
+    if not path.exists():
+        raise CompileError(f"input_model: there is no {path}")
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CompileError(
+            f"{path} needs the package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}, not installed here: "
+            f"pip install {' '.join(missing)}, or convert the model to ONNX elsewhere and give the ONNX file"
+        )
+
+
+def _run(tool: str, words: Iterable[str], path: Path, target: Path) -> None:
+    """Runs Python with the arguments `words`, for which `tool` writes `target` from `path`.
+
+    Raises:
+        CompileError: it fails.
+    """
+    # An argument list without a shell: names are not interpreted.
+    finished = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)  # noqa: S603
+    if finished.returncode != 0 or not target.exists():
+        reason = " / ".join(line.strip() for line in finished.stderr.splitlines()[-5:] if line.strip())
+        raise CompileError(f"{tool} could not convert {path}: {reason or f'it ended with code {finished.returncode}'}")
 
 
 def _arguments(path: Path, options: TensorflowOptions) -> list[str]:
     is_saved_model = options.saved_model or path.is_dir()
-    words = ["--saved-model" if is_saved_model else "--graphdef", str(path), "--opset", str(options.opset)]
+    kind = "--saved-model" if is_saved_model else "--tflite" if path.suffix.lower() == ".tflite" else "--graphdef"
+    words = [kind, str(path), "--opset", str(options.opset)]
     for name in ("signature_def", "tag", "inputs", "outputs", "inputs_as_nchw", "outputs_as_nchw"):
         value = getattr(options, name)
         if value is not None:
