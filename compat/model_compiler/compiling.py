@@ -16,19 +16,46 @@ from pathlib import Path
 from typing import Any
 
 from model_compiler.edges import EdgeGraph, Job
-from model_compiler.importing import export_program, export_state, import_frozen_graph, import_saved_model, read_onnx_file
+from model_compiler.graph_files import (
+    frozen_graph_to_ir,
+    keep_frozen_graph,
+    keep_ir,
+    keep_paddle,
+    keep_saved_model,
+    keep_tflite,
+    paddle_to_ir,
+    saved_model_to_ir,
+    tflite_to_ir,
+)
+from model_compiler.importing import (
+    export_program,
+    export_saved_model,
+    export_state,
+    export_tflite_file,
+    import_by_suffix,
+    import_frozen_graph,
+    import_saved_model,
+    read_onnx_file,
+)
 from model_compiler.request import CompileRequest, read_request, request_fields
 from model_compiler.sources import (
     SOURCES,
     FrozenGraphFile,
     GcuEngine,
+    IrFile,
+    KerasFile,
     OnnxFile,
     OnnxModel,
+    PaddleFile,
     PopefExecutable,
     SavedModelFolder,
     ServableModel,
     ServedIr,
     ServedOnnx,
+    ServedPaddle,
+    ServedTensorflow,
+    ServedTflite,
+    TfliteFile,
     TorchProgramFile,
     TorchStateFile,
     find_source,
@@ -100,22 +127,43 @@ def _pack(version: Path, path: Path) -> None:
 
 logger = logging.getLogger(__name__)
 
-#: `serving_type` -> what is made; `engine`, `onnx` and `openvino` are Adlik's words.
-TARGETS: Mapping[str, type[ServableModel]] = {"engine": GcuEngine, "popef": PopefExecutable, "onnx": ServedOnnx, "openvino": ServedIr}
+#: `serving_type` -> what is made; all but `popef` are Adlik's words.
+TARGETS: Mapping[str, type[ServableModel]] = {
+    "engine": GcuEngine,
+    "popef": PopefExecutable,
+    "onnx": ServedOnnx,
+    "openvino": ServedIr,
+    "tf": ServedTensorflow,
+    "tflite": ServedTflite,
+    "paddle": ServedPaddle,
+}
 
 
 def edges() -> EdgeGraph:
-    """All conversions there are. Every way leads through an ONNX model in memory, so that one given there goes everywhere, too."""
+    """All conversions there are. All ways to devices lead through an ONNX model in memory, so that one given there reaches them, too."""
     graph = EdgeGraph()
     graph.add(OnnxFile, OnnxModel, read_onnx_file)
     graph.add(TorchProgramFile, OnnxModel, export_program)
     graph.add(TorchStateFile, OnnxModel, export_state)
     graph.add(SavedModelFolder, OnnxModel, import_saved_model)
     graph.add(FrozenGraphFile, OnnxModel, import_frozen_graph)
+    graph.add(KerasFile, OnnxModel, import_by_suffix)
+    graph.add(TfliteFile, OnnxModel, import_by_suffix)
+    graph.add(KerasFile, SavedModelFolder, export_saved_model)
+    graph.add(SavedModelFolder, TfliteFile, export_tflite_file)
     graph.add(OnnxModel, GcuEngine, compile_engine)
     graph.add(OnnxModel, PopefExecutable, compile_popef)
     graph.add(OnnxModel, ServedOnnx, serve_onnx)
     graph.add(OnnxModel, ServedIr, serve_openvino)
+    graph.add(SavedModelFolder, ServedTensorflow, keep_saved_model)
+    graph.add(FrozenGraphFile, ServedTensorflow, keep_frozen_graph)
+    graph.add(TfliteFile, ServedTflite, keep_tflite)
+    graph.add(PaddleFile, ServedPaddle, keep_paddle)
+    graph.add(SavedModelFolder, ServedIr, saved_model_to_ir)
+    graph.add(FrozenGraphFile, ServedIr, frozen_graph_to_ir)
+    graph.add(TfliteFile, ServedIr, tflite_to_ir)
+    graph.add(PaddleFile, ServedIr, paddle_to_ir)
+    graph.add(IrFile, ServedIr, keep_ir)
     return graph
 
 

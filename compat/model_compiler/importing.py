@@ -13,8 +13,17 @@ from typing import Any
 
 from model_compiler.edges import Job
 from model_compiler.request import CompileRequest
-from model_compiler.sources import FrozenGraphFile, OnnxFile, OnnxModel, SavedModelFolder, TorchProgramFile, TorchStateFile
-from stoker.compiler.convert.source import TensorflowOptions, checked, read_onnx, read_tensorflow
+from model_compiler.sources import (
+    FrozenGraphFile,
+    KerasFile,
+    OnnxFile,
+    OnnxModel,
+    SavedModelFolder,
+    TfliteFile,
+    TorchProgramFile,
+    TorchStateFile,
+)
+from stoker.compiler.convert.source import TensorflowOptions, checked, export_keras, export_tflite, read_onnx, read_tensorflow
 from stoker.compiler.errors import CompileError, OptionError
 
 #: Opset that TensorFlow models are exported to, where the request names none: the newest that tf2onnx 1.16 writes.
@@ -52,15 +61,57 @@ def import_frozen_graph(source: FrozenGraphFile, job: Job) -> OnnxModel:
     """Converts a frozen graph by tf2onnx.
 
     Raises:
+        OptionError: the names of its inputs or outputs are missing.
         CompileError: as `import_saved_model`.
     """
     request = job.request
+    missing = [name for name in ("input_names", "output_names") if not getattr(request, name)]
+    if missing:
+        raise OptionError(f"{' and '.join(missing)} missing: a frozen graph does not say what its inputs and outputs are")
     options = TensorflowOptions(
         inputs=",".join(request.input_names),
         outputs=",".join(request.output_names),
         opset=request.opset_version or _TENSORFLOW_OPSET,
     )
     return OnnxModel(read_tensorflow(source.path, options), str(source.path))
+
+
+def import_by_suffix(source: KerasFile | TfliteFile, job: Job) -> OnnxModel:
+    """Converts a Keras or TensorFlow Lite file by tf2onnx.
+
+    Raises:
+        OptionError: the request has options that do not concern a Keras file.
+        CompileError: as `import_saved_model`.
+    """
+    request = job.request
+    options = TensorflowOptions(
+        inputs=",".join(request.input_names) or None,
+        outputs=",".join(request.output_names) or None,
+        opset=request.opset_version or _TENSORFLOW_OPSET,
+    )
+    return OnnxModel(read_tensorflow(source.path, options), str(source.path))
+
+
+def export_saved_model(source: KerasFile, job: Job) -> SavedModelFolder:
+    """Writes a Keras model as SavedModel.
+
+    Raises:
+        CompileError: Keras or TensorFlow is not installed, or fails.
+    """
+    folder = job.workspace / "saved_model"
+    export_keras(source.path, folder)
+    return SavedModelFolder(folder)
+
+
+def export_tflite_file(source: SavedModelFolder, job: Job) -> TfliteFile:
+    """Converts a SavedModel to TensorFlow Lite.
+
+    Raises:
+        CompileError: TensorFlow is not installed, or fails.
+    """
+    path = job.workspace / "model.tflite"
+    export_tflite(source.path, path)
+    return TfliteFile(path)
 
 
 #: What Adlik's scripts call the class whose state is given.

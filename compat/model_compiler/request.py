@@ -195,7 +195,7 @@ SETTINGS = Kind("object", "JSON", _settings)
 logger = logging.getLogger(__name__)
 
 _WHAT, _SOURCE, _DEVICE = "What to make", "The source", "The device"
-FRAMEWORKS = ("onnx", "torch", "tensorflow")
+FRAMEWORKS = ("onnx", "torch", "tensorflow", "paddle", "openvino")
 _REQUIRED = ("serving_type", "model_name", "max_batch_size", "input_model", "export_path")
 #: Other names of a field, by which parts of Adlik's API know it.
 _ALIASES: Mapping[str, str] = {"model_path": "input_model", "optimizer_options": "compile_options"}
@@ -227,7 +227,7 @@ REPORTING = ("callback", "job_id")
 class CompileRequest:
     """One model to be compiled. Each field is a key of the JSON form, and in upper case an environment variable."""
 
-    serving_type: str = option(TEXT, "What to make: engine (GCU), popef (IPU), onnx.", group=_WHAT)
+    serving_type: str = option(TEXT, "What to make: engine (GCU), popef (IPU), onnx, openvino, tf, tflite, paddle.", group=_WHAT)
     model_name: str = option(TEXT, "Name of the served model.", group=_WHAT)
     max_batch_size: int = option(COUNT, "Most samples of one batch, for config.pbtxt.", group=_WHAT)
     export_path: str = option(PATH, "The model repository; made if it is not there.", group=_WHAT)
@@ -333,11 +333,15 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
 _SOURCES: Mapping[str, str | None] = {
     "SAVED_MODEL_PATH": "tensorflow",
     "FROZEN_GRAPH_PATH": "tensorflow",
+    "H5_PATH": "tensorflow",
     "ONNX_PATH": "onnx",
     "TORCH_PATH": "torch",
+    "PADDLE_PADDLE_PATH": "paddle",
+    "PADDLE_PATH": "paddle",
+    "OPENVINO_PATH": "openvino",
 }
 #: Sources of Adlik's that nothing here reads.
-_UNREAD = ("H5_PATH", "CHECKPOINT_PATH", "CAFFE_PATH", "MXNET_PATH", "PADDLE_PADDLE_PATH", "PADDLE_PATH", "ONEFLOW_PATH", "OPENVINO_PATH")
+_UNREAD = ("CHECKPOINT_PATH", "CAFFE_PATH", "MXNET_PATH", "ONEFLOW_PATH")
 
 
 def request_fields(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import onnx
 
 from model_compiler.edges import Model
 from model_compiler.request import CompileRequest
+from stoker.compiler.convert.source import KERAS_SUFFIXES
 from stoker.compiler.errors import OptionError
 from stoker.compiler.repository_writer import ServedTensor
 
@@ -51,6 +52,38 @@ class FrozenGraphFile:
     """A frozen TensorFlow graph."""
 
     label: ClassVar[str] = "TensorFlow frozen graph (.pb)"
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class KerasFile:
+    """A model that Keras wrote."""
+
+    label: ClassVar[str] = "Keras model (.keras, .h5)"
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TfliteFile:
+    """A TensorFlow Lite model."""
+
+    label: ClassVar[str] = "TensorFlow Lite model (.tflite)"
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleFile:
+    """A PaddlePaddle model; its weights are beside it."""
+
+    label: ClassVar[str] = "PaddlePaddle model (.pdmodel, .pdiparams)"
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class IrFile:
+    """An OpenVINO IR file; its weights are beside it."""
+
+    label: ClassVar[str] = "OpenVINO IR (.xml, .bin)"
     path: Path
 
 
@@ -117,8 +150,41 @@ class ServedIr(ServableModel):
     label = "OpenVINO IR (model.xml, model.bin)"
 
 
-SOURCES = (OnnxFile, OnnxModel, TorchProgramFile, TorchStateFile, SavedModelFolder, FrozenGraphFile)
-_FRAMEWORK_OF: Mapping[str, str] = {".onnx": "onnx", ".pt2": "torch", ".pth": "torch", ".pt": "torch", ".pb": "tensorflow"}
+class ServedTensorflow(ServableModel):
+    """A SavedModel or frozen graph for OpenVINO's front end of TensorFlow."""
+
+    __slots__ = ()
+    label = "TensorFlow SavedModel or frozen graph (saved_model.pb, model.pb)"
+
+
+class ServedTflite(ServableModel):
+    """A TensorFlow Lite file for OpenVINO's front end of that format."""
+
+    __slots__ = ()
+    label = "TensorFlow Lite (model.tflite)"
+
+
+class ServedPaddle(ServableModel):
+    """A PaddlePaddle model for OpenVINO's front end of PaddlePaddle."""
+
+    __slots__ = ()
+    label = "PaddlePaddle (model.pdmodel, model.pdiparams)"
+
+
+SOURCES = (
+    OnnxFile, OnnxModel, TorchProgramFile, TorchStateFile, SavedModelFolder, FrozenGraphFile, KerasFile, TfliteFile, PaddleFile, IrFile,
+)  # fmt: skip
+_FRAMEWORK_OF: Mapping[str, str] = {
+    ".onnx": "onnx",
+    ".pt2": "torch",
+    ".pth": "torch",
+    ".pt": "torch",
+    ".pb": "tensorflow",
+    ".tflite": "tensorflow",
+    **dict.fromkeys(KERAS_SUFFIXES, "tensorflow"),
+    ".pdmodel": "paddle",
+    ".xml": "openvino",
+}
 
 
 def find_source(request: CompileRequest) -> Model:
@@ -133,11 +199,15 @@ def find_source(request: CompileRequest) -> Model:
     path = Path(named)
     if not path.exists():
         raise OptionError(f"input_model: there is no {path}")
-    framework = request.framework or ("tensorflow" if path.is_dir() else _FRAMEWORK_OF.get(path.suffix.lower()))
+    framework = request.framework or (_framework_of_folder(path) if path.is_dir() else _FRAMEWORK_OF.get(path.suffix.lower()))
     if framework is None:
         known = "; ".join(kind.label for kind in SOURCES)
         raise OptionError(f"input_model: the name {path} does not identify a format; give framework, or one of: {known}")
     return _OF_FRAMEWORK[framework](path, request)
+
+
+def _framework_of_folder(path: Path) -> str:
+    return "paddle" if any(path.glob("*.pdmodel")) else "tensorflow"
 
 
 def _onnx(path: Path, _request: CompileRequest) -> Model:
@@ -158,15 +228,33 @@ def _torch(path: Path, request: CompileRequest) -> Model:
     return TorchStateFile(path, script)
 
 
-def _tensorflow(path: Path, request: CompileRequest) -> Model:
+def _tensorflow(path: Path, _request: CompileRequest) -> Model:
     if path.is_dir():
         if not any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
             raise OptionError(f"input_model: {path} is a folder without a saved_model.pb")
         return SavedModelFolder(path)
-    missing = [name for name in ("input_names", "output_names") if not getattr(request, name)]
-    if missing:
-        raise OptionError(f"{' and '.join(missing)} missing: a frozen graph does not say what its inputs and outputs are")
-    return FrozenGraphFile(path)
+    suffix = path.suffix.lower()
+    return KerasFile(path) if suffix in KERAS_SUFFIXES else TfliteFile(path) if suffix == ".tflite" else FrozenGraphFile(path)
 
 
-_OF_FRAMEWORK: Mapping[str, Callable[[Path, CompileRequest], Model]] = {"onnx": _onnx, "torch": _torch, "tensorflow": _tensorflow}
+def _paddle(path: Path, _request: CompileRequest) -> Model:
+    """The .pdmodel file; the path may be that of its folder."""
+    if not path.is_dir():
+        return PaddleFile(path)
+    found = sorted(path.glob("*.pdmodel"))
+    if len(found) != 1:
+        raise OptionError(f"input_model: {path} is a folder with {len(found)} .pdmodel files; give the path of one")
+    return PaddleFile(found[0])
+
+
+def _openvino(path: Path, _request: CompileRequest) -> Model:
+    return IrFile(path)
+
+
+_OF_FRAMEWORK: Mapping[str, Callable[[Path, CompileRequest], Model]] = {
+    "onnx": _onnx,
+    "torch": _torch,
+    "tensorflow": _tensorflow,
+    "paddle": _paddle,
+    "openvino": _openvino,
+}

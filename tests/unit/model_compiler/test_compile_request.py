@@ -175,5 +175,5 @@ def test_environment_names_one_source() -> None:
     assert request_fields({"INPUT_MODEL": "m.onnx"}) == {"input_model": "m.onnx"}
     with pytest.raises(OptionError, match="ONNX_PATH and TORCH_PATH are set: give one source"):
         request_fields({"ONNX_PATH": "a", "TORCH_PATH": "b"})
-    with pytest.raises(OptionError, match=r"H5_PATH: no such source can be read here; those that can: .*ONNX_PATH"):
-        request_fields({"H5_PATH": "m.h5"})
+    with pytest.raises(OptionError, match=r"CHECKPOINT_PATH: no such source can be read here; those that can: .*ONNX_PATH"):
+        request_fields({"CHECKPOINT_PATH": "m"})
