@@ -1,8 +1,10 @@
 """Sizing a model for devices without compiling it: the devices of a target, and what one call of a model would need on one of them.
 
-`Target.sized_devices` lists the devices, `Target.estimate` plans a converted model for one. `stoker plan` compares them.
+`Target.sized_devices` lists the devices, `Target.sized_model` prepares a converted model for one, and `SizedModel.estimate` plans it with
+any batch size. `stoker plan` compares them.
 """
 
+import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -80,3 +82,26 @@ class Estimate:
     time_factors: tuple[float, float] | None
     error: ModelError
     memory: MemoryUse
+
+
+class SizedModel(abc.ABC):
+    """A converted model, prepared to be planned with several batch sizes. After an error it is used no more."""
+
+    @abc.abstractmethod
+    def estimate(self, rows: int | None = None) -> Estimate:
+        """Returns the modelled figures with `rows` rows of a batch, or those that the converted model has; also if it does not fit.
+
+        Raises:
+            ShapeError: this conversion cannot be planned with `rows`.
+            CompileError: an option does not fit the model.
+        """
+
+
+def factors_of_latency(error: ModelError) -> tuple[float, float] | None:
+    """Returns `Estimate.time_factors` for an error of modelled latencies; None if it says nothing."""
+    return error.interval(1.0) if error.rows and error.worst < 1 else None
+
+
+def factors_of_throughput(error: ModelError) -> tuple[float, float] | None:
+    """Returns `Estimate.time_factors` for an error of modelled throughputs; None if it says nothing."""
+    return (1 - error.worst, 1 + error.worst) if error.rows and error.worst < 1 else None

@@ -18,7 +18,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.compiler.errors import CompileError, InvalidResultError, NotStaticError, OptionError, PassError, ShapeError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact
-from stoker.compiler.sizing import Estimate, SizedDevice
+from stoker.compiler.sizing import SizedDevice, SizedModel
 
 
 def fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -200,7 +200,7 @@ class Target(abc.ABC):
         """
 
     def sized_devices(self) -> Sequence[SizedDevice]:
-        """Returns the simulated devices for which `estimate` gives figures; empty if this target models no times."""
+        """Returns the simulated devices for which `sized_model` plans models; empty if this target models no times."""
         return ()
 
     def sizing_options(self, device: SizedDevice, precision: str) -> Mapping[str, object]:
@@ -215,17 +215,11 @@ class Target(abc.ABC):
         """Returns fields of `CompilerOptions` that lower the need of memory at the cost of time, the smallest change first."""
         return ()
 
-    def estimate(self, source: SourceModel, options: CompilerOptions, rows: int | None = None) -> Estimate:
-        """Plans `source` without compiling it, and returns its modelled figures, also if it does not fit.
-
-        Args:
-            source: A converted model.
-            options: As for `export`.
-            rows: Rows of a batch, instead of those that the converted model has.
+    def sized_model(self, source: SourceModel, options: CompilerOptions) -> SizedModel:
+        """Prepares `source` to be planned, without compiling it.
 
         Raises:
-            ShapeError: `rows` cannot be planned from this conversion.
-            CompileError: an operator is not supported, or this target models no times.
+            CompileError: an operator is not supported, an option is invalid, or this target models no times.
         """
         raise CompileError(f"target '{self.name}' models no times")
 
@@ -233,7 +227,7 @@ class Target(abc.ABC):
         """Returns the graph of `source` as the simulated device computes it, with every rounding explicit.
 
         Raises:
-            CompileError: as `estimate`.
+            CompileError: as `sized_model`.
         """
         return source.model
 

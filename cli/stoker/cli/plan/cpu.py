@@ -1,6 +1,7 @@
 """The CPU's combinations: measured on this machine, and labelled so."""
 
 import importlib.util
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from stoker.backends.api.cpu import usable_cores
-from stoker.cli.plan.cpu_timing import RUNTIMES, Timing, cpu_name, measure
+from stoker.cli.plan.cpu_timing import LEAST_CALLS, RUNTIMES, Timing, cpu_name, measure
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.model import Combination
 from stoker.compiler.target import fed_inputs
@@ -21,6 +22,14 @@ _TAIL = 0.1
 def installed_runtimes() -> Sequence[str]:
     """Returns the runtimes that can be measured here."""
     return [name for name in RUNTIMES if importlib.util.find_spec(name) is not None]
+
+
+def busy_note() -> str:
+    """Returns a warning if other load on this machine would make measured times too long; empty otherwise."""
+    cores, load = usable_cores(), os.getloadavg()[0]
+    if load <= cores:
+        return ""
+    return f"this machine was busy before the measurement (load average {load:.1f} on {cores} cores): its figures are too slow"
 
 
 def measured(
@@ -64,7 +73,8 @@ def _combination(timing: Timing, threads: int) -> Combination:
     if not timing.seconds:
         return Combination(**common, batch=timing.batch, fits=False, problem=timing.problem)  # type: ignore[arg-type]
     latency = spread(timing.seconds)
-    source = f"10th to 90th percentile of {len(timing.seconds)} calls on this machine: {cpu_name()}, {threads} threads, {timing.runtime}"
+    calls = f"10th to 90th percentile of {len(timing.seconds)} calls" if len(timing.seconds) >= LEAST_CALLS else "a single call"
+    source = f"{calls} on this machine: {cpu_name()}, {threads} threads, {timing.runtime}"
     return Combination(
         **common,  # type: ignore[arg-type]
         batch=timing.batch,
@@ -77,7 +87,9 @@ def _combination(timing: Timing, threads: int) -> Combination:
 
 
 def spread(seconds: Sequence[float]) -> Figure:
-    """Returns the median of measured times, ascending, with the 10th and the 90th percentile as its error bar."""
+    """Returns the median of measured times, ascending, with the 10th and the 90th percentile as its error bar if there are enough."""
+    if len(seconds) < LEAST_CALLS:
+        return Figure(value=seconds[len(seconds) // 2], low=None, high=None, origin=Origin.MEASURED)
     last = len(seconds) - 1
 
     def at(share: float) -> float:

@@ -7,13 +7,15 @@ from functools import partial
 
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson
-from stoker.cli.plan.load_search import MOST_CARDS, Unreachable, capacity_per_s, smallest_cards, smallest_cards_for
+from stoker.cli.plan.load_search import Unreachable, capacity_per_s, smallest_cards, smallest_cards_for
 from stoker.cli.plan.load_simulation import LoadFigures, simulate
 from stoker.cli.plan.model import CardCount, LoadInfo, LoadPlan, Plan, RateCurve, RatePoint
 from stoker.cli.plan.request import Load
 
 #: Requests of each simulation: p99 is that of the 45 slowest that count.
 REQUESTS = 5_000
+#: Most devices of one combination.
+MOST_DEVICES = 64
 #: Rates of a curve, as shares of the highest rate that the devices carry.
 _SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
 #: Curves of a plan: the best combination of each device, up to this number.
@@ -119,9 +121,7 @@ def _count(plan: Plan, at: int, load: Load, *, is_multi_size: bool) -> CardCount
     copies = found["value"]
     if isinstance(copies, Unreachable):
         fast = found["low"]
-        unless = (
-            "" if isinstance(fast, Unreachable) else f"; {fast * own.count} are enough if the device is as fast as the error bar allows"
-        )
+        unless = "" if isinstance(fast, Unreachable) else f"; enough at the fast end of the error bar: {fast * own.count}"
         return CardCount(combination=at, label=label, problem=copies.reason + unless)
     slow = found["high"]
     used = copies if isinstance(slow, Unreachable) else slow
@@ -138,8 +138,8 @@ def _count(plan: Plan, at: int, load: Load, *, is_multi_size: bool) -> CardCount
             origin=service.origin,
         ),
         used=used * own.count,
-        p50=_figure([each and each.p50_s for each in figures], service.origin),
-        p99=_figure([each and each.p99_s for each in figures], service.origin),
+        p50=_figure([None if each is None else each.p50_s for each in figures], service.origin),
+        p99=_figure([None if each is None else each.p99_s for each in figures], service.origin),
         utilisation=_figure([each.utilisation if each else 1.0 for each in figures], service.origin),
         capacity_share=_capacity_share(service, used, load.arrivals),
         mean_batch_rows=modelled.mean_batch_rows,
@@ -162,7 +162,7 @@ def _figure(ends: Sequence[float | None], origin: Origin) -> Figure:
 
 
 def _fewest(service: _Service, end: str, load: Load) -> int | Unreachable:
-    times, most = service.times(end), max(1, MOST_CARDS // service.own.count)
+    times, most = service.times(end), max(1, MOST_DEVICES // service.own.count)
     if load.kind == "poisson":
         return smallest_cards(
             times,
@@ -193,5 +193,6 @@ def _curve(plan: Plan, count: CardCount, info: LoadInfo, *, is_multi_size: bool)
     for share in _SHARES:
         arrivals = poisson(share * most, info.rows)
         figures = [_simulated(service, end, copies, arrivals) for end in ("low", "value", "high")]
-        points.append(RatePoint(rate_per_s=share * most, p99=_figure([each and each.p99_s for each in figures], service.origin)))
+        p99 = _figure([None if each is None else each.p99_s for each in figures], service.origin)
+        points.append(RatePoint(rate_per_s=share * most, p99=p99))
     return RateCurve(combination=count.combination, label=count.label, devices=count.used, points=points)

@@ -18,7 +18,8 @@ _STYLE = """
 figure{margin:0;min-width:0;max-width:520px}figcaption{font-weight:600;font-size:13px;margin:0 0 2px}
 svg.key{display:inline-block;width:12px;height:12px;margin-right:5px;vertical-align:-1px}
 .series{fill:none;stroke-width:1.8}.band{opacity:.15}.err{stroke-width:1.2;opacity:.55}
-td.wrap{white-space:normal;min-width:220px}
+td.wrap{white-space:normal;min-width:180px}td.wrap:empty{min-width:0}
+.scroll{overflow-x:auto}.wide svg{min-width:620px}
 .yes{color:var(--good)}.no{color:var(--bad)}
 details{margin:8px 0}summary{cursor:pointer;color:var(--ink2)}
 ul{margin:6px 0;padding-left:20px}
@@ -27,7 +28,8 @@ ul{margin:6px 0;padding-left:20px}
 body{font-size:11px;print-color-adjust:exact}
 main{max-width:none;padding:0}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}
 h2,h3{break-after:avoid}
-table{font-size:9.5px}th,td{white-space:normal;padding:2px 4px}.panels{grid-template-columns:1fr 1fr}}
+table{font-size:9.5px}th,td{white-space:normal;padding:2px 4px}td.n{white-space:nowrap}
+.wide svg{min-width:0}.panels{grid-template-columns:1fr 1fr}}
 """ + "".join(
     f"path.c{at}{{fill:var(--c{at})}}circle.c{at},polygon.c{at}{{fill:var(--c{at})}}polyline.c{at},line.c{at}{{stroke:var(--c{at})}}"
     for at in range(7)
@@ -42,7 +44,17 @@ _SIMULATED = (
 def render_page(plan: Plan) -> str:
     """Returns the page as HTML."""
     body = "".join(
-        (_head(plan), _load(plan), _porting(plan), _speed(plan), _memory(plan), _accuracy(plan), _combinations(plan), _notes(plan))
+        (
+            _head(plan),
+            _load(plan),
+            _porting(plan),
+            _speed(plan),
+            _memory(plan),
+            _unfitting(plan),
+            _accuracy(plan),
+            _combinations(plan),
+            _notes(plan),
+        )
     )
     return page(f"Plan for {plan.model.name}", body, _STYLE)
 
@@ -92,10 +104,9 @@ def _load(plan: Plan) -> str:
         "are not counted."
     )
     table_of_counts = _wrapped(LOAD_COLUMNS, [load_row(plan, each) for each in plan.load.counts], numeric=(1, 2, 3, 4, 5))
-    return (
-        f'<h2>Load</h2><section><p class="note">{escape(note)}</p>{load_plot(plan.load)}<details open><summary>Devices for each combination'
-        f"</summary>{table_of_counts}</details></section>"
-    )
+    plot = f'<div class="scroll wide">{load_plot(plan.load)}</div>'
+    counts = f"<details open><summary>Devices for each combination</summary>{table_of_counts}</details>"
+    return f'<h2>Load</h2><section><p class="note">{escape(note)}</p>{plot}{counts}</section>'
 
 
 def _porting(plan: Plan) -> str:
@@ -144,6 +155,29 @@ def _memory(plan: Plan) -> str:
         return ""
     note = '<p class="note">The dashed line is what the device has.</p>'
     return f'<h2>Memory<span class="tag">simulated</span></h2><section>{panels}{note}</section>'
+
+
+def _unfitting(plan: Plan) -> str:
+    rows = []
+    for each in leading(plan.combinations):
+        if each.fits:
+            continue
+        remedy = each.remedy
+        memory = f"{each.memory.used_bytes / each.memory.capacity_bytes:.1%}" if each.memory else ""
+        rows.append(
+            (
+                each.label,
+                memory,
+                "" if remedy is None else remedy.change,
+                "" if remedy is None else with_bar(remedy.throughput),
+                "" if remedy is None else with_bar(remedy.latency.scaled(1e3)),
+                each.problem if remedy is not None or each.memory is None else f"{each.problem}. No change that was tried makes it fit",
+            )
+        )
+    if not rows:
+        return ""
+    headings = ("combination", "memory", "fits with", "rows/s then", "latency then, ms", "why it does not fit")
+    return f"<h2>What does not fit</h2><section>{_wrapped(headings, rows, numeric=(1, 3, 4))}</section>"
 
 
 def _accuracy(plan: Plan) -> str:
@@ -196,10 +230,7 @@ def _combinations(plan: Plan) -> str:
 
 def _row(plan: Plan, each: Combination) -> Sequence[str]:
     accuracy = plan.accuracy_of(each.target, each.precision)
-    note = each.problem
-    if each.remedy is not None:
-        remedy = each.remedy
-        note = f"{note}. It fits with {remedy.change}: {with_bar(remedy.throughput)} rows/s, {with_bar(remedy.latency.scaled(1e3))} ms"
+    note = "" if each.fits else "see what does not fit" if each.memory else each.problem
     return (
         each.device_label,
         each.precision,

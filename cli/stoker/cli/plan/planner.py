@@ -8,7 +8,7 @@ import onnx
 
 from stoker.cli.plan.accuracy import accuracy_of
 from stoker.cli.plan.conversions import Conversions, collected_warnings
-from stoker.cli.plan.cpu import installed_runtimes, measured
+from stoker.cli.plan.cpu import busy_note, installed_runtimes, measured
 from stoker.cli.plan.load_plan import MOST_CURVES, plan_load
 from stoker.cli.plan.model import Accuracy, Combination, LoadPlan, Plan, Porting, SourceInfo, TensorInfo
 from stoker.cli.plan.porting import porting_of, porting_to_cpu
@@ -124,6 +124,8 @@ class _Planner:
         if "fp32" not in self._request.precisions:
             self._notes.append("the CPU was not measured: it is measured in fp32, which --precisions does not name")
             return []
+        if busy := busy_note():
+            self._note(busy)
         found: list[Combination] = []
         for runtime in installed_runtimes():
             progress.step(f"cpu: measuring {runtime}")

@@ -66,7 +66,7 @@ def _carrying(combination: Combination, count: CardCount, what: str) -> str:
     bar = f"{number(p99.value)} ms" if p99.low is None or p99.high is None else f"{number(p99.low)}-{number(p99.high)} ms"
     sure = "" if not count.problem else f", if the device is as fast as modelled, but {count.problem}"
     fewer = count.devices is not None and count.devices.value < count.used
-    even = f"; {count.devices.value:.0f} are enough for the modelled times" if fewer and count.devices else ""
+    even = f"; for the modelled times {count.devices.value:.0f} would do" if fewer and count.devices else ""
     unit = "" if combination.unit == "card" else f" {combination.unit}{'' if count.used == 1 else 's'}"
     return (
         f"{count.used} {combination.device}{unit} in {combination.precision} at batch {combination.batch} "

@@ -103,7 +103,7 @@ def _recorded_times(path: Path, rows: int) -> tuple[list[float], list[int]]:
     return times_s, counts
 
 
-def chosen_devices(names: Sequence[str]) -> tuple[dict[str, Target], dict[str, Sequence[SizedDevice]]]:
+def chosen_devices(names: Sequence[str]) -> tuple[dict[str, Target], dict[str, list[SizedDevice]]]:
     """Returns the targets that `names` ask for, and the devices of each. A name is a target (all its devices) or a device.
 
     Raises:

@@ -9,7 +9,7 @@ from stoker.cli.plan.figures import modelled
 from stoker.cli.plan.model import Combination, Memory, Remedy
 from stoker.compiler.errors import CompileError, ShapeError
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.sizing import Estimate, SizedDevice
+from stoker.compiler.sizing import Estimate, SizedDevice, SizedModel
 from stoker.compiler.target import Target
 
 #: Bound on the changes that are tried for one combination.
@@ -24,6 +24,11 @@ class Setup:
     precision: str
     batch: int | None
     options: Mapping[str, object]
+
+    @property
+    def prepared_as(self) -> tuple[object, ...]:
+        """Everything but the batch size."""
+        return self.device.label, self.precision, tuple(sorted(self.options.items()))
 
 
 class Sizing:
@@ -41,6 +46,8 @@ class Sizing:
         self._conversions = conversions
         self._precisions = precisions
         self._estimates: dict[object, Estimate | CompileError] = {}
+        #: The model that was prepared last: for one device, precision and options.
+        self._prepared: tuple[object, SizedModel] | None = None
 
     def combination(self, device: SizedDevice, siblings: Sequence[SizedDevice], precision: str, batch: int | None) -> Combination:
         """Returns the figures of one combination; if it does not fit, with a change that makes it fit.
@@ -75,11 +82,12 @@ class Sizing:
         )
 
     def _estimated(self, setup: Setup) -> Estimate | CompileError:
-        key = (setup.device.label, setup.precision, setup.batch, tuple(sorted(setup.options.items())))
+        key = (*setup.prepared_as, setup.batch)
         if key not in self._estimates:
             try:
                 self._estimates[key] = self._estimate(setup)
             except CompileError as error:
+                self._prepared = None
                 self._estimates[key] = error
         return self._estimates[key]
 
@@ -87,14 +95,17 @@ class Sizing:
         chosen: dict[str, Any] = {**self._target.sizing_options(setup.device, setup.precision), **setup.options}
         options = CompilerOptions(**chosen)
         self._target.check_options(options, [setup.precision])
-        source = self._conversions.of(self._target, setup.precision)
+        if self._prepared is None or self._prepared[0] != setup.prepared_as:
+            self._prepared = None  # frees its memory first
+            self._prepared = setup.prepared_as, self._target.sized_model(self._conversions.of(self._target, setup.precision), options)
         try:
-            return self._target.estimate(source, options, setup.batch)
+            return self._prepared[1].estimate(setup.batch)
         except ShapeError:
+            self._prepared = None
             if setup.batch in (None, self._conversions.base_batch):
                 raise
             # The batch size is in a constant that the conversion for another size does not distinguish.
-            return self._target.estimate(self._conversions.of(self._target, setup.precision, setup.batch), options)
+            return self._target.sized_model(self._conversions.of(self._target, setup.precision, setup.batch), options).estimate()
 
     def _remedy(self, setup: Setup, siblings: Sequence[SizedDevice]) -> Remedy | None:
         for tries, (change, changed) in enumerate(self._changes(setup, siblings)):

@@ -11,7 +11,7 @@ from stoker.backends.gcu.compile.compiler import BuildFlag, clusters_of, compile
 from stoker.backends.gcu.compile.limits import add_status, check_supported, with_status
 from stoker.backends.gcu.compile.memory import memory_account
 from stoker.backends.gcu.compile.porting import judged
-from stoker.backends.gcu.compile.sizing import estimate, lowered, sized_devices, sizing_options
+from stoker.backends.gcu.compile.sizing import GcuSizedModel, lowered, sized_devices, sizing_options
 from stoker.backends.gcu.executable import ExecutableError, write_executable
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.program import GcuExecutable
@@ -26,7 +26,7 @@ from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions, check_operator_mode, effective
 from stoker.compiler.porting import PortingFact
 from stoker.compiler.porting_walk import porting_facts
-from stoker.compiler.sizing import Estimate, SizedDevice
+from stoker.compiler.sizing import SizedDevice, SizedModel
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that belong to this compiler.
@@ -97,13 +97,13 @@ class GcuTarget(Target):
     def conversion_precision(self, precision: str) -> str:
         return "fp32"  # the build flag makes the others
 
-    def estimate(self, source: SourceModel, options: CompilerOptions, rows: int | None = None) -> Estimate:
-        """See `Target.estimate`.
+    def sized_model(self, source: SourceModel, options: CompilerOptions) -> SizedModel:
+        """See `Target.sized_model`.
 
         Raises:
-            CompileError: see `sizing.estimate`.
+            CompileError: the device cannot run the model, or an option is invalid.
         """
-        return estimate(source, options, rows)
+        return GcuSizedModel(source, options)
 
     def lowered(self, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
         """See `Target.lowered`.

@@ -17,7 +17,7 @@ from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_prepared, static_shape
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.sizing import Estimate, MemoryUse, SizedDevice
+from stoker.compiler.sizing import Estimate, MemoryUse, SizedDevice, SizedModel, factors_of_throughput
 from stoker.compiler.target import SourceModel
 
 #: IPUs over which `virtual_graph_mode=auto` shards a copy: a machine has up to four.
@@ -50,39 +50,45 @@ def _device(hardware: IpuHardware, count: int) -> SizedDevice:
     )
 
 
-def estimate(source: SourceModel, options: CompilerOptions, rows: int | None) -> Estimate:
-    """Returns the figures of one call of the main program with `rows` rows, or those that `source` has.
+class IpuSizedModel(SizedModel):
+    """A model on one IPU system."""
 
-    Raises:
-        CompileError: the device cannot run the model, `source` has no batch dimension that could be `rows`, or an option is invalid.
-    """
-    hardware = choose_device(options)
-    options = with_noted_options(options, [source])
-    check_options(options, hardware)
-    model = checked_graph(source, hardware)
-    own = micro_batch_rows(model, options)
-    if rows is not None and rows != own:
-        if own < 1:
-            raise ShapeError(f"the model has no batch dimension, so that it cannot be planned for {rows} rows")
-        rebatch(model, axis=options.batch_axis, old=own, new=rows)
-        own = rows
-    plan = survey_graph(model, hardware=hardware, options=options, name=source.name)
-    check_sharding(options, plan)
-    timing = step_timing(scheduled_program([plan], [own], [source.name], hardware, options))
-    fullest = max(plan.memory, key=lambda account: max(account.tile_bytes, default=0))
-    worst = TIMING_ERROR.worst
-    return Estimate(
-        rows=max(timing.rows, 1),
-        latency_s=timing.latency_s,
-        period_s=timing.period_s,
-        time_factors=(max(1 - worst, 0.0), 1 + worst),  # the error is that of the throughput
-        error=TIMING_ERROR,
-        memory=MemoryUse(
-            place=f"fullest tile{f' of IPU {fullest.ipu}' if options.num_ipus > 1 else ''}",
-            by_category=fullest.by_category,
-            capacity_bytes=fullest.capacity_bytes,
-        ),
-    )
+    def __init__(self, source: SourceModel, options: CompilerOptions) -> None:
+        """Checks the model.
+
+        Raises:
+            CompileError: the device cannot run the model, or an option is invalid.
+        """
+        self._hardware = choose_device(options)
+        self._options = with_noted_options(options, [source])
+        check_options(self._options, self._hardware)
+        self._name = source.name
+        self._model = checked_graph(source, self._hardware)
+        self._rows = micro_batch_rows(self._model, self._options)
+
+    def estimate(self, rows: int | None = None) -> Estimate:
+        options, hardware = self._options, self._hardware
+        if rows is not None and rows != self._rows:
+            if self._rows < 1:
+                raise ShapeError(f"the model has no batch dimension, so that it cannot be planned for {rows} rows")
+            rebatch(self._model, axis=options.batch_axis, old=self._rows, new=rows)
+            self._rows = rows
+        plan = survey_graph(self._model, hardware=hardware, options=options, name=self._name)
+        check_sharding(options, plan)
+        timing = step_timing(scheduled_program([plan], [self._rows], [self._name], hardware, options))
+        fullest = max(plan.memory, key=lambda account: max(account.tile_bytes, default=0))
+        return Estimate(
+            rows=max(timing.rows, 1),
+            latency_s=timing.latency_s,
+            period_s=timing.period_s,
+            time_factors=factors_of_throughput(TIMING_ERROR),
+            error=TIMING_ERROR,
+            memory=MemoryUse(
+                place=f"fullest tile{f' of IPU {fullest.ipu}' if options.num_ipus > 1 else ''}",
+                by_category=fullest.by_category,
+                capacity_bytes=fullest.capacity_bytes,
+            ),
+        )
 
 
 def lowered(source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:

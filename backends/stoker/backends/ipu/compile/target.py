@@ -13,7 +13,7 @@ from stoker.backends.ipu.compile.assemble import CompiledModel, check_options, c
 from stoker.backends.ipu.compile.compiler import compile_into
 from stoker.backends.ipu.compile.porting import ipu_porting
 from stoker.backends.ipu.compile.report_page import write_report
-from stoker.backends.ipu.compile.sizing import MEMORY_LEVERS, estimate, lowered, sized_devices
+from stoker.backends.ipu.compile.sizing import MEMORY_LEVERS, IpuSizedModel, lowered, sized_devices
 from stoker.backends.ipu.compile.sub_graph import batch_size, is_batched
 from stoker.backends.ipu.compile.summary_report import summary_report
 from stoker.backends.ipu.compile.supported import check_supported
@@ -26,7 +26,7 @@ from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.typed_graph import typed_graph
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact
-from stoker.compiler.sizing import Estimate, SizedDevice
+from stoker.compiler.sizing import SizedDevice, SizedModel
 from stoker.compiler.target import Artefact, ServedPart, SourceModel, Target
 
 _logger = logging.getLogger(__name__)
@@ -91,13 +91,13 @@ class IpuTarget(Target):
     def memory_levers(self) -> Sequence[Mapping[str, object]]:
         return MEMORY_LEVERS
 
-    def estimate(self, source: SourceModel, options: CompilerOptions, rows: int | None = None) -> Estimate:
-        """See `Target.estimate`.
+    def sized_model(self, source: SourceModel, options: CompilerOptions) -> SizedModel:
+        """See `Target.sized_model`.
 
         Raises:
-            CompileError: see `sizing.estimate`.
+            CompileError: the device cannot run the model, or an option is invalid.
         """
-        return estimate(source, options, rows)
+        return IpuSizedModel(source, options)
 
     def lowered(self, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
         """See `Target.lowered`.
