@@ -95,6 +95,12 @@ class PeakBudget(ByteBudget):
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         return True
 
+    def reserve_whole(self, size_bytes: int, requester: Upload | None, slower_than: float) -> bool:
+        if not super().reserve_whole(size_bytes, requester, slower_than):
+            return False
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        return True
+
 
 class PlainBudget(ByteBudget):
     """A plain sum that may be `limit_bytes` at most, without the server's rules."""
@@ -112,8 +118,18 @@ class PlainBudget(ByteBudget):
         self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
         return True
 
+    def reserve_whole(self, size_bytes: int, requester: Upload | None, slower_than: float) -> bool:
+        return self.reserve(size_bytes)
+
+    def has_response_room(self, size_bytes: int) -> bool:
+        return self.reserved_bytes + size_bytes <= self.limit_bytes
+
+    def reserve_response(self, size_bytes: int, held_bytes: int = 0) -> bool:
+        return self.reserve(size_bytes)
+
     def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
         self.reserved_bytes -= size_bytes
+        self.queue.released()
 
 
 class FakeEngine:

@@ -185,6 +185,8 @@ def _build(
         version=version("stoker") + ("" if BUILD == "pure" else f"+{BUILD}"),
         max_bytes_in_flight=config.limits.bytes_in_flight,
         max_request_bytes=config.limits.request_bytes,
+        max_waiting_requests=config.limits.admission_waiting,
+        stalled_bytes_per_s=config.limits.body_bytes_per_s,
         tracer=tracer,
         access=access,
         reads=reads,

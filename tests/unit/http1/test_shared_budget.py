@@ -59,11 +59,18 @@ async def begun(peer: Peer, engine: FakeEngine, path: bytes) -> None:
         await asyncio.sleep(0)
 
 
+def stall(peer: Peer, loop: ShiftedLoop) -> None:
+    """Lets time pass in which `peer` sends nothing."""
+    for _ in range(2):
+        loop.shift_s += 4.0
+        peer.listener.sweep(loop.time())
+
+
 @pytest.mark.parametrize("path", [b"/v2/models/echo/infer", b"/v2/models/ech%6f/infer", b"/v1/models/echo:predict"])
-def test_slowest_upload_is_evicted_when_the_budget_is_full(path: bytes):
+def test_stalled_upload_is_evicted_when_the_budget_is_full(path: bytes):
     async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         await begun(slow, engine, path)
-        loop.shift_s = 4.0
+        stall(slow, loop)
         other = await another(slow.listener, slow.port)
         body, header = binary_body(PART)
         # Small requests fit in any case.
@@ -79,18 +86,84 @@ def test_slowest_upload_is_evicted_when_the_budget_is_full(path: bytes):
     share(scenario)
 
 
-def test_upload_younger_than_the_rate_window_is_not_evicted():
+def test_large_request_waits_until_another_has_ended():
     async def scenario(first: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
         await begun(first, engine, b"/v2/models/echo/infer")
         other = await another(first.listener, first.port)
         body, header = binary_body(PART)
         other.writer.write(post(body, header))
-        status, _, text = await other.response()
-        assert status == 503
-        assert b"no room for" in text
-        first.writer.write(binary_body(PART)[0][-1:])
-        assert data_of(await first.response()) == PART.tolist()
+        while not len(engine.budget.queue):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        # Small requests fit in any case.
+        third = await another(first.listener, first.port)
+        third.writer.write(post(json_body(1, 2)))
+        assert data_of(await third.response()) == [1, 2]
+        first.writer.write(body[-1:])
+        for peer in (first, other):
+            assert data_of(await peer.response()) == PART.tolist()
         other.writer.close()
+        third.writer.close()
+
+    share(scenario)
+
+
+def test_large_request_that_has_waited_for_its_time_gets_503_and_its_connection_goes_on():
+    async def scenario(other: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        assert engine.budget.reserve(MOST // 2)
+        body, header = binary_body(PART)
+        other.writer.write(post(body, header))
+        while not len(engine.budget.queue):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        loop.shift_s += 9.0
+        other.listener.sweep(loop.time())
+        assert len(engine.budget.queue) == 1
+        loop.shift_s += 1.5
+        other.listener.sweep(loop.time())
+        status, head, text = await other.response()
+        assert (status, b"retry-after: 1" in head, b"connection: close" in head) == (503, True, False)
+        assert b"no room for %d more within 10 s: try again" % len(body) in text
+        other.writer.write(post(json_body(1, 2)))
+        assert data_of(await other.response()) == [1, 2]
+        engine.budget.release(MOST // 2)
+
+    share(scenario)
+
+
+@pytest.mark.parametrize("ends", ["reset", "closed"])
+def test_client_that_is_gone_leaves_the_queue_at_the_latest_with_its_turn(ends: str):
+    async def scenario(first: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        await begun(first, engine, b"/v2/models/echo/infer")
+        other = await another(first.listener, first.port)
+        body, header = binary_body(PART)
+        other.writer.write(post(body, header)[:200_000])
+        while not len(engine.budget.queue):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        if ends == "reset":
+            other.writer.transport.abort()
+        else:
+            other.writer.close()
+        third = await another(first.listener, first.port)
+        third.writer.write(post(body, header))
+        first.writer.write(body[-1:])
+        for peer in (first, third):
+            assert data_of(await peer.response()) == PART.tolist()
+        assert not len(engine.budget.queue)
+        third.writer.close()
+
+    share(scenario)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_parallel_requests_beyond_the_budget_all_get_their_response(count: int):
+    async def scenario(first: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        body, header = binary_body(PART)
+        peers = [first, *[await another(first.listener, first.port) for _ in range(count - 1)]]
+        for peer in peers:
+            peer.writer.write(post(body, header))
+        for peer in peers:
+            assert data_of(await peer.response()) == PART.tolist()
+        for peer in peers[1:]:
+            peer.writer.close()
 
     share(scenario)
 
@@ -105,7 +178,7 @@ def test_unflushed_response_is_evicted_when_the_budget_is_full():
         while not slow.connections or not slow.connections[0].statistics().unflushed_responses:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
-        loop.shift_s = 4.0
+        stall(slow, loop)
         other = await another(slow.listener, slow.port)
         other.writer.write(post(body, header))
         assert data_of(await other.response()) == PART.tolist()

@@ -97,9 +97,12 @@ def test_streamed_message_larger_than_the_window_arrives_complete():
 def test_bytes_being_received_count_against_the_budget():
     async def scenario() -> None:
         engine = FakeEngine(simple(), budget_bytes=MIB)
-        async with serving(method(PATH, echo), engine=engine) as (_, port), connected(port) as peer:
+        loop = asyncio.get_running_loop()
+        async with serving(method(PATH, echo), engine=engine) as (server, port), connected(port) as peer:
             stream_id = peer.begin(PATH)
-            await peer.send_all(stream_id, b"\0" + (2 * MIB).to_bytes(4, "big") + bytes(2 * MIB - 5))
+            await peer.send_all(stream_id, b"\0" + (2 * MIB).to_bytes(4, "big") + bytes(2 * MIB))
+            await peer.until(lambda: len(engine.budget.queue) == 1)
+            server.sweep(loop.time() + 11)
             response = await peer.ended(stream_id)
             assert response.status[0] == "14"
             assert "retry-after" in response.headers
@@ -270,7 +273,7 @@ def test_unread_response_at_its_deadline_is_counted_once_and_the_rest_of_the_req
     run(scenario)
 
 
-def test_stream_is_aborted_if_its_unsent_messages_exceed_the_budget():
+def test_stream_ends_with_a_status_if_its_message_exceeds_the_budget():
     async def pour(call) -> None:
         await call.send(bytes(2 * MIB))
 
@@ -281,13 +284,14 @@ def test_stream_is_aborted_if_its_unsent_messages_exceed_the_budget():
             stream_id = peer.begin(PATH)
             peer.send(stream_id, b"", end=True)
             peer.flush()
-            assert (await peer.ended(stream_id)).reset_code == ErrorCode.ENHANCE_YOUR_CALM
+            code, text = (await peer.ended(stream_id)).status
+            assert (code, "no room for a response of 2097152 bytes" in text) == ("14", True)
             assert engine.reserved_bytes == 0
 
     run(scenario)
 
 
-def test_response_is_aborted_if_it_exceeds_the_budget():
+def test_call_ends_with_a_status_if_its_response_exceeds_the_budget():
     async def large(data: bytes, call) -> bytes:
         return bytes(2 * MIB)
 
@@ -295,8 +299,8 @@ def test_response_is_aborted_if_it_exceeds_the_budget():
         engine = FakeEngine(simple(), budget_bytes=MIB)
         async with serving(method(PATH, large), engine=engine) as (_, port), connected(port) as peer:
             peer.reads = False
-            # ENHANCE_YOUR_CALM, which gRPC clients know as RESOURCE_EXHAUSTED.
-            assert (await peer.call(path=PATH)).reset_code == 11
+            code, text = (await peer.call(path=PATH)).status
+            assert (code, "no room for a response of 2097152 bytes" in text) == ("14", True)
 
     run(scenario)
 

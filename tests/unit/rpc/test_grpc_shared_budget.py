@@ -4,15 +4,19 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from stoker.server.core.limits import Limits
+from stoker.server.net.http2.frames import FLAG_END_STREAM as END_STREAM
 from stoker.server.rpc.http2.connection import GrpcProtocol
 from stoker.server.rpc.http2.connection_context import ConnectionContext
+from stoker.server.rpc.http2.responses import ENDING
 from stoker.server.rpc.method import Kind, method_table
 from stoker.server.rpc.restricted import Restrictions, restricted
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, PeakBudget, simple
 from tests.fakes.grpc_peer import method
-from tests.fakes.h2_raw import DATA, HEADERS, RST_STREAM, cut, frame
+from tests.fakes.h2_raw import DATA, HEADERS, RST_STREAM, WINDOW_UPDATE, cut, frame
 from tests.fakes.h2_reads import MemoryTransport, read
 from tests.unit.rpc.test_grpc_large_messages import HELLO, framed, opening
 from tests.unit.rpc.test_grpc_reads_and_time import Loop
@@ -87,6 +91,7 @@ def test_slowest_upload_is_evicted_if_another_needs_its_bytes():
         slow, other, third = port.connect(), port.connect(), port.connect()
         begin(slow, 1, pieces=slice(-1))
         port.after(4)
+        port.after(0.5)
         begin(other, 1, pieces=slice(-1))
         port.after(0.5)
         assert refusals(slow) == b""
@@ -103,9 +108,16 @@ def test_requests_of_one_connection_hold_at_most_half_of_the_budget():
         greedy, other = port.connect(), port.connect()
         begin(greedy, 1, pieces=slice(-1))
         begin(greedy, 3, pieces=slice(-1))
-        assert b"one connection may hold 524288" in refusals(greedy)
+        assert greedy.share.held_bytes == len(PART) + 5
+        # Requests of other connections do not wait behind it.
         begin(other, 1, pieces=slice(-1))
         assert refusals(other) == b""
+        assert (port.engine.budget.held_bytes, len(port.engine.budget.queue)) == (2 * len(PART) + 10, 1)
+        for _ in range(3):
+            port.after(4)
+            read(greedy, frame(DATA, 0, 1, bytes(1000)))
+        await settle()
+        assert b"the requests of this connection hold as many bytes as one connection may" in refusals(greedy)
 
     on_a_port(scenario)
 
@@ -115,8 +127,11 @@ def test_requests_without_a_response_count_against_the_half():
         connection = port.connect()
         begin(connection, 1)
         begin(connection, 3)
-        assert b"one connection may hold 524288" in refusals(connection)
+        assert len(port.engine.budget.queue) == 1
         assert connection.share.held_bytes == len(PART) + 5
+        port.after(11)
+        await settle()
+        assert b"hold as many bytes as one connection may, no room for 400005 more within 10 s" in refusals(connection)
 
     on_a_port(scenario)
 
@@ -127,7 +142,7 @@ def test_request_larger_than_the_half_passes_as_the_only_one():
         read(connection, opening(1, b"/a.B/Waits") + b"".join(framed(bytes(2 * MIB), 1)))
         assert refusals(connection) == b""
         begin(connection, 3)
-        assert b"one connection may hold" in refusals(connection)
+        assert len(port.engine.budget.queue) == 1
 
     on_a_port(scenario)
 
@@ -140,7 +155,7 @@ def test_small_requests_pass_beside_a_large_one_of_their_connection():
         read(shared, opening(5, b"/a.B/Waits") + frame(DATA, 0, 5, half_of_one))
         assert refusals(shared) == b""
         begin(shared, 9)
-        assert b"one connection may hold 524288" in refusals(shared)
+        assert len(port.engine.budget.queue) == 1
 
     on_a_port(scenario)
 
@@ -201,5 +216,128 @@ def test_unread_response_is_evicted_if_another_needs_its_bytes():
         assert refusals(other) == b""
         assert slow.calls.unflushed.size_bytes == 0
         assert not [each for each in cut(bytes(slow.transport.written)) if each.kind == RST_STREAM]  # type: ignore[attr-defined]
+
+    on_a_port(scenario)
+
+
+def windows(connection: GrpcProtocol, stream_id: int) -> list[int]:
+    """The window that the server has given back for a stream, by WINDOW_UPDATE frame."""
+    transport: Any = connection.transport
+    updates = [each for each in cut(bytes(transport.written)) if each.kind == WINDOW_UPDATE and each.stream_id == stream_id]
+    return [int.from_bytes(each.payload, "big") for each in updates]
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_waiting_request_is_held_back_by_its_window_and_goes_on_when_another_ends():
+    async def scenario(port: Port) -> None:
+        first, second = port.connect(), port.connect()
+        message = bytes(6 * MIB)
+        pieces = framed(message, 1, 16_384)
+        begin(first, 1, pieces=slice(-1), message=bytes(2 * MIB))
+        # As much as its window allows: the half of the window would otherwise be given back.
+        read(second, opening(1, b"/a.B/Waits") + b"".join(pieces[: 3 * MIB // 16_384]))
+        assert windows(second, 1) == []
+        assert port.engine.budget.held_bytes == 2 * MIB + 5
+        assert len(port.engine.budget.queue) == 1
+        read(first, frame(RST_STREAM, 0, 1, (8).to_bytes(4, "big")))
+        await settle()
+        assert sum(windows(second, 1)) >= 2 * MIB
+        assert port.engine.budget.held_bytes == len(message) + 5
+        read(second, b"".join(pieces[3 * MIB // 16_384 :]))
+        assert list(second.calls.open) == [1]
+        assert not second.calls.receiving
+
+    on_a_port(scenario)
+
+
+def test_waiting_request_that_has_arrived_completely_begins_when_another_ends():
+    async def scenario(port: Port) -> None:
+        first, second = port.connect(), port.connect()
+        begin(first, 1, pieces=slice(-1), message=bytes(800_000))
+        begin(second, 1)
+        assert second.calls.receiving
+        read(first, frame(RST_STREAM, 0, 1, (8).to_bytes(4, "big")))
+        await settle()
+        assert (refusals(second), list(second.calls.open), list(second.calls.receiving)) == (b"", [1], [])
+
+    on_a_port(scenario)
+
+
+def test_waiting_request_is_rejected_with_a_status_after_its_time():
+    async def scenario(port: Port) -> None:
+        second = port.connect()
+        assert port.engine.budget.reserve(800_000)
+        begin(second, 1, pieces=slice(-1))
+        port.after(9)
+        assert refusals(second) == b""
+        port.after(1.5)
+        await settle()
+        assert b"no room for 400005 more within 10 s: try again" in refusals(second)
+        # RFC 9113, section 8.1: the end of the response, then NO_ERROR.
+        transport: Any = second.transport
+        last = cut(bytes(transport.written))[-2:]
+        assert [(each.kind, each.flags & END_STREAM or each.payload) for each in last] == [(HEADERS, 1), (RST_STREAM, bytes(4))]
+        assert not len(port.engine.budget.queue)
+        port.engine.budget.release(800_000)
+
+    on_a_port(scenario)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed", "cut short", "reset"])
+def test_request_that_ends_while_it_waits_leaves_the_queue(ends: str):
+    async def scenario(port: Port) -> None:
+        first, second, third = port.connect(), port.connect(), port.connect()
+        begin(first, 1, pieces=slice(-1), message=bytes(500_000))
+        begin(second, 1, pieces=slice(-1), message=bytes(MIB))
+        begin(third, 1)
+        # The third fits, but waits for its turn.
+        assert len(port.engine.budget.queue) == 2
+        if ends == "cancelled":
+            read(second, frame(RST_STREAM, 0, 1, (8).to_bytes(4, "big")))
+        elif ends == "closed":
+            second.connection_lost(None)
+        elif ends == "reset":
+            second.fail_call(ENDING)
+        else:
+            read(second, frame(DATA, END_STREAM, 1, b""))
+            assert b"the request ends inside a message" in refusals(second)
+        await settle()
+        assert not len(port.engine.budget.queue)
+        assert (list(third.calls.open), list(third.calls.receiving)) == ([1], [])
+
+    on_a_port(scenario)
+
+
+def test_first_bytes_of_a_large_request_do_not_reserve_all_of_it():
+    async def scenario(port: Port) -> None:
+        connection = port.connect()
+        read(connection, opening(1, b"/a.B/Waits") + frame(DATA, 0, 1, b"\0" + (500 * MIB).to_bytes(4, "big") + bytes(1000)))
+        assert port.engine.budget.held_bytes == 1005
+
+    on_a_port(scenario)
+
+
+def test_request_above_the_bound_of_one_is_rejected_by_its_prefix():
+    async def scenario(port: Port) -> None:
+        port.engine.budget.most_request_bytes = 2 * MIB
+        connection = port.connect()
+        begin(connection, 1, pieces=slice(3), message=bytes(3 * MIB))
+        assert b"more than the 2097152 that one request may take" in refusals(connection)
+
+    on_a_port(scenario)
+
+
+def test_one_request_more_than_may_wait_is_rejected_at_once():
+    async def scenario(port: Port) -> None:
+        begin(port.connect(), 1, pieces=slice(-1), message=bytes(800_000))
+        for _ in range(32):
+            begin(port.connect(), 1)
+        last = port.connect()
+        begin(last, 1)
+        assert b"no room for 400005 more, and 32 requests wait already: try again" in refusals(last)
 
     on_a_port(scenario)

@@ -6,6 +6,7 @@ a message will take in memory, before it parses any of it.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest, Overloaded, TooLarge
 from stoker.backends.api.native import mypyc_attr
 from stoker.backends.api.wire import WireReader
+from stoker.server.core.admission import AdmissionQueue, Room
 
 #: Of the budget, this part is kept for small requests.
 SMALL_SLICE: Final = 1 / 16
@@ -24,6 +26,9 @@ _SMALL_PART: Final = 1024
 #: After a check of the uploads has found none to end, requests are rejected without another check for this time, nanoseconds.
 _LOOK_PERIOD_NS: Final = 50_000_000
 _WARN_PERIOD_NS: Final = 10_000_000_000
+#: Requests that wait for room at once; uploads slower than so many bytes per second have stalled. As in `Limits`.
+_MOST_WAITING: Final = 32
+_STALLED_BYTES_PER_S: Final = 1024
 _log = logging.getLogger("stoker.engine")
 
 
@@ -47,15 +52,27 @@ class ByteBudget:
     A small request may use the whole budget, a large one all but `SMALL_SLICE`. One large request passes alone whatever its size; else it
     could never be served. If a request does not fit, slower uploads are evicted, the slowest first, but only if that frees enough bytes.
 
+    Responses may exceed the budget by as much again: their memory exists already, and new requests wait until it is free.
+
     Attributes:
         most_bytes: Size of the budget.
         most_request_bytes: Bound on the bytes of one request; a request above it can never be served.
         small_bytes: Bound on the bytes of a small request.
         evicted: Number of uploads that were evicted.
+        queue: Large requests that wait for room.
     """
 
-    def __init__(self, most_bytes: int, now_ns: Callable[[], int], *, most_request_bytes: int = 1 << 62) -> None:
-        """`now_ns` returns monotonic time in nanoseconds."""
+    def __init__(
+        self,
+        most_bytes: int,
+        now_ns: Callable[[], int],
+        *,
+        most_request_bytes: int = 1 << 62,
+        most_waiting: int = _MOST_WAITING,
+        stalled_bytes_per_s: float = _STALLED_BYTES_PER_S,
+    ) -> None:
+        """`now_ns` returns monotonic time in nanoseconds. `most_waiting` and `stalled_bytes_per_s` are those of `AdmissionQueue`."""
+        self.queue = AdmissionQueue(most_waiting, stalled_bytes_per_s)
         self.most_bytes = most_bytes
         self.most_request_bytes = most_request_bytes
         self.small_bytes = min(SMALL_BYTES, most_bytes // _SMALL_PART)
@@ -98,6 +115,27 @@ class ByteBudget:
             return True
         return self._take_large(size_bytes, held_bytes)
 
+    def reserve_whole(self, size_bytes: int, requester: Upload | None, slower_than: float) -> bool:
+        """Reserves all `size_bytes` of a large request, which holds none; returns False, and reserves nothing, if they do not fit.
+
+        Uploads of fewer than `slower_than` bytes per second are evicted if that makes them fit.
+        """
+        if self._take_large(size_bytes, 0):
+            return True
+        return self._evict_slower(self._missing_bytes(size_bytes, 0), requester, slower_than) and self._take_large(size_bytes, 0)
+
+    def has_response_room(self, size_bytes: int) -> bool:
+        """Whether a response may reserve `size_bytes`; slower uploads and unread responses are evicted for it. A single one always may."""
+        missing_bytes = self.held_bytes + size_bytes - 2 * self.most_bytes
+        return missing_bytes <= 0 or not self._large_held or self._evict_for(missing_bytes, None)
+
+    def reserve_response(self, size_bytes: int, held_bytes: int = 0) -> bool:
+        """As `reserve`, for a response, which may exceed the budget by as much again."""
+        if not self.has_response_room(size_bytes):
+            return False
+        self._move(held_bytes, held_bytes + size_bytes)
+        return True
+
     def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
         """Releases `size_bytes` of a request that holds `held_bytes` (None: `size_bytes`)."""
         held_bytes = size_bytes if held_bytes is None else held_bytes
@@ -105,6 +143,8 @@ class ByteBudget:
             self._small_held -= size_bytes
         else:
             self._move(held_bytes, held_bytes - size_bytes)
+            # Small requests do not matter to the large ones that wait.
+            self.queue.released()
 
     def watch(self, upload: Upload) -> None:
         """Allows the eviction of `upload`."""
@@ -146,8 +186,15 @@ class ByteBudget:
         if self._look_again_ns is not None and now_ns < self._look_again_ns:
             return False
         most = None if requester is None else requester.rate()
+        if self._evict_slower(missing_bytes, requester, math.inf if most is None else most):
+            return True
+        self._look_again_ns = now_ns + _LOOK_PERIOD_NS
+        return False
+
+    def _evict_slower(self, missing_bytes: int, requester: Upload | None, slower_than: float) -> bool:
+        """As `_evict_for`, among the uploads of fewer than `slower_than` bytes per second."""
         rates = ((upload.rate(), upload) for upload in self._uploads if upload is not requester and upload.held_bytes() > self.small_bytes)
-        slower = [(rate, upload) for rate, upload in rates if rate is not None and (most is None or rate < most)]
+        slower = [(rate, upload) for rate, upload in rates if rate is not None and rate < slower_than]
         slower.sort(key=lambda each: each[0])
         victims: list[Upload] = []
         for _, upload in slower:
@@ -156,12 +203,12 @@ class ByteBudget:
             if missing_bytes <= 0:
                 break
         if missing_bytes > 0:
-            self._look_again_ns = now_ns + _LOOK_PERIOD_NS
             return False
         for upload in victims:
             self._uploads.discard(upload)
             upload.evict()
         self.evicted += len(victims)
+        now_ns = self._now_ns()
         if self._warned_ns is None or now_ns - self._warned_ns >= _WARN_PERIOD_NS:
             self._warned_ns = now_ns
             _log.warning("the budget of bytes in flight is full: the slowest uploads are ended", extra={"evicted": self.evicted})
@@ -195,15 +242,21 @@ class ConnectionShare:
         Raises:
             Overloaded: other requests of the connection hold too much.
         """
-        own_bytes = self.counted(held_bytes)
-        whole_bytes = self.held_bytes - own_bytes + self.counted(held_bytes + size_bytes)
-        if whole_bytes > self._most_bytes and whole_bytes > self.held_bytes > own_bytes:
+        if not self.reserve(size_bytes, held_bytes):
             raise Overloaded(
                 f"the requests of this connection hold {self.held_bytes} bytes, no room for {size_bytes} more: one connection may hold "
                 f"{self._most_bytes}; try again, or use more connections",
                 retry_after_s=1.0,
             )
+
+    def reserve(self, size_bytes: int, held_bytes: int) -> bool:
+        """As `take`; returns False if other requests of the connection hold too much."""
+        own_bytes = self.counted(held_bytes)
+        whole_bytes = self.held_bytes - own_bytes + self.counted(held_bytes + size_bytes)
+        if whole_bytes > self._most_bytes and whole_bytes > self.held_bytes > own_bytes:
+            return False
         self.held_bytes = whole_bytes
+        return True
 
     def give_back(self, size_bytes: int, held_bytes: int) -> None:
         """Releases `size_bytes` of a request that holds `held_bytes`."""
@@ -220,16 +273,33 @@ class Reservation:
     Attributes:
         budget: The budget to reserve from.
         held_bytes: Bytes reserved now.
+        prepaid_bytes: Of these, bytes that the next calls of `take` get without reserving them again.
     """
 
-    __slots__ = ("_requester", "_share", "budget", "held_bytes")
+    __slots__ = ("_requester", "_share", "budget", "held_bytes", "prepaid_bytes")
 
     def __init__(self, budget: ByteBudget, share: ConnectionShare | None = None, requester: Upload | None = None) -> None:
         """`share` is that of the request's connection (None: no share); `requester` is the request as an upload (None: it is none)."""
         self.budget = budget
         self._share = share
         self._requester = requester
+        self.prepaid_bytes = 0
         self.held_bytes = 0
+
+    def admit(self, size_bytes: int, slower_than: float) -> Room:
+        """Reserves all `size_bytes` of a request that holds none, if they fit.
+
+        Uploads of fewer than `slower_than` bytes per second are evicted if that makes them fit.
+        """
+        share = self._share
+        if share is not None and not share.reserve(size_bytes, 0):
+            return Room.SHARE_FULL
+        if not self.budget.reserve_whole(size_bytes, self._requester, slower_than):
+            if share is not None:
+                share.give_back(size_bytes, size_bytes)
+            return Room.BUDGET_FULL
+        self.held_bytes = size_bytes
+        return Room.RESERVED
 
     def take(self, size_bytes: int) -> None:
         """Reserves `size_bytes` more.
@@ -237,6 +307,12 @@ class Reservation:
         Raises:
             TooLarge: the request would hold more than any request may. Overloaded: the bytes do not fit.
         """
+        if self.prepaid_bytes:
+            if self.prepaid_bytes >= size_bytes:
+                self.prepaid_bytes -= size_bytes
+                return
+            size_bytes -= self.prepaid_bytes
+            self.prepaid_bytes = 0
         held_bytes = self.held_bytes
         if held_bytes + size_bytes > self.budget.most_request_bytes:
             raise too_much(held_bytes + size_bytes, self.budget.most_request_bytes)
@@ -250,6 +326,23 @@ class Reservation:
             raise budget_exhausted(size_bytes)
         self.held_bytes = held_bytes + size_bytes
 
+    def take_response(self, size_bytes: int) -> None:
+        """As `take`, for the bytes of a response, which exist already; see `ByteBudget.reserve_response`.
+
+        Raises:
+            TooLarge: the response is larger than any request may be. Overloaded: the bytes do not fit.
+        """
+        held_bytes = self.held_bytes
+        if held_bytes + size_bytes > self.budget.most_request_bytes:
+            raise too_much(held_bytes + size_bytes, self.budget.most_request_bytes)
+        if self._share is not None:
+            self._share.take(size_bytes, held_bytes)
+        if not self.budget.reserve_response(size_bytes, held_bytes):
+            if self._share is not None:
+                self._share.give_back(size_bytes, held_bytes + size_bytes)
+            raise response_exceeds(size_bytes)
+        self.held_bytes = held_bytes + size_bytes
+
     def give_back(self, size_bytes: int) -> None:
         """Releases a part of the reserved bytes."""
         self.budget.release(size_bytes, self.held_bytes)
@@ -259,6 +352,7 @@ class Reservation:
 
     def release(self) -> None:
         """Releases all reserved bytes."""
+        self.prepaid_bytes = 0
         if self.held_bytes:
             self.give_back(self.held_bytes)
 
@@ -272,6 +366,12 @@ class Reservation:
 def budget_exhausted(size_bytes: int) -> Overloaded:
     """The error for a request whose `size_bytes` do not fit beside the requests in flight."""
     return Overloaded(f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0)
+
+
+def response_exceeds(size_bytes: int) -> Overloaded:
+    """The error for a request whose response of `size_bytes` does not fit beside the requests and responses in flight."""
+    text = f"the server holds as many response bytes as it may, no room for a response of {size_bytes} bytes: read the others, or try again"
+    return Overloaded(text, retry_after_s=1.0)
 
 
 def too_much(size_bytes: int, most_bytes: int) -> TooLarge:

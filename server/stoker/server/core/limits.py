@@ -17,6 +17,10 @@ class Limits:
     Attributes:
         bytes_in_flight: Bound on the bytes of all requests in flight; a single larger request passes alone. A sixteenth is reserved for
             requests of up to 64 KiB; several larger requests of one connection hold half of the budget at most.
+        admission_wait_s: How long a request that does not fit `bytes_in_flight` waits for room, with its sender held back; then it is
+            rejected.
+        admission_waiting: Requests that may wait for room; a further one is rejected at once. A waiting gRPC request has sent up to 4 MiB,
+            an HTTP request up to 64 KiB, which do not count in `bytes_in_flight`.
         request_bytes: What one request may hold in memory, including shared-memory inputs and decoded values; a larger request is always
             rejected.
         grpc_message_bytes: Largest gRPC message, received or sent.
@@ -82,6 +86,8 @@ class Limits:
     """
 
     bytes_in_flight: int = 512 * MIB
+    admission_wait_s: float = 10.0
+    admission_waiting: int = 32
     request_bytes: int = 3072 * MIB
     grpc_message_bytes: int = (1 << 31) - 1
     grpc_inflated_bytes: int = 128 * MIB
@@ -146,5 +152,10 @@ class Limits:
             # NaN makes every comparison with the limit false, which would disable it.
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"limit {item.name} must be positive and finite, got {value}")
+        if self.admission_wait_s > self.body_timeout_s:
+            raise ValueError(
+                f"limit admission_wait_s must be at most body_timeout_s, {self.body_timeout_s:g}: the wait counts for it; "
+                f"got {self.admission_wait_s:g}"
+            )
         if self.grpc_message_bytes > (1 << 31) - 1:
             raise ValueError(f"limit grpc_message_bytes must be at most 2147483647 (gRPC's own bound), got {self.grpc_message_bytes}")

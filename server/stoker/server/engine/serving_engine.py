@@ -52,6 +52,8 @@ class ServingEngine:
         version: str,
         max_bytes_in_flight: int,
         max_request_bytes: int = 1 << 62,
+        max_waiting_requests: int = 32,
+        stalled_bytes_per_s: float = 1024,
         tracer: Tracer | None = None,
         access: AccessLog | None = None,
         reads: Reads | None = None,
@@ -66,6 +68,8 @@ class ServingEngine:
             version: The server's version.
             max_bytes_in_flight: Bound on the bytes of all requests in flight.
             max_request_bytes: Bound on the bytes of one request.
+            max_waiting_requests: Requests that may wait for bytes of others; see `AdmissionQueue`.
+            stalled_bytes_per_s: Rate below which an upload is evicted if a request waits; likewise.
             tracer: Traces requests; None: no tracing.
             access: The access log; None: there is none.
             reads: The reads of the frontends, which the models' timers defer to; None: no reads.
@@ -77,7 +81,10 @@ class ServingEngine:
         self._tracer = tracer or Tracer(None, clock.now_ns)
         self._access = access or AccessLog(AccessLogSettings(), clock.now_ns)
         self._description = ServerDescription(name, version, EXTENSIONS)
-        self.budget = ByteBudget(max_bytes_in_flight, clock.now_ns, most_request_bytes=max_request_bytes)
+        self.budget = ByteBudget(
+            max_bytes_in_flight, clock.now_ns, most_request_bytes=max_request_bytes, most_waiting=max_waiting_requests,
+            stalled_bytes_per_s=stalled_bytes_per_s,
+        )  # fmt: skip
         #: Accepted requests without a response.
         self.requests_in_flight = 0
         self._is_delaying = False

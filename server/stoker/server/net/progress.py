@@ -67,6 +67,8 @@ class Progress:
     def slowness(self, now_s: float) -> str | None:
         """The reason to end a request that arrives too slowly; None: its client may go on."""
         limits = self._limits
+        # Marks the time, so that `rate` soon shows that the peer has stalled.
+        self._recent.look(self.size_bytes, now_s)
         idle_s = limits.body_idle_timeout_s
         if now_s - self._heard_s > idle_s:
             return f"no further byte of the body within {idle_s:g} s"

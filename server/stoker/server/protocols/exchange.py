@@ -125,7 +125,7 @@ async def send_reserved(budget: ByteBudget, scope: Scope, send: Send, body: byte
         await send_response(send, 200, body, headers)
         return
     unflushed = make(budget)
-    unflushed.take(len(body))
+    unflushed.take_response(len(body))
     try:
         await send_response(send, 200, body, headers)
     except BaseException:

@@ -76,15 +76,14 @@ class InferCompletion(Completion[Serialised]):
         self.is_over = True
         # `running` refers to this completion. Without this reference cycle, tensors and trace are freed with the completion.
         self.running = None
+        # Before the response is counted: request and response are not counted together.
+        self._release()
         # As `complete`, without the call.
         callback, self._callback = self._callback, None
-        try:
-            if callback is None:
-                self._result = result
-            else:
-                callback(result)
-        finally:
-            self._release()
+        if callback is None:
+            self._result = result
+        else:
+            callback(result)
 
     def _withdraw(self) -> None:
         running, self.running = self.running, None

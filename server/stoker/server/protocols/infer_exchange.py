@@ -175,6 +175,9 @@ class InferExchange:
         else:
             self._reservation.release()
 
+    def fail(self, error: ServingError) -> None:
+        self._fail(error)
+
     # The body.
 
     def _new_block(self) -> memoryview:
@@ -305,7 +308,7 @@ class InferExchange:
         """Writes a response that counts against the byte budget until its client has received it."""
         unflushed = self._connection.reservation(self._engine.budget)
         try:
-            unflushed.take(sum(map(len, parts)))
+            unflushed.take_response(sum(map(len, parts)))
         except ServingError as error:
             parts = self._failure(error)
         self._connection.write_response(parts)

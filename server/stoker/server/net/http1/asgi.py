@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from stoker.backends.api.errors import ServingError
 from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.backpressure import FlowControl
 from stoker.server.net.http1.direct import Connection
@@ -234,6 +235,9 @@ class AsgiExchange:
             self._arrived.set()
             self._scope[CLIENT_GONE] = True
             self._task.cancel()
+
+    def fail(self, error: ServingError) -> None:
+        raise AssertionError("the body of an ASGI request does not wait for room")
 
     # What the application calls.
 

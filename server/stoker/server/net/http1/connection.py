@@ -13,8 +13,10 @@ from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
+from stoker.backends.api.errors import Overloaded
 from stoker.server.core.byte_budget import EVICTED, ByteBudget, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
+from stoker.server.net.http1.admission import SMALL_BYTES, BodyAdmission
 from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
 from stoker.server.net.http1.backpressure import FlowControl, UnflushedResponses, UnsentWatch
 from stoker.server.net.http1.body import BodyFrame
@@ -37,10 +39,14 @@ class Phase(enum.Enum):
     BODY = 2
     #: The whole request has arrived; its response is not written.
     SENDING_RESPONSE = 3
+    #: A body waits for room in the byte budget; nothing is read.
+    WAITING = 4
     #: The server sends nothing more, and drops all bytes until the client hangs up.
-    REJECTED = 4
+    REJECTED = 5
 
 
+#: Phases in which the next bytes wait.
+_NOT_READING: Final = (Phase.SENDING_RESPONSE, Phase.WAITING, Phase.REJECTED)
 #: How long a rejected client may take to hang up.
 _LINGER_S: Final = 2.0
 #: Bytes that may wait here before reading pauses.
@@ -90,6 +96,8 @@ class HttpConnection:
         #: Whether the last body had its own buffer: the next one probably has, too.
         self._had_receive_buffer = False
         self._body: BodyFrame | None = None
+        #: Of a large body, until it is admitted.
+        self._admission: BodyAdmission | None = None
         self._awaits_continue = False
         #: The client sends no more; and the watch for its departure.
         self._has_ended = False
@@ -184,7 +192,7 @@ class HttpConnection:
             return
         # Copied here, while the CPU cache has it: the next connection reads into the same buffer.
         data = bytes(self._port.buffer[:nbytes])
-        if phase is Phase.SENDING_RESPONSE or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
+        if phase is Phase.SENDING_RESPONSE or phase is Phase.WAITING or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
             self._ahead = self._ahead[self._at :] + data
             self._at = 0
             if len(self._ahead) > _AHEAD_BYTES:
@@ -214,6 +222,8 @@ class HttpConnection:
         elif phase is Phase.HEAD:
             if waited_s > limits.header_timeout_s:
                 self._reject(Rejection(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
+        elif phase is Phase.WAITING and self._admission is not None:
+            self._admission.sweep(now_s)
         elif phase is Phase.BODY and self._body is not None:
             if self.flow.read_paused:
                 self._body.progress.pause(now_s)
@@ -287,6 +297,9 @@ class HttpConnection:
     def _end_body(self) -> None:
         """Notes that the body has arrived, or that the connection no longer waits for it."""
         self._receive_buffer = self._body = None
+        if self._admission is not None:
+            self._admission.end()
+            self._admission = None
         if self._budget is not None:
             self._budget.unwatch(self)
             self._budget = None
@@ -392,7 +405,10 @@ class HttpConnection:
         if self._reservation is not None:
             self._watch(self._reservation.budget)
         self._awaits_continue = route is None and head.expects_continue
-        if at == len(data):
+        reservation = self._reservation
+        if route is not None and reservation is not None and length is not None and length > SMALL_BYTES:
+            self._admission = BodyAdmission(self, reservation, length, self._port.loop, self._limits.admission_wait_s)
+        if at == len(data) and self._may_take(exchange, 0):
             self._receive_buffer = exchange.receive_buffer()
             self._had_receive_buffer = self._receive_buffer is not None
         return at
@@ -408,6 +424,8 @@ class HttpConnection:
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None
+        if self._admission is not None and not self._may_take(exchange, len(data) - at):
+            return at
         receive_buffer = exchange.receive_buffer()
         if receive_buffer is not None:
             self._had_receive_buffer = True
@@ -421,6 +439,52 @@ class HttpConnection:
             exchange.receive(piece, is_last)
         self._after_body_part(exchange, is_last)
         return at
+
+    def _may_take(self, exchange: Exchange, size: int) -> bool:
+        """Whether `size` more bytes of the body may be passed on; False: the body waits, and nothing is read.
+
+        A large body is read into its own buffer only once it is admitted.
+        """
+        admission = self._admission
+        if admission is None:
+            return True
+        try:
+            if not admission.may_take(size):
+                self._phase = Phase.WAITING
+                self.flow.pause_reading()
+                return False
+        except Overloaded as error:
+            self._admission = None
+            exchange.fail(error)
+            return False
+        if admission.is_admitted:
+            self._admission = None
+            return True
+        return bool(size)
+
+    def body_admitted(self) -> None:
+        """See `WaitingConnection`."""
+        body, exchange = self._body, self._exchange
+        self._admission = None
+        if body is None or exchange is None or self._phase is not Phase.WAITING:
+            return
+        body.progress.pause(self._port.loop.time())
+        self._phase = Phase.BODY
+        if self._ahead:
+            self._schedule_turn()
+            return
+        self._receive_buffer = exchange.receive_buffer()
+        self._had_receive_buffer = self._receive_buffer is not None
+        self.flow.resume_reading()
+
+    def body_not_admitted(self, error: Overloaded) -> None:
+        """See `WaitingConnection`."""
+        self._admission = None
+        if self._exchange is None or self._phase is not Phase.WAITING:
+            return
+        self._phase = Phase.BODY
+        self._exchange.fail(error)
+        self._schedule_turn()
 
     def _take_zero_copy(self, size: int) -> None:
         """Notes that more bytes of the body are in the request's receive buffer."""
@@ -444,7 +508,7 @@ class HttpConnection:
         return body.is_complete
 
     def _after_body_part(self, exchange: Exchange, is_last: bool) -> None:
-        self._receive_buffer = None if is_last else exchange.receive_buffer()
+        self._receive_buffer = None if is_last or self._admission is not None else exchange.receive_buffer()
         if is_last and exchange is self._exchange and exchange.is_responded:
             # The response was written before the end of the body.
             self._await_next()
@@ -478,14 +542,14 @@ class HttpConnection:
             self.flow.resume_reading()
 
     def _schedule_turn(self) -> None:
-        if self._ahead and not self._is_turn_due and self._phase not in (Phase.SENDING_RESPONSE, Phase.REJECTED):
+        if self._ahead and not self._is_turn_due and self._phase not in _NOT_READING:
             self._is_turn_due = True
             self._port.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         """Reads the next pipelined message, once the client has read the responses to earlier ones."""
         self._is_turn_due = False
-        if not self._ahead or self._phase in (Phase.SENDING_RESPONSE, Phase.REJECTED) or self.flow.write_paused:
+        if not self._ahead or self._phase in _NOT_READING or self.flow.write_paused:
             return
         data, at = self._ahead, self._at
         self._ahead, self._at = b"", 0

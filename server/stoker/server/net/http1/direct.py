@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from stoker.backends.api.errors import ServingError
 from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import Piece
@@ -35,6 +36,9 @@ class Exchange(Protocol):
 
     def disconnect(self) -> None:
         """Cancels the work: the client is gone, or the connection ends."""
+
+    def fail(self, error: ServingError) -> None:
+        """Responds with `error`: the connection cannot take the body."""
 
 
 class Connection(Protocol):

@@ -179,6 +179,13 @@ class ServerConnection:
         """
         self._data_frames.consumed(stream_id, count)
 
+    def hold_back(self, stream_id: int, *, is_held_back: bool) -> None:
+        """Withholds the stream's window from the peer, which then sends at most the rest of it; or gives it back again.
+
+        `consumed` still gives back the connection's window, so that other streams go on.
+        """
+        self._data_frames.hold_back(stream_id, is_held_back=is_held_back)
+
     # ---- sending
 
     def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:

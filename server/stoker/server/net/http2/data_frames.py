@@ -72,11 +72,18 @@ class DataFrames:
         count = min(count, stream.unconsumed)
         stream.unconsumed -= count
         stream.pending_update += count
-        if stream.pending_update >= self._half_window and stream.state <= Next.HALF_CLOSED_LOCAL:
+        if stream.pending_update >= self._half_window and stream.state <= Next.HALF_CLOSED_LOCAL and not stream.is_held_back:
             self._output.control(frames.window_update(stream_id, stream.pending_update))
             stream.receive_window += stream.pending_update
             stream.pending_update = 0
         self._inflow.refund(count)
+
+    def hold_back(self, stream_id: int, *, is_held_back: bool) -> None:
+        """Withholds the window of a stream, or gives it back; see `ServerConnection.hold_back`."""
+        stream = self._open.get(stream_id)
+        if stream is not None:
+            stream.is_held_back = is_held_back
+            self.consumed(stream_id, 0)
 
     def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview, size_bytes: int) -> None:
         """Puts the next bytes of a request into `receive_buffer`; see `ServerConnection.set_receive_buffer`."""

@@ -144,6 +144,7 @@ class Stream:
         receive_window: Bytes the peer may still send.
         unconsumed: Received bytes that the application has not given back.
         pending_update: Bytes that it has given back and no WINDOW_UPDATE has reported.
+        is_held_back: Whether no WINDOW_UPDATE may report them yet.
         body_left: Bytes that are missing of the content-length; None: there was none.
         send_window: Bytes that the server may still send; negative after the peer has shrunk its windows.
         has_responded: Whether header fields were sent.
@@ -164,6 +165,7 @@ class Stream:
         "id",
         "is_abandoned",
         "is_ending",
+        "is_held_back",
         "is_listed",
         "pending_update",
         "receive_buffer",
@@ -186,6 +188,7 @@ class Stream:
         self.body_left = body_left
         self.unconsumed = 0
         self.pending_update = 0
+        self.is_held_back = False
         self.has_responded = False
         self.is_ending = False
         self.is_abandoned = False

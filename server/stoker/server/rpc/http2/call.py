@@ -1,4 +1,4 @@
-"""Calls on an HTTP/2 connection: the base class of unary and streamed calls, unary calls, and calls rejected because of their headers.
+"""Calls on an HTTP/2 connection: the base class of unary and streamed calls, and unary calls.
 
 Nearly all calls are unary, so that the code is optimised for them. Most requests arrive in one piece, and their method starts within the
 same read. The method's `Completion` passes the response to the call; the transport creates no task.
@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from stoker.backends.api.errors import Cancelled, ServingError, TooLarge
-from stoker.server.core.byte_budget import Reservation, evicted
+from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
+from stoker.server.core.admission import Room, Ticket
+from stoker.server.core.byte_budget import Reservation, evicted, response_exceeds, too_much
 from stoker.server.core.completion import Completion
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.progress import Progress
@@ -43,11 +44,13 @@ class H2Call:
         "_completion",
         "_connection",
         "_has_responded",
+        "_is_admitted",
         "_message",
         "_reader",
         "_reservation",
         "_share_bytes",
         "_task",
+        "_ticket",
         "_timer",
         "_trailers",
         "deadline_ns",
@@ -72,6 +75,9 @@ class H2Call:
         #: The message of a unary call, until its method begins; and the bytes of the connection's share that the call holds from then on.
         self._message: WireMessage | None = None
         self._share_bytes = 0
+        #: Whether all bytes of that message are reserved; and its place in the queue while it waits for that.
+        self._is_admitted = False
+        self._ticket: Ticket | None = None
         #: The completion of a unary call's method, once it has begun.
         self._completion: Completion[Result] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -165,15 +171,19 @@ class H2Call:
         self._timer = None
         self.reject(_TOO_LATE)
 
+    def _own_reservation(self) -> Reservation:
+        """The reservation for incomplete messages."""
+        if self._reservation is None:
+            self._reservation = Reservation(self._connection.context.engine.budget, self._connection.share, self)
+        return self._reservation
+
     def _hold(self, size_bytes: int) -> None:
         """Reserves bytes of an incomplete message.
 
         Raises:
             Overloaded: there is none.
         """
-        if self._reservation is None:
-            self._reservation = Reservation(self._connection.context.engine.budget, self._connection.share, self)
-        self._reservation.take(size_bytes)
+        self._own_reservation().take(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
         if self._reservation is not None:
@@ -226,62 +236,27 @@ class H2Call:
             self._give_back(taken_bytes)
 
 
-#: grpcio's asyncio client turns a status that arrives before it has sent its first message into INTERNAL. curl reports a response that
-#: arrives before it has sent its body as a broken stream. The response is sent when the client's first DATA arrives, or after this time in
-#: seconds.
-_PATIENCE_S: Final = 0.05
-
-
-class RejectedCall:
-    """A rejected call, which sends its response once the client has begun to send. Confined to: the event loop."""
-
-    __slots__ = ("_block", "_connection", "_timer", "has_ended", "is_over", "stream_id")
-
-    def __init__(self, connection: Connection, stream_id: int, block: bytes) -> None:
-        """`block` is the header block of the whole response."""
-        self._connection = connection
-        self._block = block
-        self._timer: asyncio.TimerHandle = connection.context.loop.call_later(_PATIENCE_S, self._respond)
-        self.stream_id = stream_id
-        self.has_ended = False
-        self.is_over = False
-
-    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
-        """As `H2Call.feed`."""
-        self.has_ended = has_ended
-        self._respond()
-
-    def reject(self, rejection: Rejection) -> None:
-        """As `H2Call.reject`, without effect: the first rejection is kept."""
-        self._respond()
-
-    def abandon(self) -> None:
-        """As `H2Call.abandon`."""
-        self.is_over = True
-        self._timer.cancel()
-
-    def _respond(self) -> None:
-        if not self.is_over:
-            self.abandon()
-            self._connection.send_end(self.stream_id, self._block)
-            self._connection.responded(self)
-
-
 _read_prefix: Final = PREFIX.unpack_from
 _prefix: Final = PREFIX.pack
 _PLAIN_HEADERS: Final = HEADERS[None]
 #: A larger response is not copied behind its prefix, but sent in a separate DATA frame.
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
+#: A larger message does not start its method in the read that it arrives in: it may have to wait for room.
+_DIRECT_BYTES: Final = 64 * 1024
+#: A message up to this size reserves all its bytes when its prefix has arrived, a larger one when this share of it has, or as much: a
+#: client must send something before others wait for it.
+_ADMITTED_AT_ONCE_BYTES: Final = 1 << 20
+_ADMITTED_SHARE: Final = 16
 
 
 class UnaryCall(H2Call):
-    """Confined to: the event loop."""
+    """A large message waits in the queue of the byte budget until all of it fits. Confined to: the event loop."""
 
     __slots__ = ()
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
-        if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
+        if self._reader is None and has_ended and PREFIX_BYTES <= len(data) <= _DIRECT_BYTES:
             # Declared, as `struct` declares Any.
             prefix: tuple[int, int] = _read_prefix(data)
             flag, size = prefix
@@ -304,13 +279,14 @@ class UnaryCall(H2Call):
             if self._message is not None:
                 raise CallFault(CARDINALITY)
             self._message = message
+        self._reserve(reader, len(data))
         if self._message is not None and reader.expected_bytes is not None:
             # A second message is rejected by its prefix: its bytes are neither stored nor counted.
             raise CallFault(CARDINALITY)
         if reader.has_buffer and not had_buffer:
             self._connection.calls.expect_zero_copy(self)
         self._connection.core.consumed(self.stream_id, len(data))
-        if has_ended:
+        if has_ended and (self._ticket is None or not reader.is_between_messages):
             self._begin_whole(reader)
 
     def note_written(self, count: int, has_ended: bool) -> None:
@@ -320,18 +296,98 @@ class UnaryCall(H2Call):
             self._note(count, has_ended)
             for message in reader.buffer_written(count):
                 self._message = message
+            self._reserve(reader, count)
             self._connection.core.consumed(self.stream_id, count)
-            if has_ended:
+            if has_ended and (self._ticket is None or not reader.is_between_messages):
                 self._begin_whole(reader)
         except (CallFault, ServingError) as error:
             self.fail(error)
 
     def _note(self, size_bytes: int, has_ended: bool) -> None:
-        """Counts the bytes that have arrived."""
+        """Notes that bytes have arrived."""
         self.has_ended = has_ended
         if self.progress is not None:
             self.progress.note(size_bytes, self._connection.context.loop.time())
-        self._hold(size_bytes)
+
+    # ---- admission
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the message waits for room in the byte budget."""
+        return self._ticket is not None
+
+    def _reserve(self, reader: MessageReader, size_bytes: int) -> None:
+        """Reserves `size_bytes` that have arrived, or all bytes of a large message as soon as enough of it has.
+
+        Raises:
+            TooLarge: the message is larger than any request may be. Overloaded: there is no room, and no place in the queue.
+        """
+        if self._is_admitted or self._ticket is not None:
+            return
+        declared_bytes = reader.expected_bytes
+        if declared_bytes is None:
+            declared_bytes = 0 if self._message is None else len(self._message.data)
+        if declared_bytes <= _DIRECT_BYTES:
+            self._hold(size_bytes)
+            return
+        most_bytes = self._connection.context.engine.budget.most_request_bytes
+        if declared_bytes + PREFIX_BYTES > most_bytes:
+            raise too_much(declared_bytes + PREFIX_BYTES, most_bytes)
+        is_early = self.held_bytes() + size_bytes < min(declared_bytes // _ADMITTED_SHARE, _ADMITTED_AT_ONCE_BYTES)
+        if is_early and declared_bytes > _ADMITTED_AT_ONCE_BYTES:
+            try:
+                self._hold(size_bytes)
+                return
+            except Overloaded:
+                # It waits for room now.
+                pass
+        self._apply(declared_bytes + PREFIX_BYTES)
+
+    def _apply(self, size_bytes: int) -> None:
+        """Reserves all bytes of the message, or waits for them in the queue.
+
+        Raises:
+            Overloaded: there is no room, and no place in the queue.
+        """
+        connection = self._connection
+        context = connection.context
+        # While it waits it holds nothing: two requests that are half received would wait for each other.
+        self._own_reservation().release()
+        ticket = Ticket(self, size_bytes, context.loop.time(), context.limits.admission_wait_s)
+        if context.engine.budget.queue.enter(ticket, context.loop.call_soon):
+            self._is_admitted = True
+        else:
+            self._ticket = ticket
+            connection.core.hold_back(self.stream_id, is_held_back=True)
+
+    def try_admit(self, size_bytes: int, slower_than: float) -> Room:
+        """See `Applicant`."""
+        return self._own_reservation().admit(size_bytes, slower_than)
+
+    def admitted(self) -> None:
+        """See `Applicant`."""
+        reader = self._reader
+        if self._ticket is None or reader is None:
+            return
+        self._ticket = None
+        self._is_admitted = True
+        connection = self._connection
+        if self.progress is not None:
+            self.progress.pause(connection.context.loop.time())
+        connection.core.hold_back(self.stream_id, is_held_back=False)
+        connection.notice_output()
+        if self.has_ended:
+            try:
+                self._begin_whole(reader)
+            except (CallFault, ServingError) as error:
+                self.fail(error)
+
+    def not_admitted(self, error: Overloaded) -> None:
+        """See `Applicant`."""
+        self._ticket = None
+        self.fail(error)
+
+    # ---- the method
 
     def _begin_whole(self, reader: MessageReader) -> None:
         """Begins the method: the request is complete."""
@@ -407,9 +463,15 @@ class UnaryCall(H2Call):
             self._start(data)
 
     def _release_message(self) -> None:
+        if self._ticket is not None:
+            self._connection.context.engine.budget.queue.leave(self._ticket)
+            self._ticket = None
         super()._release_message()
-        self._connection.share.held_bytes -= self._share_bytes
-        self._share_bytes = 0
+        if self._share_bytes:
+            self._connection.share.held_bytes -= self._share_bytes
+            self._share_bytes = 0
+            # Another message of the connection may wait for its share.
+            self._connection.context.engine.budget.queue.released()
 
     def _cancel_work(self) -> None:
         if self._completion is not None:
@@ -457,10 +519,16 @@ class UnaryCall(H2Call):
         trailers = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
         if isinstance(data, bytes) and size <= _JOINED_BYTES:
             waiting = core.send_response(stream_id, headers, _prefix(flag, size) + data, trailers)
+            if waiting:
+                connection.hold_unflushed(stream_id, waiting, is_unary=True)
         else:
+            # Before anything is sent: the client then gets a status if there is no room.
+            if not connection.has_response_room(size):
+                self.fail(response_exceeds(size))
+                return
             core.send_headers(stream_id, headers)
             waiting = core.send_pieces(stream_id, (_prefix(flag, size), *((data,) if isinstance(data, bytes) else data)))
             core.send_headers(stream_id, trailers, end_stream=True)
-        if waiting:
-            connection.hold_unflushed(stream_id, waiting, is_unary=True)
+            if waiting:
+                connection.hold_unflushed(stream_id, waiting, is_unary=True)
         self._finish()

@@ -18,10 +18,11 @@ from stoker.server.net.http2.events import DataWritten, Event
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.receiver import CLOSED
 from stoker.server.observability.recorder import GoawayReason
-from stoker.server.rpc.http2.call import H2Call, RejectedCall
+from stoker.server.rpc.http2.call import H2Call
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.peer_monitor import PAYLOAD, PeerMonitor
+from stoker.server.rpc.http2.rejected_call import RejectedCall
 from stoker.server.rpc.http2.responses import ENDING, TOO_SLOW
 from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.rejection import Rejection
@@ -180,6 +181,10 @@ class GrpcProtocol:
     def send_end(self, stream_id: int, block: bytes) -> None:
         """Ends a response with a header block of trailers."""
         self.core.send_headers(stream_id, block, end_stream=True)
+
+    def has_response_room(self, size_bytes: int) -> bool:
+        """Whether the byte budget has room for a response."""
+        return self.context.engine.budget.has_response_room(size_bytes)
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
         """Counts the unsent bytes of a complete response against the byte budget; resets the stream if the budget is exhausted."""

@@ -16,9 +16,10 @@ from stoker.server.net.http2.events import (
 )
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.observability.recorder import GoawayReason
-from stoker.server.rpc.http2.call import H2Call, RejectedCall, UnaryCall
+from stoker.server.rpc.http2.call import H2Call, UnaryCall
 from stoker.server.rpc.http2.connection_context import Connection, ConnectionContext
 from stoker.server.rpc.http2.peer_monitor import PeerMonitor, UnflushedResponses
+from stoker.server.rpc.http2.rejected_call import RejectedCall
 from stoker.server.rpc.http2.responses import (
     RESERVED_SLOT,
     TOO_MANY_CALLS,
@@ -52,7 +53,8 @@ class Admission:
         try:
             if context.calls >= self._most_calls:
                 raise CallFault(TOO_MANY_CALLS)
-            if self._unflushed.size_bytes > self._most_unflushed_bytes:
+            most_bytes = self._most_unflushed_bytes
+            if self._unflushed.size_bytes > most_bytes and not self._unflushed.is_being_read(most_bytes):
                 raise CallFault(TOO_MUCH_UNFLUSHED)
             derived = fields.derived
             if isinstance(derived, RequestHead):
@@ -157,12 +159,16 @@ class ConnectionCalls:
 
     def slow(self, now_s: float, *, is_reading: bool) -> list[H2Call]:
         """The calls whose messages arrive too slowly; `is_reading`: the server has read since the last sweep."""
+        if any(isinstance(call, UnaryCall) and call.is_waiting for call in self.receiving.values()):
+            self._context.engine.budget.queue.sweep(now_s)
         slow: list[H2Call] = []
         for call in {**self.receiving, **self.arriving}.values():
             progress = call.progress
             if progress is None:
                 continue
-            if not is_reading or (isinstance(call, StreamedCall) and call.is_held_back()):
+            if not is_reading or (
+                call.is_waiting if isinstance(call, UnaryCall) else isinstance(call, StreamedCall) and call.is_held_back()
+            ):
                 progress.pause(now_s)
             if progress.slowness(now_s) is not None:
                 slow.append(call)

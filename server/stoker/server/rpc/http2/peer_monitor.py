@@ -107,7 +107,7 @@ class UnflushedResponses:
     def keep(self, connection: Connection, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
         """Reserves the bytes that wait on the stream of `connection`; False: the byte budget is exhausted."""
         context = self._context
-        if not context.engine.budget.reserve(size_bytes):
+        if not context.engine.budget.reserve_response(size_bytes):
             return False
         self._sizes[stream_id] = size_bytes
         self.size_bytes += size_bytes
@@ -137,6 +137,20 @@ class UnflushedResponses:
             taken_bytes = self._connection.taken_bytes
             self._progress.note(taken_bytes - self._taken_bytes, self._context.loop.time())
             self._taken_bytes = taken_bytes
+
+    def is_being_read(self, most_unread_bytes: int) -> bool:
+        """Whether the client reads them, so that it may begin more calls although more than `most_unread_bytes` wait.
+
+        At its present rate it must read all of them before the time ends for which it may leave data unread. In the first second it must
+        have read as many as `most_unread_bytes`. A single response does not matter: it may be larger than the limit.
+        """
+        progress = self._progress
+        if len(self._sizes) <= 1 or progress is None:
+            return True
+        rate = self.rate()
+        if rate is None:
+            return progress.size_bytes >= most_unread_bytes
+        return self.size_bytes <= rate * self._context.limits.write_idle_timeout_s
 
     def held_bytes(self) -> int:
         return self.size_bytes

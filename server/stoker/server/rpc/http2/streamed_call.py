@@ -11,6 +11,7 @@ from typing import Final, cast
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
+from stoker.server.core.byte_budget import response_exceeds
 from stoker.server.core.completion import TaskCompletion
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http2.frames import ErrorCode
@@ -121,11 +122,15 @@ class StreamedCall(H2Call):
         if self.is_over:
             return
         connection, stream_id, core = self._connection, self.stream_id, self._connection.core
+        is_large = size > _JOINED_BYTES
+        if is_large and not connection.has_response_room(size):
+            # Before any of it is sent: the client then gets a status.
+            raise response_exceeds(size)
         if not self._has_responded:
             core.send_headers(stream_id, HEADERS[encoding])
             self._has_responded = True
         prefix = PREFIX.pack(is_compressed, size)
-        if isinstance(data, bytes) and size <= _JOINED_BYTES:
+        if isinstance(data, bytes) and not is_large:
             self._unsent_bytes = core.send_data(stream_id, prefix + data)
         else:
             self._unsent_bytes = core.send_pieces(stream_id, (prefix, *((data,) if isinstance(data, bytes) else data)))
@@ -141,7 +146,7 @@ class StreamedCall(H2Call):
         """
         waiting_bytes = self._unsent_bytes
         try:
-            self._hold(waiting_bytes)
+            self._own_reservation().take_response(waiting_bytes)
         except Overloaded:
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self._connection.core.reset_stream(self.stream_id, ErrorCode.ENHANCE_YOUR_CALM)
