@@ -81,6 +81,8 @@ class ByteBudget:
         self._now_ns = now_ns
         self._small_held = 0
         self._large_held = 0
+        #: During `hand_over`: the bytes that were held before; else 0.
+        self._handed_bytes = 0
         self._uploads: set[Upload] = set()
         self._look_again_ns: int | None = None
         self._warned_ns: int | None = None
@@ -101,6 +103,9 @@ class ByteBudget:
 
         `requester` is the request itself if it is an upload; faster uploads than the requester are not evicted.
         """
+        if self._handed_bytes and self.held_bytes + size_bytes <= self._handed_bytes:
+            self._move(held_bytes, held_bytes + size_bytes)
+            return True
         if held_bytes + size_bytes <= self.small_bytes:
             small = self._small_held + size_bytes
             if small <= self._slice_bytes or small + self._large_held <= self.most_bytes:
@@ -145,6 +150,17 @@ class ByteBudget:
             self._move(held_bytes, held_bytes - size_bytes)
             # Small requests do not matter to the large ones that wait.
             self.queue.released()
+
+    def hand_over(self, reservation: "Reservation", receiver: Callable[[], None]) -> None:
+        """Releases `reservation` and calls `receiver`, which may reserve the same bytes again without a check: responses may have exceeded
+        the budget since they were reserved.
+        """
+        self._handed_bytes = self.held_bytes
+        try:
+            reservation.release()
+            receiver()
+        finally:
+            self._handed_bytes = 0
 
     def watch(self, upload: Upload) -> None:
         """Allows the eviction of `upload`."""

@@ -80,7 +80,8 @@ class Inference:
         request_metadata = self._headers.read(call.metadata) if self._headers.is_on and call is not None else None
         decoded = self._decode_like(data, deadline_ns)
         if decoded is None and self._is_slow(data):
-            return TaskCompletion(lambda: self._model_infer(data, deadline_ns, request_metadata))
+            # It reserves the bytes of the message at once, which `ByteBudget.hand_over` asks for.
+            return TaskCompletion(lambda: self._model_infer(data, deadline_ns, request_metadata), is_inline=True)
         completion = _InferCompletion(self, len(data))
         if not self._reserve(len(data)):
             completion.complete(budget_exhausted(len(data)))

@@ -403,19 +403,21 @@ class UnaryCall(H2Call):
             assert isinstance(data, bytes)
             self._task = self._connection.context.loop.create_task(self._start_compressed(data))
             return
-        self._start_message(self.held_bytes())
-        self._start(data)
+        self._start_message(data, self.held_bytes())
 
-    def _start_message(self, share_bytes: int) -> None:
+    def _start_message(self, data: bytes | memoryview, share_bytes: int) -> None:
         """Starts the method.
 
         The handler reserves the message's `share_bytes` itself; they also still count against the connection's share.
         """
-        if self._reservation is not None:
-            self._reservation.release()
-        share = self._connection.share
-        self._share_bytes = share.counted(share_bytes)
-        share.held_bytes += self._share_bytes
+
+        def start() -> None:
+            share = self._connection.share
+            self._share_bytes = share.counted(share_bytes)
+            share.held_bytes += self._share_bytes
+            self._start(data)
+
+        self._connection.context.engine.budget.hand_over(self._own_reservation(), start)
 
     def settle(self) -> None:
         super().settle()
@@ -459,8 +461,7 @@ class UnaryCall(H2Call):
             self.fail(error)
         else:
             self._task = None
-            self._start_message(len(data))
-            self._start(data)
+            self._start_message(data, len(data))
 
     def _release_message(self) -> None:
         if self._ticket is not None:
