@@ -138,7 +138,7 @@ def values_array(spec: TensorSpec, field: str, given: Any) -> Array:
             )
         narrow: Array = wide.astype(datatype.numpy)
         return narrow
-    array: Array = np.array(given, dtype=datatype.numpy)
+    array: Array = np.asarray(given, dtype=datatype.numpy)
     return array
 
 

@@ -50,6 +50,8 @@ class Limits:
             after that.
         generate_bytes: Largest body of a generate request: flat JSON is parsed in one go.
         json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
+        adlik_json_bytes: Largest JSON body of an Adlik predict request; its long tensors are decoded without a JSON parser, and the bounds
+            of JSON apply to the remainder.
         json_special_bytes: JSON text that contains `NaN` or `Infinity` outside long runs of numbers: a slower parser reads it.
         json_depth: Nesting of JSON arrays and objects.
         json_objects: `{` in a JSON text.
@@ -111,6 +113,7 @@ class Limits:
     control_timeout_s: float = 600.0
     generate_bytes: int = 8 * MIB
     json_bytes: int = 64 * MIB
+    adlik_json_bytes: int = 128 * MIB
     json_special_bytes: int = 16 * MIB
     json_depth: int = 100
     json_objects: int = 65_536

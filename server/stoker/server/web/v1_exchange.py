@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl
 from stoker.backends.api.errors import InvalidRequest, RestrictedCall, ServingError, Unauthenticated
 from stoker.server.codecs.tensors import whole
 from stoker.server.core.request import InferRequest, InferResponse, Via
-from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import Piece
@@ -122,8 +121,7 @@ class V1Exchange(InferExchange):
         posted = self._posted = route.posted()
         if route.content_encoding is not None:
             body = await decompress(body, route.content_encoding, self._reservation.take, limits, limits.http_body_bytes)
-        text = body if isinstance(body, bytes) else await run_off_loop(bytes, body)
-        response = await route.posts.response(posted, text, self._reservation)
+        response = await route.posts.response(posted, body, self._reservation)
         response, headers = await route.posts.compressed(response, route.response_encoding)
         return [response], headers
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stoker.backends.api.errors import DeadlineExceeded, ServingError
+from stoker.backends.api.errors import DeadlineExceeded, ServingError, TooLarge
 from stoker.server.codecs.strict_json import Json, memory_cost, parse_json
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
@@ -11,6 +11,7 @@ from stoker.server.core.tasks import in_time, run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.adlik import rest_choice
+from stoker.server.protocols.adlik.long_elements import decode_long_elements, find_long_elements, put_back
 from stoker.server.protocols.adlik.request import ModelQuery as AdlikQuery
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.adlik.service import AdlikService
@@ -98,15 +99,20 @@ class V1Posts:
             reservation.give_back(reservation.held_bytes - held_bytes)
         return decoded
 
-    async def response(self, posted: PostedRequest, body: bytes, reservation: Reservation) -> bytes:
+    async def response(self, posted: PostedRequest, body: bytes | memoryview, reservation: Reservation) -> bytes:
         """The body of the response.
 
         Raises:
             ServingError: the response is an error; its status is that of `posted.dialect`.
         """
-        given = await self._parsed(posted, body, reservation)
-        self._choose(posted, given)
         query = posted.query
+        long = await self._long_adlik(posted, body, reservation)
+        if long is not None:
+            given, size_bytes = long
+            return await self._adlik.from_json(AdlikQuery(query.name, query.version), given, size_bytes, reservation, has_arrays=True)
+        text = body if isinstance(body, bytes) else await run_off_loop(bytes, body)
+        given = await self._parsed(posted, text, reservation)
+        self._choose(posted, given)
         if posted.dialect is Dialect.ADLIK:
             return await self._adlik.from_json(AdlikQuery(query.name, query.version), given, len(body), reservation)
         responses = {PREDICT: self.rest.predict, "classify": self.rest.classify, "regress": self.rest.regress}
@@ -132,6 +138,34 @@ class V1Posts:
             posted.dialect = Dialect.TFS
         elif posted.forced is None:
             posted.dialect = rest_choice.of_body(self.settings, given)
+
+    async def _long_adlik(self, posted: PostedRequest, body: bytes | memoryview, reservation: Reservation) -> tuple[Json, int] | None:
+        """The parsed `body` of an Adlik request with long tensors, which are arrays in it, and the bytes of these and of the remaining
+        text, all of which are reserved; None: it is no such request.
+        """
+        limits = self.limits
+        may_be_adlik = posted.verb == PREDICT and not posted.query.label and posted.forced is not Dialect.TFS
+        if not may_be_adlik or len(body) <= limits.decode_inline_bytes:
+            return None
+        view = memoryview(body)
+        elements = await run_off_loop(find_long_elements, view)
+        if not elements:
+            return None
+        if len(body) > limits.adlik_json_bytes:
+            raise TooLarge(f"JSON of {len(body)} bytes exceeds the limit of {limits.adlik_json_bytes} bytes; send large requests over gRPC")
+        held_bytes = reservation.held_bytes
+        decoded_bytes = sum(element.decoded_bytes for element in elements)
+        reservation.take(decoded_bytes)
+        text, decoded = await run_off_loop(decode_long_elements, view, elements)
+        given = await self._parsed(posted, text, reservation)
+        self._choose(posted, given)
+        if posted.dialect is not Dialect.ADLIK:
+            # The keys of an Adlik tensor are the names of something else.
+            reservation.give_back(reservation.held_bytes - held_bytes)
+            return None
+        put_back(given, decoded)
+        reservation.take(len(text))
+        return given, decoded_bytes + len(text)
 
     async def _parsed(self, posted: PostedRequest, body: bytes, reservation: Reservation) -> Json:
         limits = self.limits

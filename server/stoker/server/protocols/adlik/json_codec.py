@@ -6,7 +6,7 @@ fields ignored. The codec does not use protobuf reflection, so that it creates n
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_plans import CONTENT, Elements, TensorPlan
 from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields
-from stoker.server.codecs.tensors import array_pieces
+from stoker.server.codecs.tensors import Raw, array_pieces
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
@@ -150,18 +150,32 @@ def printed_float(value: float) -> Any:
 
 _INT64: Final = (-(1 << 63), (1 << 63) - 1)
 _UINT32: Final = (0, (1 << 32) - 1)
-_READERS: Final[Mapping[str, Callable[[list[Json], str], Array]]] = {
-    "half_val": lambda values, path: as_integers(values, path, np.int32),
-    "int_val": lambda values, path: as_integers(values, path, np.int32),
-    "int64_val": lambda values, path: as_integers(values, path, np.int64),
-    "uint32_val": lambda values, path: as_integers(values, path, np.uint32),
-    "uint64_val": lambda values, path: as_integers(values, path, np.uint64),
-    "float_val": lambda values, path: as_floats(values, path, np.float32),
-    "double_val": lambda values, path: as_floats(values, path, np.float64),
-    "bool_val": as_booleans,
+#: The fields of TensorProto that hold numbers, and their element types.
+NUMBER_FIELDS: Final[Mapping[str, np.dtype[Any]]] = {
+    "half_val": np.dtype(np.int32),
+    "int_val": np.dtype(np.int32),
+    "int64_val": np.dtype(np.int64),
+    "uint32_val": np.dtype(np.uint32),
+    "uint64_val": np.dtype(np.uint64),
+    "float_val": np.dtype(np.float32),
+    "double_val": np.dtype(np.float64),
+    "bool_val": np.dtype(np.bool_),
 }
 #: Bytes that are encoded as base64 at once: a multiple of three, so that no piece but the last has padding.
 _ENCODED_STEP_BYTES: Final = 3 << 18
+
+
+def read_numbers(field: str, values: list[Json], path: str = "") -> Array:
+    """The parsed list `values` of a number field as a flat array.
+
+    Raises:
+        InvalidRequest: a value does not fit the type of `field`; the text names `path`.
+    """
+    dtype = NUMBER_FIELDS[field]
+    path = path or field
+    if dtype.kind == "b":
+        return as_booleans(values, path)
+    return (as_floats if dtype.kind == "f" else as_integers)(values, path, dtype.type)
 
 
 def read_request(given: Json, url: ModelQuery, limits: Limits) -> PredictQuery:
@@ -272,12 +286,17 @@ def _count(output: Json, path: str) -> int:
 
 
 def _tensor(tensor: Mapping[str, Json], path: str, limits: Limits) -> TensorFields:
-    content = as_bytes(member(tensor, "tensor_content"), f"{path}.tensor_content")
+    # Long elements were decoded before the remainder was parsed, see `long_elements`.
+    given = member(tensor, "tensor_content")
+    content: Raw = given if isinstance(given, memoryview) else as_bytes(given, f"{path}.tensor_content")
     values: dict[str, Any] = {}
-    if not content:
-        for name, read in _READERS.items():
-            if given := as_list(member(tensor, name), f"{path}.{name}"):
-                values[name] = read(given, f"{path}.{name}")
+    if not len(content):
+        for name in NUMBER_FIELDS:
+            given = member(tensor, name)
+            if isinstance(given, np.ndarray):
+                values[name] = given
+            elif given := as_list(given, f"{path}.{name}"):
+                values[name] = read_numbers(name, given, f"{path}.{name}")
         if given := as_list(member(tensor, "string_val"), f"{path}.string_val"):
             values["string_val"] = [as_bytes(value, f"{path}.string_val") for value in given]
     return TensorFields(_datatype(member(tensor, "dtype"), f"{path}.dtype"), _shape(tensor, path, limits), content, values)

@@ -193,8 +193,12 @@ class Predict(MessageInference):
         request = await self._request_slowly(query, _Arrival(len(data), deadline_ns, reservation, Via.ADLIK_GRPC))
         return _MessageCall(query, request, self._engine, self._limits, reservation, self._layouts)
 
-    async def from_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def from_json(
+        self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation, *, has_arrays: bool = False
+    ) -> bytes:
         """Handles the parsed JSON body `given` (`size_bytes` as text) of a request for `model`; returns the text of a PredictResponse.
+
+        `has_arrays`: long tensors are arrays already, `size_bytes` counts these, and all of it is reserved.
 
         Raises:
             ServingError: as `start`.
@@ -203,7 +207,7 @@ class Predict(MessageInference):
         if size_bytes <= self._limits.decode_inline_bytes:
             decoded = self.decode_json(model, given, size_bytes, reservation)
         if decoded is None:
-            decoded = await self._decode_json_slowly(model, given, size_bytes, reservation)
+            decoded = await self._decode_json_slowly(model, given, size_bytes, reservation, has_arrays=has_arrays)
         return whole(await decoded.outcome(self._engine))
 
     def decode_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> DecodedCall | None:
@@ -234,8 +238,11 @@ class Predict(MessageInference):
             return None
         return _JsonCall(query, request, self._engine, self._limits, reservation)
 
-    async def _decode_json_slowly(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> DecodedCall:
-        reservation.take(size_bytes)
+    async def _decode_json_slowly(
+        self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation, *, has_arrays: bool
+    ) -> DecodedCall:
+        if not has_arrays:
+            reservation.take(size_bytes)
         if size_bytes > self._limits.decode_inline_bytes:
             query = await run_off_loop(json_codec.read_request, given, model, self._limits)
         else:
