@@ -121,7 +121,7 @@ class PlainBudget(ByteBudget):
     def reserve_whole(self, size_bytes: int, requester: Upload | None, slower_than: float) -> bool:
         return self.reserve(size_bytes)
 
-    def has_response_room(self, size_bytes: int) -> bool:
+    def has_response_space(self, size_bytes: int) -> bool:
         return self.reserved_bytes + size_bytes <= self.limit_bytes
 
     def reserve_response(self, size_bytes: int, held_bytes: int = 0) -> bool:

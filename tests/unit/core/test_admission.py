@@ -1,4 +1,4 @@
-"""The queue of large requests that wait for room in the byte budget."""
+"""The queue of large requests that wait for space in the byte budget."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.errors import Overloaded
-from stoker.server.core.admission import Room, Ticket
+from stoker.server.core.admission import Outcome, Ticket
 from stoker.server.core.byte_budget import ByteBudget, ConnectionShare, Reservation
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ class Waiting:
         self.error: Overloaded | None = None
         self.ticket: Ticket | None = None
 
-    def try_admit(self, size_bytes: int, slower_than: float) -> Room:
+    def try_admit(self, size_bytes: int, slower_than: float) -> Outcome:
         return self.reservation.admit(size_bytes, slower_than)
 
     def admitted(self) -> None:
@@ -132,7 +132,7 @@ def test_slow_upload_is_evicted_for_a_request_that_waits(speed: float, evicted_a
             self.end(queue.budget)
 
     upload = Upload(queue.budget, 40 * MIB)
-    assert upload.reservation.admit(40 * MIB, 0.0) is Room.RESERVED
+    assert upload.reservation.admit(40 * MIB, 0.0) is Outcome.RESERVED
     queue.budget.watch(upload)
     waiting = queue.enter(50 * MIB)
     assert waiting.is_admitted == (evicted_after_s == 0.0)
@@ -200,7 +200,7 @@ def test_every_request_is_admitted_rejected_or_waits_and_the_budget_is_kept(step
 def test_take_gets_prepaid_bytes_first():
     budget = ByteBudget(MOST, lambda: 0)
     reservation = Reservation(budget)
-    assert reservation.admit(MIB, 0.0) is Room.RESERVED
+    assert reservation.admit(MIB, 0.0) is Outcome.RESERVED
     reservation.prepaid_bytes = MIB
     reservation.take(MIB - 10)
     assert budget.held_bytes == MIB

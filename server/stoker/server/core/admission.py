@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from stoker.backends.api.errors import Overloaded
 
 
-class Room(IntEnum):
+class Outcome(IntEnum):
     """Whether the bytes of a request can be reserved."""
 
     #: They are reserved.
@@ -25,7 +25,7 @@ class Room(IntEnum):
 class Applicant(Protocol):
     """A request that waits. Its methods are called on the event loop, and never from inside `AdmissionQueue.enter`."""
 
-    def try_admit(self, size_bytes: int, slower_than: float) -> Room:
+    def try_admit(self, size_bytes: int, slower_than: float) -> Outcome:
         """Reserves all `size_bytes` of the request, if they fit. Uploads of fewer than `slower_than` bytes per second may be evicted for
         them.
         """
@@ -45,17 +45,17 @@ class Ticket:
         size_bytes: Bytes that it declares.
         begun_s: When it began to wait, and until when it may wait; in seconds of the loop's clock.
         deadline_s: See `begun_s`.
-        room: The result of the last attempt.
+        outcome: The result of the last attempt.
     """
 
-    __slots__ = ("applicant", "begun_s", "deadline_s", "room", "size_bytes")
+    __slots__ = ("applicant", "begun_s", "deadline_s", "outcome", "size_bytes")
 
     def __init__(self, applicant: Applicant, size_bytes: int, now_s: float, wait_s: float) -> None:
         self.applicant = applicant
         self.size_bytes = size_bytes
         self.begun_s = now_s
         self.deadline_s = now_s + wait_s
-        self.room = Room.BUDGET_FULL
+        self.outcome = Outcome.BUDGET_FULL
 
 
 class AdmissionQueue:
@@ -87,13 +87,13 @@ class AdmissionQueue:
         Raises:
             Overloaded: it must wait, and as many wait as may.
         """
-        if not any(other.room is Room.BUDGET_FULL for other in self._tickets):
-            ticket.room = ticket.applicant.try_admit(ticket.size_bytes, self._stalled_bytes_per_s)
-            if ticket.room is Room.RESERVED:
+        if not any(other.outcome is Outcome.BUDGET_FULL for other in self._tickets):
+            ticket.outcome = ticket.applicant.try_admit(ticket.size_bytes, self._stalled_bytes_per_s)
+            if ticket.outcome is Outcome.RESERVED:
                 return True
         if len(self._tickets) >= self._most_waiting:
             raise Overloaded(
-                f"{_REASONS[Room.BUDGET_FULL]}, no room for {ticket.size_bytes} more, and {len(self._tickets)} requests wait already: "
+                f"{_REASONS[Outcome.BUDGET_FULL]}, no room for {ticket.size_bytes} more, and {len(self._tickets)} requests wait already: "
                 "try again",
                 retry_after_s=1.0,
             )
@@ -119,11 +119,11 @@ class AdmissionQueue:
         self._is_due = False
         admitted: list[Ticket] = []
         for ticket in list(self._tickets):
-            ticket.room = ticket.applicant.try_admit(ticket.size_bytes, self._stalled_bytes_per_s)
-            if ticket.room is Room.RESERVED:
+            ticket.outcome = ticket.applicant.try_admit(ticket.size_bytes, self._stalled_bytes_per_s)
+            if ticket.outcome is Outcome.RESERVED:
                 del self._tickets[ticket]
                 admitted.append(ticket)
-            elif ticket.room is Room.BUDGET_FULL:
+            elif ticket.outcome is Outcome.BUDGET_FULL:
                 break
         for ticket in admitted:
             ticket.applicant.admitted()
@@ -136,23 +136,23 @@ class AdmissionQueue:
                 continue
             waited_s = ticket.deadline_s - ticket.begun_s
             # The last attempt evicts uploads that were too slow to transfer as much while this request has waited.
-            ticket.room = ticket.applicant.try_admit(ticket.size_bytes, ticket.size_bytes / waited_s)
+            ticket.outcome = ticket.applicant.try_admit(ticket.size_bytes, ticket.size_bytes / waited_s)
             del self._tickets[ticket]
-            if ticket.room is Room.RESERVED:
+            if ticket.outcome is Outcome.RESERVED:
                 ticket.applicant.admitted()
             else:
-                ticket.applicant.not_admitted(no_room(ticket, waited_s))
+                ticket.applicant.not_admitted(no_space(ticket, waited_s))
         self.released()
 
 
 _REASONS: Final = {
-    Room.SHARE_FULL: "the requests of this connection hold as many bytes as one connection may",
-    Room.BUDGET_FULL: "the server holds as many request bytes as it may",
+    Outcome.SHARE_FULL: "the requests of this connection hold as many bytes as one connection may",
+    Outcome.BUDGET_FULL: "the server holds as many request bytes as it may",
 }
 
 
-def no_room(ticket: Ticket, waited_s: float) -> Overloaded:
+def no_space(ticket: Ticket, waited_s: float) -> Overloaded:
     """The error of a request that has waited for its time."""
-    advice = "try again, or use more connections" if ticket.room is Room.SHARE_FULL else "try again"
-    text = f"{_REASONS[ticket.room]}, no room for {ticket.size_bytes} more within {waited_s:g} s: {advice}"
+    advice = "try again, or use more connections" if ticket.outcome is Outcome.SHARE_FULL else "try again"
+    text = f"{_REASONS[ticket.outcome]}, no room for {ticket.size_bytes} more within {waited_s:g} s: {advice}"
     return Overloaded(text, retry_after_s=1.0)

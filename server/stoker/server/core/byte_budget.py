@@ -16,7 +16,7 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest, Overloaded, TooLarge
 from stoker.backends.api.native import mypyc_attr
 from stoker.backends.api.wire import WireReader
-from stoker.server.core.admission import AdmissionQueue, Room
+from stoker.server.core.admission import AdmissionQueue, Outcome
 
 #: Of the budget, this part is kept for small requests.
 SMALL_SLICE: Final = 1 / 16
@@ -26,7 +26,7 @@ _SMALL_PART: Final = 1024
 #: After a check of the uploads has found none to end, requests are rejected without another check for this time, nanoseconds.
 _LOOK_PERIOD_NS: Final = 50_000_000
 _WARN_PERIOD_NS: Final = 10_000_000_000
-#: Requests that wait for room at once; uploads slower than so many bytes per second have stalled. As in `Limits`.
+#: Requests that wait for space at once; uploads slower than so many bytes per second have stalled. As in `Limits`.
 _MOST_WAITING: Final = 32
 _STALLED_BYTES_PER_S: Final = 1024
 _log = logging.getLogger("stoker.engine")
@@ -59,7 +59,7 @@ class ByteBudget:
         most_request_bytes: Bound on the bytes of one request; a request above it can never be served.
         small_bytes: Bound on the bytes of a small request.
         evicted: Number of uploads that were evicted.
-        queue: Large requests that wait for room.
+        queue: Large requests that wait for space.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class ByteBudget:
             return True
         return self._evict_slower(self._missing_bytes(size_bytes, 0), requester, slower_than) and self._take_large(size_bytes, 0)
 
-    def has_response_room(self, size_bytes: int) -> bool:
+    def has_response_space(self, size_bytes: int) -> bool:
         """Whether a response may reserve `size_bytes`; slower uploads and unread responses are evicted for it. A single one always may."""
         missing_bytes = self.held_bytes + size_bytes - 2 * self.most_bytes
         return missing_bytes <= 0 or not self._large_held or self._evict_for(missing_bytes, None)
 
     def reserve_response(self, size_bytes: int, held_bytes: int = 0) -> bool:
         """As `reserve`, for a response, which may exceed the budget by as much again."""
-        if not self.has_response_room(size_bytes):
+        if not self.has_response_space(size_bytes):
             return False
         self._move(held_bytes, held_bytes + size_bytes)
         return True
@@ -302,20 +302,20 @@ class Reservation:
         self.prepaid_bytes = 0
         self.held_bytes = 0
 
-    def admit(self, size_bytes: int, slower_than: float) -> Room:
+    def admit(self, size_bytes: int, slower_than: float) -> Outcome:
         """Reserves all `size_bytes` of a request that holds none, if they fit.
 
         Uploads of fewer than `slower_than` bytes per second are evicted if that makes them fit.
         """
         share = self._share
         if share is not None and not share.reserve(size_bytes, 0):
-            return Room.SHARE_FULL
+            return Outcome.SHARE_FULL
         if not self.budget.reserve_whole(size_bytes, self._requester, slower_than):
             if share is not None:
                 share.give_back(size_bytes, size_bytes)
-            return Room.BUDGET_FULL
+            return Outcome.BUDGET_FULL
         self.held_bytes = size_bytes
-        return Room.RESERVED
+        return Outcome.RESERVED
 
     def take(self, size_bytes: int) -> None:
         """Reserves `size_bytes` more.

@@ -1,19 +1,17 @@
 """One HTTP/1.1 connection: one request at a time, in order, each by a direct route or through the ASGI application, under limits.
 
 Bytes are read message by message, never beyond the request in work: pipelined requests wait unread, at first here and then in the kernel.
-However many requests a client pipelines, it holds the bytes of one read, and each request gets its own turn of the event loop.
+However many requests a client pipelines, it holds the bytes of one read, and each gets its own turn of the event loop.
 
 A connection has no timer. It notes when its present phase began, and `HttpListener` sweeps all connections twice a second, so that the
 limits cost a fast request almost nothing.
 """
 
 import asyncio
-import enum
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-from stoker.backends.api.errors import Overloaded
 from stoker.server.core.byte_budget import EVICTED, ByteBudget, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http1.admission import SMALL_BYTES, BodyAdmission
@@ -23,27 +21,10 @@ from stoker.server.net.http1.body import BodyFrame
 from stoker.server.net.http1.direct import DirectRoute, Exchange
 from stoker.server.net.http1.disconnect import HalfClosedClient, can_detect_disconnect
 from stoker.server.net.http1.head import HeadReader, KnownHead, RequestHead
+from stoker.server.net.http1.phase import HttpConnectionStatistics, Phase
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.net.http1.response import Piece, Rejection
 from stoker.server.net.receiver import CLOSED
-
-
-class Phase(enum.Enum):
-    """The step of its present request that a connection is in."""
-
-    #: Nothing has arrived since the last response.
-    IDLE = 0
-    #: A head is arriving.
-    HEAD = 1
-    #: A body is arriving.
-    BODY = 2
-    #: The whole request has arrived; its response is not written.
-    SENDING_RESPONSE = 3
-    #: A body waits for room in the byte budget; nothing is read.
-    WAITING = 4
-    #: The server sends nothing more, and drops all bytes until the client hangs up.
-    REJECTED = 5
-
 
 #: Phases in which the next bytes wait.
 _NOT_READING: Final = (Phase.SENDING_RESPONSE, Phase.WAITING, Phase.REJECTED)
@@ -53,20 +34,6 @@ _LINGER_S: Final = 2.0
 _AHEAD_BYTES: Final = 16 * 1024
 #: Bytes of a read in which the head of a large request is expected.
 _HEAD_READ_BYTES: Final = 4096
-
-
-class HttpConnectionStatistics(NamedTuple):
-    """The sizes of what one connection holds.
-
-    Attributes:
-        ahead_bytes: Bytes read from the socket that wait for earlier responses.
-        has_ended: Whether the client has ended its sending side.
-        unflushed_responses: Responses that count against the byte budget until the client takes them.
-    """
-
-    ahead_bytes: int
-    has_ended: bool
-    unflushed_responses: int
 
 
 class HttpConnection:
@@ -96,7 +63,7 @@ class HttpConnection:
         #: Whether the last body had its own buffer: the next one probably has, too.
         self._had_receive_buffer = False
         self._body: BodyFrame | None = None
-        #: Of a large body, until it is admitted.
+        #: Of a large body.
         self._admission: BodyAdmission | None = None
         self._awaits_continue = False
         #: The client sends no more; and the watch for its departure.
@@ -172,9 +139,6 @@ class HttpConnection:
     def _may_probe(self) -> bool:
         return self._exchange is None or not self._exchange.has_begun
 
-    def _is_responding(self) -> bool:
-        return self._phase is Phase.SENDING_RESPONSE
-
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._receive_buffer is not None:
             return self._receive_buffer
@@ -230,6 +194,9 @@ class HttpConnection:
             rejection = self._body.slowness(now_s)
             if rejection is not None:
                 self._reject(rejection)
+
+    def _is_responding(self) -> bool:
+        return self._phase is Phase.SENDING_RESPONSE
 
     def shutdown(self) -> None:
         """Ends the connection now if no request is in work on it, else with the response."""
@@ -299,7 +266,7 @@ class HttpConnection:
         self._receive_buffer = self._body = None
         if self._admission is not None:
             self._admission.end()
-            self._admission = None
+        self._admission = None
         if self._budget is not None:
             self._budget.unwatch(self)
             self._budget = None
@@ -405,12 +372,10 @@ class HttpConnection:
         if self._reservation is not None:
             self._watch(self._reservation.budget)
         self._awaits_continue = route is None and head.expects_continue
-        reservation = self._reservation
-        if route is not None and reservation is not None and length is not None and length > SMALL_BYTES:
-            self._admission = BodyAdmission(self, reservation, length, self._port.loop, self._limits.admission_wait_s)
-        if at == len(data) and self._may_take(exchange, 0):
-            self._receive_buffer = exchange.receive_buffer()
-            self._had_receive_buffer = self._receive_buffer is not None
+        if route is not None and self._reservation is not None and length is not None and length > SMALL_BYTES:
+            self._admission = BodyAdmission(self, exchange, self._reservation, length, self._port.loop, self._limits.admission_wait_s)
+        if at == len(data):
+            self._begin_buffer(exchange)
         return at
 
     def _asgi_exchange(self, head: RequestHead) -> AsgiExchange:
@@ -424,7 +389,7 @@ class HttpConnection:
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None
-        if self._admission is not None and not self._may_take(exchange, len(data) - at):
+        if self._admission is not None and not self._admission.may_take(len(data) - at) and self._phase is Phase.WAITING:
             return at
         receive_buffer = exchange.receive_buffer()
         if receive_buffer is not None:
@@ -440,51 +405,27 @@ class HttpConnection:
         self._after_body_part(exchange, is_last)
         return at
 
-    def _may_take(self, exchange: Exchange, size: int) -> bool:
-        """Whether `size` more bytes of the body may be passed on; False: the body waits, and nothing is read.
-
-        A large body is read into its own buffer only once it is admitted.
-        """
-        admission = self._admission
-        if admission is None:
-            return True
-        try:
-            if not admission.may_take(size):
-                self._phase = Phase.WAITING
-                self.flow.pause_reading()
-                return False
-        except Overloaded as error:
-            self._admission = None
-            exchange.fail(error)
-            return False
-        if admission.is_admitted:
-            self._admission = None
-            return True
-        return bool(size)
-
-    def body_admitted(self) -> None:
+    def pause_body(self) -> None:
         """See `WaitingConnection`."""
-        body, exchange = self._body, self._exchange
-        self._admission = None
-        if body is None or exchange is None or self._phase is not Phase.WAITING:
-            return
-        body.progress.pause(self._port.loop.time())
-        self._phase = Phase.BODY
+        self._phase = Phase.WAITING
+        self.flow.pause_reading()
+
+    def resume_body(self) -> None:
+        """See `WaitingConnection`."""
+        self._admission, self._phase = None, Phase.BODY
+        if self._body is not None:
+            self._body.progress.pause(self._port.loop.time())
         if self._ahead:
             self._schedule_turn()
-            return
-        self._receive_buffer = exchange.receive_buffer()
-        self._had_receive_buffer = self._receive_buffer is not None
-        self.flow.resume_reading()
+        elif self._exchange is not None:
+            self._begin_buffer(self._exchange)
+            self.flow.resume_reading()
 
-    def body_not_admitted(self, error: Overloaded) -> None:
-        """See `WaitingConnection`."""
-        self._admission = None
-        if self._exchange is None or self._phase is not Phase.WAITING:
-            return
-        self._phase = Phase.BODY
-        self._exchange.fail(error)
-        self._schedule_turn()
+    def _begin_buffer(self, exchange: Exchange) -> None:
+        """Reads the body into its own buffer from now on; a large one only once it is admitted."""
+        if self._admission is None or (self._admission.may_take(0) and self._admission.is_admitted):
+            self._receive_buffer = exchange.receive_buffer()
+            self._had_receive_buffer = self._receive_buffer is not None
 
     def _take_zero_copy(self, size: int) -> None:
         """Notes that more bytes of the body are in the request's receive buffer."""
@@ -508,7 +449,8 @@ class HttpConnection:
         return body.is_complete
 
     def _after_body_part(self, exchange: Exchange, is_last: bool) -> None:
-        self._receive_buffer = None if is_last or self._admission is not None else exchange.receive_buffer()
+        may_buffer = not is_last and (self._admission is None or self._admission.is_admitted)
+        self._receive_buffer = exchange.receive_buffer() if may_buffer else None
         if is_last and exchange is self._exchange and exchange.is_responded:
             # The response was written before the end of the body.
             self._await_next()

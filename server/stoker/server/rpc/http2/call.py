@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
-from stoker.server.core.admission import Room, Ticket
+from stoker.server.core.admission import Outcome, Ticket
 from stoker.server.core.byte_budget import Reservation, evicted, response_exceeds, too_much
 from stoker.server.core.completion import Completion
 from stoker.server.core.tasks import run_off_loop
@@ -242,7 +242,7 @@ _PLAIN_HEADERS: Final = HEADERS[None]
 #: A larger response is not copied behind its prefix, but sent in a separate DATA frame.
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
-#: A larger message does not start its method in the read that it arrives in: it may have to wait for room.
+#: A larger message does not start its method in the read that it arrives in: it may have to wait for space.
 _DIRECT_BYTES: Final = 64 * 1024
 #: A message up to this size reserves all its bytes when its prefix has arrived, a larger one when this share of it has, or as much: a
 #: client must send something before others wait for it.
@@ -313,14 +313,14 @@ class UnaryCall(H2Call):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the message waits for room in the byte budget."""
+        """Whether the message waits for space in the byte budget."""
         return self._ticket is not None
 
     def _reserve(self, reader: MessageReader, size_bytes: int) -> None:
         """Reserves `size_bytes` that have arrived, or all bytes of a large message as soon as enough of it has.
 
         Raises:
-            TooLarge: the message is larger than any request may be. Overloaded: there is no room, and no place in the queue.
+            TooLarge: the message is larger than any request may be. Overloaded: there is no space, and no place in the queue.
         """
         if self._is_admitted or self._ticket is not None:
             return
@@ -339,7 +339,7 @@ class UnaryCall(H2Call):
                 self._hold(size_bytes)
                 return
             except Overloaded:
-                # It waits for room now.
+                # It waits for space now.
                 pass
         self._apply(declared_bytes + PREFIX_BYTES)
 
@@ -347,7 +347,7 @@ class UnaryCall(H2Call):
         """Reserves all bytes of the message, or waits for them in the queue.
 
         Raises:
-            Overloaded: there is no room, and no place in the queue.
+            Overloaded: there is no space, and no place in the queue.
         """
         connection = self._connection
         context = connection.context
@@ -360,7 +360,7 @@ class UnaryCall(H2Call):
             self._ticket = ticket
             connection.core.hold_back(self.stream_id, is_held_back=True)
 
-    def try_admit(self, size_bytes: int, slower_than: float) -> Room:
+    def try_admit(self, size_bytes: int, slower_than: float) -> Outcome:
         """See `Applicant`."""
         return self._own_reservation().admit(size_bytes, slower_than)
 
@@ -523,8 +523,8 @@ class UnaryCall(H2Call):
             if waiting:
                 connection.hold_unflushed(stream_id, waiting, is_unary=True)
         else:
-            # Before anything is sent: the client then gets a status if there is no room.
-            if not connection.has_response_room(size):
+            # Before anything is sent: the client then gets a status if there is no space.
+            if not connection.has_response_space(size):
                 self.fail(response_exceeds(size))
                 return
             core.send_headers(stream_id, headers)

@@ -182,9 +182,9 @@ class GrpcProtocol:
         """Ends a response with a header block of trailers."""
         self.core.send_headers(stream_id, block, end_stream=True)
 
-    def has_response_room(self, size_bytes: int) -> bool:
-        """Whether the byte budget has room for a response."""
-        return self.context.engine.budget.has_response_room(size_bytes)
+    def has_response_space(self, size_bytes: int) -> bool:
+        """Whether the byte budget has space for a response."""
+        return self.context.engine.budget.has_response_space(size_bytes)
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
         """Counts the unsent bytes of a complete response against the byte budget; resets the stream if the budget is exhausted."""

@@ -60,8 +60,8 @@ class Connection(Protocol):
     def send_end(self, stream_id: int, block: bytes) -> None:
         """Ends a response with a header block of trailers."""
 
-    def has_response_room(self, size_bytes: int) -> bool:
-        """Whether the byte budget has room for a response."""
+    def has_response_space(self, size_bytes: int) -> bool:
+        """Whether the byte budget has space for a response."""
 
     def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
         """Counts the unsent bytes of a complete response against the byte budget."""

@@ -123,7 +123,7 @@ class StreamedCall(H2Call):
             return
         connection, stream_id, core = self._connection, self.stream_id, self._connection.core
         is_large = size > _JOINED_BYTES
-        if is_large and not connection.has_response_room(size):
+        if is_large and not connection.has_response_space(size):
             # Before any of it is sent: the client then gets a status.
             raise response_exceeds(size)
         if not self._has_responded:
