@@ -49,13 +49,14 @@ async def until(results: Results, count: int) -> None:
 
 # Small and by the codec, small and by the template, large on the long way, large by the template, answered by a thread.
 @pytest.mark.parametrize("size", [4, 4_000, 40_000])
-def test_requests_of_every_size_complete_in_a_later_turn_and_release_their_bytes(size):
+def test_requests_of_every_size_complete_and_release_their_bytes(size):
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []
         for count in (1, 2, 3):
             start(inference, asked(size, id=str(count)), results)
-            assert len(results) == count - 1
+            # A large one of unknown structure begins at once, as a coroutine, and the fake engine does not wait.
+            assert len(results) == count - 1 or size > 1_000
             assert engine.reserved_bytes > 0 or size > 1_000
             await until(results, count)
             response = results[-1]
