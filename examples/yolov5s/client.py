@@ -1,7 +1,8 @@
 """Finds things on pictures with a served YOLOv5, over Adlik's protocol, and draws their boxes.
 
     python examples/yolov5s/client.py                                # the photographs that scikit-learn carries
-    python examples/yolov5s/client.py -b 8 -o boxes/ val2017/ --json found.json
+    python examples/yolov5s/client.py -b 8 -o boxes/ --json found.json val2017/
+    python examples/yolov5s/client.py --truth instances_val2017.json --confidence 0.001 val2017/    # COCO's mean average precision
 
 Takes any export of YOLOv5 for square pictures: with three raw heads, or with one output of decoded boxes. The pictures are scaled to the
 network's side and filled up with grey; overlapping boxes are suppressed here. Needs Pillow.
@@ -13,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from adlik_options import add_server_options, served_model
 from argument_types import share
+from average_precision import mean_average_precision
 from detection import PROPERTIES, Detection, Letterbox, decode, detections
 from full_batches import full_batches
 from picture_files import in_layout, picture_files, read_rgb
@@ -81,23 +84,33 @@ def draw(picture: Image.Image, found: Sequence[Detection], labels: Sequence[str]
     return drawn
 
 
-def as_coco(file: Path, found: Sequence[Detection]) -> list[dict[str, object]]:
+def image_id(file: Path) -> int | str:
+    """The name of the file as COCO's number of the picture, where it is one."""
+    return int(file.stem) if file.stem.isdecimal() else file.stem
+
+
+def as_coco(file: Path, found: Sequence[Detection], classes: int) -> list[dict[str, Any]]:
     """Detections in the form that COCO's tools score: corner, width and height; its own numbers of categories where there are 80."""
-    image = int(file.stem) if file.stem.isdecimal() else file.stem
     return [
         {
-            "image_id": image,
-            "category_id": CATEGORIES[each.category] if each.category < len(CATEGORIES) else each.category,
-            "bbox": [
-                round(each.box[0], 3),
-                round(each.box[1], 3),
-                round(each.box[2] - each.box[0], 3),
-                round(each.box[3] - each.box[1], 3),
-            ],
+            "image_id": image_id(file),
+            "category_id": CATEGORIES[each.category] if classes == len(CATEGORIES) else each.category,
+            "bbox": [round(value, 3) for value in each.corner_and_size],
             "score": round(each.score, 5),
         }
         for each in found
     ]
+
+
+def read_truth(path: Path) -> list[dict[str, Any]]:
+    """The annotations of a file in COCO's form."""
+    try:
+        annotations = json.loads(path.read_text(encoding="utf-8"))["annotations"]
+        return [
+            {key: each[key] for key in ("image_id", "category_id", "bbox")} | {"iscrowd": each.get("iscrowd", 0)} for each in annotations
+        ]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"{path} is not in COCO's form (annotations with image_id, category_id, bbox): {error!r}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,6 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--overlap", type=share, default=0.45, help="of boxes of a class, above which one goes (default: %(default)s)")
     parser.add_argument("--labels", type=Path, default=LABELS, metavar="FILE", help="label of each class, one a line (default: COCO's 80)")
+    parser.add_argument(
+        "--truth", type=Path, metavar="FILE", help="objects of the pictures in COCO's form; prints the mean average precision"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the boxes in the form of COCO's results")
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("detections"), metavar="FOLDER", help="for the pictures (default: %(default)s)"
@@ -120,16 +136,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         labels = options.labels.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SystemExit(f"{options.labels}: {error}") from None
-    results: list[dict[str, object]] = []
+    truth = None if options.truth is None else read_truth(options.truth)
+    results: list[dict[str, Any]] = []
     options.output.mkdir(parents=True, exist_ok=True)
     with served_model(options) as context:
         for file, picture, found in detect(context, files, options, len(labels)):
             path = options.output / f"{file.stem}.png"
             draw(picture, found, labels).save(path)
-            results += as_coco(file, found)
+            results += as_coco(file, found, len(labels))
             print(f"Image: '{file}', {len(found)} box{'' if len(found) == 1 else 'es'}, drawn in '{path}'")
             for each in found:
                 print(f"  {labels[each.category]:<16}{each.score:.3f}  {', '.join(f'{edge:.0f}' for edge in each.box)}")
+    if truth is not None:
+        sent = {image_id(file) for file in files}
+        known = [each for each in truth if each["image_id"] in sent]
+        if not known:
+            raise SystemExit(f"{options.truth} has no object of {', '.join(file.name for file in files)}")
+        print(", ".join(f"{name} {value:.4f}" for name, value in mean_average_precision(results, known).items()))
     if options.json is not None:
         options.json.write_text(json.dumps(results), encoding="utf-8")
 

@@ -76,6 +76,12 @@ class Detection:
     score: float
     category: int
 
+    @property
+    def corner_and_size(self) -> list[float]:
+        """The box as COCO writes it: left, top, width, height."""
+        left, top, right, bottom = self.box
+        return [left, top, right - left, bottom - top]
+
 
 def decode(outputs: Sequence[np.ndarray], side: int) -> np.ndarray:
     """The network's output for one picture, as FP32 [n, 5 + classes]: centre x and y, width, height in pixels, then likelihoods.

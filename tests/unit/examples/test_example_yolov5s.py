@@ -167,7 +167,7 @@ def test_client_draws_the_boxes_of_the_network(served, pictures: Path, tmp_path:
     results = json.loads((tmp_path / "found.json").read_text())
     assert len(results) == 3
     assert results[0]["image_id"] == "a_red"
-    assert results[0]["category_id"] == 2
+    assert results[0]["category_id"] == 1
     assert results[0]["score"] == pytest.approx(0.891, abs=1e-4)
     assert results[0]["bbox"] == pytest.approx([left, top, right - left, bottom - top], abs=1e-2)
     with Image.open(tmp_path / "boxes" / "c_blue.png") as drawn:
