@@ -15,14 +15,11 @@ Takes some seconds. `--keep FOLDER` keeps the files. Needs the extras `compile` 
 
 import argparse
 import itertools
-import json
 import pickle
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +27,10 @@ import numpy as np
 import onnxruntime
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the examples share
+
+from child_server import COMMANDS, server
 
 from stoker.backends.ipu.compile.compiler import compile_and_export
 from stoker.backends.ipu.compile.memory import OutOfTileMemory
@@ -42,14 +43,12 @@ from stoker.compiler.options import CompilerOptions
 from stoker_client import GrpcClient, HttpClient
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = Path(sys.executable).parent
 IPU_VERSION = "ipu21"  # a C600: the one with FP8
 PRECISIONS = ("fp32", "fp16", "fp8")
 BATCH_SIZES = (1, 4, 16, 32, 64)
 NAME = "digits_c600"
 #: Images that FP8's scales are searched with, whole batches of every size; accuracy is counted on the others.
 CALIBRATION_IMAGES = 64
-READY_WITHIN_S = 30.0
 
 console = Console(soft_wrap=True)
 
@@ -176,26 +175,6 @@ def show(candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
         figures = (f"{each.latency_us:.1f}", f"{each.images_per_s:,.0f}", f"{each.tile_share:.1%}", f"{each.accuracy:.2%}")
         table.add_row(each.precision, str(each.batch), *figures, "<-" if each is chosen else "")
     console.print(table)
-
-
-@contextmanager
-def server(repository: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """A server in a child process; gives its gRPC and HTTP addresses."""
-    ready = folder / "ready.json"
-    words = [f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready-file={ready}", "--settle-secs=0"]
-    with (folder / "server.log").open("wb") as log:
-        child = subprocess.Popen([COMMANDS / "serve", *words], stdout=log, stderr=log)  # noqa: S603 - our own command
-    try:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not ready.exists():
-            if child.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the server did not become ready:\n{(folder / 'server.log').read_text()}")
-            time.sleep(0.05)
-        facts = json.loads(ready.read_text())
-        yield f"127.0.0.1:{facts['grpc_port']}", f"127.0.0.1:{facts['http_port']}"
-    finally:
-        child.terminate()
-        child.wait()
 
 
 def run(words: Sequence[str]) -> None:
