@@ -1,5 +1,6 @@
 """The example clients against a real server: models of the examples on ONNX Runtime, and the same ones compiled for a simulated GCU."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,3 +105,28 @@ def test_full_resnet_50_classifies_photographs(tmp_path: Path) -> None:
             assert len(classes[0]) == 2
         truth.write_text(f"china.jpg {classes[0][0]}\nflower.jpg 1000\n")
         assert run(*command, "-m", "resnet50_gcu", "-t", str(truth)).splitlines()[-1] == "ACC: 1 of 2 is 50.0% "
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The trained models, each with the same one compiled for a GCU beside it."""
+    folder = tmp_path_factory.mktemp("trained")
+    repository = folder / "models"
+    shutil.copytree(EXAMPLES / "models", repository)
+    compiled(repository, repository, "shapes", "1,4")
+    with running_server(f"--model_base_path={repository}", "--settle-secs=0", at=folder) as started:
+        yield started
+
+
+@pytest.fixture(params=["grpc", "http"])
+def trained_at(request: pytest.FixtureRequest, trained: ServerProcess) -> list[str]:
+    return ["-i", request.param, "-u", trained.grpc if request.param == "grpc" else trained.http]
+
+
+@pytest.mark.parametrize("suffix", ["", "_gcu"])
+def test_trained_classifier_prints_the_right_label_of_each_picture(trained_at: list[str], suffix: str) -> None:
+    pictures = EXAMPLES / "shapes" / "pictures"
+    command = [str(EXAMPLES / "resnet50/client.py"), *trained_at, "-m", f"shapes{suffix}", "-b", "4", "-t", str(pictures / "truth.txt")]
+    *lines, accuracy = run(*command, str(pictures), str(EXAMPLES / "models/shapes/labels.txt")).splitlines()
+    assert accuracy == "ACC: 12 of 12 is 100.0% "
+    assert all(f"'label': '{file.stem}'" in line for line, file in zip(lines, sorted(pictures.glob("*.jpeg")), strict=True))

@@ -12,6 +12,7 @@ from stoker.server.pb.adlik import model_pb2
 from tests.fakes.example_scripts import example
 
 client = example("resnet50/client.py")
+normalised = example("normalised_pictures.py")
 
 
 def colour_model(layout: str = "NCHW") -> bytes:
@@ -59,15 +60,15 @@ def test_sample_photographs_are_the_default_input(served, capsys) -> None:
 def test_picture_is_scaled_cropped_and_normalised() -> None:
     picture = Image.new("RGB", (512, 256), "black")
     picture.paste("white", (144, 16, 368, 240))  # just the middle 224x224
-    pixels = client.preprocess(picture)
+    pixels = normalised.preprocess(picture)
     assert pixels.shape == (224, 224, 3)
     assert pixels.dtype == np.float32
-    np.testing.assert_allclose(pixels, np.broadcast_to((1 - client.MEAN) / client.DEVIATION, pixels.shape), rtol=1e-6)
+    np.testing.assert_allclose(pixels, np.broadcast_to((1 - normalised.MEAN) / normalised.DEVIATION, pixels.shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(100, 300), (300, 100), (7, 9), (224, 224)])
 def test_pictures_of_any_size_are_resized_to_the_networks(size: tuple[int, int]) -> None:
-    assert client.preprocess(Image.new("RGB", size), 64).shape == (64, 64, 3)
+    assert normalised.preprocess(Image.new("RGB", size), 64).shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""The data that the trained examples are trained and scored with."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.fakes.example_scripts import EXAMPLES, example
+
+shapes = example("shapes/shape_pictures.py")
+crops = example("photograph_crops.py")
+
+
+@pytest.mark.slow
+def test_pictures_of_one_seed_are_equal_and_of_another_differ() -> None:
+    first, again, other = ([picture.tobytes() for picture, _ in shapes.pictures(3, seed, held_out=True)] for seed in (5, 5, 6))
+    assert first == again
+    assert not set(first) & set(other)
+
+
+def test_backgrounds_of_held_out_pictures_are_the_other_part_of_the_photographs() -> None:
+    training, held_out = (crops.photographs(held_out=flag) for flag in (False, True))
+    assert [left.width + right.width for left, right in zip(training, held_out, strict=True)] == [640, 640]
+    assert all(min(part.size) >= max(crops.CROP_SIDES) for part in training + held_out)
+
+
+def test_colour_differs_from_the_background() -> None:
+    background = np.full((4, 4, 3), 128.0)
+    colours = [crops.distinct_colour(background, np.random.default_rng(seed), 90) for seed in range(20)]
+    assert min(np.linalg.norm(colour - 128) for colour in colours) >= 90
+
+
+@pytest.mark.parametrize("label", shapes.LABELS)
+def test_shape_lies_within_the_picture_and_has_its_own_area(label: str) -> None:
+    corners, hole = shapes.outline(label)
+    assert np.linalg.norm(corners, axis=1).max() <= 1.1
+    # Drawn on black without noise: the pixels that differ are the shape.
+    picture = np.asarray(shapes.drawn(label, Image.new("RGB", (96, 96)), np.random.default_rng(0)), np.float32).sum(axis=2)
+    cover = (picture > 90).mean()
+    assert 0.01 < cover < 0.5
+    assert (hole is not None) == (label in ("ring", "crescent"))
+
+
+def test_unknown_shape_is_named() -> None:
+    with pytest.raises(ValueError, match="'blob' is none of arrow, circle"):
+        shapes.outline("blob")
+
+
+def test_classes_of_shapes_are_in_turn() -> None:
+    assert [category for _, category in shapes.pictures(14, 3, held_out=False)] == [*range(12), 0, 1]
+
+
+def test_score_is_the_share_of_right_classes() -> None:
+    assert shapes.score({"scores": np.eye(12)[[0, 1, 2, 3]]}, np.array([0, 1, 2, 5])) == {"accuracy": 0.75}
+
+
+def test_committed_labels_are_those_of_the_classes() -> None:
+    assert (EXAMPLES / "models" / "shapes" / "labels.txt").read_text().split() == list(shapes.LABELS)

@@ -1,0 +1,69 @@
+"""The committed trained models: size, form, the recorded held-out scores, and the labels that the clients print."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.fakes.example_scripts import EXAMPLES, example
+
+MODELS = EXAMPLES / "models"
+DATA = {
+    "shapes": example("shapes/shape_pictures.py"),
+}
+#: The least score of each kind that the documentation may rely on.
+LEAST = {"shapes": {"accuracy": 0.95}}
+#: Pillow and ONNX Runtime of other versions may round some pixels and sums differently.
+TOLERANCE = 0.01
+LARGEST_BYTES = 3_000_000
+
+
+def path(name: str) -> Path:
+    return MODELS / name / "1" / "model.onnx"
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_trained_model_is_small_and_records_how_it_was_made(name: str) -> None:
+    assert path(name).stat().st_size < LARGEST_BYTES
+    properties = {each.key: each.value for each in onnx.load(path(name)).metadata_props}
+    assert properties["seed"] == "0"
+    assert json.loads(properties["packages"])["torch"].startswith("2.13.0")
+    scores = json.loads(properties["held_out"])
+    assert scores.keys() == LEAST[name].keys()
+    assert all(scores[key] >= least for key, least in LEAST[name].items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DATA)
+def test_committed_model_has_the_recorded_score_on_the_held_out_data(name: str) -> None:
+    inputs, truth = DATA[name].held_out()
+    session = onnxruntime.InferenceSession(path(name), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = DATA[name].score(dict(zip(names, session.run(names, inputs), strict=True)), truth)
+    assert found == pytest.approx(json.loads(session.get_modelmeta().custom_metadata_map["held_out"]), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_row_of_a_batch_has_the_result_that_it_has_alone(name: str) -> None:
+    inputs = DATA[name].calibration(3)
+    session = onnxruntime.InferenceSession(path(name), providers=["CPUExecutionProvider"])
+    together = session.run(None, inputs)
+    alone = session.run(None, {key: array[1:2] for key, array in inputs.items()})
+    for several, single in zip(together, alone, strict=True):
+        np.testing.assert_allclose(several[1:2], single, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_classifier_client_prints_the_shape_of_each_committed_picture(served, capsys, protocol: str) -> None:
+    server = served(path("shapes").read_bytes(), "shapes")
+    pictures = EXAMPLES / "shapes" / "pictures"
+    options = ["-m", "shapes", "-u", server.url(protocol), "-i", protocol, "-b", "4", "-t", str(pictures / "truth.txt")]
+    example("resnet50/client.py").main([*options, str(pictures), str(MODELS / "shapes" / "labels.txt")])
+    *lines, accuracy = capsys.readouterr().out.splitlines()
+    assert accuracy == "ACC: 12 of 12 is 100.0% "
+    for line, label in zip(lines, DATA["shapes"].LABELS, strict=True):
+        assert line.startswith(f"Image: '{pictures / label}.jpeg', result: [{{'idx': ")
+        assert line.endswith(f"'label': '{label}'}}]")
