@@ -65,7 +65,12 @@ class OutputError:
 
 
 def compare_models(
-    source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0, limit_s: float | None = None
+    source: onnx.ModelProto,
+    converted: onnx.ModelProto,
+    *,
+    seed: int = 0,
+    limit_s: float | None = None,
+    samples: Sequence[Mapping[str, NDArray[Any]]] = (),
 ) -> list[OutputError]:
     """Runs both models with the same data: standard normal floats, integers 0 and 1 (valid as indices and masks), random booleans.
 
@@ -76,7 +81,8 @@ def compare_models(
         source: The model before conversion; its variable dimensions get the sizes of `converted`.
         converted: The model after conversion, with static shapes.
         seed: Seed of the random data.
-        limit_s: Most seconds that each model may run; None for no limit.
+        limit_s: Most seconds that each model may run for one batch; None for no limit.
+        samples: Batches of `converted` to run instead of random data; the figures are over all of them together.
 
     Raises:
         NotComparableError: ONNX Runtime cannot load a model, the source does not run or a run exceeds `limit_s`, or the two do not take the
@@ -90,23 +96,30 @@ def compare_models(
     before, after = _session(source, "source"), _session(converted, "converted")
     if others := [each.name for each in before.get_inputs() if not each.type.startswith("tensor(")]:
         raise NotComparableError(f"check: {', '.join(others)}: only tensors are generated")
-    feeds = random_feeds(converted, seed)
-    given = _taken_apart(feeds, converted)
     names = {each.name for each in before.get_inputs()}
-    strange = sorted(set(given) ^ names)
-    if strange:
-        raise NotComparableError(
-            f"check: the conversion changed the inputs ({', '.join(strange)}), so that the same data does not fit both models"
-        )
-    given |= _normalised(given, byte_images(converted))
-    expected = _run(before, {each.name: given[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source", limit_s)
-    actual = _run(after, feeds, "converted", limit_s)
+    runs = []
+    for feeds in samples or [random_feeds(converted, seed)]:
+        given = _taken_apart(feeds, converted)
+        strange = sorted(set(given) ^ names)
+        if strange:
+            raise NotComparableError(
+                f"check: the conversion changed the inputs ({', '.join(strange)}), so that the same data does not fit both models"
+            )
+        given |= _normalised(given, byte_images(converted))
+        wanted = _run(before, {each.name: given[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source", limit_s)
+        runs.append((wanted, _run(after, feeds, "converted", limit_s)))
+    expected, actual = ({name: _joined([run[side][name] for run in runs]) for name in runs[0][side]} for side in (0, 1))
     common = [name for name in actual if name in expected]
     if not common:
         raise NotComparableError("check: the converted model has none of the source's outputs")
     random = random_outputs(source) | random_outputs(converted)
     declared = {each.name: each.shape for each in before.get_outputs()}
     return [_compared(name, expected[name], actual[name], declared[name], is_random=name in random) for name in common]
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Returns an output of several batches as one array, with the batches as its first dimension; of a single batch as it is."""
+    return batches[0] if len(batches) == 1 else np.stack(batches)
 
 
 def _compared(name: str, expected: Any, actual: Any, declared: Sequence[Any], *, is_random: bool) -> OutputError:

@@ -1,5 +1,6 @@
 """`stoker plan` compares devices for any model, and writes a table, JSON and a page."""
 
+import dataclasses
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
+from stoker.cli.plan import model as model_of_plan
+from stoker.cli.plan.figures import Figure
 from tests.fakes.graphs import parse
 
 MODEL = parse("g (float[b,t,4] x) => (float[b,t,3] y) { y = MatMul(x, w) }", {"w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)})
@@ -208,3 +211,55 @@ def test_line_that_is_no_arrival_is_named(stoker, model: str, tmp_path: Path) ->
     ran = stoker("plan", model, "--arrivals", str(tmp_path / "arrivals.csv"), "--p99-ms", "5")
     assert (ran.code, ran.out) == (2, "")
     assert "line 2 is '0.2,two', expected SECONDS or SECONDS,ROWS" in ran.err
+
+
+@pytest.mark.slow
+def test_outputs_are_compared_on_given_samples(stoker, model: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "samples.npz", x=np.random.default_rng(1).standard_normal((6, 5, 4), dtype=np.float32))
+    words = ("--devices", "C600", "--precisions", "fp16", "--batch-sizes", "2", "--input-shape", "x=5,4", "--json")
+    ran = stoker("plan", model, *words, "--samples", str(tmp_path / "samples.npz"))
+    assert ran.code == 0, ran.err
+    [accuracy] = json.loads(ran.out)["accuracy"]
+    assert accuracy["samples"] == "3 batches of the given samples"
+    assert 40 < accuracy["outputs"][0]["snr_db"] < 100
+
+
+def test_samples_of_an_unknown_input_are_an_error(stoker, model: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "samples.npz", z=np.zeros((1, 4), np.float32))
+    ran = stoker("plan", model, "--samples", str(tmp_path / "samples.npz"))
+    assert (ran.code, ran.out) == (1, "")
+    assert "--samples has nothing for input(s) x" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_unreadable_samples_are_a_usage_error(stoker, model: str, tmp_path: Path) -> None:
+    ran = stoker("plan", model, "--samples", str(tmp_path / "samples.npz"))
+    assert (ran.code, ran.out) == (2, "")
+    assert "--samples" in ran.err
+
+
+def test_keys_of_the_json_are_those_of_its_schema() -> None:
+    def keys(kind: type) -> dict[str, list[str]]:
+        return {kind.__name__: [each.name for each in dataclasses.fields(kind)]}
+
+    kinds = (model_of_plan.Plan, model_of_plan.Porting, model_of_plan.OperatorSupport, model_of_plan.Accuracy, model_of_plan.Combination)
+    more = (model_of_plan.Remedy, model_of_plan.Memory, model_of_plan.LoadPlan, model_of_plan.CardCount, Figure)
+    found = {name: fields for kind in (*kinds, *more) for name, fields in keys(kind).items()}
+    assert model_of_plan.SCHEMA == 1
+    assert found == {
+        "Plan": ["model", "targets", "porting", "accuracy", "combinations", "load", "recommendation", "notes", "version", "schema"],
+        "Porting": ["target", "ports", "operators", "problem"],
+        "OperatorSupport": ["operator", "support", "nodes", "count", "reason", "source"],
+        "Accuracy": ["target", "precision", "outputs", "samples", "failures", "problem"],
+        "Combination": [
+            "target", "device", "unit", "count", "precision", "batch", "fits", "latency", "period", "throughput", "memory",
+            "error_source", "problem", "remedy", "note",
+        ],
+        "Remedy": ["change", "options", "precision", "batch", "count", "latency", "throughput"],
+        "Memory": ["place", "used_bytes", "capacity_bytes", "by_category"],
+        "LoadPlan": ["load", "counts", "curves"],
+        "CardCount": [
+            "combination", "label", "devices", "used", "p50", "p99", "utilisation", "capacity_share", "mean_batch_rows", "problem",
+        ],
+        "Figure": ["value", "low", "high", "origin"],
+    }  # fmt: skip

@@ -15,6 +15,15 @@ Batches = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help="Ba
 Shapes = Annotated[
     list[str] | None, typer.Option("--input-shape", metavar="NAME=d1,d2", help="Sizes of variable dimensions; may be repeated.")
 ]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Compare outputs on these samples (.npz or pickle: an array for each input) instead of generated data.",
+        show_default=False,
+    ),
+]
 _LOAD = "Load"
 Rate = Annotated[
     float | None,
@@ -44,6 +53,7 @@ def plan(
     precisions: Precisions = "fp32,fp16,fp8",
     batch_sizes: Batches = "1,4,16,32",
     input_shape: Shapes = None,
+    samples: Samples = None,
     rate: Rate = None,
     rows: Rows = 1,
     arrivals: Arrivals = None,
@@ -54,9 +64,10 @@ def plan(
     """Compare devices for an ONNX model: what ports, what fits, latency, throughput, accuracy, and how many devices carry a load."""
     try:
         from stoker.cli.plan.planner import make_plan
-        from stoker.cli.plan.request import PlanRequest, RequestError, check_batches, check_precisions, chosen_devices, load_of
-        from stoker.compiler.errors import CompileError
+        from stoker.cli.plan.request import PlanRequest, check_batches, check_precisions, chosen_devices, load_of
+        from stoker.compiler.errors import CompileError, OptionError
         from stoker.compiler.option_fields import COUNTS, NAMES, SHAPES
+        from stoker.compiler.precision.samples import load_samples
     except ModuleNotFoundError as error:
         raise CommandFailed(f"planning needs the package {error.name}: install stoker with its extra, 'stoker[compile]'") from error
     try:
@@ -68,14 +79,15 @@ def plan(
             precisions=check_precisions(NAMES.parse(precisions)),
             batches=check_batches(COUNTS.parse(batch_sizes)),
             shapes=SHAPES.parse(input_shape or []),
+            samples=None if samples is None else load_samples(samples),
             load=load_of(rate, rows, arrivals, p99_ms),
         )
-    except (ValueError, RequestError) as error:
-        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    except (ValueError, OptionError) as error:
+        raise CommandFailed(str(error).replace("calibration data", "--samples"), ExitCode.USAGE) from error
     try:
         result = make_plan(request)
     except CompileError as error:
-        raise CommandFailed(str(error).removeprefix("input_model: ")) from error
+        raise CommandFailed(str(error).removeprefix("input_model: ").replace("calibration data", "--samples")) from error
     if html is not None:
         from stoker.cli.plan.page import write_page
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib.metadata import version as installed_version
 
 import onnx
+import onnx_ir as ir
 
 from stoker.cli.plan.accuracy import accuracy_of
 from stoker.cli.plan.conversions import Conversions, collected_warnings
@@ -20,6 +21,7 @@ from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.convert.opset import opset_of
 from stoker.compiler.convert.source import read_onnx
 from stoker.compiler.errors import CompileError, ShapeError
+from stoker.compiler.precision.samples import check_names, inputs_of
 from stoker.compiler.target import Target, fed_inputs
 
 
@@ -27,7 +29,7 @@ def make_plan(request: PlanRequest) -> Plan:
     """Computes the plan.
 
     Raises:
-        CompileError: the model cannot be read.
+        CompileError: the model cannot be read, or has other inputs than the samples.
     """
     with collected_warnings() as warnings:
         plan = _Planner(request).plan()
@@ -39,6 +41,8 @@ class _Planner:
         self._request = request
         self._notes: list[str] = []
         read = read_onnx(request.model)
+        if request.samples is not None:
+            check_names(inputs_of(ir.from_proto(read).graph), request.samples)
         self._source, self._batches = self._freed(read)
         self._is_freed = self._source is not read
         base = self._batches[0] if self._batches else None
@@ -100,7 +104,7 @@ class _Planner:
             progress.step(f"{target.name}: accuracy in {precision}")
             able = [each for each in self._request.devices[target.name] if precision in each.precisions]
             if able:
-                found.append(accuracy_of(target, able[0], precision, self._conversions))
+                found.append(accuracy_of(target, able[0], precision, self._conversions, self._request.samples))
         return found
 
     def _sized(self, target: Target, progress: Progress) -> list[Combination]:

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.cli.plan.load import MOST_REQUESTS, MOST_TIME_S, OpenArrivals, poisson, recorded
@@ -40,6 +43,7 @@ class PlanRequest:
         devices: For each target, the simulated devices; empty for the CPU.
         precisions, batches: To combine.
         shapes: Sizes of variable dimensions, by input.
+        samples: Samples to compare outputs on, by input; None for generated data.
         load: The load to carry; None if none was given.
     """
 
@@ -49,6 +53,7 @@ class PlanRequest:
     precisions: Sequence[str]
     batches: Sequence[int]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    samples: Mapping[str, NDArray[Any]] | None = None
     load: Load | None = None
 
 
