@@ -5,6 +5,8 @@ error bar.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from stoker.backends.gcu.serving.options import DEFAULT_PIPELINE_DEPTH as GCU_PIPELINE_DEPTH
+from stoker.backends.ipu.serving.options import DEFAULT_PIPELINE_DEPTH as IPU_PIPELINE_DEPTH
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson
 from stoker.cli.plan.load_search import Unreachable, capacity_per_s, smallest_cards, smallest_cards_for
@@ -16,6 +18,8 @@ from stoker.cli.plan.request import Load
 REQUESTS = 5_000
 #: Most devices of one combination.
 MOST_DEVICES = 64
+#: Batches of one copy in flight, as `serve` runs them by default, by target; elsewhere one.
+_PIPELINE_DEPTHS = {"ipu": IPU_PIPELINE_DEPTH, "gcu": GCU_PIPELINE_DEPTH}
 #: Rates of a curve, as shares of the highest rate that the devices carry.
 _SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
 #: Curves of a plan: the best combination of each device, up to this number.
@@ -96,6 +100,7 @@ class _Service:
             )
         ]
         self.batching = Batching(own.batch)
+        self._pipeline_depth = _PIPELINE_DEPTHS.get(own.target, 1)
         self.origin = own.latency.origin if own.latency else Origin.SIMULATED
 
     def times(self, end: str, copies: int = 1) -> ServiceTimes:
@@ -103,7 +108,7 @@ class _Service:
         ordered = sorted(self._sizes, key=lambda each: each.batch)
         latency_s = {each.batch: _at(each.latency, end) for each in ordered}
         period_s = {each.batch: min(_at(each.period, end), latency_s[each.batch]) for each in ordered}
-        return ServiceTimes(tuple(latency_s), latency_s, period_s, instances=copies)
+        return ServiceTimes(tuple(latency_s), latency_s, period_s, pipeline_depth=self._pipeline_depth, instances=copies)
 
 
 def _at(figure: Figure | None, end: str) -> float:

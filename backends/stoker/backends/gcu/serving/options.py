@@ -39,7 +39,7 @@ from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 
 MAX_PIPELINE_DEPTH = 8
-_DEFAULT_PIPELINE_DEPTH = 2
+DEFAULT_PIPELINE_DEPTH = 2
 _DEFAULT_TIMEOUT_MS = 600_000
 _MAX_TIMEOUT_MS = 86_400_000
 _MAX_THREADS = 1024
@@ -156,7 +156,7 @@ class ModelParameters:
     """
 
     clusters: int | None = None
-    pipeline_depth: int = _DEFAULT_PIPELINE_DEPTH
+    pipeline_depth: int = DEFAULT_PIPELINE_DEPTH
     timeout_s: float | None = _DEFAULT_TIMEOUT_MS / 1000
 
 
@@ -175,6 +175,6 @@ def read_parameters(parameters: Mapping[str, str]) -> ModelParameters:
 def _read(reader: ParameterReader, clusters: int) -> ModelParameters:
     return ModelParameters(
         clusters=reader.number("clusters", None, 1, clusters),
-        pipeline_depth=reader.number("pipeline_depth", _DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH),
+        pipeline_depth=reader.number("pipeline_depth", DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH),
         timeout_s=reader.number("timeout_ms", _DEFAULT_TIMEOUT_MS, 0, _MAX_TIMEOUT_MS) / 1000 or None,
     )

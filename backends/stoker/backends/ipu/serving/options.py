@@ -47,7 +47,7 @@ from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing, VirtualClock
 
 MAX_PIPELINE_DEPTH = 16
-_DEFAULT_PIPELINE_DEPTH = 3
+DEFAULT_PIPELINE_DEPTH = 3
 _DEFAULT_TIMEOUT_NS = 10_000_000  # PopRT's RuntimeConfig
 
 _VARIABLES = {
@@ -258,7 +258,7 @@ def parameter_violations(parameters: Mapping[str, str], settings: DevicePoolSett
 
 
 def _read(reader: ParameterReader, settings: DevicePoolSettings | VendorSettings) -> ModelParameters:
-    depth = reader.number("pipeline_depth", _DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH)
+    depth = reader.number("pipeline_depth", DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH)
     is_synchronous = reader.flag("synchronous_execution", False)
     if is_synchronous and "pipeline_depth" in reader.values and depth != 1:
         reader.reject("pipeline_depth", f"{depth} contradicts synchronous_execution, which means 1")
