@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [row for row in ROWS if options.rows in row.label]
     if not chosen:
         parser.error(f"no row contains '{options.rows}'; there are {', '.join(row.label for row in ROWS)}")
-    console = Console(width=140)
+    console = Console(width=160)
     with tempfile.TemporaryDirectory() as folder:
         compiled = []
         for row in chosen:
