@@ -22,7 +22,8 @@ ONNX_MODEL = 0
 KDEFAULT, KFP16, KFP16_MIX = 1, 2, 4
 TIF_ENGINE_RSC_IN_HOST_OUT_HOST, TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE = 0, 1
 
-#: Status names of the next runs; an empty name is a success, `False` the result of a call without a text, `hang` a run that never ends.
+#: Status names of the next runs; `ok` is a success, `wrong` a wrong result, `False` the result of a call without a text, `hang` a run that
+#: never ends.
 FAULTS: "collections.deque[str]" = collections.deque(filter(None, os.environ.get("FAKE_TOPS_FAULTS", "").split(",")))
 #: Calls that were made, by name.
 CALLS: "collections.Counter[str]" = collections.Counter()
@@ -185,7 +186,7 @@ class Engine:
     def _computed(self, given: list[np.ndarray], samples: int, fault: str) -> list[np.ndarray]:
         if fault == "hang":
             RELEASED.wait(_HANG_S)
-        elif fault:
+        elif fault not in ("", "ok", "wrong"):
             raise _fail(fault)
         batch = self._inputs[0].shape[0] if self._inputs else samples
         parts = []
@@ -200,7 +201,8 @@ class Engine:
                 parts.append([array[:real] for array in self._session.run(None, fed)])
             except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument as error:
                 raise _fail("TIF_ENGINE_RUN_FAILED", str(error)[:80]) from None
-        return [np.concatenate(each) for each in zip(*parts, strict=True)]
+        outputs = [np.concatenate(each) for each in zip(*parts, strict=True)]
+        return [array + array.dtype.type(1) for array in outputs] if fault == "wrong" else outputs
 
 
 PyEngine = Engine

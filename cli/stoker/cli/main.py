@@ -14,6 +14,7 @@ import typer
 
 from stoker.cli.bench.command import bench
 from stoker.cli.control import load, unload
+from stoker.cli.device_check.command import device_check
 from stoker.cli.files import check, dump
 from stoker.cli.infer import infer
 from stoker.cli.models import config, metadata, models
@@ -89,7 +90,7 @@ def version(as_json: AsJson = False) -> None:
             print_line(f"{name} {text}")
 
 
-for _command in (check, dump, plan, models, status, infer, bench, metadata, config, load, unload, version):
+for _command in (check, dump, plan, device_check, models, status, infer, bench, metadata, config, load, unload, version):
     app.command(cls=Command)(_command)
 
 

@@ -33,7 +33,10 @@ OPERATOR_MODES = ("vendor", "lowered")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """Options with one name in the command line, the YAML file and `--compiler_options`, which the vendors' own compilers lack."""
+    """Options with one name in the command line, the YAML file and `--compiler_options`, which the vendors' own compilers lack.
+
+    `cost_constants` may in Python also be the constants themselves, by name.
+    """
 
     operators: str = option(
         TEXT,
@@ -50,6 +53,12 @@ class BuildOptions:
     )
     resource_mode: str = option(
         TEXT, "Clusters that times are modelled for (gcu), such as 1c. [default: all]", group=COMPILATION_GROUP, default=""
+    )
+    cost_constants: str | Mapping[str, float] = option(
+        TEXT,
+        "File of constants for the modelled times (ipu, gcu) that `stoker device-check --fit` wrote. [default: fitted to published tables]",
+        group=COMPILATION_GROUP,
+        default="",
     )
     format: str = option(
         TEXT,

@@ -22,3 +22,8 @@ class ModelError:
     def interval(self, modelled: float) -> tuple[float, float]:
         """Returns the lowest and the highest published value for which `modelled` would be within `worst`."""
         return modelled / (1 + self.worst), modelled / (1 - self.worst)
+
+
+def unknown_error(source: str) -> ModelError:
+    """Returns the error of a model that was compared with no published row; `source` names where its constants are from."""
+    return ModelError(median=0.0, worst=0.0, rows=0, source=source)

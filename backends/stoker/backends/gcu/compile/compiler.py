@@ -29,7 +29,8 @@ import onnx_ir as ir
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.backends.api.tensor import DataType
-from stoker.backends.gcu.compile.cost_model import FITTED, CostConstants, GraphCost, graph_cost
+from stoker.backends.gcu.compile.chosen_constants import chosen_constants
+from stoker.backends.gcu.compile.cost_model import CostConstants, GraphCost, graph_cost
 from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus, check_borders, check_supported
 from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights, workspace_bytes
 from stoker.backends.gcu.hardware import I20, GcuHardware
@@ -213,7 +214,7 @@ def _tensor(value: ir.Value) -> GcuTensor:
 
 
 def compile_source(
-    source: SourceModel, options: CompilerOptions, *, hardware: GcuHardware = I20, constants: CostConstants = FITTED
+    source: SourceModel, options: CompilerOptions, *, hardware: GcuHardware = I20, constants: CostConstants | None = None
 ) -> GcuExecutable:
     """Compiles one converted model, for each of its batch sizes.
 
@@ -221,7 +222,7 @@ def compile_source(
         source: The model with static shapes. `source.batches` holds it for several batch sizes.
         options: `build_flag`, `resource_mode`.
         hardware: The card.
-        constants: Of the cost model.
+        constants: Of the cost model; None: those that `options` select.
 
     Raises:
         OptionError: an option is unknown.
@@ -232,11 +233,17 @@ def compile_source(
     """
     flag = BuildFlag.of(options.build_flag)
     clusters = clusters_of(options.resource_mode, hardware)
+    chosen = chosen_constants(options)
     if source.custom_libraries:
         raise OptionError("custom_library_so_paths: the GCU has no custom operators")
     models = list(source.batches) or [source.model]
     compiled = [
-        (batch_graph(model, inputs=source.inputs, outputs=source.outputs, flag=flag, hardware=hardware, constants=constants), model)
+        (
+            batch_graph(
+                model, inputs=source.inputs, outputs=source.outputs, flag=flag, hardware=hardware, constants=constants or chosen.values
+            ),
+            model,
+        )
         for model in models
     ]
     graphs = sorted((graph for graph, _ in compiled), key=lambda graph: graph.batch_size)
@@ -262,6 +269,7 @@ def compile_source(
             "build_flag": flag.value,
             "resource_mode": options.resource_mode,
             "clusters": str(clusters),
+            **({} if chosen.is_fitted else {"cost_constants": chosen.source}),
             "program_sha256": _digest(batches, weights),
         },
     )

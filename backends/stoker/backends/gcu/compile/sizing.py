@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from stoker.backends.gcu.compile.chosen_constants import chosen_constants
 from stoker.backends.gcu.compile.compiler import BuildFlag, apply_build_flag, batch_size_of, checked_graph, clusters_of
-from stoker.backends.gcu.compile.cost_model import CODE_BYTES, FITTED, TIMING_ERROR, graph_cost
+from stoker.backends.gcu.compile.cost_model import CODE_BYTES, TIMING_ERROR, graph_cost
 from stoker.backends.gcu.compile.limits import with_status
 from stoker.backends.gcu.compile.memory import LEAST_BYTES, workspace_bytes
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.timing import copy_time_s
+from stoker.backends.simulated.model_error import unknown_error
 from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_prepared, tensor_facts
@@ -41,6 +43,7 @@ class GcuSizedModel(SizedModel):
         with with_status():
             self._hardware = I20
             flag = BuildFlag.of(options.build_flag)
+            self._constants = chosen_constants(options)
             self._clusters = clusters_of(options.resource_mode, self._hardware)
             self._graph = checked_graph(source.model, source.outputs, self._hardware)
             self._rows = batch_size_of(self._borders())
@@ -51,15 +54,16 @@ class GcuSizedModel(SizedModel):
             if rows is not None and rows != self._rows:
                 rebatch(self._graph, axis=0, old=self._rows, new=rows)
                 self._rows = rows
-            cost = graph_cost(self._graph, batch_size=self._rows, hardware=self._hardware, constants=FITTED)
+            cost = graph_cost(self._graph, batch_size=self._rows, hardware=self._hardware, constants=self._constants.values)
             moved = [tensor_facts(value, f"tensor '{value.name}'").byte_count for value in self._borders()]
             latency_s = cost.run_s[self._clusters - 1] + sum(copy_time_s(self._hardware, size) for size in moved)
+            error = TIMING_ERROR if self._constants.is_fitted else unknown_error(self._constants.source)
             return Estimate(
                 rows=self._rows,
                 latency_s=latency_s,
                 period_s=latency_s,
-                time_factors=factors_of_latency(TIMING_ERROR),
-                error=TIMING_ERROR,
+                time_factors=factors_of_latency(error),
+                error=error,
                 memory=self._memory(sum(moved)),
             )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from stoker.backends.gcu.compile.chosen_constants import chosen_constants
 from stoker.backends.gcu.compile.compiler import BuildFlag, clusters_of, compile_source
 from stoker.backends.gcu.compile.limits import add_status, check_supported, with_status
 from stoker.backends.gcu.compile.memory import memory_account
@@ -30,7 +31,7 @@ from stoker.compiler.sizing import SizedDevice, SizedModel
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that belong to this compiler.
-GCU_OPTIONS = frozenset({"build_flag", "resource_mode", "operators"})
+GCU_OPTIONS = frozenset({"build_flag", "resource_mode", "operators", "cost_constants"})
 _logger = logging.getLogger(__name__)
 #: Options that have an effect here, or that concern the command or the device family instead of the program.
 _HEEDED = GCU_OPTIONS | {
@@ -67,6 +68,7 @@ class GcuTarget(Target):
             check_operator_mode(options)
             BuildFlag.of(options.build_flag)
             clusters_of(options.resource_mode, I20)
+            chosen_constants(options)
             for precision in precisions:
                 if precision not in ("fp32", "fp16"):
                     raise OptionError(f"precision {precision}: the i20 has fp32 and fp16; give build_flag fp16 or mixed")
@@ -169,6 +171,7 @@ def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[st
     return {
         "device": f"simulated GCU, {executable.card}, {clusters} cluster(s)",
         "build_flag": executable.precision,
+        "cost_constants": chosen_constants(options).source,
         "operators": "this compiler's; the vendor publishes no list",
         "batch_sizes": ", ".join(str(size) for size in latency),
         "hbm_bytes": sum(account.values()),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from stoker.backends.ipu.compile.chosen_constants import chosen_constants
 from stoker.backends.ipu.compile.memory import FusedPart, check_fit, fused_accounts
 from stoker.backends.ipu.compile.plan import GraphPlan
 from stoker.backends.ipu.compile.porting import check_operators
@@ -336,6 +337,7 @@ def _program(
     batches = {graph.micro_batch_size for graph in graphs}
     micro_batch = batches.pop() if len(batches) == 1 else 0
     plans = [graph.plan for graph in graphs]
+    chosen = chosen_constants(options)
     padded = "; ".join(f"{graph.sub_graph.name}: {graph.padded_on_host}" for graph in graphs if graph.padded_on_host)
     one = plans[0].memory
     return StaticProgram(
@@ -362,6 +364,7 @@ def _program(
             **({CUSTOM_LIBRARIES: ", ".join(libraries)} if libraries else {}),
             **({PADDED_ON_HOST: padded} if padded else {}),
             **({LOWERED_OPERATORS: lowered} if lowered else {}),
+            **({} if chosen.is_fitted else {"cost_constants": chosen.source}),
         },
     )
 

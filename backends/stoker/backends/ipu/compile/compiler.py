@@ -18,7 +18,7 @@ from pathlib import Path
 import onnx
 
 from stoker.backends.ipu.compile.assemble import CompiledModel, compile_sources, warn_of_no_effect, write_popef
-from stoker.backends.ipu.compile.constants import FITTED
+from stoker.backends.ipu.compile.chosen_constants import chosen_constants
 from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
 from stoker.backends.ipu.popef.model import ModelBuilder
 from stoker.backends.ipu.popef.program_codec import package_hash
@@ -62,7 +62,7 @@ def cache_key(sources: Sequence[SourceModel], options: CompilerOptions) -> str:
     """Returns a hash of everything that the compiled executable depends on."""
     digest = hashlib.sha256()
     settings = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _IRRELEVANT}
-    for text in (package_hash(), repr(FITTED), repr(sorted(settings.items()))):
+    for text in (package_hash(), repr(chosen_constants(options)), repr(sorted(settings.items()))):
         digest.update(text.encode() + b"\0")
     for source in sources:
         libraries = library_marks(source.custom_libraries)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from stoker.backends.ipu.compile.constants import FITTED, HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
+from stoker.backends.ipu.compile.chosen_constants import chosen_constants
+from stoker.backends.ipu.compile.constants import HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
 from stoker.backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, move_cost, node_cost
 from stoker.backends.ipu.compile.liveness import Aliases
 from stoker.backends.ipu.compile.memory import Residency, check_fit
@@ -160,7 +161,7 @@ class GraphPlan:
 
 
 def plan_graph(
-    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
+    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants | None = None
 ) -> GraphPlan:
     """Plans the converted `model` for `hardware`. Only adds missing shapes to `model`.
 
@@ -176,14 +177,14 @@ def plan_graph(
 
 
 def survey_graph(
-    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
+    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants | None = None
 ) -> GraphPlan:
     """Like `plan_graph`, but also returns a plan that does not fit, with accounts over capacity.
 
     Raises:
         CompileError: as `plan_graph`, except for memory.
     """
-    return _Planner(model, hardware, options, name, constants).plan()
+    return _Planner(model, hardware, options, name, constants or chosen_constants(options).values).plan()
 
 
 class _Planner:

@@ -6,12 +6,14 @@ import onnx
 import onnx_ir as ir
 
 from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, with_noted_options
+from stoker.backends.ipu.compile.chosen_constants import chosen_constants
 from stoker.backends.ipu.compile.constants import TIMING_ERROR
 from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
 from stoker.backends.ipu.compile.sub_graph import batch_size, checked_graph
 from stoker.backends.ipu.hardware import BOW, C600, M2000, IpuHardware
 from stoker.backends.ipu.program import StaticProgram, SubGraph
 from stoker.backends.ipu.timing import step_timing
+from stoker.backends.simulated.model_error import unknown_error
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
@@ -77,12 +79,14 @@ class IpuSizedModel(SizedModel):
         check_sharding(options, plan)
         timing = step_timing(scheduled_program([plan], [self._rows], [self._name], hardware, options))
         fullest = max(plan.memory, key=lambda account: max(account.tile_bytes, default=0))
+        constants = chosen_constants(options)
+        error = TIMING_ERROR if constants.is_fitted else unknown_error(constants.source)
         return Estimate(
             rows=max(timing.rows, 1),
             latency_s=timing.latency_s,
             period_s=timing.period_s,
-            time_factors=factors_of_throughput(TIMING_ERROR),
-            error=TIMING_ERROR,
+            time_factors=factors_of_throughput(error),
+            error=error,
             memory=MemoryUse(
                 place=f"fullest tile{f' of IPU {fullest.ipu}' if options.num_ipus > 1 else ''}",
                 by_category=fullest.by_category,

@@ -21,6 +21,7 @@ from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.popef.served_types import SERVED, castable_to
 from stoker.backends.ipu.program import LOWERED_OPERATORS, StaticProgram, SubGraph
 from stoker.backends.ipu.timing import step_timing
+from stoker.backends.simulated.cost_constants import FITTED_SOURCE
 from stoker.compiler.convert.free_batch import dependence_of_rows
 from stoker.compiler.errors import OptionError
 from stoker.compiler.lowering.typed_graph import typed_graph
@@ -42,7 +43,7 @@ class IpuTarget(Target):
     name = "ipu"
     aliases = ("graphcore", "poplar")
     artefact_filename = "executable.popef"
-    build_options = frozenset({"operators"})
+    build_options = frozenset({"operators", "cost_constants"})
     has_report = True
     has_porting = True
 
@@ -128,6 +129,7 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
         "device": f"simulated IPU, {program.system} (ipu{program.ipu_version})",
         "executable": compiled.metadata.executable,
         "precision": program.attributes.get("precision", ""),
+        "cost_constants": program.attributes.get("cost_constants", FITTED_SOURCE),
         "operators": _operators(program),
         "num_ipus": program.num_ipus,
         "replication_factor": program.replication_factor,

@@ -1,0 +1,89 @@
+"""Constants of a cost model that were measured on a device, in place of those that were fitted to published tables.
+
+`stoker device-check --fit` writes them to a JSON file; the compile option `cost_constants` names it:
+
+    {"format": 1, "device": "gcu", "source": "measured on i20 by ...", "constants": {"launch_s": 2.9e-05}}
+
+The names are the fields of the device's dataclass of constants. A field that the file does not have keeps its fitted value.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from stoker.backends.api.nearest import did_you_mean
+
+FORMAT: Final = 1
+MAX_BYTES: Final = 1 << 20
+FITTED_SOURCE: Final = "fitted to published tables"
+GIVEN_SOURCE: Final = "given by the caller"
+
+ConstantsT = TypeVar("ConstantsT")
+
+
+class ConstantsError(ValueError):
+    """A file that holds no constants of the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedConstants(Generic[ConstantsT]):
+    """Constants and their origin.
+
+    Attributes:
+        values: The device's dataclass of constants.
+        source: The origin, for people: `fitted to published tables`, or what the file says.
+        is_fitted: Whether they are those fitted to published tables.
+    """
+
+    values: ConstantsT
+    source: str
+    is_fitted: bool
+
+
+def sourced_constants(given: str | Mapping[str, float], fitted: ConstantsT, device: str) -> SourcedConstants[ConstantsT]:
+    """Returns the constants for `device` that the compile option `cost_constants` selects.
+
+    Args:
+        given: Path of a file, or values by name; empty selects `fitted`.
+        fitted: A dataclass of floats.
+        device: Name of the device family, such as `gcu`.
+
+    Raises:
+        ConstantsError: the file cannot be read or is for another device, or a name or value is wrong.
+    """
+    if not given:
+        return SourcedConstants(fitted, FITTED_SOURCE, is_fitted=True)
+    if isinstance(given, str):
+        document = _document(Path(given), device)
+        return SourcedConstants(_replaced(fitted, document["constants"], given), str(document["source"]), is_fitted=False)
+    return SourcedConstants(_replaced(fitted, given, "cost_constants"), GIVEN_SOURCE, is_fitted=False)
+
+
+def _document(path: Path, device: str) -> Mapping[str, Any]:
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_BYTES:
+            raise ConstantsError(f"{path}: {size_bytes} bytes, more than the {MAX_BYTES} that are read")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConstantsError(f"{path}: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConstantsError(f"{path}: expected a JSON object with \"format\": {FORMAT}, as 'stoker device-check --fit' writes it")
+    if document.get("device") != device:
+        raise ConstantsError(f"{path}: the constants are for device '{str(document.get('device'))[:40]}', not {device}")
+    if not isinstance(document.get("constants"), dict) or not isinstance(document.get("source"), str) or not document["source"]:
+        raise ConstantsError(f'{path}: expected "constants", an object of numbers by name, and "source", a text')
+    return document
+
+
+def _replaced(fitted: ConstantsT, values: Mapping[str, Any], where: str) -> ConstantsT:
+    known = asdict(fitted)  # type: ignore[call-overload] # a dataclass, which no annotation can say
+    for name, value in values.items():
+        if name not in known:
+            raise ConstantsError(f"{where}: there is no constant '{name[:80]}'{did_you_mean(name, known)}; there are {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise ConstantsError(f"{where}: constant '{name}' is {str(value)[:40]}; expected a positive number")
+    return replace(fitted, **{name: float(value) for name, value in values.items()})  # type: ignore[type-var] # as above
