@@ -113,7 +113,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     folder = tmp_path_factory.mktemp("trained")
     repository = folder / "models"
     shutil.copytree(EXAMPLES / "models", repository)
-    compiled(repository, repository, "shapes", "1,4")
+    for name in ("shapes", "passages"):
+        compiled(repository, repository, name, "1,4")
     with running_server(f"--model_base_path={repository}", "--settle-secs=0", at=folder) as started:
         yield started
 
@@ -130,3 +131,19 @@ def test_trained_classifier_prints_the_right_label_of_each_picture(trained_at: l
     *lines, accuracy = run(*command, str(pictures), str(EXAMPLES / "models/shapes/labels.txt")).splitlines()
     assert accuracy == "ACC: 12 of 12 is 100.0% "
     assert all(f"'label': '{file.stem}'" in line for line, file in zip(lines, sorted(pictures.glob("*.jpeg")), strict=True))
+
+
+@pytest.mark.parametrize("suffix", ["", "_gcu"])
+def test_trained_question_answerer_finds_the_right_spans(trained_at: list[str], suffix: str) -> None:
+    folder = EXAMPLES / "passages"
+    command = [
+        str(EXAMPLES / "bert/client.py"),
+        *trained_at,
+        "-m",
+        f"passages{suffix}",
+        "-b",
+        "3",
+        "--vocab_file",
+        str(folder / "vocab.txt"),
+    ]
+    assert run(*command, "--input_file", str(folder / "questions.json")).splitlines()[-1] == "6 questions: exact match 100.0%, F1 100.0%"

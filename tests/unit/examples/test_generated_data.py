@@ -7,6 +7,7 @@ from PIL import Image
 from tests.fakes.example_scripts import EXAMPLES, example
 
 shapes = example("shapes/shape_pictures.py")
+passages = example("passages/passages.py")
 crops = example("photograph_crops.py")
 
 
@@ -55,3 +56,35 @@ def test_score_is_the_share_of_right_classes() -> None:
 
 def test_committed_labels_are_those_of_the_classes() -> None:
     assert (EXAMPLES / "models" / "shapes" / "labels.txt").read_text().split() == list(shapes.LABELS)
+
+
+def test_questions_have_their_answer_in_the_passage_and_fit_into_a_row() -> None:
+    tokens = passages.WordPiece.from_file(passages.VOCABULARY)
+    unknown = tokens.number("[UNK]")
+    for question, start in passages.questions(40, 9):
+        (answer,) = question.answers
+        assert question.passage[start : start + len(answer)] == answer
+        row = passages.row(question, tokens)
+        assert row.input_ids.shape == (passages.SEQUENCE,)
+        assert unknown not in row.input_ids
+
+
+def test_committed_vocabulary_is_that_of_the_passages() -> None:
+    assert passages.VOCABULARY.read_text().splitlines() == passages.vocabulary()
+    assert len(set(passages.vocabulary())) == len(passages.vocabulary())
+
+
+def test_questions_of_one_seed_are_equal_and_a_longer_set_starts_with_the_shorter() -> None:
+    assert list(passages.questions(5, 3)) == list(passages.questions(8, 3))[:5]
+    assert list(passages.questions(5, 3)) != list(passages.questions(5, 4))
+
+
+@pytest.mark.slow
+def test_score_of_perfect_spans_is_1() -> None:
+    inputs, asked = passages.held_out()
+    starts, ends = np.zeros(inputs["input_ids"].shape), np.zeros(inputs["input_ids"].shape)
+    for at, (row, (question, start)) in enumerate(zip(asked, passages.questions(400, passages.HELD_OUT_SEED), strict=True)):
+        end = start + len(question.answers[0])
+        places = [place for place, word in row.words.items() if start <= word.start and word.end <= end]
+        starts[at, places[0]], ends[at, places[-1]] = 9, 9
+    assert passages.score({"start_logits": starts, "end_logits": ends}, asked) == {"exact match": 1, "F1": 1}

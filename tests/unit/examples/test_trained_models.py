@@ -13,9 +13,10 @@ from tests.fakes.example_scripts import EXAMPLES, example
 MODELS = EXAMPLES / "models"
 DATA = {
     "shapes": example("shapes/shape_pictures.py"),
+    "passages": example("passages/passages.py"),
 }
 #: The least score of each kind that the documentation may rely on.
-LEAST = {"shapes": {"accuracy": 0.95}}
+LEAST = {"shapes": {"accuracy": 0.95}, "passages": {"exact match": 0.85, "F1": 0.85}}
 #: Pillow and ONNX Runtime of other versions may round some pixels and sums differently.
 TOLERANCE = 0.01
 LARGEST_BYTES = 3_000_000
@@ -67,3 +68,16 @@ def test_classifier_client_prints_the_shape_of_each_committed_picture(served, ca
     for line, label in zip(lines, DATA["shapes"].LABELS, strict=True):
         assert line.startswith(f"Image: '{pictures / label}.jpeg', result: [{{'idx': ")
         assert line.endswith(f"'label': '{label}'}}]")
+
+
+def test_question_client_prints_the_right_answers(served, capsys) -> None:
+    server = served(path("passages").read_bytes(), "passages")
+    folder = EXAMPLES / "passages"
+    options = ["-m", "passages", "-u", server.grpc_url, "-b", "2", "--vocab_file", str(folder / "vocab.txt"), "--best", "1"]
+    example("bert/client.py").main([*options, "--input_file", str(folder / "questions.json")])
+    *lines, scores = capsys.readouterr().out.splitlines()
+    assert scores == "6 questions: exact match 100.0%, F1 100.0%"
+    asked = example("passages/passages.py").questions(6, 1)
+    for (question, _), printed, best in zip(asked, lines[::2], lines[1::2], strict=True):
+        assert printed == f"Question: {question.text}"
+        assert best.split(maxsplit=1)[1] == question.answers[0]
