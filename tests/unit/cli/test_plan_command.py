@@ -155,7 +155,7 @@ def test_load_has_the_number_of_devices_and_the_latency(stoker, model: str, tmp_
     assert ran.code == 0, ran.err
     plan = json.loads(ran.out)
     load = plan["load"]
-    assert load["load"] == {"arrivals": "poisson", "rate_per_s": 500.0, "rows": 1, "p99_goal_s": 0.005, "requests": 5000}
+    assert load["load"] == {"arrivals": "poisson", "rate_per_s": 500.0, "rows": 1, "p99_goal_s": 0.005, "requests": 4000}
     assert [plan["combinations"][each["combination"]]["batch"] for each in load["counts"]] == [4, 16]
     for each in load["counts"]:
         assert each["used"] == each["devices"]["value"] == 1

@@ -20,9 +20,9 @@ from stoker.backends.api.clock import Clock, SystemClock
 MOST_CALLS = 30
 LEAST_CALLS = 3
 MOST_CALLS_S = 2.0
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
 #: A batch size is skipped if the one before it takes this long: it would only be slower.
-LONGEST_CALL_S = 10.0
+LONGEST_CALL_S = 5.0
 
 RUNTIMES = ("onnxruntime", "openvino")
 

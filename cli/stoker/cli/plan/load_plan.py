@@ -14,16 +14,16 @@ from stoker.cli.plan.load_simulation import LoadFigures, simulate
 from stoker.cli.plan.model import CardCount, LoadInfo, LoadPlan, Plan, RateCurve, RatePoint
 from stoker.cli.plan.request import Load
 
-#: Requests of each simulation: p99 is that of the 45 slowest that count.
-REQUESTS = 5_000
+#: Requests of each simulation: p99 is that of the 36 slowest that count.
+REQUESTS = 4_000
 #: Most devices of one combination.
 MOST_DEVICES = 64
 #: Batches of one copy in flight, as `serve` runs them by default, by target; elsewhere one.
 _PIPELINE_DEPTHS = {"ipu": IPU_PIPELINE_DEPTH, "gcu": GCU_PIPELINE_DEPTH}
 #: Rates of a curve, as shares of the highest rate that the devices carry.
-_SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+_SHARES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.97)
 #: Curves of a plan: the best combination of each device, up to this number.
-MOST_CURVES = 6
+MOST_CURVES = 5
 
 
 def plan_load(plan: Plan, load: Load, is_multi_size: Mapping[str, bool], progress: Callable[[str], None]) -> LoadPlan:

@@ -18,7 +18,7 @@ _STYLE = """
 figure{margin:0;min-width:0;max-width:520px}figcaption{font-weight:600;font-size:13px;margin:0 0 2px}
 svg.key{display:inline-block;width:12px;height:12px;margin-right:5px;vertical-align:-1px}
 .series{fill:none;stroke-width:1.8}.band{opacity:.15}.err{stroke-width:1.2;opacity:.55}
-td.wrap{white-space:normal;min-width:180px}td.wrap:empty{min-width:0}
+td.wrap{white-space:normal;min-width:240px}td.wrap:empty{min-width:0}
 .scroll{overflow-x:auto}.wide svg{min-width:620px}
 .yes{color:var(--good)}.no{color:var(--bad)}
 details{margin:8px 0}summary{cursor:pointer;color:var(--ink2)}
