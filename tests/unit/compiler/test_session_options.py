@@ -49,13 +49,13 @@ def test_value_that_its_field_rejects_is_refused(name: str, text: str, reason: s
 
 
 def test_options_without_effect_are_accepted_with_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
-    options = made({"enable_fast_reduce": "True", "serialized_ir_dest": "ir.json", "num_ipus": "2"})
-    assert options.enable_fast_reduce
+    options = made({"enable_multi_stage_reduce": "False", "serialized_ir_dest": "ir.json", "num_ipus": "2"})
+    assert not options.enable_multi_stage_reduce
     assert [record.getMessage().split(" has no effect")[0] for record in caplog.records] == [
         "compiler_options serialized_ir_dest",
-        "compiler_options enable_fast_reduce",
+        "compiler_options enable_multi_stage_reduce",
     ]
-    assert NO_EFFECT["enable_fast_reduce"] in caplog.text
+    assert NO_EFFECT["enable_multi_stage_reduce"] in caplog.text
 
 
 def test_session_options_with_an_equivalent_are_accepted(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,5 @@
 import logging
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from stoker.backends.ipu.compile.assemble import check_options, check_sharding, choose_device, warn_of_no_effect
 from stoker.backends.ipu.compile.compiler import compile_model
 from stoker.backends.ipu.compile.plan import GraphPlan
+from stoker.backends.ipu.compile.target import summarise
 from stoker.backends.ipu.hardware import BOW, C600, M2000
 from stoker.backends.ipu.program import MemoryAccount
 from stoker.compiler.errors import OptionError
@@ -65,10 +67,10 @@ def test_options_out_of_range_are_named(options, text) -> None:
 
 
 def test_option_without_effect_is_reported_once(caplog) -> None:
-    warn_of_no_effect(CompilerOptions(enable_fast_reduce=True))
+    warn_of_no_effect(CompilerOptions(enable_multi_stage_reduce=False))
     check = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in check] == [
-        "enable_fast_reduce has no effect on a simulated IPU: the cost model has one reduction plan"
+        "enable_multi_stage_reduce has no effect on a simulated IPU: the cost model has one reduction plan"
     ]
 
 
@@ -111,8 +113,8 @@ OTHER_VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", [field.name for field in fields(CompilerOptions) if field.name not in NOT_OF_THE_PROGRAM])
 def test_every_option_changes_the_program_or_reports_that_it_does_not(name, caplog) -> None:
-    weights = {f"w{at}": np.ones((64, 64), np.float16) for at in range(2)}
-    model = parse("g (float16[64,64] x) => (float16[64,64] y) { a = MatMul(x, w0) b = MatMul(a, w1) y = Softmax(b) }", weights)
+    weights = {"w0": np.ones((1024, 64), np.float16), "w1": np.ones((64, 64), np.float16)}
+    model = parse("g (float16[64,1024] x) => (float16[64,64] y) { a = MatMul(x, w0) b = MatMul(a, w1) y = Softmax(b) }", weights)
     usual = compile_model(model, (), CompilerOptions())
     caplog.clear()
     other = compile_model(model, (), CompilerOptions(**{name: OTHER_VALUES[name]}))
@@ -123,3 +125,10 @@ def test_every_option_changes_the_program_or_reports_that_it_does_not(name, capl
         for each in (usual, other)
     ]
     assert len(warnings) == (is_changed[0] == is_changed[1])
+
+
+def test_plan_that_deviates_from_the_options_is_noted_and_summarised() -> None:
+    model = parse("g (float16[384,256] x) => (float16[384,256] y) { y = MatMul(x, w) }", {"w": np.ones((256, 256), np.float16)})
+    deviating = compile_model(model, (), CompilerOptions(tiles_per_ipu=2))
+    assert re.fullmatch(r"g: available_memory_proportion 0\.\d+ instead of 0\.6", str(summarise(deviating)["memory_levers"]))
+    assert "memory_levers" not in summarise(compile_model(model, (), CompilerOptions(tiles_per_ipu=64)))

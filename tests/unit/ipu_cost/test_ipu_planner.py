@@ -1,13 +1,15 @@
 """Plans of small graphs: schedule, memory account, and the effect of options."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
-from stoker.backends.ipu.compile.memory import OutOfTileMemory
+from stoker.backends.ipu.compile.constants import CODELET_BYTES, FITTED
+from stoker.backends.ipu.compile.memory import OutOfTileMemory, advice
 from stoker.backends.ipu.compile.plan import GraphPlan, plan_graph, survey_graph
 from stoker.backends.ipu.hardware import C600, M2000, IpuHardware
 from stoker.backends.ipu.program import StepKind
@@ -78,7 +80,8 @@ def test_equal_nodes_share_their_code_unless_outlining_is_off() -> None:
     text = "g (float[64,64] x) => (float[64,64] y) { a = MatMul(x, w) b = MatMul(a, w) y = MatMul(b, w) }"
     model = typed_graph(parse(text, {"w": np.ones((64, 64), np.float32)}))
     shared, apart = plan(model), plan(model, enable_outlining=False)
-    assert apart.code_bytes == 3 * shared.code_bytes
+    codelets = (CODELET_BYTES["matrix"] + CODELET_BYTES["reduction"]) * C600.tiles
+    assert apart.code_bytes - codelets == 3 * (shared.code_bytes - codelets)
     assert cycles(apart) == cycles(shared)
 
 
@@ -182,7 +185,7 @@ def test_serialised_product_needs_less_memory_and_takes_longer() -> None:
 
 def test_model_that_exceeds_the_memory_is_refused_with_tile_users_and_remedies() -> None:
     with pytest.raises(OutOfTileMemory) as caught:
-        plan_graph(resnet50(32, Precision.FP32), hardware=C600, options=CompilerOptions(), name="resnet")
+        plan_graph(resnet50(64, Precision.FP32), hardware=C600, options=CompilerOptions(), name="resnet")
     error = caught.value
     text = str(error)
     assert text.startswith(f"Model 'resnet' does not fit. Out of memory on tile {error.tile}: {error.need_bytes} bytes")
@@ -190,7 +193,74 @@ def test_model_that_exceeds_the_memory_is_refused_with_tile_users_and_remedies()
     assert 0 <= error.tile < C600.tiles
     assert "temporary data of node '" in text
     assert re.search(r"\d+ bytes  tensor '\w+' of node '\w+' \((Conv|Relu|Add)\)", text)
-    assert "Try a smaller batch, precision fp16 or fp8, a lower available_memory_proportion" in text
+    assert text.splitlines()[-1].startswith("Try a ")
+
+
+@pytest.mark.parametrize(
+    ("largest", "first"),
+    [
+        ("temporary", "a lower available_memory_proportion"),
+        ("activations", "a smaller batch"),
+        ("weights", "precision fp16 or fp8"),
+        ("code", "enable_outlining"),
+        ("stream buffers", "more num_io_tiles"),
+    ],
+)
+def test_advice_begins_with_the_lever_of_the_largest_category(largest: str, first: str) -> None:
+    held = {"temporary": 10, "activations": 9, "weights": 8, "code": 7}
+    text = advice({**held, largest: 1000})
+    assert text.startswith(first)
+    assert text.endswith(f"(most bytes are {largest})")
+    assert ("batch" in text) == (largest not in ("weights", "code"))
+
+
+def test_graph_that_does_not_fit_is_planned_again_with_less_temporary_memory(caplog: pytest.LogCaptureFixture) -> None:
+    model, options = bert_base(8, Precision.FP16), CompilerOptions(num_io_tiles=700)
+    given, again = (survey_graph(model, hardware=C600, options=options, name="m", tries=tries) for tries in (1, 6))
+    assert (given.fits, given.levers) == (False, ())
+    assert again.fits
+    assert len(again.levers) == 1
+    assert re.fullmatch(r"available_memory_proportion 0\.\d+ instead of 0\.6", again.levers[0])
+    assert again.levers[0] in caplog.text
+    assert again.memory[0].by_category["temporary"] < given.memory[0].by_category["temporary"]
+    assert cycles(again) > cycles(given)
+
+
+def test_plan_is_not_repeated_where_less_temporary_memory_cannot_help() -> None:
+    model = typed_graph(parse("g (float[64,64] x) => (float[64,64] y) { y = MatMul(x, w) }", {"w": np.ones((64, 64), np.float32)}))
+    planned = plan(model, tiles_per_ipu=1, hardware=replace(C600, tile_memory_bytes=30_000))
+    assert not planned.fits
+    assert not planned.can_shrink
+    assert planned.levers == ()
+
+
+def test_second_operand_is_exchanged_only_if_it_lies_otherwise() -> None:
+    alike = typed_graph(parse("g (float16[999,999] x) => (float16[999,999] y) { a = Sigmoid(x) [last] y = Mul(x, a) }"))
+    apart = typed_graph(parse("g (float16[999,999] x) => (float16[999,999] y) { a = Transpose<perm=[1,0]>(x) [last] y = Mul(x, a) }"))
+    exchanged = [
+        sum(step.data_bytes for step in plan(model).steps if step.node == "last" and step.kind is StepKind.EXCHANGE)
+        for model in (alike, apart)
+    ]
+    assert exchanged[0] == 0
+    assert exchanged[1] >= 999 * 999 * 2
+
+
+@pytest.mark.parametrize("name", ["use_128bit_conv_unit_load", "enable_fast_reduce", "enable_non_stable_softmax"])
+def test_option_of_faster_code_takes_less_time(name: str) -> None:
+    model = bert_base(1, Precision.FP16)
+    assert cycles(plan(model, **{name: True})) < cycles(plan(model))
+
+
+def test_vertex_code_is_held_once_for_each_operator_and_width() -> None:
+    def code_bytes(text: str) -> int:
+        return plan(typed_graph(parse(text))).memory[0].by_category["code"]
+
+    one = code_bytes("g (float[8,64] x) => (float[8,64] y) { y = Exp(x) }")
+    same = code_bytes("g (float[8,64] x, float[9,64] z) => (float[8,64] y, float[9,64] v) { y = Exp(x) v = Exp(z) }")
+    other = code_bytes("g (float[8,64] x, float[8,64] z) => (float[8,64] y, float[8,64] v) { y = Exp(x) v = Tanh(z) }")
+    step_bytes = FITTED.step_code_bytes
+    assert same - one == step_bytes
+    assert other - one == step_bytes + CODELET_BYTES["element-wise"]
 
 
 def test_streams_may_exceed_the_memory_of_few_io_tiles() -> None:

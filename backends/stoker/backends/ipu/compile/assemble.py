@@ -59,6 +59,8 @@ _logger = logging.getLogger(__name__)
 _PARTIALS_TYPES = ("half", "float")
 #: Attribute of an executable whose outputs have the roundings of half partials.
 PARTIAL_SUMS = "partial_sums"
+#: Attribute of an executable that fits only because its plan deviates from the options: what was changed.
+LEVERS = "memory_levers"
 _VIRTUAL_GRAPH_MODES = ("off", "manual", "auto")
 _NOT_SPREAD = "manual_sharding_config, or virtual_graph_mode=auto for a model without it, places nodes on several"
 
@@ -339,6 +341,7 @@ def _program(
     plans = [graph.plan for graph in graphs]
     chosen = chosen_constants(options)
     padded = "; ".join(f"{graph.sub_graph.name}: {graph.padded_on_host}" for graph in graphs if graph.padded_on_host)
+    levers = "; ".join(f"{graph.sub_graph.name}: {lever}" for graph in graphs for lever in graph.plan.levers)
     one = plans[0].memory
     return StaticProgram(
         package_hash=package_hash(),
@@ -365,6 +368,7 @@ def _program(
             **({PADDED_ON_HOST: padded} if padded else {}),
             **({LOWERED_OPERATORS: lowered} if lowered else {}),
             **({} if chosen.is_fitted else {"cost_constants": chosen.source}),
+            **({LEVERS: levers} if levers else {}),
         },
     )
 

@@ -6,18 +6,18 @@ passes over its elements (`constants.PASSES`), and reads and writes its tile's m
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from stoker.backends.ipu.compile.constants import PASSES, VECTOR_BYTES, CostConstants
-from stoker.backends.ipu.compile.tiling import CONTRACTIONS, Contraction, contraction_of, partition
+from stoker.backends.ipu.compile.tiling import CONTRACTIONS, DEFAULT_RATES, Contraction, Rates, contraction_of, partition
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import StepKind
 from stoker.compiler.lowering.typed_graph import TensorFacts
 
-#: Operators whose output is a view of their input.
+#: Operators whose output is a view of their input. The reader of a view with another order of elements moves them, see `Layouts`.
 VIEWS = frozenset(
     {
         "Reshape",
@@ -33,19 +33,23 @@ VIEWS = frozenset(
         "Size",
         "Expand",
         "ConstantOfShape",
+        "Transpose",
     }
 )
 #: Operators that move data without computing.
-MOVES = frozenset({"Transpose", "Concat", "Gather", "GatherElements", "GatherND", "Pad", "Tile", "Scatter", "ScatterElements", "ScatterND",
+MOVES = frozenset({"Concat", "Gather", "GatherElements", "GatherND", "Pad", "Tile", "Scatter", "ScatterElements", "ScatterND",
                    "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "OneHot", "Trilu", "ReverseSequence", "Remap", "EyeLike",
                    "Range", "Compress"})  # fmt: skip
-#: Passes over the input of operators that reduce it and then use the result.
+#: Passes over the input of operators that reduce it and then use the result. A softmax finds and subtracts the maximum, takes the
+#: exponential (three), sums, and multiplies; a normalisation sums values and squares, and subtracts and multiplies.
 NORMALISING: dict[str, float] = {
-    "Softmax": 9, "LogSoftmax": 9, "LayerNormalization": 8, "GroupNormalization": 8, "InstanceNormalization": 8, "FastNorm": 6,
-    "SimplifiedLayerNormalization": 6, "RMSNormalization": 6, "LpNormalization": 5, "Hardmax": 4, "CumSum": 4, "TopK": 24, "NonZero": 8,
+    "Softmax": 7, "LogSoftmax": 7, "LayerNormalization": 4, "GroupNormalization": 4, "InstanceNormalization": 4, "FastNorm": 3,
+    "SimplifiedLayerNormalization": 3, "RMSNormalization": 3, "LpNormalization": 3, "Hardmax": 4, "CumSum": 4, "TopK": 24, "NonZero": 8,
 }  # fmt: skip
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
+_STABLE_PASSES = 2
+"""Passes that finding and subtracting the maximum takes."""
 POOLING = frozenset({"MaxPool", "AveragePool", "LpPool"})
-_FLOAT_BYTES = 4
 _REDUCTION_STEPS = 2  # within tiles, then between them
 
 
@@ -67,14 +71,16 @@ class NodeCost:
     Attributes:
         steps: The steps in order.
         temporary_bytes: Temporary memory on the busiest tile, besides inputs and outputs.
-        code_bytes: Vertex and control code on each tile.
+        code_bytes: Control code and vertex state on each tile, for the distinct steps.
         exchange_code_bytes: Exchange code on the busiest tile.
+        codelets: Names of the vertex code that the steps run: see `constants.CODELET_BYTES`. All nodes of a program share it.
     """
 
     steps: tuple[CostStep, ...] = ()
     temporary_bytes: int = 0
     code_bytes: int = 0
     exchange_code_bytes: int = 0
+    codelets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,8 @@ class Machine:
         temporary_limit_bytes: Temporary memory of contractions per tile: available_memory_proportion of its memory.
         partials_type: `half` or `float`; empty means `half`.
         constants: Constants of the cost model.
+        rates: Rates of loading weights and of adding partial sums.
+        is_softmax_stable: Whether a softmax subtracts the maximum first.
     """
 
     hardware: IpuHardware
@@ -94,49 +102,63 @@ class Machine:
     temporary_limit_bytes: int
     partials_type: str
     constants: CostConstants
+    rates: Rates = DEFAULT_RATES
+    is_softmax_stable: bool = True
 
 
 def node_cost(
-    node: ir.Node, inputs: Sequence[TensorFacts | None], outputs: Sequence[TensorFacts], machine: Machine, *, is_fp8: bool
+    node: ir.Node,
+    inputs: Sequence[TensorFacts | None],
+    outputs: Sequence[TensorFacts],
+    machine: Machine,
+    *,
+    is_fp8: bool,
+    moved_bytes: int = 0,
 ) -> NodeCost:
-    """Returns the cost of `node` on `machine`."""
+    """Returns the cost of `node` on `machine`. `moved_bytes`: total of its element-wise operands that do not lie like the first one."""
     if node.op_type in VIEWS or not outputs:
         return NodeCost()
     if node.op_type in CONTRACTIONS:
         contraction = contraction_of(node, list(inputs), outputs[0], machine.hardware, is_fp8=is_fp8, partials_type=machine.partials_type)
         cost = _contraction_cost(contraction, machine)
         has_bias = len(inputs) > 2 and inputs[2] is not None
-        return _joined(cost, _vector_cost(outputs[0], 1, machine, moved_bytes=0)) if has_bias else cost
+        return _joined(cost, _vector_cost(outputs[0], 1, machine, op_type="Add")) if has_bias else cost
     largest = max((each for each in (*inputs, *outputs) if each is not None), key=lambda each: each.elements)
     if node.op_type in MOVES:
         return move_cost(outputs[0], machine)
     if node.op_type in POOLING:
         taps = math.prod(node.attributes.get_ints("kernel_shape", ()))
-        return _vector_cost(outputs[0], taps, machine, moved_bytes=outputs[0].byte_count)
+        return _vector_cost(outputs[0], taps, machine, op_type=node.op_type, kind="pooling", moved_bytes=outputs[0].byte_count)
     if node.op_type in NORMALISING or node.op_type.startswith(("Reduce", "Global", "Arg")):
-        return _reduction_cost(largest, NORMALISING.get(node.op_type, 1), machine)
+        return _reduction_cost(largest, node.op_type, machine)
     passes = machine.constants.erf_passes if node.op_type == "Erf" else PASSES.get(node.op_type, 2)
-    full = [each for each in inputs if each is not None and not each.is_constant and each.elements == outputs[0].elements]
-    moved = full[1].byte_count if len(full) > 1 else 0
-    return _vector_cost(largest, passes, machine, moved_bytes=moved)
+    return _vector_cost(largest, passes, machine, op_type=node.op_type, moved_bytes=moved_bytes)
+
+
+def _normalising_passes(op_type: str, machine: Machine) -> float:
+    passes = NORMALISING.get(op_type, 1)
+    return passes if machine.is_softmax_stable or op_type not in _SOFTMAX else passes - _STABLE_PASSES
 
 
 def _contraction_cost(contraction: Contraction, machine: Machine) -> NodeCost:
     constants = machine.constants
-    plan = partition(contraction, machine.hardware, machine.tiles, machine.temporary_limit_bytes, constants)
+    plan = partition(contraction, machine.hardware, machine.tiles, machine.temporary_limit_bytes, constants, machine.rates)
     flops = 2 * contraction.macs // plan.slices
     one = [
-        _exchange(plan.receive_bytes, plan.tiles, machine),
+        CostStep(StepKind.EXCHANGE, _launched(plan.receive_cycles, machine), plan.tiles, data_bytes=plan.receive_bytes * plan.tiles),
         CostStep(StepKind.COMPUTE, _launched(plan.compute_cycles, machine), plan.tiles, flops),
     ]
     if plan.partials_bytes:
         one.append(_exchange(plan.partials_bytes, plan.tiles, machine))
     if plan.reduce_cycles:
         one.append(CostStep(StepKind.COMPUTE, _launched(plan.reduce_cycles, machine), plan.tiles))
-    return _priced(one * plan.slices, machine, temporary_bytes=plan.temporary_bytes, distinct=len(one))
+    codelets = {f"matrix {contraction.macs_per_cycle}"} | ({"reduction partials"} if plan.reduce_cycles else set())
+    return _priced(one * plan.slices, machine, codelets=codelets, temporary_bytes=plan.temporary_bytes, distinct=len(one))
 
 
-def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_bytes: int) -> NodeCost:
+def _vector_cost(
+    tensor: TensorFacts, passes: float, machine: Machine, *, op_type: str, kind: str = "element-wise", moved_bytes: int = 0
+) -> NodeCost:
     per_tile, tiles = _spread(tensor, machine)
     vectors = math.ceil(per_tile * tensor.element_bytes / VECTOR_BYTES)
     steps = [
@@ -148,17 +170,19 @@ def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_
     if moved_bytes:
         temporary = math.ceil(moved_bytes / tiles)
         steps.insert(0, _exchange(temporary, tiles, machine))
-    return _priced(steps, machine, temporary_bytes=temporary)
+    return _priced(steps, machine, codelets={f"{kind} {op_type} {tensor.bits}"}, temporary_bytes=temporary)
 
 
-def _reduction_cost(tensor: TensorFacts, passes: float, machine: Machine) -> NodeCost:
-    """Returns the cost of a reduction or normalisation. Both compute in fp32, whatever the tensor's type."""
+def _reduction_cost(tensor: TensorFacts, op_type: str, machine: Machine) -> NodeCost:
+    """Returns the cost of a reduction or normalisation. Both read the tensor in its own width, and accumulate in fp32."""
+    passes = _normalising_passes(op_type, machine)
     per_tile, tiles = _spread(tensor, machine)
-    vectors = math.ceil(per_tile * max(tensor.element_bytes, _FLOAT_BYTES) / VECTOR_BYTES)
+    vectors = math.ceil(per_tile * tensor.element_bytes / VECTOR_BYTES)
     cycles = vectors * passes * machine.constants.vector_cycles / _REDUCTION_STEPS
     step = CostStep(StepKind.COMPUTE, _launched(cycles, machine), tiles, round(tensor.elements * passes / _REDUCTION_STEPS))
     steps = [step, _exchange(VECTOR_BYTES * _REDUCTION_STEPS, tiles, machine)] * _REDUCTION_STEPS
-    return _priced(steps, machine, temporary_bytes=math.ceil(per_tile * tensor.element_bytes))
+    codelets = {f"reduction {op_type} {tensor.bits}"}
+    return _priced(steps, machine, codelets=codelets, temporary_bytes=math.ceil(per_tile * tensor.element_bytes))
 
 
 def move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
@@ -166,7 +190,7 @@ def move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
     per_tile, tiles = _spread(tensor, machine)
     moved = math.ceil(per_tile * tensor.element_bytes)
     copy = CostStep(StepKind.COMPUTE, _launched(per_tile * machine.constants.copy_cycles, machine), tiles)
-    return _priced([_exchange(moved, tiles, machine), copy], machine, temporary_bytes=moved)
+    return _priced([_exchange(moved, tiles, machine), copy], machine, codelets={"move"}, temporary_bytes=moved)
 
 
 def _spread(tensor: TensorFacts, machine: Machine) -> tuple[int, int]:
@@ -187,15 +211,21 @@ def _exchange(tile_bytes: int, tiles: int, machine: Machine) -> CostStep:
     )
 
 
-def _priced(steps: list[CostStep], machine: Machine, *, temporary_bytes: int, distinct: int | None = None) -> NodeCost:
-    """Returns the cost of the steps, with a sync before each step, and of their code."""
+def _priced(
+    steps: list[CostStep], machine: Machine, *, codelets: Iterable[str], temporary_bytes: int, distinct: int | None = None
+) -> NodeCost:
+    """Returns the cost of the steps, with a sync before each step, and of their code.
+
+    Only the first `distinct` steps have code of their own: sequential slices are a loop.
+    """
     sync = CostStep(StepKind.SYNC, math.ceil(machine.constants.sync_cycles), machine.tiles)
-    received = sum(step.data_bytes // max(step.tiles, 1) for step in steps if step.kind is StepKind.EXCHANGE)
+    received = sum(step.data_bytes // max(step.tiles, 1) for step in steps[:distinct] if step.kind is StepKind.EXCHANGE)
     return NodeCost(
         steps=tuple(each for step in steps for each in (sync, step)),
         temporary_bytes=temporary_bytes,
         code_bytes=math.ceil((distinct or len(steps)) * machine.constants.step_code_bytes),
         exchange_code_bytes=math.ceil(received * machine.constants.exchange_code_share),
+        codelets=frozenset(codelets),
     )
 
 
@@ -205,4 +235,5 @@ def _joined(first: NodeCost, second: NodeCost) -> NodeCost:
         temporary_bytes=max(first.temporary_bytes, second.temporary_bytes),
         code_bytes=first.code_bytes + second.code_bytes,
         exchange_code_bytes=first.exchange_code_bytes + second.exchange_code_bytes,
+        codelets=first.codelets | second.codelets,
     )

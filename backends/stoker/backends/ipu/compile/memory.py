@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from stoker.backends.ipu.compile.constants import FITTED, CostConstants
+from stoker.backends.ipu.compile.constants import CODELET_BYTES, FITTED, CostConstants
 from stoker.backends.ipu.compile.cost_model import NodeCost
 from stoker.backends.ipu.compile.liveness import Peak, Storage, Temporary, TileBytes, TileMap, TileSpan, peak
 from stoker.backends.ipu.program import MemoryAccount, StepKind
@@ -44,13 +44,33 @@ class OutOfTileMemory(CompileError):
         lines = "".join(f"\n  {size:>9} bytes  {what}" for what, size in holders[:_TOP])
         super().__init__(
             f"Model '{name}' does not fit. Out of memory on tile {tile}: {need_bytes} bytes needed, {capacity_bytes} bytes available.\n"
-            f"By category: {categories}.\nAt its fullest the tile holds, most first:{lines}\n"
-            "Try a smaller batch, precision fp16 or fp8, a lower available_memory_proportion, serialize_matmul on the largest MatMul,"
-            " or more IPUs: num_ipus=2 virtual_graph_mode=auto in compiler_options, or manual_sharding_config."
+            f"By category: {categories}.\nAt its fullest the tile holds, most first:{lines}\nTry {advice(by_category)}."
         )
         self.tile = tile
         self.need_bytes = need_bytes
         self.capacity_bytes = capacity_bytes
+
+
+_BATCH, _PRECISION = "a smaller batch", "precision fp16 or fp8"
+_PRODUCTS = "serialize_matmul on the largest MatMul"
+_IPUS = "more IPUs: num_ipus=2 virtual_graph_mode=auto in compiler_options, or manual_sharding_config"
+#: What makes each category smaller, the most effective first.
+_LEVERS: Mapping[str, Sequence[str]] = {
+    "temporary": ("a lower available_memory_proportion", _PRODUCTS, _BATCH, _PRECISION, _IPUS),
+    "activations": (_BATCH, _PRECISION, _IPUS),
+    "weights": (_PRECISION, "precision fp8_weight", _IPUS),
+    "code": ("enable_outlining if it is off", _IPUS, "fewer operators of different shapes"),
+    "exchange_code": (_BATCH, _PRODUCTS, _IPUS),
+    "io": (_BATCH, "num_io_tiles to keep streams off the other tiles"),
+    "stream buffers": ("more num_io_tiles", _BATCH),
+}
+
+
+def advice(by_category: Mapping[str, int]) -> str:
+    """Returns what to try for a tile that holds `by_category` bytes: the levers of its largest category, the most effective first."""
+    largest = max(by_category, key=lambda name: by_category[name])
+    *levers, last = _LEVERS[largest]
+    return f"{', '.join(levers)}, or {last} (most bytes are {largest.replace('_', ' ')})"
 
 
 def check_fit(account: MemoryAccount, *, name: str, holders: Sequence[tuple[str, int]]) -> None:
@@ -154,6 +174,7 @@ class Residency:
         self._temporaries: list[Temporary] = []
         self._weights: dict[ir.Value, TileSpan] = {}
         self._code: dict[Hashable, tuple[int, int, int]] = {}
+        self._codelets: set[str] = set()
         self._io_bytes = 0
         self._peak: Peak | None = None
 
@@ -201,6 +222,7 @@ class Residency:
         tiles = max((step.tiles for step in cost.steps if step.kind is not StepKind.SYNC), default=0)
         self._temporaries.append(Temporary(owner, cost.temporary_bytes, tiles))
         self._code[signature] = (cost.code_bytes, cost.exchange_code_bytes, tiles)
+        self._codelets |= cost.codelets
 
     @property
     def weight_bytes(self) -> int:
@@ -259,8 +281,9 @@ class Residency:
         return tiles
 
     def _control_code(self) -> TileBytes:
-        """Returns the bytes of control code. Every tile runs the whole program, including the steps in which it only waits."""
-        return np.full(self._tiles, sum(code for code, _, _ in self._code.values()), np.int64)
+        """Returns the bytes of control and vertex code. Every tile runs the whole program, including the steps in which it only waits."""
+        codelets = sum(CODELET_BYTES[name.partition(" ")[0]] for name in self._codelets)
+        return np.full(self._tiles, codelets + sum(code for code, _, _ in self._code.values()), np.int64)
 
     def _exchange_code(self) -> TileBytes:
         """Returns the bytes of exchange code. It is on the tiles that receive data."""

@@ -8,6 +8,7 @@ rules: a stage lies on one IPU, stages are numbered without gaps, and data go fo
 """
 
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,18 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from stoker.backends.ipu.compile.chosen_constants import chosen_constants
-from stoker.backends.ipu.compile.constants import HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
+from stoker.backends.ipu.compile.constants import (
+    HOST_LATENCY_S,
+    LINK_EFFICIENCY,
+    WEIGHT_LOAD_BYTES,
+    WIDE_LOAD_BYTES,
+    CostConstants,
+)
 from stoker.backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, move_cost, node_cost
+from stoker.backends.ipu.compile.layouts import Layouts, is_in_place
 from stoker.backends.ipu.compile.liveness import Aliases
 from stoker.backends.ipu.compile.memory import Residency, check_fit
+from stoker.backends.ipu.compile.tiling import Rates
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.backends.ipu.program import MemoryAccount, Step, StepKind
 from stoker.compiler import marks
@@ -27,6 +36,8 @@ from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor_facts
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.precision.representation import float8_use, is_float8_cast
+
+_logger = logging.getLogger(__name__)
 
 IPU_KEY = "__ipu_number"
 STAGE_KEY = "__pipeline_stage"
@@ -138,6 +149,9 @@ def _spread(nodes: Sequence[ir.Node], ipus: int, *, is_pipelined: bool) -> dict[
 
 
 _DEFAULT_PROPORTION = 0.6
+#: Shares of the available memory proportion that are tried in turn until the graph fits. Less temporary memory means plans that split
+#: products into more sequential slices.
+_SHARES = (1.0, 0.65, 0.4, 0.25, 0.15, 0.08)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +164,7 @@ class GraphPlan:
         code_bytes, weight_bytes: Bytes that loading moves over the host link.
         pipeline_stages: Number of pipeline stages; 1 if the graph is not pipelined.
         holders: For each IPU, the users of memory on its fullest tile with their bytes, largest first.
+        levers: What was changed to make the graph fit, one text each; empty if the options were followed.
     """
 
     steps: tuple[Step, ...]
@@ -158,12 +173,31 @@ class GraphPlan:
     weight_bytes: int
     pipeline_stages: int
     holders: tuple[tuple[tuple[str, int], ...], ...] = ()
+    levers: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether no tile is over capacity."""
+        return all(max(account.tile_bytes, default=0) <= account.capacity_bytes for account in self.memory)
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether less temporary data could make it fit: it would without any, and no IO tile is over capacity."""
+        for account in self.memory:
+            held = sum(account.by_category.values())
+            if max(account.tile_bytes, default=0) > max(held, account.capacity_bytes):
+                return False
+            if held - account.by_category.get("temporary", 0) > account.capacity_bytes:
+                return False
+        return True
 
 
 def plan_graph(
     model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants | None = None
 ) -> GraphPlan:
     """Plans the converted `model` for `hardware`. Only adds missing shapes to `model`.
+
+    A graph that does not fit is planned again with less memory for temporary data: see `GraphPlan.levers`.
 
     Raises:
         OutOfTileMemory: a tile would have to hold more than it can.
@@ -177,25 +211,62 @@ def plan_graph(
 
 
 def survey_graph(
-    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants | None = None
+    model: ir.Model,
+    *,
+    hardware: IpuHardware,
+    options: CompilerOptions,
+    name: str,
+    constants: CostConstants | None = None,
+    tries: int = len(_SHARES),
 ) -> GraphPlan:
-    """Like `plan_graph`, but also returns a plan that does not fit, with accounts over capacity.
+    """Like `plan_graph`, but also returns a plan that does not fit, with accounts over capacity: that of the options as given.
+
+    At most `tries` plans are made, each with less memory for temporary data than the one before.
 
     Raises:
         CompileError: as `plan_graph`, except for memory.
     """
-    return _Planner(model, hardware, options, name, constants or chosen_constants(options).values).plan()
+    chosen = constants or chosen_constants(options).values
+    first = _Planner(model, hardware, options, name, chosen).plan()
+    if first.fits or not first.can_shrink:
+        return first
+    for share in _SHARES[1:tries]:
+        plan = _Planner(model, hardware, options, name, chosen, proportion_share=share).plan()
+        if plan.fits:
+            lever = _lowered(options, share)
+            _logger.warning("model '%s' fits with less memory for temporary data: %s", name, lever)
+            return replace(plan, levers=(lever,))
+        if not plan.can_shrink:
+            break
+    return first
+
+
+def _lowered(options: CompilerOptions, share: float) -> str:
+    given = options.available_memory_proportion
+    if isinstance(given, Mapping):
+        return f"available_memory_proportion of all nodes {share:.0%} of what was given"
+    return f"available_memory_proportion {given * share:.3g} instead of {given:g}"
 
 
 class _Planner:
     """Walks one graph once."""
 
-    def __init__(self, model: ir.Model, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        hardware: IpuHardware,
+        options: CompilerOptions,
+        name: str,
+        constants: CostConstants,
+        *,
+        proportion_share: float = 1.0,
+    ) -> None:
         self._graph = _with_shapes(model).graph
         self._hardware = hardware
         self._options = options
         self._name = name
         self._constants = constants
+        self._proportion_share = proportion_share
         self._tiles_per_ipu = options.tiles_per_ipu or hardware.tiles
         self._tiles = self._tiles_per_ipu - options.num_io_tiles
         if self._tiles < 1 or options.num_io_tiles < 0:
@@ -211,6 +282,11 @@ class _Planner:
         self._steps: list[Step] = []
         self._residencies: dict[int, Residency] = {}
         self._facts: dict[ir.Value, TensorFacts] = {}
+        self._layouts = Layouts()
+        self._rates = Rates(
+            load_bytes=WIDE_LOAD_BYTES if options.use_128bit_conv_unit_load else WEIGHT_LOAD_BYTES,
+            reduce_vectors=2 if options.enable_fast_reduce else 1,
+        )
 
     def plan(self) -> GraphPlan:
         for value in self._graph.inputs:
@@ -249,13 +325,14 @@ class _Planner:
             self._facts[value] = _as_viewed(facts, inputs) if is_view else facts
             self._made_in[value] = placement.stage
         outputs = [self._facts[value] for value in node.outputs]
+        moved_bytes = self._layouts.moved_bytes(node, self._facts, is_view=is_view)
         if is_view:
             cost = NodeCost()
         elif marks.REMAP in node.metadata_props:
             cost = move_cost(outputs[0], self._machine(node))
         else:
             use = float8_use(node)
-            cost = node_cost(node, inputs, outputs, self._machine(node), is_fp8=use is not None and use.computes)
+            cost = node_cost(node, inputs, outputs, self._machine(node), is_fp8=use is not None and use.computes, moved_bytes=moved_bytes)
         self._place_outputs(index, node, residency)
         self._emit(node, cost, placement)
         residency.ran(where, (node.op_type, *inputs, *outputs) if self._options.enable_outlining else node, cost)
@@ -265,7 +342,7 @@ class _Planner:
             source: ir.Value | None = None
             if node in self._is_view:
                 source = node.inputs[0] if node.inputs else None
-            elif node.op_type in PASSES:
+            elif is_in_place(node):
                 source = self._overwritten(index, node, value, residency)
             if source is not None and residency.holds(source):
                 residency.share(value, source)
@@ -350,9 +427,11 @@ class _Planner:
         return Machine(
             hardware=self._hardware,
             tiles=self._tiles,
-            temporary_limit_bytes=math.floor(proportion * self._hardware.tile_memory_bytes),
+            temporary_limit_bytes=math.floor(self._proportion_share * proportion * self._hardware.tile_memory_bytes),
             partials_type=self._options.partials_type,
             constants=self._constants,
+            rates=self._rates,
+            is_softmax_stable=not self._options.enable_non_stable_softmax,
         )
 
     def _emit(self, node: ir.Node, cost: NodeCost, placement: Placement) -> None:

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from stoker.backends.api.tensor import DataType
-from stoker.backends.ipu.compile.assemble import CompiledModel, check_options, choose_device
+from stoker.backends.ipu.compile.assemble import LEVERS, CompiledModel, check_options, choose_device
 from stoker.backends.ipu.compile.compiler import compile_into
 from stoker.backends.ipu.compile.porting import ipu_porting
 from stoker.backends.ipu.compile.report_page import write_report
@@ -136,6 +136,7 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
         "micro_batch_size": program.micro_batch_size if len(set(rows.values())) == 1 else rows,
         "batches_per_step": program.batches_per_step,
         "tile_bytes": sum(fullest.by_category.values()) if fullest else 0,
+        **({LEVERS: program.attributes[LEVERS]} if LEVERS in program.attributes else {}),
         "tile_capacity_bytes": fullest.capacity_bytes if fullest else 0,
         "weight_bytes": program.weight_bytes,
         "code_bytes": program.code_bytes,

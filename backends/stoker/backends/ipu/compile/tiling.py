@@ -8,18 +8,27 @@ does, and the fastest one whose temporary data stays within the allowed share of
 * Each tile receives its piece of the input, with the halo of the kernel, and of the weights, unless only one piece of rows needs the
 weights: then they are not moved. * The matrix unit takes blocks of 16 outputs x (16 fp16, 32 fp8, 4 fp32) inputs, and streams all rows of
 the tile through each. Few rows, or extents that are not a multiple of a block, leave it partly idle, so small batches are slow. * If inner
-is cut, the partial sums are exchanged and added.
+is cut, the partial sums are exchanged and added. * Two neighbouring tiles share a bus of the exchange. If the outputs are cut into an even
+number of pieces, both get the same input at the same time, which halves its cycles.
 """
 
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from stoker.backends.ipu.compile.constants import CYCLES_PER_POSITION, OUTPUT_CHANNELS, VECTOR_BYTES, WEIGHT_LOAD_BYTES, CostConstants
+from stoker.backends.ipu.compile.constants import (
+    CYCLES_PER_POSITION,
+    OUTPUT_CHANNELS,
+    SHARED_BUS_TILES,
+    VECTOR_BYTES,
+    WEIGHT_LOAD_BYTES,
+    CostConstants,
+)
 from stoker.backends.ipu.hardware import IpuHardware
 from stoker.compiler.lowering.typed_graph import TensorFacts
 
@@ -66,6 +75,22 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rates of a tile that compiler options choose.
+
+    Attributes:
+        load_bytes: Bytes a cycle of loading a block of weights: 64-bit loads, or 128-bit ones with `use_128bit_conv_unit_load`.
+        reduce_vectors: Vectors of partial sums that are added at once; two, from interleaved memory, with `enable_fast_reduce`.
+    """
+
+    load_bytes: int = WEIGHT_LOAD_BYTES
+    reduce_vectors: int = 1
+
+
+DEFAULT_RATES: Final = Rates()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """The cut chosen for a contraction, with what one slice of it costs the busiest tile.
 
@@ -73,6 +98,7 @@ class Partition:
         tiles: Number of tiles that take part.
         slices: Number of sequential slices of the output.
         receive_bytes: Bytes of input and weights received.
+        receive_cycles: Cycles of receiving them.
         compute_cycles: Cycles of the matrix unit, and of rearranging its inputs.
         partials_bytes: Bytes of partial sums received; 0 if inner is not cut.
         reduce_cycles: Cycles of adding them.
@@ -82,6 +108,7 @@ class Partition:
     tiles: int
     slices: int
     receive_bytes: int
+    receive_cycles: int
     compute_cycles: int
     partials_bytes: int
     reduce_cycles: int
@@ -89,12 +116,14 @@ class Partition:
 
 
 @functools.lru_cache(maxsize=4096)
-def partition(contraction: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants) -> Partition:
+def partition(
+    contraction: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants, rates: Rates
+) -> Partition:
     """Returns the fastest partition of `contraction` over `tiles` tiles whose temporary data stays within `limit_bytes` per tile.
 
     If there is none, returns the one with the least temporary data.
     """
-    candidates = [_best(form, hardware, tiles, limit_bytes, constants) for form in _forms(contraction)]
+    candidates = [_best(form, hardware, tiles, limit_bytes, constants, rates) for form in _forms(contraction)]
     fitting = [each for each in candidates if each[0].temporary_bytes <= limit_bytes]
     if not fitting:
         return min(candidates, key=lambda each: each[0].temporary_bytes)[0]
@@ -118,7 +147,9 @@ def _inner_block(contraction: Contraction) -> int:
     return contraction.macs_per_cycle * CYCLES_PER_POSITION // OUTPUT_CHANNELS
 
 
-def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants) -> tuple[Partition, float]:
+def _best(
+    form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants, rates: Rates
+) -> tuple[Partition, float]:
     """Returns the best cut of one form, and its cycles."""
     block = _inner_block(form)
     packed = max(1, min(form.groups, OUTPUT_CHANNELS // max(form.inner, form.outer, 1)))
@@ -144,7 +175,7 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
     inner = np.ceil(form.inner / inner_cut)
 
     blocks = np.ceil(group / packed) * np.ceil(outer * packed / OUTPUT_CHANNELS) * np.ceil(inner * packed / block) * form.taps
-    load_cycles = OUTPUT_CHANNELS * block * form.weight_bytes / WEIGHT_LOAD_BYTES
+    load_cycles = OUTPUT_CHANNELS * block * form.weight_bytes / rates.load_bytes
     workers = hardware.worker_threads
     multiply = blocks * (np.ceil(rows / workers) * workers * CYCLES_PER_POSITION + load_cycles + constants.block_cycles)
 
@@ -158,12 +189,15 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
     results = group * rows * outer
     partials = np.where(is_cut, results * form.partial_bytes * (inner_cut - 1) / inner_cut, 0.0)
     has_partials = is_cut | (form.partial_bytes > form.output_bytes)
-    reduce_cycles = np.where(has_partials, results * (form.partial_bytes + form.output_bytes / inner_cut) / VECTOR_BYTES, 0.0)
+    added = results * (form.partial_bytes + form.output_bytes / inner_cut) / VECTOR_BYTES
+    reduce_cycles = np.where(has_partials, added * constants.vector_cycles / rates.reduce_vectors, 0.0)
 
     step = constants.step_cycles + constants.sync_cycles
     steps = 2 + np.where(is_cut, 1, 0) + np.where(has_partials, 1, 0)
     receive = input_bytes + weight_bytes
-    cycles = slices * (compute + reduce_cycles + (receive + partials) / hardware.exchange_bytes + steps * step)
+    is_shared = (outer_cut >= SHARED_BUS_TILES) & (outer_cut % SHARED_BUS_TILES == 0)
+    receive_cycles = (input_bytes / np.where(is_shared, SHARED_BUS_TILES, 1) + weight_bytes) / hardware.exchange_bytes
+    cycles = slices * (compute + reduce_cycles + receive_cycles + partials / hardware.exchange_bytes + steps * step)
     temporary = receive + rearranged + np.where(has_partials, results * form.partial_bytes, 0.0) + partials
 
     feasible = temporary <= limit_bytes
@@ -176,6 +210,7 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
         tiles=int(others[index] * row_cut[index]),
         slices=int(slices[index]),
         receive_bytes=int(receive[index]),
+        receive_cycles=int(receive_cycles[index]),
         compute_cycles=int(compute[index]),
         partials_bytes=int(partials[index]),
         reduce_cycles=int(reduce_cycles[index]),
