@@ -127,14 +127,15 @@ def deberta_base(batch: int, precision: Precision, *, sequence: int) -> ir.Model
     ids = [net.input(name, (batch, sequence), ir.DataType.INT32) for name in ("input_ids", "attention_mask")]
     value = net.op("Gather", [net.weight((50265, size.hidden)), ids[0]], (batch, sequence, size.hidden))
     value, mask = net.norm(value), attention_mask(net, ids[1])
+    places = net.weight((1, 1, sequence, sequence), ir.DataType.INT32)
     for _ in range(size.layers):
-        value = net.norm(net.binary("Add", _disentangled(net, value, size, writing, mask), value))
+        value = net.norm(net.binary("Add", _disentangled(net, value, size, writing, mask, places), value))
         value = net.norm(net.binary("Add", feed_forward(net, value, size, writing), value))
     span_logits(net, value)
     return net.model()
 
 
-def _disentangled(net: NetworkGraph, value: ir.Value, size: Size, writing: Writing, mask: ir.Value) -> ir.Value:
+def _disentangled(net: NetworkGraph, value: ir.Value, size: Size, writing: Writing, mask: ir.Value, places: ir.Value) -> ir.Value:
     """Returns DeBERTa's attention: scores of contents, of content and position, and of position and content."""
     batch, sequence, hidden = dims(value)
     width = hidden // size.heads
@@ -152,7 +153,8 @@ def _disentangled(net: NetworkGraph, value: ir.Value, size: Size, writing: Writi
     total = net.op("MatMul", [net.binary("Mul", query, net.constant(1 / math.sqrt(3 * width))), turned], scores)
     for each in (query, key):
         placed = net.op("MatMul", [each, net.weight((1, size.heads, width, 2 * sequence))], relative)
-        chosen = net.op("GatherElements", [placed, net.weight(scores, ir.DataType.INT32)], scores, axis=-1)
+        wide = net.op("Expand", [places, net.indices(*scores)], scores)
+        chosen = net.op("GatherElements", [placed, wide], scores, axis=-1)
         total = net.binary("Add", total, chosen)
     weights = net.op("Softmax", [net.binary("Add", total, mask)], scores, axis=-1)
     mixed = net.op("Transpose", [net.op("MatMul", [weights, content], by_head)], (batch, sequence, size.heads, width), perm=[0, 2, 1, 3])
