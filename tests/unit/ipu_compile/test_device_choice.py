@@ -113,8 +113,10 @@ OTHER_VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", [field.name for field in fields(CompilerOptions) if field.name not in NOT_OF_THE_PROGRAM])
 def test_every_option_changes_the_program_or_reports_that_it_does_not(name, caplog) -> None:
-    weights = {"w0": np.ones((1024, 64), np.float16), "w1": np.ones((64, 64), np.float16)}
-    model = parse("g (float16[64,1024] x) => (float16[64,64] y) { a = MatMul(x, w0) b = MatMul(a, w1) y = Softmax(b) }", weights)
+    weights = {"w0": np.ones((1024, 64), np.float16), "w1": np.ones((64, 64), np.float16), "w2": np.ones((64, 64), np.float16)}
+    model = parse(
+        "g (float16[64,1024] x) => (float16[64,64] y) { a = MatMul(x, w0) b = MatMul(a, w1) c = MatMul(b, w2) y = Softmax(c) }", weights
+    )
     usual = compile_model(model, (), CompilerOptions())
     caplog.clear()
     other = compile_model(model, (), CompilerOptions(**{name: OTHER_VALUES[name]}))
