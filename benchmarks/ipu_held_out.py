@@ -128,9 +128,9 @@ def _image_rows() -> Iterator[PublishedRow]:
         build = partial(resnet50, batch, precision)
         yield _row("resnet50", "bytemlperf", batch, rate, group, REAL_DATA, build, precision=precision)
     overlapped = CompilerOptions(num_io_tiles=32, batches_per_step=128, stream_buffering_depth=2)
-    note = "inputs of uint8: modelled in fp16"
-    yield _row("resnet50", "poprt", 80, 15541, _TEST, overlapped, partial(resnet50, 80, _FP16), note=note)
-    yield _row("resnet50", "poprt", 1, 3119, _DEVELOPMENT, CompilerOptions(), partial(resnet50, 1, _FP16), note=note)
+    for batch, rate, group, options in ((80, 15541, _TEST, overlapped), (1, 3119, _DEVELOPMENT, CompilerOptions())):
+        build = partial(resnet50, batch, _FP16, is_input_uint8=True)
+        yield _row("resnet50 uint8", "poprt", batch, rate, group, options, build)
 
 
 def _other_rows() -> Iterator[PublishedRow]:

@@ -18,13 +18,21 @@ BERT_BASE = Size(layers=12, hidden=768, heads=12, inner=3072)
 _VOCABULARY = 30522
 
 
-def resnet50(batch: int, precision: Precision, *, seed: int | None = None, inner_share: float = 1.0) -> ir.Model:
+def resnet50(
+    batch: int, precision: Precision, *, seed: int | None = None, inner_share: float = 1.0, is_input_uint8: bool = False
+) -> ir.Model:
     """ResNet-50 v1, stride in the first 1x1 of a block; input [batch, 3, 224, 224], output [batch, 1000].
 
-    With an `inner_share` below 1 the channels inside each block are pruned to that share of them; those between blocks stay.
+    With an `inner_share` below 1 the channels inside each block are pruned to that share of them; those between blocks stay. An input of
+    uint8 is cast and normalised on the device.
     """
     net = NetworkGraph("resnet50", precision, seed)
-    value = net.relu(net.conv(net.input("data", (batch, 3, 224, 224)), 64, kernel=7, stride=2))
+    shape = (batch, 3, 224, 224)
+    value = net.input("data", shape, ir.DataType.UINT8 if is_input_uint8 else None)
+    if is_input_uint8:
+        pixels = net.op("Cast", [value], shape, to=int(net.dtype))
+        value = net.binary("Sub", net.binary("Mul", pixels, net.weight((1, 3, 1, 1))), net.weight((1, 3, 1, 1)))
+    value = net.relu(net.conv(value, 64, kernel=7, stride=2))
     value = net.pool(value, kernel=3, stride=2)
     for blocks, width, first_stride in _STAGES:
         for block in range(blocks):
