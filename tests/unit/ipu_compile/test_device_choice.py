@@ -107,7 +107,8 @@ OTHER_VALUES: dict[str, Any] = {
     "enable_outlining": False, "outline_threshold": 2.0, "group_host_sync": True, "rearrange_streams_on_host": True,
     "rearrange_anchors_on_host": False, "enable_non_stable_softmax": True, "enable_pipelining": True, "constant_weights": False,
     "virtual_graph_mode": "auto", "virtual_graph_split_ratios": (0.5, 0.5), "replication_factor": 2, "tiles_per_ipu": 8, "system": "Bow",
-    "batch_axis": 1, "time_limit_scheduler": 1.0, "swap_limit_scheduler": 1, "transitive_closure_optimization_threshold": 1,
+    "batch_axis": 1, "cost_constants": {"step_cycles": 999.0},
+    "time_limit_scheduler": 1.0, "swap_limit_scheduler": 1, "transitive_closure_optimization_threshold": 1,
 }  # fmt: skip
 
 
