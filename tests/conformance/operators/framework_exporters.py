@@ -4,6 +4,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def tensorflow_networks(folder: Path) -> None:
     def words(ids: Any) -> Any:
         return layers.Dense(2, activation="elu")(layers.GlobalMaxPooling1D()(layers.Conv1D(8, 3)(layers.Embedding(50, 16)(ids))))
 
+    def convert(function: Any, opset: int, path: Path) -> None:
+        tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=opset, output_path=str(path))
+
     picture = generator.standard_normal((2, 12, 12, 3)).astype(np.float32)
     sequence = generator.standard_normal((2, 6, 8)).astype(np.float32)
     networks: Sequence[tuple[str, Callable[[Any], Any], Any]] = (
@@ -80,14 +84,7 @@ def tensorflow_networks(folder: Path) -> None:
         model = tf.keras.Model(entry, make(entry))
         function = tf.function(model, input_signature=[tf.TensorSpec(given.shape, given.dtype, name="x")])
         for opset in TF2ONNX_OPSETS:
-            written(
-                folder,
-                f"tf_{name}_{opset}",
-                {"x": given},
-                lambda path, function=function, opset=opset: tf2onnx.convert.from_function(
-                    function, input_signature=function.input_signature, opset=opset, output_path=str(path)
-                ),
-            )
+            written(folder, f"tf_{name}_{opset}", {"x": given}, partial(convert, function, opset))
 
 
 def paddle_networks(folder: Path) -> None:
@@ -110,6 +107,10 @@ def paddle_networks(folder: Path) -> None:
 
         def forward(self, x: Any) -> Any:
             return self.classes(self.cells(x)[0][:, -1])
+
+    def convert(program: Path, opset: int, path: Path) -> None:
+        files = (str(program), str(program.with_suffix(".pdiparams")), str(path))
+        paddle2onnx.export(*files, opset_version=opset, auto_upgrade_opset=False, verbose=False)
 
     networks: Sequence[tuple[str, Any, Any]] = (
         (
@@ -136,19 +137,7 @@ def paddle_networks(folder: Path) -> None:
             paddle.jit.save(network, str(prefix), input_spec=[paddle.static.InputSpec(given.shape, given.dtype.name, "x")])
             program = next(path for suffix in (".json", ".pdmodel") if (path := prefix.with_suffix(suffix)).exists())
             for opset in PADDLE2ONNX_OPSETS:
-                written(
-                    folder,
-                    f"paddle_{name}_{opset}",
-                    {"x": given},
-                    lambda path, program=program, opset=opset: paddle2onnx.export(
-                        str(program),
-                        str(program.with_suffix(".pdiparams")),
-                        str(path),
-                        opset_version=opset,
-                        auto_upgrade_opset=False,
-                        verbose=False,
-                    ),
-                )
+                written(folder, f"paddle_{name}_{opset}", {"x": given}, partial(convert, program, opset))
 
 
 if __name__ == "__main__":
