@@ -10,7 +10,9 @@ number of batches is on its way everywhere:
 virtual  the cost model on a virtual clock, without this host: what the card alone does
 raw      the runtime API alone, in this process: copies to the card, the run, copies back, each caller with a stream and buffers of its own
 wire     a bare grpc.aio echo: the same request and response messages, without any work between them
-served   `serve` in a process of its own, called over gRPC by the Python generator
+served   `serve` in a process of its own
+
+The client of wire and served is `large_calls`, because grpcio's costs more CPU time than the server.
 
 Each round measures the last three in turn; the table shows the medians. No server can be faster than the slower of card and wire: the
 ratio is to that. All figures of the card are simulated.
@@ -38,7 +40,7 @@ from rich.table import Table
 from benchmarks.device_times import gcu_call_times
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
-from benchmarks.load import Generator, InFlight
+from benchmarks.large_calls import large_closed_loop
 from benchmarks.processes import end_on_sigterm
 from benchmarks.requests import GRPC, Request, encoded
 from benchmarks.servers import EchoServer, ServerUnderTest, this_checkout
@@ -174,21 +176,22 @@ def measure(network: PublishedNetwork, batch: int, path: Path, served: ServerUnd
     """Raw, wire and served in turn, `rounds` times.
 
     Raises:
-        WrongResponse: Requests failed.
-        NativeLoadFailed: The generator could not work.
+        CallFailed: A request failed.
     """
     executable = read_executable(path)
     request = zeros(executable, model_name(network), batch)
     response = scratch / f"{model_name(network)}_{batch}.response"
     response.write_bytes(first_response(served, request))
-    # h2load sends DATA frames of 16 KB only, whatever the server allows, and would be the limit of messages this large.
-    measured, generator = Measured(virtual(executable, batch, load.in_flight)), Generator(scratch, is_native=False)
+    measured, message = Measured(virtual(executable, batch, load.in_flight)), request.call.request.message.SerializeToString()
     with EchoServer("bytes", response) as echo:
-        for number in range(rounds):
+        for _ in range(rounds):
             measured.add("raw", *raw(executable, batch, load))
             for kind, server in (("wire", echo), ("served", served)):
-                window = generator.closed_for(server, request, InFlight(load.in_flight), load.seconds, number)
-                measured.add(kind, window.requests_per_s, window.mean_ms)
+                loop = large_closed_loop(
+                    server.port(True), request.call.request.path, message,
+                    in_flight=load.in_flight, warmup_s=load.warmup_s, seconds=load.seconds,
+                )  # fmt: skip
+                measured.add(kind, loop.calls_per_s, loop.mean_ms)
     return measured
 
 
