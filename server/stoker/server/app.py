@@ -32,6 +32,7 @@ from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.snapshot import snapshot_area
+from stoker.server.net.receive_buffers import forget_large_blocks
 from stoker.server.observability import logs
 from stoker.server.observability.access_log import AccessLog
 from stoker.server.observability.banner import address_line, print_startup, without_ready_version
@@ -117,7 +118,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             await _unless(stop_requested, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         if config.tuning.is_on:
             trim = trim_when_idle(
-                lambda: trim_all(backends.in_use()),
+                lambda: (forget_large_blocks(), trim_all(backends.in_use())),
                 lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
                 is_forced=lambda: any(backend.has_memory_to_release() for backend in backends.in_use()),
             )

@@ -63,3 +63,24 @@ def test_kept_blocks_are_bounded():
     assert all(0 < each <= 16 << 20 for each in kept.values())
     assert len(blocks.take(17 << 20, 0)) == 17 << 20
     assert max(blocks._made) < 17 << 20
+
+
+def test_large_block_is_reused_until_the_server_is_idle():
+    blocks = MessageBlocks()
+    view = blocks.take(40 << 20, 0)
+    where = address(view)
+    other = blocks.take(40 << 20, 0)
+    assert address(other) != where
+    del view
+    assert address(blocks.take(40 << 20, 0)) == where
+    blocks.forget_large()
+    assert not blocks._large
+    # Those in use live on.
+    other[0] = 1
+
+
+def test_kept_large_blocks_are_bounded():
+    blocks = MessageBlocks()
+    held = [blocks.take(size << 20, 0) for size in (100, 200, 150, 300, 600)]
+    assert len({*map(address, held)}) == 5
+    assert [whole.nbytes >> 20 for whole in blocks._large] == [150, 300]
