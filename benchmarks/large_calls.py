@@ -174,10 +174,10 @@ class LargeCalls:
         elif kind == _PING and not flags & _ACK:
             self._queue.append(http2_frame(_PING, _ACK, 0, payload))
         elif kind == _HEADERS:
-            fields = dict(self._decoder.decode(payload))
+            fields = {bytes(name): bytes(value) for name, value in self._decoder.decode(payload, raw=True)}
             if flags & _END_STREAM:
-                if fields.get("grpc-status") != "0":
-                    raise CallFailed(f"status {fields.get('grpc-status')}: {fields.get('grpc-message')}")
+                if fields.get(b"grpc-status") != b"0":
+                    raise CallFailed(f"status {fields.get(b'grpc-status', b'').decode()}: {fields.get(b'grpc-message', b'').decode()}")
                 return True
         elif kind == _GOAWAY or (kind == _RST_STREAM and stream_id == own_id):
             raise CallFailed(f"the server has sent a frame of type {kind}: {payload!r}")
