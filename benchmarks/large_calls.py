@@ -11,6 +11,7 @@ import statistics
 import struct
 import threading
 import time
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from hpack import Decoder
@@ -197,13 +198,12 @@ def large_closed_loop(port: int, path: str, message: bytes, *, in_flight: int, w
 
     def run() -> None:
         try:
-            calls = LargeCalls(port, path, message)
-            now_ns = time.monotonic_ns()
-            while now_ns < stop_ns:
-                calls.call()
-                then_ns, now_ns = now_ns, time.monotonic_ns()
-                ends.append((now_ns, now_ns - then_ns))
-            calls.close()
+            with closing(LargeCalls(port, path, message)) as calls:
+                now_ns = time.monotonic_ns()
+                while now_ns < stop_ns:
+                    calls.call()
+                    then_ns, now_ns = now_ns, time.monotonic_ns()
+                    ends.append((now_ns, now_ns - then_ns))
         except (CallFailed, OSError) as error:
             failures.append(error)
 
