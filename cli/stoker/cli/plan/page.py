@@ -13,7 +13,7 @@ from stoker.compiler.output_files import written_whole
 from stoker.compiler.pages.page import page, table
 
 _STYLE = """
-.lead{font-size:16px;margin:14px 0}.lead p{margin:0 0 8px}
+main{max-width:1080px}.lead{font-size:16px;margin:14px 0}.lead p{margin:0 0 8px}
 .panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:14px}
 figure{margin:0;min-width:0;max-width:520px}figcaption{font-weight:600;font-size:13px;margin:0 0 2px}
 svg.key{display:inline-block;width:12px;height:12px;margin-right:5px;vertical-align:-1px}
@@ -103,9 +103,14 @@ def _load(plan: Plan) -> str:
         "device's times, and with those at each end of their error bar. The number of devices is enough at the slow end. Network and host "
         "are not counted."
     )
-    table_of_counts = _wrapped(LOAD_COLUMNS, [load_row(plan, each) for each in plan.load.counts], numeric=(1, 2, 3, 4, 5))
+    met = [load_row(plan, each) for each in plan.load.counts if each.devices is not None]
+    missed = [(each.label, each.problem) for each in plan.load.counts if each.devices is None]
     plot = f'<div class="scroll wide">{load_plot(plan.load)}</div>'
-    counts = f"<details open><summary>Devices for each combination</summary>{table_of_counts}</details>"
+    counts = ""
+    if met:
+        counts += f"<h3>Devices for each combination</h3>{_wrapped(LOAD_COLUMNS, met, numeric=(1, 2, 3, 4, 5))}"
+    if missed:
+        counts += f"<h3>Combinations that miss the goal</h3>{_wrapped(('combination', 'reason'), missed)}"
     return f'<h2>Load</h2><section><p class="note">{escape(note)}</p>{plot}{counts}</section>'
 
 

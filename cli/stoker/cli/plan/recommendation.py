@@ -64,12 +64,15 @@ def _carrying(combination: Combination, count: CardCount, what: str) -> str:
     assert count.p99 is not None
     p99 = count.p99.scaled(1e3)
     bar = f"{number(p99.value)} ms" if p99.low is None or p99.high is None else f"{number(p99.low)}-{number(p99.high)} ms"
-    sure = "" if not count.problem else f", if the device is as fast as modelled, but {count.problem}"
+    sure = "" if not count.problem else f", but {count.problem}"
+    plural = "" if count.used == 1 else "s"
+    unit = {"card": f" {combination.device}", "host": f" host{plural} like this one ({combination.device})"}
+    devices = unit.get(combination.unit, f" {combination.device} {combination.unit}{plural}")
+    times = "median" if p99.origin is Origin.MEASURED else "modelled"
     fewer = count.devices is not None and count.devices.value < count.used
-    even = f"; for the modelled times {count.devices.value:.0f} would do" if fewer and count.devices else ""
-    unit = "" if combination.unit == "card" else f" {combination.unit}{'' if count.used == 1 else 's'}"
+    even = f"; for the {times} times {count.devices.value:.0f} would do" if fewer and count.devices else ""
     return (
-        f"{count.used} {combination.device}{unit} in {combination.precision} at batch {combination.batch} "
+        f"{count.used}{devices} in {combination.precision} at batch {combination.batch} "
         f"carr{'ies' if count.used == 1 else 'y'} {what} with a p99 of {bar}, "
         f"{_headroom(count)} ({p99.origin}){sure}{even}."
     )
