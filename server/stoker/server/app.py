@@ -117,8 +117,13 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             _announce(engine, endpoints, backends, sink, is_json_requested=config.logs.format == "json")
             await _unless(stop_requested, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         if config.tuning.is_on:
+
+            def trim_memory() -> None:
+                forget_large_blocks()
+                trim_all(backends.in_use())
+
             trim = trim_when_idle(
-                lambda: (forget_large_blocks(), trim_all(backends.in_use())),
+                trim_memory,
                 lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
                 is_forced=lambda: any(backend.has_memory_to_release() for backend in backends.in_use()),
             )
