@@ -18,6 +18,7 @@ def test_rate_of_a_time_has_the_slow_end_as_its_lower_end() -> None:
 def test_figure_without_a_known_error_says_so() -> None:
     assert with_bar(modelled(2.0, None)) == "2 (error unknown)"
     assert with_bar(modelled(2.0, (0.5, 1.5))) == "2 (1-3)"
+    assert with_bar(Figure(value=2.0, low=1.0, high=None, origin=Origin.SIMULATED)) == "2 (1 and more)"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ def number(value: float | None) -> str:
 
 def with_bar(figure: Figure) -> str:
     """Returns the figure with its error bar as text, such as `12.1 (9.3-15.8)`."""
+    if figure.low is not None and figure.high is None:
+        return f"{number(figure.value)} ({number(figure.low)} and more)"
     if figure.low is None or figure.high is None:
         return f"{number(figure.value)} (error unknown)"
     return f"{number(figure.value)} ({number(figure.low)}-{number(figure.high)})"
