@@ -7,6 +7,14 @@ of `batch` samples on `c` clusters takes as long as the busiest cluster, `ceil(b
 A kernel (`Kernel`) takes its launch time plus the longer of two times: its floating-point operations at the cluster's share of the peak
 rate for its data type, and its bytes at the cluster's share of the HBM bandwidth.
 
+Convolutions and matrix products share one model of their bytes. A cluster computes the result in blocks that fit its on-chip memory, and
+loads both operands again for each block. With `rows` x `columns` results, each a sum over `depth`, and blocks of `block_rows` x
+`block_columns`, it loads `rows * columns * depth / block_rows` elements of the right operand (the weights) and `rows * columns * depth /
+(reuse * block_columns)` of the left. `reuse` is the number of results of a convolution that read the same input element at one place of
+the window: kernel size over strides. It is 1 for products, so a product loads more for each operation than a convolution with a window. The
+blocks have the shape with the least traffic, `block_rows / block_columns = reuse`, cut to the size of the result. With such blocks the
+traffic reaches its known lower bound (Chen et al., "Communication Lower Bound in Convolution Accelerators", HPCA 2020).
+
 Constants of the cost model, each with its source. *Published* figures of the card stand in `stoker.backends.gcu.hardware`. *Fitted* ones
 are adjusted together against the published latency and throughput tables by `python -m benchmarks.gcu_model --fit`; none belongs to a
 model, a batch size or a row. *Assumed* ones are marked.
@@ -23,6 +31,7 @@ from typing import Final
 
 import onnx_ir as ir
 
+from stoker.backends.gcu.compile.products import CONVOLUTIONS, PRODUCTS, Product, product_of
 from stoker.backends.gcu.hardware import GcuHardware
 from stoker.backends.simulated.model_error import ModelError
 from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor_facts, words
@@ -32,34 +41,31 @@ from stoker.compiler.lowering.typed_graph import TensorFacts, node_label, tensor
 class CostConstants:
     """The parameters of an operator's time, beside the card's published figures.
 
-    All published latencies are for fp32. The same shares of the fp16 peak are assumed; no published figure confirms this.
+    All published latencies are for fp32. The same constants are assumed for fp16; no published figure confirms this.
 
     Attributes:
         launch_s: Fitted. Seconds that each launched kernel takes beyond its data: fetching its descriptor, filling and draining the cores.
-        convolution_efficiency: Fitted. Share of the peak rate that convolutions reach.
-        product_efficiency: Fitted. Share of the peak rate that matrix products reach.
-        hbm_efficiency: Fitted. Share of its part of the HBM bandwidth that a cluster reaches.
+        block_bytes: Fitted. On-chip memory of a cluster that holds a block of results.
+        hbm_efficiency: Assumed. Share of its part of the HBM bandwidth that a cluster reaches. The tables cannot tell it from
+            `block_bytes`.
         run_overhead_s: Assumed. Seconds of a run beyond its kernels: the host's command and the completion it waits for.
     """
 
-    launch_s: float = 30.2e-6
-    convolution_efficiency: float = 0.904
-    product_efficiency: float = 0.249
-    hbm_efficiency: float = 0.584
+    launch_s: float = 22.25e-6
+    block_bytes: float = 11_040.0
+    hbm_efficiency: float = 0.8
     run_overhead_s: float = 50e-6
 
 
 FITTED: Final = CostConstants()
 
-TIMING_ERROR: Final = ModelError(median=0.09, worst=0.52, rows=8, source="docs/gcu.md: each network left out of the fit in turn")
+TIMING_ERROR: Final = ModelError(median=0.33, worst=0.52, rows=8, source="docs/gcu.md: each network left out of the fit in turn")
 """Of latency on an i20, over networks that are not in the fit."""
 
 CODE_BYTES: Final = 4 << 20
 """HBM that the executable's code takes for each compiled batch. Assumed: kernels of a network are a few megabytes."""
 
 
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "Einsum"})
 #: Operators whose output is a view of their input, or that compilation removes.
 _VIEWS = words("Reshape Squeeze Unsqueeze Flatten Identity Dropout Constant Shape Size")
 ELEMENTWISE = words(
@@ -202,7 +208,7 @@ class KernelCost:
         node, op_type: Name and operator of its first node.
         fused: Operators fused into it.
         flops: Floating-point operations.
-        hbm_bytes: Bytes read and written. All weights are read again for every sample.
+        hbm_bytes: Bytes read and written, operands once for each block. All weights are read again for every sample.
         seconds: Time on one cluster, including the launch.
     """
 
@@ -245,8 +251,7 @@ def graph_cost(model: ir.Model, *, batch_size: int, hardware: GcuHardware, const
     Raises:
         CompileError: a tensor has no static shape.
     """
-    graph = KernelGraph(model.graph)
-    kernels = tuple(_kernel_cost(kernel, graph, batch_size, hardware, constants) for kernel in graph.kernels)
+    kernels = tuple(work.cost(hardware, constants) for work in graph_work(model, batch_size))
     return GraphCost(kernels=kernels, batch_size=batch_size, run_s=run_times(kernels, batch_size, hardware, constants))
 
 
@@ -256,34 +261,69 @@ def run_times(kernels: tuple[KernelCost, ...], batch_size: int, hardware: GcuHar
     return tuple(constants.run_overhead_s + math.ceil(batch_size / clusters) * sample_s for clusters in range(1, hardware.clusters + 1))
 
 
-def _kernel_cost(kernel: Kernel, graph: KernelGraph, batch_size: int, hardware: GcuHardware, constants: CostConstants) -> KernelCost:
-    flops, compute_s = 0, 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWork:
+    """What one kernel computes and moves for one sample of the batch, whatever the constants of the cost model.
+
+    Attributes:
+        node, op_type, fused: As in `KernelCost`.
+        flops: Floating-point operations in FLOAT and in FLOAT16.
+        moved_bytes: Bytes of its inputs, outputs and weights, each once.
+        products: The convolutions and matrix products among its nodes.
+    """
+
+    node: str
+    op_type: str
+    fused: tuple[str, ...]
+    flops: tuple[int, int]
+    moved_bytes: int
+    products: tuple[Product, ...]
+
+    def cost(self, hardware: GcuHardware, constants: CostConstants) -> KernelCost:
+        """Returns the cost on one cluster of `hardware`."""
+        peaks = (hardware.fp32_flops_per_s, hardware.fp16_flops_per_s)
+        compute_s = sum(count * hardware.clusters / peak for count, peak in zip(self.flops, peaks, strict=True))
+        moved = max(self.moved_bytes, math.ceil(sum(each.operand_bytes(constants.block_bytes) for each in self.products)))
+        bandwidth = hardware.hbm_bytes_per_s / hardware.clusters * constants.hbm_efficiency
+        return KernelCost(
+            node=self.node,
+            op_type=self.op_type,
+            fused=self.fused,
+            flops=sum(self.flops),
+            hbm_bytes=moved,
+            seconds=constants.launch_s + max(compute_s, moved / bandwidth),
+        )
+
+
+def graph_work(model: ir.Model, batch_size: int) -> tuple[KernelWork, ...]:
+    """Returns the kernels of one sample of `model`, whose shapes must be known and have `batch_size` samples.
+
+    Raises:
+        CompileError: a tensor has no static shape.
+    """
+    graph = KernelGraph(model.graph)
+    return tuple(_kernel_work(kernel, graph, batch_size) for kernel in graph.kernels)
+
+
+def _kernel_work(kernel: Kernel, graph: KernelGraph, batch_size: int) -> KernelWork:
+    flops, products = [0, 0], []
     for node in kernel.nodes:
         inputs = [None if value is None else graph.facts(value) for value in node.inputs]
         output = graph.facts(next(value for value in node.outputs if value.uses() or value.is_graph_output()))
-        own = math.ceil(_flops(node, inputs, output) / batch_size)
-        flops += own
-        compute_s += own / _rate(node, inputs, output, hardware, constants)
+        read = inputs[0] if inputs and inputs[0] is not None else output
+        flops[read.bits <= _HALF_BITS] += math.ceil(_flops(node, inputs, output) / batch_size)
+        product = product_of(node, inputs, output, batch_size)
+        if product is not None:
+            products.append(product)
     moved = math.ceil((sum(kernel.read.values()) + sum(kernel.written.values())) / batch_size) + sum(kernel.weights.values())
-    bandwidth = hardware.hbm_bytes_per_s / hardware.clusters * constants.hbm_efficiency
-    first = kernel.nodes[0]
-    return KernelCost(
+    return KernelWork(
         node=kernel.name,
-        op_type=first.op_type,
+        op_type=kernel.nodes[0].op_type,
         fused=tuple(node.op_type for node in kernel.nodes[1:]),
-        flops=flops,
-        hbm_bytes=moved,
-        seconds=constants.launch_s + max(compute_s, moved / bandwidth),
+        flops=(flops[0], flops[1]),
+        moved_bytes=moved,
+        products=tuple(products),
     )
-
-
-def _rate(node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts, hardware: GcuHardware, constants: CostConstants) -> float:
-    """Returns the operations per second that a cluster reaches on `node`."""
-    read = inputs[0] if inputs and inputs[0] is not None else output
-    peak = (hardware.fp16_flops_per_s if read.bits <= _HALF_BITS else hardware.fp32_flops_per_s) / hardware.clusters
-    if node.op_type in CONVOLUTIONS:
-        return peak * constants.convolution_efficiency
-    return peak * constants.product_efficiency if node.op_type in PRODUCTS else peak
 
 
 def _flops(node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts) -> int:
