@@ -45,6 +45,9 @@ class BuildOptions:
         default="vendor",
         choices=OPERATOR_MODES,
     )
+    card: str = option(
+        TEXT, "Card that is compiled for (gcu): i20, i10 or T20. Times are fitted for the i20 only.", group=COMPILATION_GROUP, default="i20"
+    )
     build_flag: str = option(
         TEXT,
         "What the device computes in behind inputs and outputs of the model's types (gcu): fp32, fp16 or mixed.",

@@ -35,8 +35,7 @@ NONZERO = Case(
 ALTERED: Mapping[str, Mapping[str, float]] = {
     "gcu": {
         "launch_s": 15e-6,
-        "convolution_efficiency": 0.6,
-        "product_efficiency": 0.5,
+        "block_bytes": 20000.0,
         "hbm_efficiency": 0.8,
         "run_overhead_s": 90e-6,
     },

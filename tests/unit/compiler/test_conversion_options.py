@@ -36,6 +36,7 @@ OUR_OWN = {
     "report",
     "batch_sizes",
     "operators",
+    "card",
     "build_flag",
     "resource_mode",
     "format",

@@ -59,9 +59,9 @@ def test_wrong_setting_is_named_with_its_allowed_values(name: str, value: str, e
 def test_all_wrong_settings_are_named_at_once_and_nothing_is_changed() -> None:
     backend = TopsInferenceBackend()
     with pytest.raises(BackendSettingError) as caught:
-        backend.configure({"cards": "2", "card": "1", "pacing": "x", "numerics": "y"})
+        backend.configure({"cards": "2", "clocks": "1", "pacing": "x", "numerics": "y"})
     assert all(
-        part in str(caught.value) for part in ("there is no setting 'card'; there are runtime, cards,", "pacing='x'", "numerics='y'")
+        part in str(caught.value) for part in ("there is no setting 'clocks'; there are runtime, cards,", "pacing='x'", "numerics='y'")
     )
     assert backend.device_ids() == (0,)
 

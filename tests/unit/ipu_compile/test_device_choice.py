@@ -95,7 +95,7 @@ def test_more_shards_than_ipus_are_refused_and_idle_ipus_reported(caplog) -> Non
 #: What says how the command works, or is for other targets, and is not to be seen in a program.
 NOT_OF_THE_PROGRAM = {
     "show_compilation_progress_bar", "compilation_progress_logger", "enable_engine_caching", "cache_path", "compress",
-    "enable_model_fusion", "build_flag", "resource_mode", "operators",
+    "enable_model_fusion", "build_flag", "resource_mode", "operators", "card",
     "format", "quantizer", "calibration_method", "int8_preset", "int8_weight_bits", "int8_skip_op_types", "int8_skip_op_names",
 }  # fmt: skip
 OTHER_VALUES: dict[str, Any] = {

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.gcu.compile.target import GcuTarget
 from stoker.backends.gcu.executable import ExecutableError, read_executable
-from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.hardware import CARDS
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor
 from stoker.backends.gcu.runtime import GcuSystem, StatusError
 from stoker.backends.gcu.timing import copy_time_s, run_time_s
@@ -57,8 +57,9 @@ def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, 
     executable = read_executable(path)
     batch = executable.batches[-1]
     clusters = _clusters(executable)
+    hardware = CARDS[executable.card.lower()]
     generator = np.random.default_rng(0)
-    system = GcuSystem(cards=1)
+    system = GcuSystem(cards=1, hardware=hardware)
     try:
         with system.acquire(0, list(range(clusters))) as device:
             engine = device.load(executable)
@@ -75,14 +76,15 @@ def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, 
     finally:
         system.close()
     moved = [tensor.sample_bytes * batch.batch_size for tensor in (*executable.inputs, *executable.outputs)]
-    latency_s = run_time_s(batch, clusters) + sum(copy_time_s(I20, size) for size in moved)
+    latency_s = run_time_s(batch, clusters) + sum(copy_time_s(hardware, size) for size in moved)
     return RandomRun(executable=executable, calls=done, clusters=clusters, latency_s=latency_s, host_s=host_s)
 
 
 def _clusters(executable: GcuExecutable) -> int:
     """Returns the number of clusters that the executable was compiled for, or all of the card's if it does not state a number."""
     text = executable.attributes.get("clusters", "")
-    return int(text) if text.isascii() and text.isdecimal() and 1 <= int(text) <= I20.clusters else I20.clusters
+    most = CARDS[executable.card.lower()].clusters
+    return int(text) if text.isascii() and text.isdecimal() and 1 <= int(text) <= most else most
 
 
 def _seconds(clock: Clock, began: int) -> float:
@@ -115,5 +117,6 @@ class SimulatedGcuTarget(GcuTarget):
             calls=ran.calls,
             latency_s=ran.latency_s,
             throughput=batch / ran.latency_s,
-            note=f"modelled for a simulated {ran.executable.card}, {ran.clusters} cluster(s); this host took {ran.host_s * 1e3:.2f} ms",
+            note=f"modelled for a simulated {CARDS[ran.executable.card.lower()].label}, {ran.clusters} cluster(s); "
+            f"this host took {ran.host_s * 1e3:.2f} ms",
         )

@@ -33,7 +33,7 @@ from stoker.backends.gcu.compile.chosen_constants import chosen_constants
 from stoker.backends.gcu.compile.cost_model import CostConstants, GraphCost, graph_cost
 from stoker.backends.gcu.compile.limits import GcuCompileError, VendorStatus, check_borders, check_supported
 from stoker.backends.gcu.compile.memory import SharedWeights, check_fit, share_weights, workspace_bytes
-from stoker.backends.gcu.hardware import I20, GcuHardware
+from stoker.backends.gcu.hardware import CARD_NAMES, CARDS, GcuHardware
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 from stoker.backends.simulated.numerics import PADDED_ON_HOST
 from stoker.compiler.convert.drift_check import check_lowered, is_compared
@@ -81,6 +81,18 @@ def apply_build_flag(model: ir.Model, flag: BuildFlag) -> None:
         FloatToHalf(keep_io_types=True).run(model)
     elif flag is BuildFlag.MIXED:
         FloatToMixed().run(model)
+
+
+def card_of(options: CompilerOptions) -> GcuHardware:
+    """Returns the card that is compiled for.
+
+    Raises:
+        OptionError: there is no such card; the text names the nearest one.
+    """
+    found = CARDS.get(options.card.strip().lower())
+    if found is None:
+        raise OptionError(f"card: there is no '{options.card}'{did_you_mean(options.card, CARD_NAMES)}; expected {', '.join(CARD_NAMES)}")
+    return found
 
 
 def clusters_of(resource_mode: str, hardware: GcuHardware) -> int:
@@ -213,15 +225,12 @@ def _tensor(value: ir.Value) -> GcuTensor:
     return GcuTensor(value.name or "", dtype, static_shape(value)[1:])
 
 
-def compile_source(
-    source: SourceModel, options: CompilerOptions, *, hardware: GcuHardware = I20, constants: CostConstants | None = None
-) -> GcuExecutable:
+def compile_source(source: SourceModel, options: CompilerOptions, *, constants: CostConstants | None = None) -> GcuExecutable:
     """Compiles one converted model, for each of its batch sizes.
 
     Args:
         source: The model with static shapes. `source.batches` holds it for several batch sizes.
         options: `build_flag`, `resource_mode`.
-        hardware: The card.
         constants: Of the cost model; None: those that `options` select.
 
     Raises:
@@ -232,6 +241,7 @@ def compile_source(
         CompileError: the model exceeds another limit of the device.
     """
     flag = BuildFlag.of(options.build_flag)
+    hardware = card_of(options)
     clusters = clusters_of(options.resource_mode, hardware)
     chosen = chosen_constants(options)
     if source.custom_libraries:
@@ -270,6 +280,7 @@ def compile_source(
             "resource_mode": options.resource_mode,
             "clusters": str(clusters),
             **({} if chosen.is_fitted else {"cost_constants": chosen.source}),
+            **({} if hardware.is_fitted else {"times": "unfitted for this card"}),
             "program_sha256": _digest(batches, weights),
         },
     )

@@ -6,11 +6,11 @@ import onnx
 import onnx_ir as ir
 
 from stoker.backends.gcu.compile.chosen_constants import chosen_constants
-from stoker.backends.gcu.compile.compiler import BuildFlag, apply_build_flag, batch_size_of, checked_graph, clusters_of
+from stoker.backends.gcu.compile.compiler import BuildFlag, apply_build_flag, batch_size_of, card_of, checked_graph, clusters_of
 from stoker.backends.gcu.compile.cost_model import CODE_BYTES, TIMING_ERROR, graph_cost
 from stoker.backends.gcu.compile.limits import with_status
 from stoker.backends.gcu.compile.memory import LEAST_BYTES, workspace_bytes
-from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.hardware import CARDS
 from stoker.backends.gcu.timing import copy_time_s
 from stoker.backends.simulated.model_error import unknown_error
 from stoker.compiler.lowering.rebatch import rebatch
@@ -22,8 +22,12 @@ from stoker.compiler.target import SourceModel
 
 
 def sized_devices() -> Sequence[SizedDevice]:
-    """Returns the card; a copy runs on all of its clusters."""
-    return [SizedDevice(name=I20.name, unit="card", precisions=("fp16", "mixed", "fp32"))]
+    """Returns the cards whose times are fitted, because others have no error bar; a copy runs on all clusters of one."""
+    return [
+        SizedDevice(name=each.name, unit="card", precisions=("fp16", "mixed", "fp32"), options={"card": each.name})
+        for each in CARDS.values()
+        if each.is_fitted
+    ]
 
 
 def sizing_options(device: SizedDevice, precision: str) -> Mapping[str, object]:
@@ -41,7 +45,7 @@ class GcuSizedModel(SizedModel):
             CompileError: the card cannot run the model, or an option is invalid.
         """
         with with_status():
-            self._hardware = I20
+            self._hardware = card_of(options)
             flag = BuildFlag.of(options.build_flag)
             self._constants = chosen_constants(options)
             self._clusters = clusters_of(options.resource_mode, self._hardware)
@@ -88,7 +92,7 @@ def lowered(source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
         CompileError: the card cannot run the model.
     """
     with with_status():
-        graph = checked_graph(source.model, source.outputs, I20)
+        graph = checked_graph(source.model, source.outputs, card_of(options))
         apply_build_flag(graph, BuildFlag.of(options.build_flag))
         make_roundings_explicit(graph)
         check_prepared(graph, source.name)

@@ -8,13 +8,13 @@ import onnx
 import onnx_ir as ir
 
 from stoker.backends.gcu.compile.chosen_constants import chosen_constants
-from stoker.backends.gcu.compile.compiler import BuildFlag, clusters_of, compile_source
+from stoker.backends.gcu.compile.compiler import BuildFlag, card_of, clusters_of, compile_source
 from stoker.backends.gcu.compile.limits import add_status, check_supported, with_status
 from stoker.backends.gcu.compile.memory import memory_account
 from stoker.backends.gcu.compile.porting import judged
 from stoker.backends.gcu.compile.sizing import GcuSizedModel, lowered, sized_devices, sizing_options
 from stoker.backends.gcu.executable import ExecutableError, write_executable
-from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.hardware import CARDS
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.timing import run_time_s
 from stoker.compiler.convert.converter import Converter
@@ -31,7 +31,7 @@ from stoker.compiler.sizing import SizedDevice, SizedModel
 from stoker.compiler.target import Artefact, SourceModel, Target, fed_inputs
 
 #: Fields of `CompilerOptions` that belong to this compiler.
-GCU_OPTIONS = frozenset({"build_flag", "resource_mode", "operators", "cost_constants"})
+GCU_OPTIONS = frozenset({"build_flag", "resource_mode", "operators", "cost_constants", "card"})
 _logger = logging.getLogger(__name__)
 #: Options that have an effect here, or that concern the command or the device family instead of the program.
 _HEEDED = GCU_OPTIONS | {
@@ -67,7 +67,7 @@ class GcuTarget(Target):
         with with_status():
             check_operator_mode(options)
             BuildFlag.of(options.build_flag)
-            clusters_of(options.resource_mode, I20)
+            clusters_of(options.resource_mode, card_of(options))
             chosen_constants(options)
             for precision in precisions:
                 if precision not in ("fp32", "fp16"):
@@ -80,7 +80,7 @@ class GcuTarget(Target):
             GcuUnsupportedOperators: the text lists all nodes that the device cannot run, with reasons.
         """
         with with_status():
-            check_supported(typed_graph(ir.to_proto(model)), I20)
+            check_supported(typed_graph(ir.to_proto(model)), card_of(options))
 
     def porting(self, model: onnx.ModelProto, options: CompilerOptions, custom_libraries: Sequence[str] = ()) -> Sequence[PortingFact]:
         """Judges each node by this compiler's operators, because the vendor publishes no list: see `Target.porting`."""
@@ -165,17 +165,18 @@ def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> boo
 
 def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[str, object]:
     """Returns the summary of an executable: device, precision, memory, and the modelled times of each batch size."""
-    clusters = clusters_of(options.resource_mode, I20)
+    hardware = CARDS[executable.card.lower()]
+    clusters = clusters_of(options.resource_mode, hardware)
     latency = {batch.batch_size: run_time_s(batch, clusters) for batch in executable.batches}
     account = memory_account(executable)
     return {
-        "device": f"simulated GCU, {executable.card}, {clusters} cluster(s)",
+        "device": f"simulated GCU, {hardware.label}, {clusters} cluster(s)",
         "build_flag": executable.precision,
         "cost_constants": chosen_constants(options).source,
         "operators": "this compiler's; the vendor publishes no list",
         "batch_sizes": ", ".join(str(size) for size in latency),
         "hbm_bytes": sum(account.values()),
-        "hbm_capacity_bytes": I20.hbm_bytes,
+        "hbm_capacity_bytes": hardware.hbm_bytes,
         **{f"{name}_bytes": size for name, size in account.items()},
         "modelled_latency_ms": {f"batch {size}": 1e3 * seconds for size, seconds in latency.items()},
         "modelled_samples_per_s": {f"batch {size}": size / seconds for size, seconds in latency.items()},
@@ -191,6 +192,7 @@ def build(
     outputs: Sequence[str] = (),
     build_flag: str = "fp32",
     resource_mode: str = "",
+    card: str = "i20",
 ) -> GcuExecutable:
     """Converts and compiles a model.
 
@@ -203,6 +205,7 @@ def build(
         outputs: The outputs wanted; empty for all.
         build_flag: `fp32`, `fp16`, `mixed`, or the vendor's names of these.
         resource_mode: See `clusters_of`.
+        card: See `card_of`.
 
     Raises:
         CompileError: the file cannot be read, an option is wrong, or the model exceeds a limit of the device.
@@ -231,7 +234,7 @@ def build(
         batches=converted if len(converted) > 1 else (),
         source=freed,
     )
-    executable = compile_source(described, CompilerOptions(build_flag=build_flag, resource_mode=resource_mode))
+    executable = compile_source(described, CompilerOptions(build_flag=build_flag, resource_mode=resource_mode, card=card))
     if len(executable.batches) > 1:  # a run with fewer samples than a compiled batch is padded
         _has_independent_rows(described, executable)
     return executable

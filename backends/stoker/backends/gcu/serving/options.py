@@ -3,6 +3,7 @@
 The operator's settings, by `--backend-config=topsinference,NAME=VALUE`:
 
     runtime         simulated (default), vendor or auto: see `stoker.backends.devices.runtime`
+    card            type of the cards: i20 (default), i10 or T20; an executable for another card is rejected
     cards           number of cards (default 1); `instance_group.gpus` counts them from 0
     clusters        clusters of each card that the server uses: 1 to 6, from cluster 0 on; default: all
 
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field
 from stoker.backends.api.candidate import Violation
 from stoker.backends.api.cpu import usable_cores
 from stoker.backends.devices.options import ParameterReader, SettingsReader
-from stoker.backends.gcu.hardware import I20, GcuHardware
+from stoker.backends.gcu.hardware import CARD_NAMES, CARDS, I20, GcuHardware
 from stoker.backends.gcu.runtime import GcuSystem
 from stoker.backends.gcu.runtime.system import DEFAULT_CARDS, MAX_CARDS
 from stoker.backends.simulated.faults import FaultPlan
@@ -45,7 +46,7 @@ _MAX_TIMEOUT_MS = 86_400_000
 _MAX_THREADS = 1024
 
 _SHARED = ("cards", "clusters")
-_SIMULATED = ("pacing", "numerics", "faults", "host_threads")
+_SIMULATED = ("card", "pacing", "numerics", "faults", "host_threads")
 
 PARAMETER_KEYS = frozenset({"clusters", "pipeline_depth", "timeout_ms"})
 
@@ -76,9 +77,11 @@ class CardSettings:
             BackendSettingError: a name is unknown or a value is invalid; the text names all of them.
         """
         reader = SettingsReader("topsinference", settings, [*_SHARED, *_SIMULATED])
+        hardware = _card(reader)
         read = cls(
+            hardware=hardware,
             cards=reader.number("cards", DEFAULT_CARDS, 1, MAX_CARDS),
-            clusters=reader.number("clusters", I20.clusters, 1, I20.clusters),
+            clusters=reader.number("clusters", hardware.clusters, 1, hardware.clusters),
             pacing=reader.choice("pacing", Pacing.NONE),
             numerics=reader.choice("numerics", Numerics.REAL),
             faults=_faults(reader),
@@ -131,6 +134,14 @@ class VendorSettings:
         )
         reader.check()
         return read
+
+
+def _card(reader: SettingsReader) -> GcuHardware:
+    text = reader.values.get("card", I20.name)
+    found = CARDS.get(text.lower())
+    if found is None:
+        reader.reject("card", f"there is no '{text}'; expected {', '.join(CARD_NAMES)}")
+    return found or I20
 
 
 def _faults(reader: SettingsReader) -> str:
