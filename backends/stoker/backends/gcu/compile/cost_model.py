@@ -46,7 +46,7 @@ class CostConstants:
     Attributes:
         launch_s: Fitted. Seconds that each launched kernel takes beyond its data: fetching its descriptor, filling and draining the cores.
         block_bytes: Fitted. On-chip memory of a cluster that holds a block of results.
-        hbm_efficiency: Assumed. Share of its part of the HBM bandwidth that a cluster reaches. The tables cannot tell it from
+        hbm_efficiency: Assumed. Share of its part of the HBM bandwidth that a cluster reaches. The tables cannot distinguish it from
             `block_bytes`.
         run_overhead_s: Assumed. Seconds of a run beyond its kernels: the host's command and the completion it waits for.
     """
