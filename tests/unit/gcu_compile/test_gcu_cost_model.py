@@ -164,6 +164,7 @@ def test_constants_are_those_of_the_fit(networks: Networks) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # five fits
 def test_documented_tables_and_error_bar_are_those_of_networks_left_out_of_the_fit(networks: Networks) -> None:
     page = DOCS.read_text(encoding="utf-8")
     assert with_tables(page, tables(networks)) == page
