@@ -35,7 +35,7 @@ NONZERO = Case(
 ALTERED: Mapping[str, Mapping[str, float]] = {
     "gcu": {
         "launch_s": 15e-6,
-        "block_bytes": 20000.0,
+        "block_bytes": 11040.0,
         "hbm_efficiency": 0.8,
         "run_overhead_s": 90e-6,
     },
