@@ -37,6 +37,7 @@ OUR_OWN = {
     "batch_sizes",
     "operators",
     "card",
+    "cost_constants",
     "build_flag",
     "resource_mode",
     "format",
