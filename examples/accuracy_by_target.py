@@ -32,12 +32,10 @@ BATCH = 8
 #: Samples that choose the scales of 8-bit numbers; a multiple of the batch.
 CALIBRATION = 64
 SAMPLES = "{samples}"
-#: PyTorch's exporter writes operators that are newer than PopART; the compiler replaces them by others.
-LOWERED = ["--operators", "lowered"]
 #: By name, the options of `stoker compile`.
 VARIANTS = {
-    "ipu fp16": [*LOWERED, "--precision", "fp16"],
-    "ipu fp8": [*LOWERED, "--precision", "fp8", "--ipu_version", "ipu21", "--calibration_with_data", "--data_preprocess", SAMPLES],
+    "ipu fp16": ["--precision", "fp16"],
+    "ipu fp8": ["--precision", "fp8", "--ipu_version", "ipu21", "--calibration_with_data", "--data_preprocess", SAMPLES],
     "gcu fp32": ["--build_flag", "fp32"],
     "gcu mixed": ["--build_flag", "mixed"],
     "cpu fp32": ["--precision", "fp32"],

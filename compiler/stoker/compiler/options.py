@@ -28,7 +28,7 @@ COMPILATION_GROUP, CPU_GROUP = "Compilation", "CPU"
 
 
 #: Values of `operators`: see `Target.porting`.
-OPERATOR_MODES = ("vendor", "lowered")
+OPERATOR_MODES = ("lowered", "vendor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,10 @@ class BuildOptions:
 
     operators: str = option(
         TEXT,
-        "Nodes that are compiled: those that the vendor's tools take, or also those that only this compiler can lower (ipu, gcu).",
+        "Nodes that are compiled: all that this compiler can lower, with a warning for those that the vendor's tools do not take, or the "
+        "vendor's only (ipu, gcu).",
         group=COMPILATION_GROUP,
-        default="vendor",
+        default="lowered",
         choices=OPERATOR_MODES,
     )
     card: str = option(

@@ -183,8 +183,7 @@ def test_runner_is_chosen_by_its_configuration():
 def test_packed_requests_of_one_sequence_each_get_their_results(tmp_path):
     model = small_bert(2, 8)
     converted = Converter(pack_args={"max_valid_num": 5}).convert(model)
-    options = {"operators": "lowered"}  # LayerNormalization
-    session = get_session(converted, 1, "poprt", output_dir=tmp_path, export_popef=True, options=options).load()
+    session = get_session(converted, 1, "poprt", output_dir=tmp_path, export_popef=True).load()
     assert isinstance(session, Backend)
     session.close()
     config = runtime.PackRunnerConfig(timeout_microseconds=100, max_valid_num=5, dynamic_input_name="input_ids")

@@ -28,7 +28,7 @@ MODEL = small_bert(ROWS, LENGTH)
 
 def compiled(folder: Path, *pack_args: str) -> Executable:
     onnx.save(MODEL, folder / "bert.onnx")
-    arguments = ["--input_model", str(folder / "bert.onnx"), "--output_dir", str(folder), "--export_popef", "--operators", "lowered"]
+    arguments = ["--input_model", str(folder / "bert.onnx"), "--output_dir", str(folder), "--export_popef"]
     assert main([*arguments, "--pack_args", f"max_valid_num={LIMIT}", *pack_args], default_target="ipu") == 0
     return Executable(folder / "executable.popef")
 

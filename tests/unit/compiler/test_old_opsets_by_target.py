@@ -32,5 +32,4 @@ def test_compiled_model_equals_the_source(name: str, target: str, tmp_path: Path
     onnx.save(parse(text, weights, opset=opset), tmp_path / "m.onnx")
     batch = ["--batch_sizes", "1,2"] if target == "gcu" else ["--batch_size", "2", "--batch_axis", "0"]
     words = ["--target", target, "-i", str(tmp_path / "m.onnx"), "--check", "--export_popef", "--output_dir", str(tmp_path), *batch]
-    words += ["--operators", "lowered"] if target == "ipu" else []
     assert compile_command(words) == 0, capsys.readouterr().err

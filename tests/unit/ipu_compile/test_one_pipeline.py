@@ -32,13 +32,12 @@ def test_python_and_command_make_the_same_program(name: str, precision: str, tmp
     onnx.save(model, tmp_path / "m.onnx")
     sizes = {} if model.graph.input[0].type.tensor_type.shape.dim[0].dim_value else {"batch_size": 4, "batch_axis": 0}
     words = ["--target", "ipu", "-i", str(tmp_path / "m.onnx"), "--precision", precision, "--ipu_version", "ipu21"]
-    words += ["--operators", "lowered"]  # LayerNormalization
     words += [word for option, value in sizes.items() for word in (f"--{option}", str(value))]
     assert compile_command([*words, "--report", str(tmp_path), "--output_dir", str(tmp_path)]) == 0
     by_command = json.loads((tmp_path / "summary_report.json").read_text())
 
     converted = Converter(precision=precision, fp8_params="F143,F143,-1,-1", **sizes).convert(model)
-    options = CompilerOptions(ipu_version="ipu21", operators="lowered")
+    options = CompilerOptions(ipu_version="ipu21")
     by_python = json.loads(compile_and_get_summary_report(converted, (), options).to_json())
     for report in (by_command, by_python):
         for graph in report["graphs"]:

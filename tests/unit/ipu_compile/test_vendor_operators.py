@@ -15,7 +15,7 @@ from stoker.compiler.porting import Support, Verdict
 from stoker.compiler.target import find_target
 from tests.fakes.graphs import parse
 
-LOWERED = CompilerOptions(operators="lowered")
+VENDOR = CompilerOptions(operators="vendor")
 NORMALISED = parse("g (float[2,8] x) => (float[2,8] y) { a = Exp(x) [norm] y = LayerNormalization(a, s) }", {"s": np.ones(8, np.float32)})
 
 
@@ -80,7 +80,7 @@ def test_random_operator_ports_and_is_not_simulated() -> None:
 
 def test_model_that_the_vendor_does_not_take_is_rejected_with_node_operator_and_opset() -> None:
     with pytest.raises(UnsupportedOperators) as caught:
-        compile_model(NORMALISED)
+        compile_model(NORMALISED, (), VENDOR)
     assert str(caught.value).splitlines() == [
         "1 node(s) cannot be compiled for ipu2 (M2000) by PopRT and PopART:",
         "  LayerNormalization-17 of opset 18 (node 'norm'): PopART has no LayerNormalization, which is new since opset 11; an export at an "
@@ -88,17 +88,20 @@ def test_model_that_the_vendor_does_not_take_is_rejected_with_node_operator_and_
     ]
 
 
-def test_lowered_model_is_marked_in_the_program() -> None:
-    assert compile_model(NORMALISED, (), LOWERED).program.attributes["lowered_operators"] == "LayerNormalization-17"
+def test_lowered_model_is_marked_in_the_program_and_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert compile_model(NORMALISED).program.attributes["lowered_operators"] == "LayerNormalization-17"
+    assert "PopRT and PopART do not take LayerNormalization-17" in caplog.text
+    caplog.clear()
     plain = parse("g (float[4] x) => (float[4] y) { y = Relu(x) }")
-    assert "lowered_operators" not in compile_model(plain, (), LOWERED).program.attributes
+    assert "lowered_operators" not in compile_model(plain).program.attributes
+    assert not caplog.records
 
 
 def test_converted_model_is_judged_by_the_operators_of_its_source() -> None:
     converted = Converter().convert(NORMALISED)
     assert "LayerNormalization" not in {node.op_type for node in converted.graph.node}
     with pytest.raises(UnsupportedOperators, match=r"LayerNormalization-17 of opset 18 \(node 'norm'\)"):
-        compile_model(converted)
+        compile_model(converted, (), VENDOR)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp8"])
@@ -117,21 +120,21 @@ def test_operators_that_the_conversion_makes_are_no_reason_to_reject(precision: 
 def test_einsum_that_is_no_matrix_product_is_rejected_after_the_passes() -> None:
     text = 'g (float[4,4] x) => (float[4] y) { y = Einsum<equation="ii->i">(x) }'
     with pytest.raises(UnsupportedOperators, match="rewrites it, but only equations that are a matrix product; this is another form"):
-        compile_model(Converter().convert_internal(parse(text)))
+        compile_model(Converter().convert_internal(parse(text)), (), VENDOR)
     product = parse('g (float[4,4] x, float[4,4] z) => (float[4,4] y) { y = Einsum<equation="ij,jk->ik">(x, z) }')
-    compile_model(Converter().convert_internal(product))
+    compile_model(Converter().convert_internal(product), (), VENDOR)
 
 
 def test_unknown_mode_is_named() -> None:
-    with pytest.raises(OptionError, match="operators is 'all', expected one of vendor, lowered"):
+    with pytest.raises(OptionError, match="operators is 'all', expected one of lowered, vendor"):
         compile_model(NORMALISED, (), CompilerOptions(operators="all"))
 
 
 def test_command_marks_the_result_of_lowering(tmp_path, capsys) -> None:
     onnx.save(NORMALISED, tmp_path / "m.onnx")
     words = ["--target", "ipu", "-i", str(tmp_path / "m.onnx"), "--export_popef", "--output_dir", str(tmp_path)]
-    assert compile_command(words) == 1
+    assert compile_command([*words, "--operators", "vendor"]) == 1
     assert "--operators lowered compiles it" in capsys.readouterr().err
-    assert compile_command([*words, "--operators", "lowered"]) == 0
+    assert compile_command(words) == 0
     assert "operators: lowered, the vendor's tools do not take: LayerNormalization-17" in capsys.readouterr().out
     assert b"LayerNormalization-17" in (tmp_path / "executable.popef").read_bytes()

@@ -6,11 +6,13 @@ release 1.6, opset 11. So a node can be compiled if PopART has its operator at t
 Sources, read in public copies:
 
 * `USER_GUIDE`: the list that PopART's build writes from its registered operators. The copy ends at the letter M.
-* `REGISTRATIONS`: the operator registrations (`OpCreator`) in PopART's source, for the rest of the alphabet.
+* `REGISTRATIONS`: the operator registrations (`OpCreator`) in PopART's source, for the rest of the alphabet. The copies are incomplete.
+  Where one shows an operator but not each version (some of Max, Min, MatMul, Reduce*, RandomUniform*, Tile), the versions are ONNX's.
 * `DECOMPOSITIONS`: PopART's rewriting of ONNX nodes at import; these operators are not registered, and not in the list.
 * `PASSES`: the built-in passes that PopRT documents.
 
-A list of operators says nothing of element types and attributes; PopART's user guide names further limitations for some.
+A list of operators says nothing of element types and attributes; PopART's user guide names further limitations for some. An operator that
+is absent here was in no copy: that is no proof.
 """
 
 from collections.abc import Mapping

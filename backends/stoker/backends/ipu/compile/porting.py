@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 
 import onnx
@@ -16,6 +17,8 @@ from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact, Support, Verdict
 from stoker.compiler.porting_walk import SourceNode, fact_of, lowered_operators, lowering_reason, porting_facts, reject_lowered
 from stoker.compiler.target import SourceModel
+
+_logger = logging.getLogger(__name__)
 
 _OLDER_EXPORT = "an export at an older opset may consist of operators that it has"
 
@@ -40,7 +43,7 @@ def ipu_porting(model: onnx.ModelProto, *, has_custom_libraries: bool = False) -
 
 
 def check_operators(sources: Sequence[SourceModel], options: CompilerOptions, hardware: IpuHardware) -> str:
-    """Returns the operators in `sources` that PopRT and PopART do not take; empty if there are none.
+    """Returns the operators in `sources` that PopRT and PopART do not take; empty if there are none. Logs a warning that names them.
 
     Raises:
         UnsupportedOperators: there are some, and `options` allow only the vendor's; the text lists node, operator, opset and reason.
@@ -52,7 +55,11 @@ def check_operators(sources: Sequence[SourceModel], options: CompilerOptions, ha
             name = f"model '{source.name}' on " if len(sources) > 1 else ""
             reject_lowered(own, f"{name}ipu{hardware.ipu_version} ({hardware.system}) by PopRT and PopART")
         facts += own
-    return lowered_operators(facts)
+    if lowered := lowered_operators(facts):
+        _logger.warning(
+            "PopRT and PopART do not take %s, so that the model does not port as it is; --operators vendor gives details", lowered
+        )
+    return lowered
 
 
 def _source_facts(source: SourceModel) -> list[PortingFact]:
