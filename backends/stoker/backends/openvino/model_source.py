@@ -92,7 +92,7 @@ def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> SourceM
         )
     except UnicodeDecodeError as error:
         raise ModelLoadError(f"'{model_filename}': the name of an input or output is not UTF-8: {error}") from error
-    _check_names(source, model_filename)
+    _check_names(source, kind, model_filename)
     return source
 
 
@@ -169,10 +169,12 @@ def _names(kind: ModelFormat, port: ov.Output, signature: Mapping[str, str]) -> 
     return PortNames(name, tuple(each for each in tensors if each != name))
 
 
-def _check_names(source: SourceModel, model_filename: str) -> None:
+def _check_names(source: SourceModel, kind: ModelFormat, model_filename: str) -> None:
     if not source.outputs:
         raise ModelLoadError(f"'{model_filename}' has no outputs")
-    for side, ports in (("inputs", source.inputs), ("outputs", source.outputs)):
+    # An ONNX graph may list one tensor as an output twice.
+    outputs = () if kind is ModelFormat.ONNX else source.outputs
+    for side, ports in (("inputs", source.inputs), ("outputs", outputs)):
         names = [port.name for port in ports]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
