@@ -12,9 +12,11 @@ from stoker.backends.gcu.dump import executable_text, report_executable
 from stoker.backends.gcu.hardware import CARDS, I10, I20, GcuHardware
 from stoker.backends.gcu.runtime import GcuSystem, StatusError
 from stoker.backends.gcu.serving.options import CardSettings
+from stoker.backends.gcu.timing import copy_time_s
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.errors import OptionError
-from stoker.compiler.target import find_target
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.target import SourceModel, find_target
 from tests.fakes.graphs import parse
 
 MODEL = parse("g (float[n,64] x) => (float[n,64] y) { y = MatMul(x, w) }", {"w": np.ones((64, 64), np.float32)})
@@ -67,3 +69,18 @@ def test_command_says_that_times_are_unfitted_and_sizing_omits_the_card(tmp_path
     assert "simulated GCU, T20 (times unfitted), 4 cluster(s)" in capsys.readouterr().out
     assert [each.name for each in find_target("gcu").sized_devices()] == ["i20"]
     assert any("unfitted for this card" in line for line in executable_text(report_executable(tmp_path / "model.exec")))
+
+
+@pytest.mark.parametrize(("card", "is_fitted"), [("i20", True), ("i10", False), ("T20", False)])
+def test_estimate_of_an_unfitted_card_has_no_error_bar(card: str, is_fitted: bool) -> None:
+    model = parse("g (float[4,4096] x) => (float[4,4096] y) { y = Relu(x) }")
+    found = find_target("gcu").sized_model(SourceModel(model=model, name="m"), CompilerOptions(card=card)).estimate()
+    assert (found.time_factors is not None) == is_fitted
+    assert (found.error.rows > 0) == is_fitted
+
+
+def test_copies_overlap_the_run_of_another_batch() -> None:
+    model = parse("g (float[4,4096] x) => (float[4,4096] y) { y = Relu(x) }")
+    found = find_target("gcu").sized_model(SourceModel(model=model, name="m"), CompilerOptions()).estimate()
+    copy_s = copy_time_s(I20, 4 * 4096 * 4)
+    assert found.period_s == pytest.approx(max(copy_s, found.latency_s - 2 * copy_s))

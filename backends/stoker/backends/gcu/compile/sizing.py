@@ -12,13 +12,17 @@ from stoker.backends.gcu.compile.limits import with_status
 from stoker.backends.gcu.compile.memory import LEAST_BYTES, workspace_bytes
 from stoker.backends.gcu.hardware import CARDS
 from stoker.backends.gcu.timing import copy_time_s
-from stoker.backends.simulated.model_error import unknown_error
+from stoker.backends.simulated.model_error import ModelError, unknown_error
 from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_prepared, tensor_facts
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.sizing import Estimate, MemoryUse, SizedDevice, SizedModel, factors_of_latency
 from stoker.compiler.target import SourceModel
+
+
+def _bytes_of(value: ir.Value) -> int:
+    return tensor_facts(value, f"tensor '{value.name}'").byte_count
 
 
 def sized_devices() -> Sequence[SizedDevice]:
@@ -59,17 +63,29 @@ class GcuSizedModel(SizedModel):
                 rebatch(self._graph, axis=0, old=self._rows, new=rows)
                 self._rows = rows
             cost = graph_cost(self._graph, batch_size=self._rows, hardware=self._hardware, constants=self._constants.values)
-            moved = [tensor_facts(value, f"tensor '{value.name}'").byte_count for value in self._borders()]
-            latency_s = cost.run_s[self._clusters - 1] + sum(copy_time_s(self._hardware, size) for size in moved)
-            error = TIMING_ERROR if self._constants.is_fitted else unknown_error(self._constants.source)
+            inputs, outputs = ([_bytes_of(value) for value in values] for values in (self._graph.graph.inputs, self._graph.graph.outputs))
+            # With two batches in flight, the copies of one overlap the run of the other.
+            lanes = [
+                sum(copy_time_s(self._hardware, size) for size in inputs),
+                cost.run_s[self._clusters - 1],
+                sum(copy_time_s(self._hardware, size) for size in outputs),
+            ]
+            error = self._error()
             return Estimate(
                 rows=self._rows,
-                latency_s=latency_s,
-                period_s=latency_s,
+                latency_s=sum(lanes),
+                period_s=max(lanes),
                 time_factors=factors_of_latency(error),
                 error=error,
-                memory=self._memory(sum(moved)),
+                memory=self._memory(sum(inputs) + sum(outputs)),
             )
+
+    def _error(self) -> ModelError:
+        if not self._constants.is_fitted:
+            return unknown_error(self._constants.source)
+        if not self._hardware.is_fitted:
+            return unknown_error(f"nothing is published for the {self._hardware.name}; the constants are the i20's")
+        return TIMING_ERROR
 
     def _borders(self) -> list[ir.Value]:
         return [*self._graph.graph.inputs, *self._graph.graph.outputs]
