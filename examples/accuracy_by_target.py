@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "shapes"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "digit_detector"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "passages"))
 
 import passages
+import pasted_digits
 import shape_pictures
 from child_server import COMMANDS, server
 
 from stoker_client import connect
 
 EXAMPLES = Path(__file__).resolve().parent
-MODELS: dict[str, Any] = {"shapes": shape_pictures, "passages": passages}
+MODELS: dict[str, Any] = {"shapes": shape_pictures, "digit_detector": pasted_digits, "passages": passages}
 BATCH = 8
 #: Samples that choose the scales of 8-bit numbers; a multiple of the batch.
 CALIBRATION = 64

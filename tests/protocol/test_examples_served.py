@@ -1,5 +1,6 @@
 """The example clients against a real server: models of the examples on ONNX Runtime, and the same ones compiled for a simulated GCU."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 from stoker_client.adlik import PredictContext
 from tests.fakes.server_process import PATIENCE_S, REPOSITORY_ROOT, ServerProcess, running_server
 
-pytestmark = pytest.mark.protocol
+#: The fixtures compile models, one command each, before their first test.
+pytestmark = [pytest.mark.protocol, pytest.mark.timeout(300)]
 
 EXAMPLES = REPOSITORY_ROOT / "examples"
 SMALL_YOLO = ("--side", "64", "--max-batch-size", "4")
@@ -113,7 +115,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     folder = tmp_path_factory.mktemp("trained")
     repository = folder / "models"
     shutil.copytree(EXAMPLES / "models", repository)
-    for name in ("shapes", "passages"):
+    for name in ("shapes", "digit_detector", "passages"):
         compiled(repository, repository, name, "1,4")
     with running_server(f"--model_base_path={repository}", "--settle-secs=0", at=folder) as started:
         yield started
@@ -131,6 +133,20 @@ def test_trained_classifier_prints_the_right_label_of_each_picture(trained_at: l
     *lines, accuracy = run(*command, str(pictures), str(EXAMPLES / "models/shapes/labels.txt")).splitlines()
     assert accuracy == "ACC: 12 of 12 is 100.0% "
     assert all(f"'label': '{file.stem}'" in line for line, file in zip(lines, sorted(pictures.glob("*.jpeg")), strict=True))
+
+
+@pytest.mark.parametrize("suffix", ["", "_gcu"])
+def test_trained_detector_finds_the_digits_of_each_picture(trained_at: list[str], suffix: str, tmp_path: Path) -> None:
+    pictures, truth = EXAMPLES / "digit_detector" / "pictures", EXAMPLES / "digit_detector" / "pictures" / "truth.json"
+    command = [str(EXAMPLES / "yolov5s/client.py"), *trained_at, "-m", f"digit_detector{suffix}", "-b", "2", "-o", str(tmp_path)]
+    command += ["--labels", str(EXAMPLES / "models/digit_detector/labels.txt"), "--truth", str(truth)]
+    out, _, scores = run(*command, str(pictures)).rstrip("\n").rpartition("\n")
+    digits = [sorted(int(line.split()[0]) for line in block.splitlines()[1:]) for block in out.split("Image: ")[1:]]
+    wanted: list[list[int]] = [[] for _ in pictures.glob("*.jpeg")]
+    for each in json.loads(truth.read_text())["annotations"]:
+        wanted[each["image_id"]].append(each["category_id"])
+    assert digits == [sorted(each) for each in wanted]
+    assert float(scores.split("mAP50 ")[1]) > 0.95
 
 
 @pytest.mark.parametrize("suffix", ["", "_gcu"])

@@ -7,6 +7,7 @@ from PIL import Image
 from tests.fakes.example_scripts import EXAMPLES, example
 
 shapes = example("shapes/shape_pictures.py")
+digits = example("digit_detector/pasted_digits.py")
 passages = example("passages/passages.py")
 crops = example("photograph_crops.py")
 
@@ -88,3 +89,38 @@ def test_score_of_perfect_spans_is_1() -> None:
         places = [place for place, word in row.words.items() if start <= word.start and word.end <= end]
         starts[at, places[0]], ends[at, places[-1]] = 9, 9
     assert passages.score({"start_logits": starts, "end_logits": ends}, asked) == {"exact match": 1, "F1": 1}
+
+
+@pytest.mark.slow
+def test_held_out_digits_are_not_among_those_of_training() -> None:
+    training, held_out = (digits.digit_images(held_out=flag)[0] for flag in (False, True))
+    assert (len(training), len(held_out)) == (1347, 450)
+    assert not {image.tobytes() for image in training} & {image.tobytes() for image in held_out}
+
+
+def test_box_of_a_digit_is_the_edge_of_its_ink() -> None:
+    image = np.zeros((8, 8), np.uint8)
+    image[1:7, 3:5] = 16
+    strength = digits.ink(image, 40, 0)
+    # 6 of 8 rows and 2 of 8 columns of 40 pixels, and some pixels of blur.
+    assert strength.shape == pytest.approx((30, 10), abs=4)
+    assert strength[15, 5] == 1
+    assert min(strength[edge].max() for edge in (0, -1)) > 0.3
+
+
+@pytest.mark.slow
+def test_pasted_digits_lie_within_the_picture_and_do_not_overlap() -> None:
+    numbers = set()
+    for picture, pasted in digits.pictures(30, 4, held_out=True):
+        assert picture.size == (96, 96)
+        numbers.add(len(pasted))
+        for at, each in enumerate(pasted):
+            left, top, right, bottom = each.box
+            assert 0 <= left < right <= 96
+            assert 0 <= top < bottom <= 96
+            assert not digits.overlaps(each.box, pasted[:at])
+    assert numbers == {1, 2, 3, 4}
+
+
+def test_truth_of_a_picture_has_cocos_form() -> None:
+    assert digits.annotations(7, [digits.PastedDigit(3, (10, 20, 40, 60))]) == [{"image_id": 7, "category_id": 3, "bbox": [10, 20, 30, 40]}]

@@ -1,6 +1,7 @@
 """The committed trained models: size, form, the recorded held-out scores, and the labels that the clients print."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +9,17 @@ import onnx
 import onnxruntime
 import pytest
 
+from stoker.server.pb.adlik import model_pb2
 from tests.fakes.example_scripts import EXAMPLES, example
 
 MODELS = EXAMPLES / "models"
 DATA = {
     "shapes": example("shapes/shape_pictures.py"),
+    "digit_detector": example("digit_detector/pasted_digits.py"),
     "passages": example("passages/passages.py"),
 }
 #: The least score of each kind that the documentation may rely on.
-LEAST = {"shapes": {"accuracy": 0.95}, "passages": {"exact match": 0.85, "F1": 0.85}}
+LEAST = {"shapes": {"accuracy": 0.95}, "digit_detector": {"mAP": 0.65, "mAP50": 0.9}, "passages": {"exact match": 0.85, "F1": 0.85}}
 #: Pillow and ONNX Runtime of other versions may round some pixels and sums differently.
 TOLERANCE = 0.01
 LARGEST_BYTES = 3_000_000
@@ -68,6 +71,36 @@ def test_classifier_client_prints_the_shape_of_each_committed_picture(served, ca
     for line, label in zip(lines, DATA["shapes"].LABELS, strict=True):
         assert line.startswith(f"Image: '{pictures / label}.jpeg', result: [{{'idx': ")
         assert line.endswith(f"'label': '{label}'}}]")
+
+
+def test_detector_client_prints_the_digits_of_each_committed_picture(served, tmp_path: Path, capsys) -> None:
+    server = served(path("digit_detector").read_bytes(), "digit_detector", layout=model_pb2.ModelInput.FORMAT_NCHW)
+    pictures = EXAMPLES / "digit_detector" / "pictures"
+    options = ["-m", "digit_detector", "-u", server.grpc_url, "-b", "2", "-o", str(tmp_path)]
+    options += ["--labels", str(MODELS / "digit_detector" / "labels.txt"), "--truth", str(pictures / "truth.json")]
+    example("yolov5s/client.py").main([*options, str(pictures)])
+    *lines, precision = capsys.readouterr().out.splitlines()
+    truth = json.loads((pictures / "truth.json").read_text())["annotations"]
+    blocks = "\n".join(lines).split("Image: ")[1:]
+    assert len(blocks) == 4
+    found = Counter((number, int(line.split()[0])) for number, block in enumerate(blocks) for line in block.splitlines()[1:])
+    wanted = Counter((each["image_id"], each["category_id"]) for each in truth)
+    assert found == wanted
+    assert float(precision.split("mAP50 ")[1]) > 0.95
+
+
+def test_detector_client_names_a_truth_of_other_pictures(served, tmp_path: Path) -> None:
+    server = served(path("digit_detector").read_bytes(), "digit_detector")
+    truth = tmp_path / "truth.json"
+    options = ["-m", "digit_detector", "-u", server.grpc_url, "-o", str(tmp_path), "--truth", str(truth)]
+    options += ["--labels", str(MODELS / "digit_detector" / "labels.txt"), str(EXAMPLES / "digit_detector" / "pictures" / "0.jpeg")]
+    client = example("yolov5s/client.py")
+    truth.write_text('{"annotations": [{"image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1]}]}')
+    with pytest.raises(SystemExit, match=r"truth\.json has no object of 0\.jpeg"):
+        client.main(options)
+    truth.write_text('{"annotations": [{"image_id": 9}]}')
+    with pytest.raises(SystemExit, match=r"truth\.json is not in COCO's form"):
+        client.main(options)
 
 
 def test_question_client_prints_the_right_answers(served, capsys) -> None:
