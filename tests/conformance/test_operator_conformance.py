@@ -7,6 +7,8 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from stoker.compiler.options import CompilerOptions
+from tests.conformance.operators import command
 from tests.conformance.operators.case import Case, difference, reference_outputs
 from tests.conformance.operators.forms import FORMS
 from tests.conformance.operators.opset_models import versions_of_operators
@@ -158,3 +160,7 @@ def test_case_in_one_row_computes_the_same() -> None:
 
 def test_equal_reasons_are_one_group() -> None:
     assert without_names("stoker compile: error: tensor 'a' has 3 rows") == without_names("tensor 'b' has 12 rows")
+
+
+def test_nightly_run_compiles_as_the_command_does_by_default() -> None:
+    assert command._parser().parse_args([]).operators == CompilerOptions().operators

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from stoker.compiler.options import OPERATOR_MODES
+from stoker.compiler.options import OPERATOR_MODES, CompilerOptions
 from tests.conformance.operators.case import Case
 from tests.conformance.operators.node_tests import node_tests
 from tests.conformance.operators.opset_models import opset_models, uncovered
@@ -33,7 +33,7 @@ _CHUNK = 64
 
 #: Set before the worker processes are forked, so that no model is sent to them.
 _cases: Sequence[Case] = ()
-_operators = OPERATOR_MODES[-1]
+_operators = CompilerOptions().operators
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from onnx import TensorProto
 from stoker.backends.api.backend import Instance
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.devices.runtime import RuntimeKind
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.cli.device_check.case import Case, model_of, step
 from stoker.cli.device_check.conformance_cases import conformance_cases
 from stoker.cli.device_check.constants import fitted_constants
@@ -228,3 +229,10 @@ def test_estimate_with_measured_constants_has_no_error_of_the_published_fit(tmp_
     case = timing_cases(PRECISIONS)[0]
     estimate = model.target.sized_model(model.source(case), model.options(case, constants_file(tmp_path, "gcu"))).estimate()
     assert (estimate.time_factors, estimate.error.source, estimate.error.rows) == (None, "altered", 0)
+
+
+def test_comparison_that_the_time_limit_leaves_out_is_not_right(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stoker.cli.device_check.run.CHECK_LIMIT_S", 0.0)
+    report = run_check(simulated("gcu"), Check(compared=[RELU], timed=[], calls=3), clock=FakeClock())
+    assert [each.result for each in report.conformance] == ["left out"]
+    assert not report.is_right

@@ -15,7 +15,7 @@ from stoker.compiler.cli import CHECK_FAILED
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.convert import drift_check
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.errors import CheckError
+from stoker.compiler.errors import CheckError, NotComparableError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.passes.registry import pass_class
 from tests.fakes.graphs import parse
@@ -142,3 +142,14 @@ def test_half_partial_sums_are_compared() -> None:
     compile_model(model, (), CompilerOptions(partials_type="float"))
     with pytest.raises(CheckError, match="the compiled model computes something else"):
         compile_model(model, (), CompilerOptions(partials_type="half"))
+
+
+def test_compiled_type_that_is_not_compared_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise NotComparableError("check: the source model takes over 10 s")
+
+    monkeypatch.setattr(drift_check, "compare_models", stopped)
+    drift_check.check_lowered(MODEL, MODEL, "fp16", allow_drift=False)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "what is compiled was not compared with the converted model: the source model takes over 10 s")
+    ]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 FORMAT: Final = 1
 MAX_BYTES: Final = 16 << 20
-RIGHT, WRONG, REJECTED, FAILED = "right", "wrong", "rejected", "failed"
+RIGHT, WRONG, REJECTED, FAILED, LEFT_OUT = "right", "wrong", "rejected", "failed", "left out"
 
 
 class ReportError(ValueError):
@@ -21,7 +21,8 @@ class Comparison:
 
     Attributes:
         name, kind, precision, batch: As in `Case`.
-        result: `right`, `wrong`, `rejected` (the compiler does not take it) or `failed` (the device does not run it).
+        result: `right`, `wrong`, `rejected` (the compiler does not take it), `failed` (the device does not run it) or `left out` (the check
+            was at its time limit).
         error: Largest difference, relative to the largest expected magnitude, or to 1 if that is smaller; None if nothing ran.
         tolerance: The largest allowed.
         reason: Why it was rejected or failed, or which output is wrong.
@@ -87,7 +88,7 @@ class Report:
 
     @property
     def is_right(self) -> bool:
-        """Whether every case that the compiler took ran and gave the right result."""
+        """Whether every case that the compiler took ran and gave the right result, and no comparison was left out."""
         failed = any(each.reason.startswith(f"{FAILED}: ") for each in self.timing)
         return not failed and all(each.result in (RIGHT, REJECTED) for each in self.conformance)
 

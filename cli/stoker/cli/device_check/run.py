@@ -17,7 +17,7 @@ from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.api.errors import ServingError
 from stoker.cli.device_check.case import TOLERANCES, Array, Case
 from stoker.cli.device_check.device import CaseFailed, CaseRejected, CheckedDevice
-from stoker.cli.device_check.report import FAILED, REJECTED, RIGHT, WRONG, Comparison, Report, Timing
+from stoker.cli.device_check.report import FAILED, LEFT_OUT, REJECTED, RIGHT, WRONG, Comparison, Report, Timing
 from stoker.compiler.errors import CompileError
 
 WARM_UP_CALLS: Final = 2
@@ -156,11 +156,11 @@ def _difference(found: Array, expected: Array) -> float:
 
 
 def _late() -> str:
-    return f"left out after {CHECK_LIMIT_S:g} s"
+    return f"not run: the check takes at most {CHECK_LIMIT_S:g} s"
 
 
 def _left_out(case: Case) -> Comparison:
-    return _comparison(case, REJECTED, reason=_late())
+    return _comparison(case, LEFT_OUT, reason=_late())
 
 
 def _comparison(case: Case, result: str, *, error: float | None = None, tolerance: float | None = None, reason: str = "") -> Comparison:

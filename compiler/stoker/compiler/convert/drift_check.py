@@ -77,6 +77,7 @@ def check_drift(
 
 def check_lowered(converted: onnx.ModelProto, lowered: onnx.ModelProto, precision: str, *, allow_drift: bool) -> None:
     """Compares the graph that a device computes with the converted model, where compilation chose a narrower type than the conversion.
+    Logs a warning if it cannot be compared.
 
     Args:
         converted: The converted model, with static shapes; its own comparison with the source is `check_drift`.
@@ -90,7 +91,7 @@ def check_lowered(converted: onnx.ModelProto, lowered: onnx.ModelProto, precisio
     try:
         errors = compare_models(converted, lowered, limit_s=LIMIT_S)
     except NotComparableError as error:
-        logger.info("what is compiled was not compared with the converted model: %s", str(error).removeprefix("check: "))
+        logger.warning("what is compiled was not compared with the converted model: %s", str(error).removeprefix("check: "))
         return
     failures = [failure for each in errors if (failure := failure_of_check(each, precision))]
     if failures:

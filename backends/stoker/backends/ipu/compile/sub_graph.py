@@ -199,7 +199,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     make_roundings_explicit(model)
     round_partial_sums(model, contractions)
     check_prepared(model, source.name, source.custom_libraries)
-    if contractions and options.constant_weights and not source.custom_libraries:
+    if contractions:
         check_lowered(source.model, ir.to_proto(model), precision, allow_drift=source.allow_drift)
     graph, padded = serialise(model), ""
     if options.batch_axis == 0 and is_batched([static_shape(each) for each in inputs], [static_shape(each) for each in outputs], 0):
