@@ -213,6 +213,14 @@ def test_line_that_is_no_arrival_is_named(stoker, model: str, tmp_path: Path) ->
     assert "line 2 is '0.2,two', expected SECONDS or SECONDS,ROWS" in ran.err
 
 
+def test_recording_beyond_the_bound_is_rejected_with_the_bound(stoker, model: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("stoker.cli.plan.request.MOST_REQUESTS", 2)
+    (tmp_path / "arrivals.csv").write_text("0.1\n0.2\n0.3\n")
+    ran = stoker("plan", model, "--arrivals", str(tmp_path / "arrivals.csv"), "--p99-ms", "5")
+    assert (ran.code, ran.out) == (2, "")
+    assert "more than 2 arrivals" in ran.err
+
+
 @pytest.mark.slow
 def test_outputs_are_compared_on_given_samples(stoker, model: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(1).standard_normal((6, 5, 4), dtype=np.float32))

@@ -1,11 +1,11 @@
-"""The number of cards for a load, and the highest rate of a card."""
+"""The number of cards for a load."""
 
 import dataclasses
 
 import pytest
 
-from stoker.cli.plan.load import Batching, ServiceTimes, poisson
-from stoker.cli.plan.load_search import Unreachable, capacity_per_s, highest_rate, smallest_cards
+from stoker.cli.plan.load import Batching, ServiceTimes, poisson, recorded
+from stoker.cli.plan.load_search import Unreachable, capacity_per_s, smallest_cards, smallest_cards_for
 from stoker.cli.plan.load_simulation import simulate
 
 MS = 1e-3
@@ -41,7 +41,6 @@ def test_one_card_suffices_for_a_low_rate():
 def test_goal_below_the_latency_of_a_request_is_unreachable():
     text = "one request takes 10.00 ms on an idle card, more than the goal of 9.00 ms"
     assert smallest_cards(ONE, Batching(1), 1, 9 * MS) == Unreachable(text)
-    assert highest_rate(ONE, Batching(1), 9 * MS) == Unreachable(text)
 
 
 def test_rate_that_the_host_cannot_send_is_unreachable_with_any_cards():
@@ -63,26 +62,22 @@ def test_goal_that_the_bound_of_cards_misses_is_unreachable():
     assert found.reason.endswith("; the goal is 10.50 ms")
 
 
-@pytest.mark.slow
-def test_highest_rate_meets_the_goal_and_a_higher_one_does_not():
-    rate = highest_rate(BATCHED, Batching(4), 20 * MS, requests=FEW)
-    assert isinstance(rate, float)
-    assert simulate(BATCHED, Batching(4), poisson(rate), requests=FEW).p99_s <= 20 * MS
-    assert simulate(BATCHED, Batching(4), poisson(rate * 1.04), requests=FEW).p99_s > 20 * MS
-
-
-def test_highest_rate_of_a_loose_goal_is_near_the_capacity():
-    rate = highest_rate(BATCHED, Batching(4), 10.0, requests=FEW)
-    assert isinstance(rate, float)
-    assert rate == pytest.approx(990)
+@pytest.mark.parametrize("begins_with_peak", [False, True])
+def test_peak_of_a_recording_decides_the_number_of_cards(begins_with_peak):
+    peak = [at / 1_000 for at in range(500)]
+    slow = [at / 10 for at in range(1, 2_001)]
+    times_s = [*peak, *(0.5 + at for at in slow)] if begins_with_peak else [*slow, *(slow[-1] + 0.1 + at for at in peak)]
+    found = smallest_cards_for(ONE, Batching(1), recorded(times_s), 50 * MS)
+    assert isinstance(found, int)
+    assert 9 <= found <= 10, "the peak of 1000 requests/s needs 10 cards of 100 requests/s, less what may wait"
 
 
 def test_arguments_out_of_range_are_rejected():
     with pytest.raises(ValueError, match="rate_per_s is 0"):
         smallest_cards(ONE, Batching(1), 0, 1.0)
     with pytest.raises(ValueError, match="p99_goal_s is 0"):
-        highest_rate(ONE, Batching(1), 0)
+        smallest_cards(ONE, Batching(1), 1, 0)
     with pytest.raises(ValueError, match="rows is 2, expected 1 to 1"):
-        highest_rate(ONE, Batching(1), 1.0, rows=2)
+        smallest_cards(ONE, Batching(1), 1, 1.0, rows=2)
     with pytest.raises(ValueError, match="most_cards is 0"):
         smallest_cards(ONE, Batching(1), 1, 1.0, most_cards=0)

@@ -9,12 +9,12 @@ from stoker.backends.gcu.serving.options import DEFAULT_PIPELINE_DEPTH as GCU_PI
 from stoker.backends.ipu.serving.options import DEFAULT_PIPELINE_DEPTH as IPU_PIPELINE_DEPTH
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson
-from stoker.cli.plan.load_search import Unreachable, capacity_per_s, smallest_cards, smallest_cards_for
+from stoker.cli.plan.load_search import Unreachable, capacity_per_s, simulate_recording, smallest_cards, smallest_cards_for
 from stoker.cli.plan.load_simulation import LoadFigures, simulate
 from stoker.cli.plan.model import CardCount, LoadInfo, LoadPlan, Plan, RateCurve, RatePoint
 from stoker.cli.plan.request import Load
 
-#: Requests of each simulation: p99 is that of the 36 slowest that count.
+#: Requests of each simulation of Poisson arrivals: p99 is that of the 36 slowest that count. A recording is simulated as a whole.
 REQUESTS = 4_000
 #: Most devices of one combination.
 MOST_DEVICES = 64
@@ -46,7 +46,7 @@ def plan_load(plan: Plan, load: Load, is_multi_size: Mapping[str, bool], progres
         rate_per_s=arrivals.rate_per_s,
         rows=arrivals.most_rows,
         p99_goal_s=load.p99_goal_s,
-        requests=REQUESTS if arrivals.count is None else min(REQUESTS, arrivals.count),
+        requests=arrivals.count or REQUESTS,
     )
     curves = []
     for count in best_counts(plan, counts)[:MOST_CURVES]:
@@ -178,7 +178,7 @@ def _fewest(service: _Service, end: str, load: Load) -> int | Unreachable:
             requests=REQUESTS,
             most_cards=most,
         )
-    return smallest_cards_for(times, service.batching, load.arrivals, load.p99_goal_s, requests=REQUESTS, most_cards=most)
+    return smallest_cards_for(times, service.batching, load.arrivals, load.p99_goal_s, most_cards=most)
 
 
 def _simulated(service: _Service, end: str, copies: int, arrivals: OpenArrivals) -> LoadFigures | None:
@@ -186,8 +186,11 @@ def _simulated(service: _Service, end: str, copies: int, arrivals: OpenArrivals)
     times = service.times(end, copies)
     if arrivals.count is None and arrivals.rate_per_s >= capacity_per_s(times, service.batching, arrivals.most_rows):
         return None
-    requests = REQUESTS if arrivals.count is None else min(REQUESTS, arrivals.count)
-    return simulate(times, service.batching, arrivals, requests=requests)
+    return (
+        simulate_recording(times, service.batching, arrivals)
+        if arrivals.count
+        else simulate(times, service.batching, arrivals, requests=REQUESTS)
+    )
 
 
 def _curve(plan: Plan, count: CardCount, info: LoadInfo, *, is_multi_size: bool) -> RateCurve:

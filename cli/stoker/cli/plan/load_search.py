@@ -1,4 +1,4 @@
-"""Searches by simulation: the smallest number of cards for a load and a p99 goal, and the highest rate at which the goal holds."""
+"""Search by simulation: the smallest number of cards for a load and a p99 goal."""
 
 import math
 from collections.abc import Callable
@@ -19,10 +19,6 @@ from stoker.cli.plan.load_simulation import DEFAULT_REQUESTS, LoadFigures, simul
 
 #: Most cards that `smallest_cards` tries.
 MOST_CARDS = 256
-#: `highest_rate` tries rates from this share of the capacity on, halves it so many times, and then bisects so many times.
-_HIGHEST_LOAD = 0.99
-_HALVINGS = 7
-_BISECTIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +87,21 @@ def smallest_cards(
     return _fewest(run, fewest, most_cards, p99_goal_s)
 
 
+def simulate_recording(service: ServiceTimes, batching: Batching, arrivals: OpenArrivals) -> LoadFigures:
+    """Simulates recorded arrivals as a whole: every request counts, because a peak may be at the beginning.
+
+    Raises:
+        ValueError: as `simulate`.
+    """
+    return simulate(service, batching, arrivals, requests=arrivals.count, warm_up=0.0)
+
+
 def smallest_cards_for(
     service: ServiceTimes,
     batching: Batching,
     arrivals: OpenArrivals,
     p99_goal_s: float,
     *,
-    requests: int = DEFAULT_REQUESTS,
     most_cards: int = MOST_CARDS,
 ) -> int | Unreachable:
     """Finds how many cards serve recorded arrivals so that p99 is at most the goal and no request is rejected; see `smallest_cards`.
@@ -107,10 +111,9 @@ def smallest_cards_for(
     """
     within("most_cards", most_cards, 1, MOST_CARDS)
     _check_goal(batching, arrivals.most_rows, p99_goal_s)
-    counted = requests if arrivals.count is None else min(requests, arrivals.count)
 
     def run(cards: int) -> LoadFigures:
-        return simulate(replace(service, instances=cards * service.instances), batching, arrivals, requests=counted)
+        return simulate_recording(replace(service, instances=cards * service.instances), batching, arrivals)
 
     return _fewest(run, 1, min(most_cards, MOST_INSTANCES // service.instances), p99_goal_s)
 
@@ -126,47 +129,6 @@ def _fewest(run: Callable[[int], LoadFigures], fewest: int, most_cards: int, p99
     while meets - fails > 1:
         middle = (fails + meets) // 2
         if _meets(run(middle), p99_goal_s):
-            meets = middle
-        else:
-            fails = middle
-    return meets
-
-
-def highest_rate(
-    service: ServiceTimes,
-    batching: Batching,
-    p99_goal_s: float,
-    *,
-    rows: int = 1,
-    seed: int = 0,
-    requests: int = DEFAULT_REQUESTS,
-) -> float | Unreachable:
-    """Finds the highest rate of Poisson arrivals, in requests per second, at which p99 is at most the goal and no request is rejected.
-
-    The result is within 2 % below the true one. The search comes from the highest rate, because `max_queue_delay_us` makes p99 rise again
-    at low rates.
-
-    Raises:
-        ValueError: an argument is out of range.
-    """
-    _check_goal(batching, rows, p99_goal_s)
-    least_s = _least_latency_s(service, rows)
-    if least_s > p99_goal_s:
-        return Unreachable(f"one request takes {_ms(least_s)} on an idle card, more than the goal of {_ms(p99_goal_s)}")
-
-    def is_met(rate_per_s: float) -> bool:
-        return _meets(simulate(service, batching, poisson(rate_per_s, rows, seed), requests=requests), p99_goal_s)
-
-    meets = fails = min(_HIGHEST_LOAD * capacity_per_s(service, batching, rows), MOST_RATE_PER_S)
-    for _ in range(_HALVINGS):
-        if is_met(meets):
-            break
-        fails, meets = meets, meets / 2
-    else:
-        return Unreachable(f"p99 exceeds the goal of {_ms(p99_goal_s)} even at {fails:,.1f} requests/s")
-    for _ in range(_BISECTIONS if fails > meets else 0):
-        middle = (meets + fails) / 2
-        if is_met(middle):
             meets = middle
         else:
             fails = middle

@@ -1,0 +1,28 @@
+"""The number of devices for a load, for the combinations of a plan."""
+
+import pytest
+
+from stoker.cli.plan.figures import Figure, Origin
+from stoker.cli.plan.load import recorded
+from stoker.cli.plan.load_plan import REQUESTS, plan_load
+from stoker.cli.plan.model import Combination, Plan, SourceInfo
+from stoker.cli.plan.request import Load
+
+
+def _plan(latency_s: float) -> Plan:
+    time = Figure(value=latency_s, low=latency_s, high=latency_s, origin=Origin.SIMULATED)
+    way = Combination(target="gcu", device="i20", unit="card", count=1, precision="fp32", batch=1, fits=True, latency=time, period=time)
+    source = SourceInfo(name="m", nodes=1, parameter_bytes=0, opset=20, inputs=(), outputs=())
+    return Plan(model=source, targets=("gcu",), porting=(), accuracy=(), combinations=[way])
+
+
+@pytest.mark.slow
+def test_peak_at_the_end_of_a_long_recording_decides_the_number_of_devices() -> None:
+    slow = [at / 10 for at in range(REQUESTS)]
+    peak = [slow[-1] + at / 1_000 for at in range(1, 1_001)]
+    load = Load(arrivals=recorded([*slow, *peak]), kind="recorded", p99_goal_s=0.05)
+    planned = plan_load(_plan(0.01), load, {"gcu": False}, lambda _: None)
+    assert planned.load.requests == len(slow) + len(peak)
+    devices = planned.counts[0].devices
+    assert devices is not None
+    assert 9 <= devices.value <= 10, "the peak of 1000 requests/s needs 10 devices of 100 requests/s, less what may wait"
