@@ -7,7 +7,7 @@ import numpy as np
 
 from stoker.backends.api.batch import BatchResult, Outcome
 from stoker.server.core.request import InferRequest
-from stoker.server.core.virtual_timers import VirtualTimers
+from stoker.server.core.virtual_timers import VirtualTimer, VirtualTimers
 from stoker.server.execution.worker import Work
 
 
@@ -72,7 +72,16 @@ class HandTimers(VirtualTimers):
 
     def advance(self, us: int) -> None:
         """Turns the clock by `us` microseconds, ringing every timer at its own time on the way."""
-        self.run_until(self.now + us * 1_000)
+        end_ns = self.now + us * 1_000
+        self.run_while(lambda: self._pending[0][0] <= end_ns)
+        self.now = max(self.now, end_ns)
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next pending call is due, nanoseconds; None: there is none."""
+        return min(
+            (when_ns for when_ns, _, call in self._pending if not (isinstance(call, VirtualTimer) and call.is_cancelled)), default=None
+        )
 
 
 class RecorderLog:

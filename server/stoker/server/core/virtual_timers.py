@@ -61,19 +61,6 @@ class VirtualTimers:
         self._scheduled += 1
         heapq.heappush(self._pending, (when_ns, self._scheduled, callback))
 
-    @property
-    def next_ns(self) -> int | None:
-        """When the next pending call is due, nanoseconds; None: there is none."""
-        pending = self._pending
-        while pending and isinstance(timer := pending[0][2], VirtualTimer) and timer.is_cancelled:
-            heapq.heappop(pending)
-        return pending[0][0] if pending else None
-
-    def run_until(self, end_ns: int) -> None:
-        """Makes every call that is due until `end_ns`, each at its own time or now, then moves the time there."""
-        self.run_while(lambda: self._pending[0][0] <= end_ns)
-        self.now = max(self.now, end_ns)
-
     def run_while(self, goes_on: Callable[[], bool] | None = None) -> None:
         """Makes the pending calls, each at its own time or now if it is overdue, while there is one and `goes_on` returns True."""
         pending, pop = self._pending, heapq.heappop
