@@ -236,3 +236,13 @@ def test_comparison_that_the_time_limit_leaves_out_is_not_right(monkeypatch: pyt
     report = run_check(simulated("gcu"), Check(compared=[RELU], timed=[], calls=3), clock=FakeClock())
     assert [each.result for each in report.conformance] == ["left out"]
     assert not report.is_right
+
+
+def test_folder_of_the_report_is_checked_before_the_device(stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def unexpected(*_: object, **__: object) -> None:
+        raise AssertionError("the check began")
+
+    monkeypatch.setattr("stoker.cli.device_check.command._checked", unexpected)
+    ran = stoker("device-check", "--device", "gcu", "--runtime", "simulated", "--report", str(tmp_path / "none" / "r.json"))
+    assert ran.code == 2
+    assert f"--report: there is no folder '{tmp_path / 'none'}'" in ran.err

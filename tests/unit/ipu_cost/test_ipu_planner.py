@@ -201,7 +201,7 @@ def test_model_that_exceeds_the_memory_is_refused_with_tile_users_and_remedies()
     [
         ("temporary", "a lower available_memory_proportion"),
         ("activations", "a smaller batch"),
-        ("weights", "precision fp16 or fp8"),
+        ("weights", "a narrower precision"),
         ("code", "enable_outlining"),
         ("stream buffers", "more num_io_tiles"),
     ],

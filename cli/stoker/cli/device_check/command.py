@@ -65,6 +65,8 @@ def device_check(
             return
         if output is not None:
             raise CommandFailed("--output: only with --fit", ExitCode.USAGE)
+        if report is not None and not report.parent.is_dir():  # before the check, which takes long
+            raise CommandFailed(f"--report: there is no folder '{report.parent}'", ExitCode.USAGE)
         result = _checked(device, runtime, card, quick, model or [], cost_constants)
     except ModuleNotFoundError as error:
         raise CommandFailed(_EXTRA.format(name=error.name)) from error

@@ -51,8 +51,8 @@ class OutOfTileMemory(CompileError):
         self.capacity_bytes = capacity_bytes
 
 
-_BATCH, _PRECISION = "a smaller batch", "precision fp16 or fp8"
-_PRODUCTS = "serialize_matmul on the largest MatMul"
+_BATCH, _PRECISION = "a smaller batch", "a narrower precision (fp16; fp8 on ipu21)"
+_PRODUCTS = "serialize_matmul, if a MatMul is the largest"
 _IPUS = "more IPUs: num_ipus=2 virtual_graph_mode=auto in compiler_options, or manual_sharding_config"
 #: What makes each category smaller, the most effective first.
 _LEVERS: Mapping[str, Sequence[str]] = {
