@@ -37,6 +37,8 @@ class HostLink:
 COPY_LATENCY_S = 10e-6
 #: Share of the link's peak that a copy reaches. Assumed: what PCIe 4.0 devices commonly reach with large pinned buffers.
 LINK_EFFICIENCY = 0.8
+#: Batches of one model instance that the server has in flight by default. A busy card completes no more than these in the latency of one.
+DEFAULT_PIPELINE_DEPTH = 2
 
 
 def host_link(hardware: GcuHardware) -> HostLink:

@@ -5,7 +5,7 @@ error bar.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from stoker.backends.gcu.serving.options import DEFAULT_PIPELINE_DEPTH as GCU_PIPELINE_DEPTH
+from stoker.backends.gcu.timing import DEFAULT_PIPELINE_DEPTH as GCU_PIPELINE_DEPTH
 from stoker.backends.ipu.serving.options import DEFAULT_PIPELINE_DEPTH as IPU_PIPELINE_DEPTH
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson

@@ -11,7 +11,7 @@ from stoker.backends.gcu.compile.cost_model import CODE_BYTES, TIMING_ERROR, gra
 from stoker.backends.gcu.compile.limits import with_status
 from stoker.backends.gcu.compile.memory import LEAST_BYTES, workspace_bytes
 from stoker.backends.gcu.hardware import CARDS
-from stoker.backends.gcu.timing import copy_time_s
+from stoker.backends.gcu.timing import DEFAULT_PIPELINE_DEPTH, copy_time_s
 from stoker.backends.simulated.model_error import ModelError, unknown_error
 from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
@@ -64,7 +64,7 @@ class GcuSizedModel(SizedModel):
                 self._rows = rows
             cost = graph_cost(self._graph, batch_size=self._rows, hardware=self._hardware, constants=self._constants.values)
             inputs, outputs = ([_bytes_of(value) for value in values] for values in (self._graph.graph.inputs, self._graph.graph.outputs))
-            # With two batches in flight, the copies of one overlap the run of the other.
+            # The copies of one batch overlap the run of another, as far as the batches in flight allow.
             lanes = [
                 sum(copy_time_s(self._hardware, size) for size in inputs),
                 cost.run_s[self._clusters - 1],
@@ -74,7 +74,7 @@ class GcuSizedModel(SizedModel):
             return Estimate(
                 rows=self._rows,
                 latency_s=sum(lanes),
-                period_s=max(lanes),
+                period_s=max(*lanes, sum(lanes) / DEFAULT_PIPELINE_DEPTH),
                 time_factors=factors_of_latency(error),
                 error=error,
                 memory=self._memory(sum(inputs) + sum(outputs)),

@@ -35,12 +35,12 @@ from stoker.backends.devices.options import ParameterReader, SettingsReader
 from stoker.backends.gcu.hardware import CARD_NAMES, CARDS, I20, GcuHardware
 from stoker.backends.gcu.runtime import GcuSystem
 from stoker.backends.gcu.runtime.system import DEFAULT_CARDS, MAX_CARDS
+from stoker.backends.gcu.timing import DEFAULT_PIPELINE_DEPTH
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 
 MAX_PIPELINE_DEPTH = 8
-DEFAULT_PIPELINE_DEPTH = 2
 _DEFAULT_TIMEOUT_MS = 600_000
 _MAX_TIMEOUT_MS = 86_400_000
 _MAX_THREADS = 1024
