@@ -74,6 +74,7 @@ class Estimate:
             published to compare with.
         error: Where these factors come from.
         memory: The fullest place.
+        memory_levers: What the compiler changes by itself to make the model fit, one text each.
     """
 
     rows: int
@@ -82,6 +83,7 @@ class Estimate:
     time_factors: tuple[float, float] | None
     error: ModelError
     memory: MemoryUse
+    memory_levers: Sequence[str] = ()
 
 
 class SizedModel(abc.ABC):

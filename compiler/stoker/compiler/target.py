@@ -211,10 +211,6 @@ class Target(abc.ABC):
         """Returns the precision of the converted model from which this target makes `precision`."""
         return precision
 
-    def memory_levers(self) -> Sequence[Mapping[str, object]]:
-        """Returns fields of `CompilerOptions` that lower the need of memory at the cost of time, the smallest change first."""
-        return ()
-
     def sized_model(self, source: SourceModel, options: CompilerOptions) -> SizedModel:
         """Prepares `source` to be planned, without compiling it.
 

@@ -261,9 +261,9 @@ def test_keys_of_the_json_are_those_of_its_schema() -> None:
         "Accuracy": ["target", "precision", "outputs", "samples", "failures", "problem"],
         "Combination": [
             "target", "device", "unit", "count", "precision", "batch", "fits", "latency", "period", "throughput", "memory",
-            "error_source", "problem", "remedy", "note",
+            "error_source", "problem", "remedy", "memory_levers", "note",
         ],
-        "Remedy": ["change", "options", "precision", "batch", "count", "latency", "throughput"],
+        "Remedy": ["change", "precision", "batch", "count", "latency", "throughput", "memory_levers"],
         "Memory": ["place", "used_bytes", "capacity_bytes", "by_category"],
         "LoadPlan": ["load", "counts", "curves"],
         "CardCount": [

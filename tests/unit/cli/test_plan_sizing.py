@@ -78,6 +78,20 @@ def test_combination_that_does_not_fit_fits_with_a_smaller_batch() -> None:
     assert not sizing.combination(one, [one, two], "fp32", 2 * found.remedy.batch).fits
 
 
+@pytest.mark.slow
+def test_combination_that_the_compiler_makes_fit_by_itself_fits_with_its_lever() -> None:
+    model = parse(
+        "g (float[b,64,72,72] x) => (float[b,64,72,72] y) { c = Conv<pads = [3,3,3,3]>(x, k)  y = Conv<pads = [3,3,3,3]>(c, k) }",
+        {"k": _weights(64, 64, 7, 7)},
+    )
+    card = _device("ipu", "C600")
+    with collected_warnings() as warnings:
+        found = Sizing(find_target("ipu"), Conversions(model, {}, 1), ["fp32"]).combination(card, [card], "fp32", 128)
+    assert (found.fits, found.problem, found.remedy) == (True, "", None)
+    assert [each.rpartition(" instead of ")[2] for each in found.memory_levers] == ["0.6"]
+    assert not list(warnings), "the combination has the lever"
+
+
 def test_batch_that_cannot_change_fits_in_a_narrower_precision() -> None:
     fixed = parse("g (float[256,1024,1024] x) => (float[256,1024,1024] y) { y = Relu(x) }")
     one = _device("ipu", "C600")

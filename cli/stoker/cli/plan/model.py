@@ -135,19 +135,19 @@ class Remedy:
     """The smallest change found that makes a combination fit.
 
     Attributes:
-        change: The change in words: `available_memory_proportion 0.2`, `batch 8`.
-        options: Compiler options beside those of the combination.
+        change: The change in words: `batch 8`.
         precision, batch, count: With the change.
         latency, throughput: With the change: seconds of a call, rows per second.
+        memory_levers: What the compiler changes by itself besides, one text each.
     """
 
     change: str
-    options: Mapping[str, Any]
     precision: str
     batch: int
     count: int
     latency: Figure
     throughput: Figure
+    memory_levers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +168,7 @@ class Combination:
         error_source: Where the error bars come from.
         problem: Why it does not fit, in one line; empty if it does.
         remedy: What makes it fit; None if it fits or nothing was found.
+        memory_levers: What the compiler changes by itself to make it fit, one text each.
         note: What a reader must know of the figures.
     """
 
@@ -185,6 +186,7 @@ class Combination:
     error_source: str = ""
     problem: str = ""
     remedy: Remedy | None = None
+    memory_levers: Sequence[str] = ()
     note: str = ""
 
     @property

@@ -8,7 +8,7 @@ from stoker.cli.plan import plots
 from stoker.cli.plan.figures import number, with_bar
 from stoker.cli.plan.load_plot import load_plot
 from stoker.cli.plan.model import Combination, Plan, Porting
-from stoker.cli.plan.table import LOAD_COLUMNS, NOT_PLAIN, load_row, verdict_of
+from stoker.cli.plan.table import LOAD_COLUMNS, NOT_PLAIN, fitting_note, load_row, verdict_of
 from stoker.compiler.output_files import written_whole
 from stoker.compiler.pages.page import page, table
 
@@ -173,7 +173,7 @@ def _unfitting(plan: Plan) -> str:
             (
                 each.label,
                 memory,
-                "" if remedy is None else remedy.change,
+                "" if remedy is None else "; ".join(filter(None, (remedy.change, fitting_note(remedy.memory_levers)))),
                 "" if remedy is None else with_bar(remedy.throughput),
                 "" if remedy is None else with_bar(remedy.latency.scaled(1e3)),
                 each.problem if remedy is not None or each.memory is None else f"{each.problem}. No change that was tried makes it fit",
@@ -235,7 +235,7 @@ def _combinations(plan: Plan) -> str:
 
 def _row(plan: Plan, each: Combination) -> Sequence[str]:
     accuracy = plan.accuracy_of(each.target, each.precision)
-    note = "" if each.fits else "see what does not fit" if each.memory else each.problem
+    note = fitting_note(each.memory_levers) if each.fits else "see what does not fit" if each.memory else each.problem
     return (
         each.device_label,
         each.precision,

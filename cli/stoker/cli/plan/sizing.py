@@ -1,6 +1,6 @@
 """Sizes one model for simulated devices: every precision and batch size, and what makes a combination fit that does not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,16 @@ MOST_TRIES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One way to compile: device, precision, batch size, and further options."""
+    """One way to compile: device, precision and batch size."""
 
     device: SizedDevice
     precision: str
     batch: int | None
-    options: Mapping[str, object]
 
     @property
     def prepared_as(self) -> tuple[object, ...]:
         """Everything but the batch size."""
-        return self.device.label, self.precision, tuple(sorted(self.options.items()))
+        return self.device.label, self.precision
 
 
 class Sizing:
@@ -46,7 +45,7 @@ class Sizing:
         self._conversions = conversions
         self._precisions = precisions
         self._estimates: dict[object, Estimate | CompileError] = {}
-        #: The model that was prepared last: for one device, precision and options.
+        #: The model that was prepared last: for one device and precision.
         self._prepared: tuple[object, SizedModel] | None = None
 
     def combination(self, device: SizedDevice, siblings: Sequence[SizedDevice], precision: str, batch: int | None) -> Combination:
@@ -58,7 +57,7 @@ class Sizing:
             precision: Of the compiled model.
             batch: Rows of a batch; None: those in the model.
         """
-        setup = Setup(device=device, precision=precision, batch=batch, options={})
+        setup = Setup(device=device, precision=precision, batch=batch)
         found = self._estimated(setup)
         if isinstance(found, CompileError):
             return _without_figures(self._target, setup, str(found).partition("\n")[0])
@@ -78,6 +77,7 @@ class Sizing:
             error_source=_error_source(found),
             problem="" if fits else _too_large(found),
             remedy=None if fits else self._remedy(setup, siblings),
+            memory_levers=found.memory_levers,
             note=device.note,
         )
 
@@ -92,7 +92,7 @@ class Sizing:
         return self._estimates[key]
 
     def _estimate(self, setup: Setup) -> Estimate:
-        chosen: dict[str, Any] = {**self._target.sizing_options(setup.device, setup.precision), **setup.options}
+        chosen: dict[str, Any] = {**self._target.sizing_options(setup.device, setup.precision)}
         options = CompilerOptions(**chosen)
         self._target.check_options(options, [setup.precision])
         if self._prepared is None or self._prepared[0] != setup.prepared_as:
@@ -116,30 +116,27 @@ class Sizing:
                 period = modelled(found.period_s, found.time_factors)
                 return Remedy(
                     change=change,
-                    options=changed.options,
                     precision=changed.precision,
                     batch=found.rows,
                     count=changed.device.count,
                     latency=modelled(found.latency_s, found.time_factors),
                     throughput=period.rate(found.rows),
+                    memory_levers=found.memory_levers,
                 )
         return None
 
     def _changes(self, setup: Setup, siblings: Sequence[SizedDevice]) -> Iterator[tuple[str, Setup]]:
-        """Yields changes, the smallest first: an option, a smaller batch, a narrower precision, more devices."""
-        for options in self._target.memory_levers():
-            named = ", ".join(f"{name} {value}" for name, value in options.items())
-            yield named, Setup(device=setup.device, precision=setup.precision, batch=setup.batch, options=options)
+        """Yields changes, the smallest first: a smaller batch, a narrower precision, more devices."""
         batch = (setup.batch or 1) // 2
         while batch >= 1 and self._conversions.base_batch is not None:
-            yield f"batch {batch}", Setup(device=setup.device, precision=setup.precision, batch=batch, options={})
+            yield f"batch {batch}", Setup(device=setup.device, precision=setup.precision, batch=batch)
             batch //= 2
         for precision in self._narrower(setup):
-            yield f"precision {precision}", Setup(device=setup.device, precision=precision, batch=setup.batch, options={})
+            yield f"precision {precision}", Setup(device=setup.device, precision=precision, batch=setup.batch)
         for device in sorted(siblings, key=lambda each: each.count):
             if device.count > setup.device.count:
                 more = f"{device.count} {device.unit}s"
-                yield more, Setup(device=device, precision=setup.precision, batch=setup.batch, options={})
+                yield more, Setup(device=device, precision=setup.precision, batch=setup.batch)
 
     def _narrower(self, setup: Setup) -> list[str]:
         """Returns the requested precisions that are narrower than the setup's, the nearest first."""

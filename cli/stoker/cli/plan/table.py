@@ -106,9 +106,14 @@ def _row(plan: Plan, combination: Combination) -> Sequence[str]:
     )
 
 
+def fitting_note(levers: Sequence[str]) -> str:
+    """Returns what the compiler changes to make a model fit, as a clause; empty if nothing."""
+    return f"the compiler makes it fit with {', '.join(levers)}" if levers else ""
+
+
 def _note(combination: Combination) -> str:
     if combination.fits:
-        return ""
+        return fitting_note(combination.memory_levers)
     if combination.remedy is None:
         return combination.problem
     remedy = combination.remedy

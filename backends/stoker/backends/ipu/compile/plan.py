@@ -205,23 +205,18 @@ def plan_graph(
         OptionError: the options leave no tiles, or name no memory proportion in (0, 1].
     """
     plan = survey_graph(model, hardware=hardware, options=options, name=name, constants=constants)
+    for lever in plan.levers:
+        _logger.warning("model '%s' fits with less memory for temporary data: %s", name, lever)
     for account, holders in zip(plan.memory, plan.holders, strict=True):
         check_fit(account, name=name, holders=holders)
     return plan
 
 
 def survey_graph(
-    model: ir.Model,
-    *,
-    hardware: IpuHardware,
-    options: CompilerOptions,
-    name: str,
-    constants: CostConstants | None = None,
-    tries: int = len(_SHARES),
+    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants | None = None
 ) -> GraphPlan:
-    """Like `plan_graph`, but also returns a plan that does not fit, with accounts over capacity: that of the options as given.
-
-    At most `tries` plans are made, each with less memory for temporary data than the one before.
+    """Like `plan_graph`, but without its warning, and also returns a plan that does not fit, with accounts over capacity: that of the
+    options as given.
 
     Raises:
         CompileError: as `plan_graph`, except for memory.
@@ -230,12 +225,10 @@ def survey_graph(
     first = _Planner(model, hardware, options, name, chosen).plan()
     if first.fits or not first.can_shrink:
         return first
-    for share in _SHARES[1:tries]:
+    for share in _SHARES[1:]:
         plan = _Planner(model, hardware, options, name, chosen, proportion_share=share).plan()
         if plan.fits:
-            lever = _lowered(options, share)
-            _logger.warning("model '%s' fits with less memory for temporary data: %s", name, lever)
-            return replace(plan, levers=(lever,))
+            return replace(plan, levers=(_lowered(options, share),))
         if not plan.can_shrink:
             break
     return first

@@ -24,12 +24,8 @@ from stoker.compiler.target import SourceModel
 
 #: IPUs over which `virtual_graph_mode=auto` shards a copy: a machine has up to four.
 _SHARDS = (1, 2, 4)
-#: Smaller shares of a tile for temporary data than the default of 0.6.
-_PROPORTIONS = (0.4, 0.2, 0.1, 0.05)
 #: Timings of one system are published beside the model's error: the C600's.
 _COMPARED = C600
-
-MEMORY_LEVERS = tuple({"available_memory_proportion": proportion} for proportion in _PROPORTIONS)
 
 
 def sized_devices() -> Sequence[SizedDevice]:
@@ -75,8 +71,7 @@ class IpuSizedModel(SizedModel):
                 raise ShapeError(f"the model has no batch dimension, so that it cannot be planned for {rows} rows")
             rebatch(self._model, axis=options.batch_axis, old=self._rows, new=rows)
             self._rows = rows
-        # One plan: the levers are options here, so that the result names those that are needed.
-        plan = survey_graph(self._model, hardware=hardware, options=options, name=self._name, tries=1)
+        plan = survey_graph(self._model, hardware=hardware, options=options, name=self._name)
         check_sharding(options, plan)
         timing = step_timing(scheduled_program([plan], [self._rows], [self._name], hardware, options))
         fullest = max(plan.memory, key=lambda account: max(account.tile_bytes, default=0))
@@ -93,6 +88,7 @@ class IpuSizedModel(SizedModel):
                 by_category=fullest.by_category,
                 capacity_bytes=fullest.capacity_bytes,
             ),
+            memory_levers=plan.levers,
         )
 
 

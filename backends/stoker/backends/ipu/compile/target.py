@@ -13,7 +13,7 @@ from stoker.backends.ipu.compile.assemble import LEVERS, CompiledModel, check_op
 from stoker.backends.ipu.compile.compiler import compile_into
 from stoker.backends.ipu.compile.porting import ipu_porting
 from stoker.backends.ipu.compile.report_page import write_report
-from stoker.backends.ipu.compile.sizing import MEMORY_LEVERS, IpuSizedModel, lowered, sized_devices
+from stoker.backends.ipu.compile.sizing import IpuSizedModel, lowered, sized_devices
 from stoker.backends.ipu.compile.sub_graph import batch_size, is_batched
 from stoker.backends.ipu.compile.summary_report import summary_report
 from stoker.backends.ipu.compile.supported import check_supported
@@ -88,9 +88,6 @@ class IpuTarget(Target):
 
     def sized_devices(self) -> Sequence[SizedDevice]:
         return sized_devices()
-
-    def memory_levers(self) -> Sequence[Mapping[str, object]]:
-        return MEMORY_LEVERS
 
     def sized_model(self, source: SourceModel, options: CompilerOptions) -> SizedModel:
         """See `Target.sized_model`.
