@@ -62,6 +62,16 @@ def test_cpu_is_measured_and_labelled_with_this_machine(stoker, model: str) -> N
     assert [(each["target"], each["ports"]) for each in plan["porting"]] == [("cpu", True)]
 
 
+def test_cpu_that_was_not_measured_has_the_reason_and_no_verdict(stoker, model: str) -> None:
+    ran = stoker("plan", model, "--devices", "cpu", "--precisions", "fp16", "--json")
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    reason = "not measured: the CPU is measured in fp32, which --precisions does not name"
+    assert [(each["ports"], each["problem"]) for each in plan["porting"]] == [(None, reason)]
+    assert not any("does not port" in each for each in plan["recommendation"])
+    assert f"cpu: {reason}\n" in stoker("plan", model, "--devices", "cpu", "--precisions", "fp16").out
+
+
 class _Page(HTMLParser):
     """Checks that elements are closed in order, and collects what a browser would load."""
 
@@ -110,6 +120,11 @@ def test_page_is_well_formed_and_loads_nothing(stoker, model: str, tmp_path: Pat
     ("words", "text"),
     [
         (("--devices", "tpu"), "--devices: there is no device 'tpu'; did you mean ipu, cpu?; known: ipu, gcu, cpu, C600, M2000, Bow, i20"),
+        (("--devices", ""), "--devices: name at least one; known: ipu, gcu, cpu, C600, M2000, Bow, i20"),
+        (("--input-shape", "z=5,4"), "--input-shape: there is no input 'z' to give a shape to; the inputs are x"),
+        (("--input-shape", "x=5,3"), "--input-shape: input 'x' dimension 2 is 4 in the model and cannot be changed to 3"),
+        (("--input-shape", "x=5"), "--input-shape: input 'x' has 3 dimensions"),
+        (("--input-shape", "x=2,5,4"), "--input-shape: input 'x' dimension 0 is 2"),
         (("--precisions", "fp64"), "--precisions: there is no precision 'fp64'"),
         (("--batch-sizes", "0"), "expected"),
         (("--batch-sizes", "5000"), "--batch-sizes: expected sizes from 1 to 4096, got 5000"),
@@ -232,10 +247,10 @@ def test_outputs_are_compared_on_given_samples(stoker, model: str, tmp_path: Pat
     assert 40 < accuracy["outputs"][0]["snr_db"] < 100
 
 
-def test_samples_of_an_unknown_input_are_an_error(stoker, model: str, tmp_path: Path) -> None:
+def test_samples_of_an_unknown_input_are_a_usage_error(stoker, model: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", z=np.zeros((1, 4), np.float32))
     ran = stoker("plan", model, "--samples", str(tmp_path / "samples.npz"))
-    assert (ran.code, ran.out) == (1, "")
+    assert (ran.code, ran.out) == (2, "")
     assert "--samples has nothing for input(s) x" in ran.err
     assert ran.err.count("\n") == 1
 

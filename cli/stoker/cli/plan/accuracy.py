@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stoker.cli.plan.conversions import Conversions
 from stoker.cli.plan.model import Accuracy, OutputDrift
+from stoker.cli.plan.texts import one_line
 from stoker.compiler.check import LEAST_SNR_DB, OutputError, compare_models, failure_of_check
 from stoker.compiler.errors import CompileError, NotComparableError
 from stoker.compiler.options import CompilerOptions
@@ -39,7 +40,7 @@ def accuracy_of(target: Target, device: SizedDevice, precision: str, conversions
     except NotComparableError as error:
         return Accuracy(target=name, precision=precision, problem=str(error).removeprefix("check: "))
     except CompileError as error:
-        return Accuracy(target=name, precision=precision, problem=str(error).partition("\n")[0])
+        return Accuracy(target=name, precision=precision, problem=one_line(error))
     limits = precision if precision in LEAST_SNR_DB else "fp16"  # mixed computes some operators in FLOAT16
     return Accuracy(
         target=name,

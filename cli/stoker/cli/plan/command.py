@@ -87,7 +87,8 @@ def plan(
     try:
         result = make_plan(request)
     except CompileError as error:
-        raise CommandFailed(str(error).removeprefix("input_model: ").replace("calibration data", "--samples")) from error
+        code = ExitCode.USAGE if isinstance(error, OptionError) else ExitCode.FAILED
+        raise CommandFailed(str(error).removeprefix("input_model: ").replace("calibration data", "--samples"), code) from error
     if html is not None:
         from stoker.cli.plan.page import write_page
 

@@ -70,13 +70,13 @@ class Porting:
 
     Attributes:
         target: `ipu`, `gcu` or `cpu`.
-        ports: Whether every node can be compiled.
+        ports: Whether every node can be compiled; None if it was not checked.
         operators: Operators, those that cannot be compiled first.
-        problem: Why the check itself failed; empty if it did not.
+        problem: Why the check itself failed, or was not made; empty otherwise.
     """
 
     target: str
-    ports: bool
+    ports: bool | None
     operators: Sequence[OperatorSupport] = ()
     problem: str = ""
 

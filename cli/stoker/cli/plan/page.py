@@ -119,8 +119,8 @@ def _porting(plan: Plan) -> str:
 
 
 def _target_porting(porting: Porting) -> str:
-    css = "yes" if porting.ports else "no"
-    problem = f'<p class="bad">{escape(porting.problem)}</p>' if porting.problem else ""
+    css = "note" if porting.ports is None else "yes" if porting.ports else "no"
+    problem = f'<p class="bad">{escape(porting.problem)}</p>' if porting.problem and porting.ports is not None else ""
     rows = [
         (
             each.operator,

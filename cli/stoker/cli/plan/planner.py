@@ -1,6 +1,6 @@
 """`make_plan`: computes a `Plan`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version as installed_version
 
@@ -17,10 +17,12 @@ from stoker.cli.plan.progress import Progress
 from stoker.cli.plan.recommendation import recommendation
 from stoker.cli.plan.request import PlanRequest
 from stoker.cli.plan.sizing import Sizing
+from stoker.cli.plan.texts import one_line
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.convert.opset import opset_of
 from stoker.compiler.convert.source import read_onnx
-from stoker.compiler.errors import CompileError, ShapeError
+from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.passes.shape import ConstBatchSize, ConstInputShape
 from stoker.compiler.precision.samples import check_names, inputs_of
 from stoker.compiler.target import Target, fed_inputs
 
@@ -29,6 +31,7 @@ def make_plan(request: PlanRequest) -> Plan:
     """Computes the plan.
 
     Raises:
+        OptionError: the model does not have the inputs or dimensions of the request's shapes.
         CompileError: the model cannot be read, or has other inputs than the samples.
     """
     with collected_warnings() as warnings:
@@ -46,6 +49,8 @@ class _Planner:
         self._source, self._batches = self._freed(read)
         self._is_freed = self._source is not read
         base = self._batches[0] if self._batches else None
+        if request.shapes:
+            _check_shapes(self._source, request.shapes, base)
         self._conversions = Conversions(self._source, request.shapes, base)
 
     def _freed(self, read: onnx.ModelProto) -> tuple[onnx.ModelProto, Sequence[int]]:
@@ -71,9 +76,9 @@ class _Planner:
         with Progress(steps) as progress:
             for name, target in request.targets.items():
                 if name == "cpu":
-                    measured_ways = self._measured(progress)
+                    measured_ways, unmeasured = self._measured(progress)
                     combinations += measured_ways
-                    porting.append(porting_to_cpu(measured_ways))
+                    porting.append(porting_to_cpu(measured_ways, unmeasured))
                     continue
                 progress.step(f"{name}: operators")
                 porting.append(porting_of(target, self._conversions))
@@ -123,11 +128,11 @@ class _Planner:
                     found.append(sizing.combination(device, siblings, precision, batch))
         return found
 
-    def _measured(self, progress: Progress) -> list[Combination]:
+    def _measured(self, progress: Progress) -> tuple[list[Combination], str]:
+        """Returns what each runtime did, and why none was measured."""
         progress.step("cpu", steps=1 + len(self._request.precisions))
         if "fp32" not in self._request.precisions:
-            self._notes.append("the CPU was not measured: it is measured in fp32, which --precisions does not name")
-            return []
+            return [], "the CPU is measured in fp32, which --precisions does not name"
         if busy := busy_note():
             self._note(busy)
         found: list[Combination] = []
@@ -136,11 +141,23 @@ class _Planner:
             try:
                 sized = self._conversions.of(next(iter(self._request.targets.values())), "fp32")
             except CompileError as error:
-                self._notes.append(f"the CPU was not measured: {str(error).partition(chr(10))[0]}")
-                return found
+                return [], one_line(error)
             batches = self._batches or (sized.batch_size or 1,)
             found += measured(runtime, self._request.model, self._source, sized.model, batches, is_freed=self._is_freed)
-        return found
+        return found, "" if found else "no runtime is installed"
+
+
+def _check_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], batch: int | None) -> None:
+    """Raises:
+    OptionError: the model has no such input, or its dimensions, or the batch, are others.
+    """
+    checked = ir.from_proto(model)
+    try:
+        ConstInputShape(shapes, may_lack_batch=batch is not None).run(checked)
+        if batch is not None:
+            ConstBatchSize(batch).run(checked)
+    except ShapeError as error:
+        raise OptionError(f"--input-shape: {error}") from error
 
 
 def _source_info(name: str, model: onnx.ModelProto) -> SourceInfo:

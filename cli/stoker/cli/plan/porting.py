@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from stoker.cli.plan.conversions import Conversions
 from stoker.cli.plan.model import Combination, OperatorSupport, Porting
+from stoker.cli.plan.texts import one_line
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.porting import PortingFact, Support
@@ -23,15 +24,21 @@ def porting_of(target: Target, conversions: Conversions) -> Porting:
         if not any(fact.verdict.support is Support.IMPOSSIBLE for fact in facts):
             conversions.of(target, "fp32")
     except CompileError as error:
-        return Porting(target=target.name, ports=False, problem=str(error).partition("\n")[0])
+        return Porting(target=target.name, ports=False, problem=one_line(error))
     return Porting(target=target.name, ports=all(fact.verdict.support is not Support.IMPOSSIBLE for fact in facts), operators=operators)
 
 
-def porting_to_cpu(measured: Sequence[Combination]) -> Porting:
-    """Returns the porting check of this machine's CPU: the model ports if a runtime has run it."""
+def porting_to_cpu(measured: Sequence[Combination], unmeasured: str) -> Porting:
+    """Returns the porting check of this machine's CPU: the model ports if a runtime has run it.
+
+    Args:
+        measured: What each runtime did.
+        unmeasured: Why no runtime was measured; empty if one was.
+    """
+    if unmeasured:
+        return Porting(target="cpu", ports=None, problem=f"not measured: {unmeasured}")
     ports = any(each.fits for each in measured)
-    problem = "" if ports else next((each.problem for each in measured if each.problem), "not measured")
-    return Porting(target="cpu", ports=ports, problem=problem)
+    return Porting(target="cpu", ports=ports, problem="" if ports else next((each.problem for each in measured if each.problem), ""))
 
 
 def _operators(facts: Sequence[PortingFact]) -> tuple[OperatorSupport, ...]:

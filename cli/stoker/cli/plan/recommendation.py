@@ -35,9 +35,9 @@ def _sentences(plan: Plan) -> Iterator[str]:
         if each.failures:
             yield f"Not recommended: {each.precision} on {each.target}, because {each.failures[0]}."
     for porting in plan.porting:
-        if not porting.ports:
+        if porting.ports is False:
             reasons = [f"{each.operator} ({each.reason})" for each in porting.operators if each.support == Support.IMPOSSIBLE.value]
-            yield f"The model does not port to {porting.target}: {porting.problem or '; '.join(reasons[:3])}."
+            yield f"The model does not port to {porting.target}: {(porting.problem or '; '.join(reasons[:3])).rstrip('.')}."
 
 
 def _load_sentences(plan: Plan, load: LoadPlan) -> Iterator[str]:

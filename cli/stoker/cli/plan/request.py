@@ -112,18 +112,20 @@ def chosen_devices(names: Sequence[str]) -> tuple[dict[str, Target], dict[str, l
     """Returns the targets that `names` ask for, and the devices of each. A name is a target (all its devices) or a device.
 
     Raises:
-        RequestError: a name is neither; the text lists the names.
+        RequestError: there is no name, or one is neither; the text lists the names.
     """
     targets = {name: find_target(name) for name in TARGETS}
     found: dict[str, list[SizedDevice]] = {}
     devices = {name: list(target.sized_devices()) for name, target in targets.items()}
+    known = [*targets, *dict.fromkeys(each.name for each_devices in devices.values() for each in each_devices)]
+    if not names:
+        raise RequestError(f"--devices: name at least one; known: {', '.join(known)}")
     for wanted in names:
         if wanted.lower() in targets:
             found[wanted.lower()] = devices[wanted.lower()]
             continue
         named = [(target, each) for target, each_devices in devices.items() for each in each_devices if each.name.lower() == wanted.lower()]
         if not named:
-            known = [*targets, *dict.fromkeys(each.name for each_devices in devices.values() for each in each_devices)]
             raise RequestError(f"--devices: there is no device '{wanted[:64]}'{did_you_mean(wanted, known)}; known: {', '.join(known)}")
         for target, each in named:
             present = found.setdefault(target, [])

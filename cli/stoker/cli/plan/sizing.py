@@ -7,6 +7,7 @@ from typing import Any
 from stoker.cli.plan.conversions import Conversions
 from stoker.cli.plan.figures import modelled
 from stoker.cli.plan.model import Combination, Memory, Remedy
+from stoker.cli.plan.texts import one_line
 from stoker.compiler.errors import CompileError, ShapeError
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.sizing import Estimate, SizedDevice, SizedModel
@@ -60,7 +61,7 @@ class Sizing:
         setup = Setup(device=device, precision=precision, batch=batch)
         found = self._estimated(setup)
         if isinstance(found, CompileError):
-            return _without_figures(self._target, setup, str(found).partition("\n")[0])
+            return _without_figures(self._target, setup, one_line(found))
         fits = found.memory.fits
         return Combination(
             target=self._target.name,

@@ -40,7 +40,7 @@ def print_plan(plan: Plan) -> None:
 def _print_porting(plan: Plan) -> None:
     for porting in plan.porting:
         print_line(f"{porting.target}: {verdict_of(porting)}")
-        if porting.problem:
+        if porting.problem and porting.ports is not None:
             print_line(f"  {porting.problem}")
         for each in [each for each in porting.operators if each.support in NOT_PLAIN][:_MOST_OPERATORS]:
             print_line(f"  {each.support}: {each.operator} ({each.count} node{'' if each.count == 1 else 's'}): {each.reason}")
@@ -49,12 +49,15 @@ def _print_porting(plan: Plan) -> None:
 
 def verdict_of(porting: Porting) -> str:
     """Returns the result of a porting check in a few words."""
+    if porting.ports is None:
+        return porting.problem
     if porting.problem or not porting.ports:
         return "the model does not port"
     if porting.target == "cpu":
         return "the model ran on this machine"
     if lowered := porting.nodes_with(Support.LOWERED.value):
-        return f"the model ports; the vendor's tools reject {lowered} nodes, which Stoker computes with other operators"
+        plural = "" if lowered == 1 else "s"
+        return f"the model ports; the vendor's tools reject {lowered} node{plural}, which Stoker computes with other operators"
     if porting.nodes_with(Support.UNPUBLISHED.value):
         return "the model ports; the vendor publishes no list of operators, so that its tools may reject some"
     return "the model ports; the vendor's tools take every operator"
