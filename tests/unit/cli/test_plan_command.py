@@ -107,6 +107,8 @@ def test_page_is_well_formed_and_loads_nothing(stoker, model: str, tmp_path: Pat
     assert ran.code == 0, ran.err
     assert f"wrote {page}" in ran.out
     text = page.read_text(encoding="utf-8")
+    assert "2 x C600: no sharded row is published" in text
+    assert "note: 2 x C600: no sharded row is published" in " ".join(ran.out.split())
     parser = _Page()
     parser.feed(text.removeprefix("<!doctype html>"))
     assert (parser.open, parser.loaded) == ([], [])

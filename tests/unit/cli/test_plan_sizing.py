@@ -101,6 +101,21 @@ def test_batch_that_cannot_change_fits_in_a_narrower_precision() -> None:
     assert (found.remedy.change, found.remedy.precision, found.remedy.batch) == ("precision fp16", "fp16", 256)
 
 
+@pytest.mark.parametrize(
+    ("target", "device", "count", "note"),
+    [
+        ("ipu", "C600", 1, ""),
+        ("ipu", "C600", 2, "no sharded row is published"),
+        ("ipu", "Bow", 4, "the model's error was found on C600; no sharded row is published"),
+        ("gcu", "i20", 1, "no figure is published for fp16 and mixed"),
+    ],
+)
+def test_device_has_a_note_of_what_its_error_bar_was_not_compared_with(target: str, device: str, count: int, note: str) -> None:
+    found = _device(target, device, count).note
+    assert found.startswith(note)
+    assert bool(found) == bool(note)
+
+
 def test_unsupported_operator_has_its_reason_and_no_figures() -> None:
     model = parse("g (float[b,4] x) => (int64[2,n] y) { y = NonZero(x) }")
     sized = _device("gcu", "i20")

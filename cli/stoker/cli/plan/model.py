@@ -321,6 +321,11 @@ class Plan:
         """Returns the plan as JSON-compatible data: the fields of these classes by name."""
         return dataclasses.asdict(self)
 
+    @property
+    def device_notes(self) -> Sequence[str]:
+        """What a reader must know of the figures of each device, one text for each."""
+        return list(dict.fromkeys(f"{each.device_label}: {each.note}" for each in self.combinations if each.note))
+
     def is_accurate(self, combination: Combination) -> bool:
         """Returns whether no output of the combination's precision is known to differ too much from the source model's."""
         accuracy = self.accuracy_of(combination.target, combination.precision)

@@ -251,8 +251,7 @@ def _row(plan: Plan, each: Combination) -> Sequence[str]:
 
 def _notes(plan: Plan) -> str:
     sources = dict.fromkeys(each.error_source for each in plan.combinations if each.error_source)
-    devices = dict.fromkeys(f"{each.device}: {each.note}" for each in plan.combinations if each.note)
-    items = "".join(f"<li>{escape(each)}</li>" for each in (*(f"Error bars: {each}" for each in sources), *devices, *plan.notes))
+    items = "".join(f"<li>{escape(each)}</li>" for each in (*(f"Error bars: {each}" for each in sources), *plan.device_notes, *plan.notes))
     version = f'<p class="note">Written by stoker {escape(plan.version)}.</p>' if plan.version else ""
     return f"<h2>Sources and notes</h2><section><ul>{items}</ul>{version}</section>"
 

@@ -33,7 +33,7 @@ def print_plan(plan: Plan) -> None:
     for source in dict.fromkeys(each.error_source for each in plan.combinations if each.error_source):
         print_line(f"error bars: {source}")
     print_line("simulated: computed by a cost model for a device that is not here; measured: on this machine")
-    for note in plan.notes:
+    for note in (*plan.device_notes, *plan.notes):
         print_line(f"note: {note}")
 
 

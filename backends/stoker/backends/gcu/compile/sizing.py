@@ -28,7 +28,13 @@ def _bytes_of(value: ir.Value) -> int:
 def sized_devices() -> Sequence[SizedDevice]:
     """Returns the cards whose times are fitted, because others have no error bar; a copy runs on all clusters of one."""
     return [
-        SizedDevice(name=each.name, unit="card", precisions=("fp16", "mixed", "fp32"), options={"card": each.name})
+        SizedDevice(
+            name=each.name,
+            unit="card",
+            precisions=("fp16", "mixed", "fp32"),
+            options={"card": each.name},
+            note="no figure is published for fp16 and mixed, so that their error bar is that of fp32",
+        )
         for each in CARDS.values()
         if each.is_fitted
     ]

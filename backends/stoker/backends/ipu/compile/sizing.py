@@ -44,7 +44,14 @@ def _device(hardware: IpuHardware, count: int) -> SizedDevice:
         count=count,
         precisions=("fp8", "fp8_weight", "fp16", "fp32") if hardware.fp8_flops else ("fp16", "fp32"),
         options=options,
-        note="" if hardware is _COMPARED else f"the model's error was found on {_COMPARED.system}",
+        note="; ".join(
+            note
+            for note, is_needed in (
+                (f"the model's error was found on {_COMPARED.system}", hardware is not _COMPARED),
+                ("no sharded row is published, so that the error bar is that of one IPU", count > 1),
+            )
+            if is_needed
+        ),
     )
 
 
