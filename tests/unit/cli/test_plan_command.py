@@ -190,7 +190,7 @@ def test_unreachable_goal_has_the_reason(stoker, model: str) -> None:
     assert ran.code == 0, ran.err
     plan = json.loads(ran.out)
     assert [each["devices"] for each in plan["load"]["counts"]] == [None]
-    assert "on an idle card, more than the goal" in plan["load"]["counts"][0]["problem"]
+    assert "on an idle device, more than the goal" in plan["load"]["counts"][0]["problem"]
     assert plan["recommendation"][0].startswith("No combination carries 500 requests/s with a p99 of at most 0.001 ms.")
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import recorded
-from stoker.cli.plan.load_plan import REQUESTS, plan_load
-from stoker.cli.plan.model import Combination, Plan, SourceInfo
+from stoker.cli.plan.load_plan import REQUESTS, best_counts, plan_load
+from stoker.cli.plan.model import CardCount, Combination, Plan, SourceInfo
 from stoker.cli.plan.request import Load
 
 
@@ -26,3 +26,13 @@ def test_peak_at_the_end_of_a_long_recording_decides_the_number_of_devices() -> 
     devices = planned.counts[0].devices
     assert devices is not None
     assert 9 <= devices.value <= 10, "the peak of 1000 requests/s needs 10 devices of 100 requests/s, less what may wait"
+
+
+def test_fewest_devices_as_modelled_come_first_of_as_many_at_the_slow_end() -> None:
+    plan = _plan(0.01)
+
+    def count(as_modelled: int) -> CardCount:
+        devices = Figure(value=as_modelled, low=1, high=25, origin=Origin.SIMULATED)
+        return CardCount(combination=0, label=str(as_modelled), devices=devices, used=25)
+
+    assert [each.label for each in best_counts(plan, [count(10), count(3), count(5)])] == ["3"]

@@ -39,8 +39,19 @@ def test_one_card_suffices_for_a_low_rate():
 
 
 def test_goal_below_the_latency_of_a_request_is_unreachable():
-    text = "one request takes 10.00 ms on an idle card, more than the goal of 9.00 ms"
+    text = "one request takes 10 ms on an idle device, more than the goal of 9 ms"
     assert smallest_cards(ONE, Batching(1), 1, 9 * MS) == Unreachable(text)
+
+
+def test_latency_just_above_the_goal_has_enough_digits():
+    quick = ServiceTimes((1,), {1: 0.0000153}, {1: 0.0000153})
+    text = "one request takes 0.0153 ms on an idle device, more than the goal of 0.0152 ms"
+    assert smallest_cards(quick, Batching(1), 1, 0.0000152) == Unreachable(text)
+
+
+def test_reason_names_the_units():
+    found = smallest_cards(ONE, Batching(1), 1_000, 1.0, most_cards=4, units="copies of 2 IPUs")
+    assert found == Unreachable("the load needs 10 copies of 2 IPUs for its throughput alone, more than 4")
 
 
 def test_rate_that_the_host_cannot_send_is_unreachable_with_any_cards():
@@ -59,7 +70,7 @@ def test_goal_that_the_bound_of_cards_misses_is_unreachable():
     found = smallest_cards(ONE, Batching(1), 395, 10.5 * MS, requests=FEW, most_cards=5)
     assert isinstance(found, Unreachable)
     assert found.reason.startswith("5 cards have a p99 of ")
-    assert found.reason.endswith("; the goal is 10.50 ms")
+    assert found.reason.endswith("; the goal is 10.5 ms")
 
 
 @pytest.mark.parametrize("begins_with_peak", [False, True])

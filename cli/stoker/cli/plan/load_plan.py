@@ -11,7 +11,7 @@ from stoker.cli.plan.figures import Figure, Origin
 from stoker.cli.plan.load import Batching, OpenArrivals, ServiceTimes, poisson
 from stoker.cli.plan.load_search import Unreachable, capacity_per_s, simulate_recording, smallest_cards, smallest_cards_for
 from stoker.cli.plan.load_simulation import LoadFigures, simulate
-from stoker.cli.plan.model import CardCount, LoadInfo, LoadPlan, Plan, RateCurve, RatePoint
+from stoker.cli.plan.model import CardCount, Combination, LoadInfo, LoadPlan, Plan, RateCurve, RatePoint
 from stoker.cli.plan.request import Load
 
 #: Requests of each simulation of Poisson arrivals: p99 is that of the 36 slowest that count. A recording is simulated as a whole.
@@ -72,13 +72,14 @@ def best_counts(plan: Plan, counts: Sequence[CardCount]) -> list[CardCount]:
     return sorted(best.values(), key=rank)
 
 
-def _rank(plan: Plan, count: CardCount) -> tuple[bool, int, float, float]:
-    """Returns what is compared, the smaller the better: of as few devices, the most accurate precision, then the shortest p99."""
+def _rank(plan: Plan, count: CardCount) -> tuple[bool, int, float, float, float]:
+    """Returns what is compared, the smaller the better: of as few devices, those of which fewest do as modelled; then accuracy and p99."""
     combination = plan.combinations[count.combination]
     accuracy = plan.accuracy_of(combination.target, combination.precision)
     snr_db = accuracy.snr_db if accuracy and accuracy.snr_db is not None else 0.0
     is_unsure = count.devices is None or count.devices.high is None
-    return is_unsure, count.used, -snr_db, count.p99.value if count.p99 else 0.0
+    as_modelled = count.devices.value if count.devices else 0.0
+    return is_unsure, count.used, as_modelled, -snr_db, count.p99.value if count.p99 else 0.0
 
 
 class _Service:
@@ -126,7 +127,7 @@ def _count(plan: Plan, at: int, load: Load, *, is_multi_size: bool) -> CardCount
     copies = found["value"]
     if isinstance(copies, Unreachable):
         fast = found["low"]
-        unless = "" if isinstance(fast, Unreachable) else f"; enough at the fast end of the error bar: {fast * own.count}"
+        unless = "" if isinstance(fast, Unreachable) else f"; enough at the fast end of the error bar: {fast} {_units(own)}"
         return CardCount(combination=at, label=label, problem=copies.reason + unless)
     slow = found["high"]
     used = copies if isinstance(slow, Unreachable) else slow
@@ -166,6 +167,11 @@ def _figure(ends: Sequence[float | None], origin: Origin) -> Figure:
     return Figure(value=value, low=low, high=high, origin=origin)
 
 
+def _units(combination: Combination) -> str:
+    """Returns what a copy of the model takes, in the plural: `cards`, `copies of 4 IPUs`."""
+    return f"{combination.unit}s" if combination.count == 1 else f"copies of {combination.count} {combination.unit}s"
+
+
 def _fewest(service: _Service, end: str, load: Load) -> int | Unreachable:
     times, most = service.times(end), max(1, MOST_DEVICES // service.own.count)
     if load.kind == "poisson":
@@ -177,8 +183,9 @@ def _fewest(service: _Service, end: str, load: Load) -> int | Unreachable:
             rows=load.arrivals.most_rows,
             requests=REQUESTS,
             most_cards=most,
+            units=_units(service.own),
         )
-    return smallest_cards_for(times, service.batching, load.arrivals, load.p99_goal_s, most_cards=most)
+    return smallest_cards_for(times, service.batching, load.arrivals, load.p99_goal_s, most_cards=most, units=_units(service.own))
 
 
 def _simulated(service: _Service, end: str, copies: int, arrivals: OpenArrivals) -> LoadFigures | None:

@@ -49,6 +49,7 @@ def smallest_cards(
     seed: int = 0,
     requests: int = DEFAULT_REQUESTS,
     most_cards: int = MOST_CARDS,
+    units: str = "cards",
 ) -> int | Unreachable:
     """Finds how many cards serve Poisson arrivals so that p99 is at most the goal and no request is rejected.
 
@@ -63,6 +64,7 @@ def smallest_cards(
         seed: Seed of the arrivals.
         requests: Requests of each simulation.
         most_cards: Most cards to try.
+        units: What reasons call the cards.
 
     Raises:
         ValueError: an argument is out of range.
@@ -73,18 +75,18 @@ def smallest_cards(
     most_cards = min(most_cards, MOST_INSTANCES // service.instances)
     least_s = _least_latency_s(service, rows)
     if least_s > p99_goal_s:
-        return Unreachable(f"one request takes {_ms(least_s)} on an idle card, more than the goal of {_ms(p99_goal_s)}")
+        return Unreachable(f"one request takes {_ms(least_s)} on an idle device, more than the goal of {_ms(p99_goal_s)}")
     if rate_per_s * service.host_s >= 1:
         return Unreachable(f"the host sends at most {1 / service.host_s:,.0f} responses/s")
     fewest = max(1, math.ceil(rate_per_s / capacity_per_s(replace(service, host_s=0.0), batching, rows)))
     if fewest > most_cards:
-        return Unreachable(f"the load needs {fewest} cards for its throughput alone, more than {most_cards}")
+        return Unreachable(f"the load needs {fewest} {units} for its throughput alone, more than {most_cards}")
 
     def run(cards: int) -> LoadFigures:
         all_cards = replace(service, instances=cards * service.instances)
         return simulate(all_cards, batching, poisson(rate_per_s, rows, seed), requests=requests)
 
-    return _fewest(run, fewest, most_cards, p99_goal_s)
+    return _fewest(run, fewest, most_cards, p99_goal_s, units)
 
 
 def simulate_recording(service: ServiceTimes, batching: Batching, arrivals: OpenArrivals) -> LoadFigures:
@@ -103,6 +105,7 @@ def smallest_cards_for(
     p99_goal_s: float,
     *,
     most_cards: int = MOST_CARDS,
+    units: str = "cards",
 ) -> int | Unreachable:
     """Finds how many cards serve recorded arrivals so that p99 is at most the goal and no request is rejected; see `smallest_cards`.
 
@@ -115,16 +118,16 @@ def smallest_cards_for(
     def run(cards: int) -> LoadFigures:
         return simulate_recording(replace(service, instances=cards * service.instances), batching, arrivals)
 
-    return _fewest(run, 1, min(most_cards, MOST_INSTANCES // service.instances), p99_goal_s)
+    return _fewest(run, 1, min(most_cards, MOST_INSTANCES // service.instances), p99_goal_s, units)
 
 
-def _fewest(run: Callable[[int], LoadFigures], fewest: int, most_cards: int, p99_goal_s: float) -> int | Unreachable:
+def _fewest(run: Callable[[int], LoadFigures], fewest: int, most_cards: int, p99_goal_s: float, units: str) -> int | Unreachable:
     """Returns the smallest number of cards from `fewest` on for which `run` meets the goal: doubles it, then bisects."""
     fails, meets = fewest - 1, fewest
     while not _meets(figures := run(meets), p99_goal_s):
         if meets == most_cards:
             rejected = f" and {figures.rejected} of {figures.requests + figures.rejected} requests rejected" if figures.rejected else ""
-            return Unreachable(f"{meets} cards have a p99 of {_ms(figures.p99_s)}{rejected}; the goal is {_ms(p99_goal_s)}")
+            return Unreachable(f"{meets} {units} have a p99 of {_ms(figures.p99_s)}{rejected}; the goal is {_ms(p99_goal_s)}")
         fails, meets = meets, min(2 * meets, most_cards)
     while meets - fails > 1:
         middle = (fails + meets) // 2
@@ -149,4 +152,4 @@ def _least_latency_s(service: ServiceTimes, rows: int) -> float:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e3:.4g} ms"

@@ -53,7 +53,7 @@ def _load_sentences(plan: Plan, load: LoadPlan) -> Iterator[str]:
         yield f"No combination carries {what} with {goal}. {'. '.join(list(reasons)[:3])}."
     missing = dict.fromkeys(each.device for each in plan.combinations if each.fits and each.device not in _devices(plan, best))
     if best and missing:
-        yield f"Not with {goal}: {', '.join(missing)}."
+        yield f"Not with {goal}: {'; '.join(missing)}."
 
 
 def _devices(plan: Plan, counts: Sequence[CardCount]) -> frozenset[str]:
@@ -79,9 +79,9 @@ def _carrying(combination: Combination, count: CardCount, what: str) -> str:
 
 
 def _headroom(count: CardCount) -> str:
-    if count.capacity_share is not None:
-        return f"at {count.capacity_share:.0%} of the highest throughput"
-    return f"busy for {count.utilisation.value:.0%} of the time" if count.utilisation else ""
+    """Returns the share of the time, and of the throughput: small batches keep a device busy below its highest throughput."""
+    busy = f"busy for {count.utilisation.value:.0%} of the time" if count.utilisation else ""
+    return busy if count.capacity_share is None else f"{busy}, at {count.capacity_share:.0%} of the throughput of full batches"
 
 
 def _rows_per_device(combination: Combination) -> float:
