@@ -2,6 +2,7 @@
 
 import base64
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,31 @@ def test_long_tensor_is_decoded_in_a_thread_in_short_steps(monkeypatch: pytest.M
     run(scenario, sums())
 
 
+@pytest.mark.parametrize(
+    "elements",
+    [
+        b'"float_val":[1],' * 20_000,
+        b'"tensor_content":"AAAA",' * 15_000,
+        b'"float_val":"1",' * 20_000,
+        b'"float_val":[%b],' % (b"1," * 5000) * 40,
+    ],
+    ids=["lists", "base64", "wrong type", "lists longer than a window"],
+)
+def test_text_of_many_short_elements_is_copied_at_most_three_times(elements: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(long_elements, "_SCAN_BYTES", 4096)
+    copied_bytes = 0
+
+    class Counted(bytes):
+        def __new__(cls, given: Any) -> "Counted":
+            nonlocal copied_bytes
+            copied_bytes += len(given)
+            return super().__new__(cls, given)
+
+    monkeypatch.setattr(long_elements, "bytes", Counted, raising=False)
+    assert find_long_elements(memoryview(elements)) == []
+    assert len(elements) <= copied_bytes <= 3 * len(elements)
+
+
 LONG = b"1.5," * 30_000
 
 
@@ -143,7 +169,7 @@ LONG = b"1.5," * 30_000
 def test_invalid_long_list_is_rejected(value: bytes, text: str | None):
     async def scenario(caller: Caller) -> None:
         given = b'{"batch_size": 1, "inputs": {"IN": {"float_val": %b, "x": "%b"}}}' % (value, b"y" * 300_000)
-        response = await caller.http.post(URL, content=given)
+        response = await caller.http.post(URL + "?format=adlik", content=given)
         assert (response.status_code, text or "" in response.text) == (200 if text is None else 400, text or True), response.text[:300]
         if text is not None:
             assert text in response.text
@@ -151,7 +177,7 @@ def test_invalid_long_list_is_rejected(value: bytes, text: str | None):
     run(scenario, sums())
 
 
-@pytest.mark.parametrize("content", [b"A" * 300_001, b"A" * 300_000 + b"*", b"A" * 300_000 + b"\\u0041AAA"])
+@pytest.mark.parametrize("content", [b"A" * 300_001, b"A" * 300_000 + b"*", b"A" * 300_000 + b"\\u002AAAA"])
 def test_invalid_long_base64_is_rejected(content: bytes):
     async def scenario(caller: Caller) -> None:
         given = b'{"batch_size": 1, "inputs": {"IN": {"tensor_content": "%b"}}}' % content
@@ -160,6 +186,29 @@ def test_invalid_long_base64_is_rejected(content: bytes):
         assert "tensor_content" in response.text
 
     run(scenario, sums())
+
+
+def escaped_digits(text: str) -> str:
+    return text.replace("+", "\\u002B").replace("=", "\\u003d")
+
+
+@pytest.mark.parametrize("escaped", [lambda text: text.replace("/", "\\/"), escaped_digits], ids=["slash", "code points"])
+def test_long_base64_with_escapes_is_decoded(escaped: Callable[[str], str]):
+    # 0xFBFF makes '+' and '/' in base64; the size leaves padding.
+    array = np.frombuffer(b"\xff\xfb\xfb\x3f" * 200_000, np.float32).reshape(1, -1)
+    engine = sums()
+
+    async def scenario(caller: Caller) -> None:
+        tensor = with_content(array)
+        content = escaped(tensor["tensor_content"])
+        assert "\\" in content
+        text = body_of({**tensor, "tensor_content": "?"}).replace(b"?", content.encode())
+        response = await caller.http.post(URL, content=text)
+        assert response.status_code == 200, response.text[:300]
+        output = base64.b64decode(response.json()["outputs"]["OUT"]["tensor"]["tensor_content"])
+        np.testing.assert_array_equal(np.frombuffer(output, np.float32), array.sum(axis=1))
+
+    run(scenario, engine)
 
 
 def test_body_above_the_limit_of_adliks_json_is_rejected():
@@ -181,6 +230,28 @@ def test_long_list_of_another_protocol_under_the_same_name_is_left_to_it():
         assert response.json()["outputs"] == [values]
 
     run(scenario, engine)
+
+
+def test_nested_list_of_an_input_with_the_name_of_a_field_is_left_to_its_protocol():
+    of = signature([TensorSpec("float_val", DataType.FP32, (2,))], [TensorSpec("OUT", DataType.FP32, (2,))], max_batch_size=COUNT)
+    engine = FakeEngine(model("image", of, lambda inputs: {"OUT": inputs["float_val"]}))
+    values = [[0.5, 1.5]] * 60_000
+
+    async def scenario(caller: Caller) -> None:
+        response = await caller.http.post(URL, content=orjson.dumps({"inputs": {"float_val": values}}))
+        assert response.status_code == 200, response.text[:300]
+        assert response.json()["outputs"] == values
+
+    run(scenario, engine)
+
+
+@pytest.mark.parametrize("content", [b"[%b]", b'["a", %b2]'])
+def test_invalid_list_whose_protocol_the_body_decides_is_rejected(content: bytes):
+    async def scenario(caller: Caller) -> None:
+        given = b'{"batch_size": 1, "inputs": {"IN": {"float_val": %b, "x": "%b"}}}' % (content % LONG, b"y" * 300_000)
+        assert (await caller.http.post(URL, content=given)).status_code == 400
+
+    run(scenario, sums())
 
 
 def test_decoded_size_counts_against_the_budget_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch):

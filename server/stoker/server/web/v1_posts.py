@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stoker.backends.api.errors import DeadlineExceeded, ServingError, TooLarge
+from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, ServingError, TooLarge
 from stoker.server.codecs.strict_json import Json, memory_cost, parse_json
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
@@ -156,7 +156,14 @@ class V1Posts:
         held_bytes = reservation.held_bytes
         decoded_bytes = sum(element.decoded_bytes for element in elements)
         reservation.take(decoded_bytes)
-        text, decoded = await run_off_loop(decode_long_elements, view, elements)
+        try:
+            text, decoded = await run_off_loop(decode_long_elements, view, elements)
+        except InvalidRequest:
+            if posted.forced is Dialect.ADLIK:
+                raise
+            # The keys may be the names of something else in TensorFlow Serving's protocol: the parsed body decides.
+            reservation.give_back(reservation.held_bytes - held_bytes)
+            return None
         given = await self._parsed(posted, text, reservation)
         self._choose(posted, given)
         if posted.dialect is not Dialect.ADLIK:

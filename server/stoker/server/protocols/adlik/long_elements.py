@@ -57,40 +57,48 @@ class LongElement:
 
 
 def find_long_elements(text: memoryview) -> list[LongElement]:
-    """The long elements of `text`, in their order. Safe in a thread."""
+    """The long elements of `text`, in their order; without base64 that has JSON's escapes, which the parser decodes. Safe in a thread."""
     found: list[LongElement] = []
     at = 0
     while at < len(text):
         window = bytes(text[at : at + _SCAN_BYTES])
-        match = _KEY.search(window)
-        if match is None:
+        searched = 0
+        while searched < len(window) and (match := _KEY.search(window, searched)) is not None:
+            searched = match.end()
+            is_list = match[2] == b"["
+            field = _FIELDS[match[1].decode()]
+            if is_list == (field == CONTENT):
+                # Of the wrong type: the parser's usual path reports it.
+                continue
+            start = at + searched
+            stop, commas, has_escape = _end(text, at, window, searched, b"]" if is_list else b'"')
+            if stop - start > LONG_BYTES and (is_list or not has_escape):
+                found.append(LongElement(field, start, stop, commas + 1 if is_list else (stop - start + 3) // 4 * 3))
+            searched = stop - at
+        if at + len(window) < len(text):
             # A key may begin at the end of this window.
-            at += max(1, len(window) - _MOST_KEY_BYTES) if at + len(window) < len(text) else len(window)
-            continue
-        start = at + match.end()
-        is_list = match[2] == b"["
-        field = _FIELDS[match[1].decode()]
-        if is_list == (field == CONTENT):
-            # Of the wrong type: the parser's usual path reports it.
-            at = start
-            continue
-        stop, commas = _end(text, start, b"]" if is_list else b'"')
-        if stop - start > LONG_BYTES:
-            found.append(LongElement(field, start, stop, commas + 1 if is_list else (stop - start + 3) // 4 * 3))
-        at = stop
+            at += max(1, searched, len(window) - _MOST_KEY_BYTES)
+        else:
+            at = len(text)
     return found
 
 
-def _end(text: memoryview, start: int, mark: bytes) -> tuple[int, int]:
-    """The position of the next `mark`, or the end of the text; and the number of commas before it."""
+def _end(text: memoryview, at: int, window: bytes, searched: int, mark: bytes) -> tuple[int, int, bool]:
+    """The position in `text` of the next `mark`, or the end of the text; the number of commas before it; whether a backslash is before it.
+
+    The search begins at `searched` in `window`, which is the text from `at` on.
+    """
     commas = 0
-    for at in range(start, len(text), _SCAN_BYTES):
+    has_escape = False
+    while True:
+        found = window.find(mark, searched)
+        end = len(window) if found < 0 else found
+        commas += window.count(b",", searched, end)
+        has_escape = has_escape or window.find(b"\\", searched, end) >= 0
+        if found >= 0 or at + end == len(text):
+            return at + end, commas, has_escape
+        at, searched = at + end, 0
         window = bytes(text[at : at + _SCAN_BYTES])
-        found = window.find(mark)
-        commas += window.count(b",", 0, len(window) if found < 0 else found)
-        if found >= 0:
-            return at + found, commas
-    return len(text), commas
 
 
 def decode_long_elements(text: memoryview, elements: list[LongElement]) -> tuple[bytes, dict[str, Any]]:
