@@ -124,7 +124,6 @@ class HttpConnection:
         """The client sends no more: it gets the responses to its requests, unless it is gone; without requests the transport closes."""
         if self._has_ended:
             return True
-        exchange = self._exchange
         if not (self._is_responding() or (self._ahead and self._phase is not Phase.REJECTED)) or not can_detect_disconnect(
             self.transport, self._version
         ):
@@ -132,7 +131,7 @@ class HttpConnection:
         self._has_ended = True
         port = self._port
         self._half_closed = HalfClosedClient(self.transport, port.disconnects, port.loop, self._may_probe)
-        if exchange is not None and not self._ahead:
+        if self._exchange is not None and not self._ahead:
             self._is_last = True
         return True
 
@@ -201,11 +200,8 @@ class HttpConnection:
     def shutdown(self) -> None:
         """Ends the connection now if no request is in work on it, else with the response."""
         self._is_stopping = True
-        exchange = self._exchange
-        if self._phase is Phase.REJECTED:
-            self.transport.abort()
-        elif exchange is None or exchange.is_responded:
-            self.transport.close()
+        if self._phase is Phase.REJECTED or not self.is_in_work:
+            self.close_idle()
 
     def idleness(self) -> Idleness | None:
         if self._phase is Phase.REJECTED:
@@ -282,10 +278,7 @@ class HttpConnection:
             self.transport.write(parts[0])
         else:
             self.transport.writelines(parts)
-        if self._phase is Phase.SENDING_RESPONSE:
-            self._await_next()
-        else:
-            self.response_written()
+        self.response_written()
 
     def response_reservation(self, budget: ByteBudget) -> Reservation:
         """The reservation of the response."""
