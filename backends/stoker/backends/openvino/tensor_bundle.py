@@ -44,9 +44,14 @@ def check_index(content: bytes) -> None:
         size, at = _varint(footer, at)
         handles.append((offset, size))
     _block(content, *handles[0])
+    unread = 0
     for value in _values(_block(content, *handles[1])):
         offset, at = _varint(value, 0)
         size, at = _varint(value, at)
+        # They are written in this order; so the checks read each byte once, however many blocks are named.
+        if offset < unread:
+            raise DamagedIndex(f"the block at byte {offset} begins before the end of the previous one, byte {unread}")
+        unread = offset + size + _TRAILER_BYTES
         for _ in _values(_block(content, offset, size)):
             pass  # its entries are inside it
 
