@@ -233,9 +233,9 @@ def test_long_list_of_another_protocol_under_the_same_name_is_left_to_it():
 
 
 def test_nested_list_of_an_input_with_the_name_of_a_field_is_left_to_its_protocol():
-    of = signature([TensorSpec("float_val", DataType.FP32, (2,))], [TensorSpec("OUT", DataType.FP32, (2,))], max_batch_size=COUNT)
+    of = signature([TensorSpec("float_val", DataType.FP32, (-1,))], [TensorSpec("OUT", DataType.FP32, (-1,))], max_batch_size=8)
     engine = FakeEngine(model("image", of, lambda inputs: {"OUT": inputs["float_val"]}))
-    values = [[0.5, 1.5]] * 60_000
+    values = [[0.5] * 60_000, [1.5] * 60_000]
 
     async def scenario(caller: Caller) -> None:
         response = await caller.http.post(URL, content=orjson.dumps({"inputs": {"float_val": values}}))
