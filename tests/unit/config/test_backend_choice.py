@@ -109,6 +109,19 @@ def test_file_of_two_backends_is_of_the_one_whose_default_it_is(text: str, files
     assert chosen(text, *files, installed=several_formats()) == ("onnxruntime", "model.onnx")
 
 
+@pytest.mark.parametrize("filename", ["model.onnx", "other.third", "model.folder/mark.pb"])
+def test_written_file_of_another_format_than_the_platforms_is_rejected(filename: str) -> None:
+    text = error_of(f'platform: "second"\ndefault_model_filename: "{filename}"', filename, "model.second", installed=several_formats())
+    assert text == (
+        f"m/config.pbtxt:2: default_model_filename: '{filename}' is of another format than platform 'second', which takes model.second"
+    )
+
+
+def test_written_file_of_the_platforms_format_may_have_any_name() -> None:
+    text = 'platform: "second" default_model_filename: "x/other.second"'
+    assert chosen(text, "x/other.second", "model.second", installed=several_formats()) == ("several", "x/other.second")
+
+
 def test_several_models_of_one_backend_are_rejected_with_their_names() -> None:
     for text in ("", 'backend: "several"'):
         assert error_of(text, "model.third", "model.second", installed=several_formats()) == (

@@ -62,8 +62,8 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
             backend needs no file.
 
     Raises:
-        ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, the file named is not there, or
-            the folder holds several models of the backend.
+        ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, the file named is not there or
+            not of the platform's format, or the folder holds several models of the backend.
     """
     report = Report(parsed.source, parsed.lines, first_line=parsed.first_line)
     written = _file_of(parsed.message.default_model_filename, file_names, registry)
@@ -81,6 +81,15 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
         )
         report.raise_if_any()
     own = _own_names(backend, parsed.platform)
+    if (
+        written
+        and parsed.platform in backend.platform_filenames
+        and _format(written, backend) not in {_format(name, backend) for name in own}
+    ):
+        report.error(
+            "default_model_filename", f"'{written}' is of another format than platform '{parsed.platform}', which takes {' or '.join(own)}"
+        )
+        report.raise_if_any()
     filename = written or _own_filename(backend, own, file_names, report)
     if filename and filename not in file_names and (step := conversion_for(own, file_names)) is not None:
         report.error("default_model_filename", f"the version folder has no file '{filename}'; {step}")
@@ -99,6 +108,12 @@ def _file_of(written: str, file_names: Collection[str], registry: BackendRegistr
 def _own_names(backend: Backend, platform: str) -> tuple[str, ...]:
     """The file names of the backend, of which `platform` may admit some only."""
     return backend.platform_filenames.get(platform, (backend.default_model_filename, *backend.further_model_filenames))
+
+
+def _format(filename: str, backend: Backend) -> str:
+    """What shows the format of a file: its name if its folder is the model, else its suffix."""
+    path = PurePosixPath(filename)
+    return path.name if path.name in backend.folder_marks else path.suffix.lower()
 
 
 def _own_filename(backend: Backend, names: Sequence[str], file_names: Collection[str], report: Report) -> str:
