@@ -210,9 +210,10 @@ def test_recorded_arrivals_are_carried(stoker, model: str, tmp_path: Path) -> No
     [
         (("--rate", "500"), "a load needs a goal: give --p99-ms"),
         (("--p99-ms", "5"), "--p99-ms needs a load: give --rate or --arrivals"),
-        (("--rate", "500", "--p99-ms", "0"), "--p99-ms is 0, expected 0.001 to 3.6e+06"),
-        (("--rate", "0", "--p99-ms", "5"), "rate_per_s is 0"),
-        (("--arrivals", "no.csv", "--p99-ms", "5"), "--arrivals: no.csv cannot be read"),
+        (("--rate", "500", "--p99-ms", "0"), "--p99-ms is 0, expected 0.001 to 3,600,000"),
+        (("--rate", "0", "--p99-ms", "5"), "error: --rate is 0, expected 0.000001 to 1,000,000 requests per second\n"),
+        (("--rate", "5", "--rows", "0", "--p99-ms", "5"), "error: --rows is 0, expected 1 to 65,536\n"),
+        (("--arrivals", "no.csv", "--p99-ms", "5"), "error: --arrivals no.csv cannot be read: No such file or directory\n"),
         (("--arrivals", "no.csv", "--rate", "5", "--p99-ms", "5"), "--rate and --arrivals exclude each other"),
     ],
 )
@@ -223,11 +224,39 @@ def test_invalid_load_is_a_usage_error_of_one_line(stoker, model: str, words: tu
     assert ran.err.count("\n") == 1
 
 
-def test_line_that_is_no_arrival_is_named(stoker, model: str, tmp_path: Path) -> None:
-    (tmp_path / "arrivals.csv").write_text("0.1\n0.2,two\n")
-    ran = stoker("plan", model, "--arrivals", str(tmp_path / "arrivals.csv"), "--p99-ms", "5")
-    assert (ran.code, ran.out) == (2, "")
-    assert "line 2 is '0.2,two', expected SECONDS or SECONDS,ROWS" in ran.err
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("0.1\n0.2,two\n", "line 2 is '0.2,two', expected SECONDS or SECONDS,ROWS"),
+        ("nan\n", "line 1 is 'nan', expected SECONDS or SECONDS,ROWS"),
+        ("0.1\n\n0.2,0\n", "line 3 has 0 rows, expected 1 to 65,536"),
+        ("# seconds\n0.2\n0.1\n", "line 3 is at 0.1 s, before the arrival ahead of it at 0.2 s"),
+        ("# none\n", "the number of recorded times is 0, expected 1 to 5,000,000"),
+    ],
+)
+def test_line_that_is_no_arrival_is_named(stoker, model: str, tmp_path: Path, lines: str, text: str) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text(lines)
+    ran = stoker("plan", model, "--arrivals", str(path), "--p99-ms", "5")
+    assert (ran.code, ran.out, ran.err) == (2, "", f"stoker: error: --arrivals {path}: {text}\n")
+
+
+def test_page_that_cannot_be_written_is_a_usage_error_before_the_work(stoker, model: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("stoker.cli.plan.planner.make_plan", None)
+    ran = stoker("plan", model, "--html", str(tmp_path))
+    assert (ran.code, ran.out, ran.err) == (2, "", f"stoker: error: --html: {tmp_path} is a folder, expected a file\n")
+    ran = stoker("plan", model, "--html", f"{model}/plan.html")
+    assert (ran.code, ran.out, ran.err) == (2, "", f"stoker: error: --html: cannot write to folder {model}: {model} is a file\n")
+
+
+@pytest.mark.parametrize(("arrivals", "notes"), [(99, 1), (100, 0)])
+def test_p99_of_few_recorded_arrivals_has_a_note(stoker, model: str, tmp_path: Path, arrivals: int, notes: int) -> None:
+    (tmp_path / "arrivals.csv").write_text("".join(f"{at}\n" for at in range(arrivals)))
+    words = ("--devices", "C600", "--precisions", "fp16", "--batch-sizes", "1", "--input-shape", "x=5,4", "--json")
+    ran = stoker("plan", model, *words, "--arrivals", str(tmp_path / "arrivals.csv"), "--p99-ms", "5")
+    assert ran.code == 0, ran.err
+    text = "of 99 recorded arrivals, p99 is the latency of the slowest: record at least 100"
+    assert json.loads(ran.out)["notes"].count(text) == notes
 
 
 def test_recording_beyond_the_bound_is_rejected_with_the_bound(stoker, model: str, tmp_path: Path, monkeypatch) -> None:

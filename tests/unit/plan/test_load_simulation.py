@@ -263,8 +263,8 @@ def test_batching_and_arrivals_out_of_range_are_rejected():
         (lambda: poisson(math.nan), "rate_per_s is nan"),
         (lambda: poisson(1, rows=0), "rows is 0"),
         (lambda: recorded([]), "the number of recorded times is 0"),
-        (lambda: recorded([1.0, 0.5]), "recorded time 1 is 0.5 s, before"),
-        (lambda: recorded([1.0, math.nan]), "recorded time 1 is nan s"),
+        (lambda: recorded([1.0, 0.5]), "recorded time 2 is 0.5 s, before"),
+        (lambda: recorded([1.0, math.nan]), "recorded time 2 is nan s"),
         (lambda: recorded([1.0, 2.0], [1]), "1 row counts for 2 recorded times"),
         (lambda: closed_loop(0), "clients is 0"),
     ):

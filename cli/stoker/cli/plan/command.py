@@ -67,6 +67,7 @@ def plan(
         from stoker.cli.plan.request import PlanRequest, check_batches, check_precisions, chosen_devices, load_of
         from stoker.compiler.errors import CompileError, OptionError
         from stoker.compiler.option_fields import COUNTS, NAMES, SHAPES
+        from stoker.compiler.output_files import check_folder
         from stoker.compiler.precision.samples import load_samples
     except ModuleNotFoundError as error:
         raise CommandFailed(f"planning needs the package {error.name}: install stoker with its extra, 'stoker[compile]'") from error
@@ -84,6 +85,13 @@ def plan(
         )
     except (ValueError, OptionError) as error:
         raise CommandFailed(str(error).replace("calibration data", "--samples"), ExitCode.USAGE) from error
+    if html is not None:
+        if html.is_dir():
+            raise CommandFailed(f"--html: {html} is a folder, expected a file", ExitCode.USAGE)
+        try:
+            check_folder(html.parent)
+        except CompileError as error:
+            raise CommandFailed(f"--html: {error}", ExitCode.USAGE) from error
     try:
         result = make_plan(request)
     except CompileError as error:
@@ -94,8 +102,8 @@ def plan(
 
         try:
             write_page(result, html)
-        except (OSError, CompileError) as error:
-            raise CommandFailed(f"--html: {html} cannot be written: {error}") from error
+        except CompileError as error:
+            raise CommandFailed(f"--html: {error}") from error
     if as_json:
         print_json(result.to_dict())
         return

@@ -13,6 +13,7 @@ MOST_INSTANCES = 1_024
 MOST_DEPTH = 64
 MOST_CLIENTS = 4_096
 MOST_QUEUED = 10_000_000
+LEAST_RATE_PER_S = 1e-6
 MOST_RATE_PER_S = 1e6
 MOST_TIME_S = 3_600.0
 MOST_REQUESTS = 5_000_000
@@ -151,7 +152,7 @@ def poisson(rate_per_s: float, rows: int = 1, seed: int = 0) -> OpenArrivals:
     Raises:
         ValueError: the rate or the rows are out of range.
     """
-    within("rate_per_s", rate_per_s, 1e-6, MOST_RATE_PER_S)
+    within("rate_per_s", rate_per_s, LEAST_RATE_PER_S, MOST_RATE_PER_S)
     within("rows", rows, 1, MOST_ROWS)
 
     def times() -> Iterator[tuple[int, int]]:
@@ -181,7 +182,7 @@ def recorded(times_s: Sequence[float], rows: int | Sequence[int] = 1) -> OpenArr
         raise ValueError(f"there are {len(each_rows)} row counts for {len(times_s)} recorded times")
     for count in each_rows:
         within("the rows of a recorded request", count, 1, MOST_ROWS)
-    for at, (earlier, later) in enumerate(itertools.pairwise(times_s), 1):
+    for at, (earlier, later) in enumerate(itertools.pairwise(times_s), 2):
         if not earlier <= later:
             raise ValueError(f"recorded time {at} is {later} s, before the time of the request ahead of it, {earlier} s")
     span_s = times_s[-1] - times_s[0]

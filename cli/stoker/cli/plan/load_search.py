@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stoker.cli.plan.load import (
+    LEAST_RATE_PER_S,
     MOST_INSTANCES,
     MOST_RATE_PER_S,
     MOST_ROWS,
@@ -69,7 +70,7 @@ def smallest_cards(
     Raises:
         ValueError: an argument is out of range.
     """
-    within("rate_per_s", rate_per_s, 1e-6, MOST_RATE_PER_S)
+    within("rate_per_s", rate_per_s, LEAST_RATE_PER_S, MOST_RATE_PER_S)
     within("most_cards", most_cards, 1, MOST_CARDS)
     _check_goal(batching, rows, p99_goal_s)
     most_cards = min(most_cards, MOST_INSTANCES // service.instances)

@@ -26,6 +26,9 @@ from stoker.compiler.passes.shape import ConstBatchSize, ConstInputShape
 from stoker.compiler.precision.samples import check_names, inputs_of
 from stoker.compiler.target import Target, fed_inputs
 
+#: Arrivals below which a 99th percentile is the latency of the slowest request.
+_LEAST_FOR_P99 = 100
+
 
 def make_plan(request: PlanRequest) -> Plan:
     """Computes the plan.
@@ -67,6 +70,8 @@ class _Planner:
 
     def plan(self) -> Plan:
         request = self._request
+        if request.load is not None and (recorded := request.load.arrivals.count) is not None and recorded < _LEAST_FOR_P99:
+            self._note(f"of {recorded} recorded arrivals, p99 is the latency of the slowest: record at least {_LEAST_FOR_P99}")
         devices = sum(len(each) for each in request.devices.values())
         ways = len(request.precisions) * max(len(self._batches), 1)
         steps = len(request.targets) * (1 + len(request.precisions)) + devices * ways + len(installed_runtimes())

@@ -1,5 +1,6 @@
 """`PlanRequest`: what `stoker plan` was asked for, checked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stoker.backends.api.nearest import did_you_mean
-from stoker.cli.plan.load import MOST_REQUESTS, MOST_TIME_S, OpenArrivals, poisson, recorded
+from stoker.cli.plan.load import (
+    LEAST_RATE_PER_S,
+    MOST_RATE_PER_S,
+    MOST_REQUESTS,
+    MOST_ROWS,
+    MOST_TIME_S,
+    OpenArrivals,
+    poisson,
+    recorded,
+)
 from stoker.compiler.sizing import SizedDevice
 from stoker.compiler.target import Target, find_target
 
@@ -72,21 +82,26 @@ def load_of(rate_per_s: float | None, rows: int, arrivals: Path | None, p99_ms: 
     if p99_ms is None:
         raise RequestError("a load needs a goal: give --p99-ms")
     if not LEAST_GOAL_MS <= p99_ms <= MOST_TIME_S * 1e3:
-        raise RequestError(f"--p99-ms is {p99_ms:g}, expected {LEAST_GOAL_MS:g} to {MOST_TIME_S * 1e3:g}")
+        raise RequestError(f"--p99-ms is {p99_ms:g}, expected {LEAST_GOAL_MS:g} to {MOST_TIME_S * 1e3:,.0f}")
+    if not 1 <= rows <= MOST_ROWS:
+        raise RequestError(f"--rows is {rows}, expected 1 to {MOST_ROWS:,}")
+    if rate_per_s is not None:
+        if not LEAST_RATE_PER_S <= rate_per_s <= MOST_RATE_PER_S:
+            raise RequestError(f"--rate is {rate_per_s:g}, expected {LEAST_RATE_PER_S:f} to {MOST_RATE_PER_S:,.0f} requests per second")
+        return Load(arrivals=poisson(rate_per_s, rows), kind="poisson", p99_goal_s=p99_ms / 1e3)
+    assert arrivals is not None
+    times_s, counts = _recorded_times(arrivals, rows)
     try:
-        if arrivals is None:
-            return Load(arrivals=poisson(rate_per_s or 0.0, rows), kind="poisson", p99_goal_s=p99_ms / 1e3)
-        times_s, counts = _recorded_times(arrivals, rows)
         return Load(arrivals=recorded(times_s, counts), kind="recorded", p99_goal_s=p99_ms / 1e3)
     except ValueError as error:
-        raise RequestError(f"{'--rate, --rows' if arrivals is None else f'--arrivals {arrivals}'}: {error}") from error
+        raise RequestError(f"--arrivals {arrivals}: {error}") from error
 
 
 def _recorded_times(path: Path, rows: int) -> tuple[list[float], list[int]]:
     """Reads lines of `seconds` or `seconds,rows`; empty lines and those that begin with # are skipped.
 
     Raises:
-        RequestError: the file cannot be read, or a line is no arrival.
+        RequestError: the file cannot be read, or a line is no arrival or is before the one ahead of it; the text names the line.
     """
     times_s, counts = list[float](), list[int]()
     try:
@@ -97,15 +112,37 @@ def _recorded_times(path: Path, rows: int) -> tuple[list[float], list[int]]:
                     continue
                 if len(times_s) >= MOST_REQUESTS:
                     raise RequestError(f"--arrivals {path}: more than {MOST_REQUESTS:,} arrivals")
-                time_text, comma, rows_text = text.partition(",")
                 try:
-                    times_s.append(float(time_text))
-                    counts.append(int(rows_text) if comma else rows)
-                except ValueError:
-                    raise RequestError(f"--arrivals {path}: line {number} is {text[:40]!r}, expected SECONDS or SECONDS,ROWS") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"--arrivals: {path} cannot be read: {error}") from None
+                    time_s, count = _arrival(text, rows)
+                    if times_s and time_s < times_s[-1]:
+                        raise ValueError(f"is at {time_s:g} s, before the arrival ahead of it at {times_s[-1]:g} s")
+                except ValueError as error:
+                    raise RequestError(f"--arrivals {path}: line {number} {error}") from None
+                times_s.append(time_s)
+                counts.append(count)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"--arrivals {path} is no UTF-8 text: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise RequestError(f"--arrivals {path} cannot be read: {error.strerror or error}") from None
     return times_s, counts
+
+
+def _arrival(text: str, rows: int) -> tuple[float, int]:
+    """Returns the seconds and the rows of a line; `rows` where it has none.
+
+    Raises:
+        ValueError: the line is no arrival; the text follows the line's name.
+    """
+    time_text, comma, rows_text = text.partition(",")
+    try:
+        time_s, count = float(time_text), int(rows_text) if comma else rows
+    except ValueError:
+        time_s, count = math.nan, rows
+    if not math.isfinite(time_s):
+        raise ValueError(f"is {text[:40]!r}, expected SECONDS or SECONDS,ROWS")
+    if not 1 <= count <= MOST_ROWS:
+        raise ValueError(f"has {count} rows, expected 1 to {MOST_ROWS:,}")
+    return time_s, count
 
 
 def chosen_devices(names: Sequence[str]) -> tuple[dict[str, Target], dict[str, list[SizedDevice]]]:
