@@ -172,7 +172,15 @@ def test_load_has_the_number_of_devices_and_the_latency(stoker, model: str, tmp_
     assert ran.code == 0, ran.err
     plan = json.loads(ran.out)
     load = plan["load"]
-    assert load["load"] == {"arrivals": "poisson", "rate_per_s": 500.0, "rows": 1, "p99_goal_s": 0.005, "requests": 4000}
+    assert load["load"] == {
+        "arrivals": "poisson",
+        "rate_per_s": 500.0,
+        "rows": 1,
+        "p99_goal_s": 0.005,
+        "requests": 4000,
+        "host_s": 0.0,
+        "request_overhead_s": 0.0,
+    }
     assert [plan["combinations"][each["combination"]]["batch"] for each in load["counts"]] == [4, 16]
     for each in load["counts"]:
         assert each["used"] == each["devices"]["value"] == 1
@@ -214,6 +222,9 @@ def test_recorded_arrivals_are_carried(stoker, model: str, tmp_path: Path) -> No
         (("--rate", "0", "--p99-ms", "5"), "error: --rate is 0, expected 0.000001 to 1,000,000 requests per second\n"),
         (("--rate", "5", "--rows", "0", "--p99-ms", "5"), "error: --rows is 0, expected 1 to 65,536\n"),
         (("--arrivals", "no.csv", "--p99-ms", "5"), "error: --arrivals no.csv cannot be read: No such file or directory\n"),
+        (("--host-ms", "1"), "--host-ms and --request-overhead-ms need a load: give --rate or --arrivals"),
+        (("--rate", "5", "--p99-ms", "5", "--host-ms", "10001"), "--host-ms is 10001, expected 0 to 10000"),
+        (("--rate", "5", "--p99-ms", "5", "--request-overhead-ms", "nan"), "--request-overhead-ms is nan, expected 0 to 10000"),
         (("--arrivals", "no.csv", "--rate", "5", "--p99-ms", "5"), "--rate and --arrivals exclude each other"),
     ],
 )

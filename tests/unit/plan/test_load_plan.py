@@ -36,3 +36,12 @@ def test_fewest_devices_as_modelled_come_first_of_as_many_at_the_slow_end() -> N
         return CardCount(combination=0, label=str(as_modelled), devices=devices, used=25)
 
     assert [each.label for each in best_counts(plan, [count(10), count(3), count(5)])] == ["3"]
+
+
+def test_time_of_the_host_is_in_every_latency_and_stated() -> None:
+    load = Load(arrivals=recorded([0.0, 1.0, 2.0]), kind="recorded", p99_goal_s=0.05, host_s=0.002, request_overhead_s=0.003)
+    planned = plan_load(_plan(0.01), load, {"gcu": False}, lambda _: None)
+    p99 = planned.counts[0].p99
+    assert p99 is not None
+    assert p99.value == pytest.approx(0.015)
+    assert "2 ms of the event loop, and each request 3 ms" in planned.load.host_text

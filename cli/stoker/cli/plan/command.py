@@ -44,6 +44,16 @@ Goal = Annotated[
     float | None,
     typer.Option("--p99-ms", metavar="MS", rich_help_panel=_LOAD, help="Goal for the 99th percentile of the latency.", show_default=False),
 ]
+HostTime = Annotated[
+    float,
+    typer.Option("--host-ms", metavar="MS", rich_help_panel=_LOAD, help="Time for which a response takes the server's event loop."),
+]
+Overhead = Annotated[
+    float,
+    typer.Option(
+        "--request-overhead-ms", metavar="MS", rich_help_panel=_LOAD, help="Time of a request outside of queue, device and event loop."
+    ),
+]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the plan as a page.", show_default=False)]
 
 
@@ -58,6 +68,8 @@ def plan(
     rows: Rows = 1,
     arrivals: Arrivals = None,
     p99_ms: Goal = None,
+    host_ms: HostTime = 0.0,
+    request_overhead_ms: Overhead = 0.0,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
@@ -81,7 +93,7 @@ def plan(
             batches=check_batches(COUNTS.parse(batch_sizes)),
             shapes=SHAPES.parse(input_shape or []),
             samples=None if samples is None else load_samples(samples),
-            load=load_of(rate, rows, arrivals, p99_ms),
+            load=load_of(rate, rows, arrivals, p99_ms, host_ms=host_ms, request_overhead_ms=request_overhead_ms),
         )
     except (ValueError, OptionError) as error:
         raise CommandFailed(str(error).replace("calibration data", "--samples"), ExitCode.USAGE) from error

@@ -35,11 +35,6 @@ def plan_load(plan: Plan, load: Load, is_multi_size: Mapping[str, bool], progres
         is_multi_size: By target, whether one compiled model holds several batch sizes.
         progress: Called before each combination.
     """
-    counts = []
-    for at, each in enumerate(plan.combinations):
-        if each.fits and each.latency is not None and each.takes_no_more_than_needed(plan.combinations):
-            progress(f"load: {each.label}")
-            counts.append(_count(plan, at, load, is_multi_size=is_multi_size[each.target]))
     arrivals = load.arrivals
     info = LoadInfo(
         arrivals=load.kind,
@@ -47,7 +42,14 @@ def plan_load(plan: Plan, load: Load, is_multi_size: Mapping[str, bool], progres
         rows=arrivals.most_rows,
         p99_goal_s=load.p99_goal_s,
         requests=arrivals.count or REQUESTS,
+        host_s=load.host_s,
+        request_overhead_s=load.request_overhead_s,
     )
+    counts = []
+    for at, each in enumerate(plan.combinations):
+        if each.fits and each.latency is not None and each.takes_no_more_than_needed(plan.combinations):
+            progress(f"load: {each.label}")
+            counts.append(_count(plan, at, load, info, is_multi_size=is_multi_size[each.target]))
     curves = []
     for count in best_counts(plan, counts)[:MOST_CURVES]:
         progress(f"load: p99 over the rate, {count.label}")
@@ -85,9 +87,10 @@ def _rank(plan: Plan, count: CardCount) -> tuple[bool, int, float, float, float]
 class _Service:
     """One combination as the simulation sees it."""
 
-    def __init__(self, plan: Plan, at: int, *, is_multi_size: bool) -> None:
+    def __init__(self, plan: Plan, at: int, info: LoadInfo, *, is_multi_size: bool) -> None:
         own = plan.combinations[at]
         self.own = own
+        self._info = info
         self._sizes = [
             each
             for each in plan.combinations
@@ -109,7 +112,15 @@ class _Service:
         ordered = sorted(self._sizes, key=lambda each: each.batch)
         latency_s = {each.batch: _at(each.latency, end) for each in ordered}
         period_s = {each.batch: min(_at(each.period, end), latency_s[each.batch]) for each in ordered}
-        return ServiceTimes(tuple(latency_s), latency_s, period_s, pipeline_depth=self._pipeline_depth, instances=copies)
+        return ServiceTimes(
+            tuple(latency_s),
+            latency_s,
+            period_s,
+            pipeline_depth=self._pipeline_depth,
+            instances=copies,
+            request_overhead_s=self._info.request_overhead_s,
+            host_s=self._info.host_s,
+        )
 
 
 def _at(figure: Figure | None, end: str) -> float:
@@ -118,8 +129,8 @@ def _at(figure: Figure | None, end: str) -> float:
     return figure.value if value is None else value
 
 
-def _count(plan: Plan, at: int, load: Load, *, is_multi_size: bool) -> CardCount:
-    service = _Service(plan, at, is_multi_size=is_multi_size)
+def _count(plan: Plan, at: int, load: Load, info: LoadInfo, *, is_multi_size: bool) -> CardCount:
+    service = _Service(plan, at, info, is_multi_size=is_multi_size)
     own, label = service.own, service.own.label
     if load.arrivals.most_rows > own.batch:
         return CardCount(combination=at, label=label, problem=f"a request has {load.arrivals.most_rows} rows, more than the batch")
@@ -201,7 +212,7 @@ def _simulated(service: _Service, end: str, copies: int, arrivals: OpenArrivals)
 
 
 def _curve(plan: Plan, count: CardCount, info: LoadInfo, *, is_multi_size: bool) -> RateCurve:
-    service = _Service(plan, count.combination, is_multi_size=is_multi_size)
+    service = _Service(plan, count.combination, info, is_multi_size=is_multi_size)
     copies = count.used // service.own.count
     most = capacity_per_s(service.times("value", copies), service.batching, info.rows)
     points = []

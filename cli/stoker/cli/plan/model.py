@@ -219,6 +219,8 @@ class LoadInfo:
         rows: Rows of a request; of the largest one if they differ.
         p99_goal_s: The goal for the 99th percentile of the latency.
         requests: Requests of each simulation.
+        host_s: Time for which a response takes the server's event loop, seconds.
+        request_overhead_s: Time of a request outside of queue, device and event loop, seconds.
     """
 
     arrivals: str
@@ -226,6 +228,18 @@ class LoadInfo:
     rows: int
     p99_goal_s: float
     requests: int
+    host_s: float = 0.0
+    request_overhead_s: float = 0.0
+
+    @property
+    def host_text(self) -> str:
+        """A clause about the host's share of a latency."""
+        if not self.host_s and not self.request_overhead_s:
+            return "network and host are not counted"
+        return (
+            f"each response takes {self.host_s * 1e3:.3g} ms of the event loop, and each request {self.request_overhead_s * 1e3:.3g} ms "
+            "outside of queue, device and event loop"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +253,7 @@ class CardCount:
         used: Devices of the figures below: enough at the slow end of the error bar if any number is, else by the modelled times.
         p50, p99: Latency of a request, seconds; the upper end is None if the devices are overloaded there.
         utilisation: Share of the time for which the devices are busy.
-        capacity_share: The load as a share of what the devices complete in full batches; None for recorded arrivals.
+        capacity_share: The load as a share of what the devices complete in full batches and the host sends; None for recorded arrivals.
         mean_batch_rows: Mean rows of a batch.
         problem: Why the goal is not met; empty if it is.
     """
@@ -323,7 +337,7 @@ class Plan:
 
     @property
     def device_notes(self) -> Sequence[str]:
-        """What a reader must know of the figures of each device, one text for each."""
+        """The notes of the devices, each once, with the names of the devices."""
         return list(dict.fromkeys(f"{each.device_label}: {each.note}" for each in self.combinations if each.note))
 
     def is_accurate(self, combination: Combination) -> bool:

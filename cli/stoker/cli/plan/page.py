@@ -100,8 +100,8 @@ def _load(plan: Plan) -> str:
     note = (
         f"{info.arrivals.capitalize()} arrivals of {number(info.rate_per_s)} requests/s with {rows} each, and a p99 of at most "
         f"{number(info.p99_goal_s * 1e3)} ms. The server's own scheduler runs on a virtual clock for {info.requests:,} requests: with the "
-        "device's times, and with those at each end of their error bar. The number of devices is enough at the slow end. Network and host "
-        "are not counted."
+        "device's times, and with those at each end of their error bar. The number of devices is enough at the slow end. "
+        f"{info.host_text.capitalize()}."
     )
     met = [load_row(plan, each) for each in plan.load.counts if each.devices is not None]
     missed = [(each.label, each.problem) for each in plan.load.counts if each.devices is None]

@@ -26,6 +26,7 @@ from stoker.compiler.target import Target, find_target
 MOST_BATCHES = 16
 MOST_BATCH = 4096
 LEAST_GOAL_MS = 1e-3
+MOST_HOST_MS = 10_000.0
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight", "mixed")
 TARGETS = ("ipu", "gcu", "cpu")
 
@@ -36,11 +37,20 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load to carry: `arrivals` (named `kind`: `poisson` or `recorded`), with a p99 of at most `p99_goal_s` seconds."""
+    """The load to carry.
+
+    Attributes:
+        arrivals: The requests.
+        kind: `poisson` or `recorded`.
+        p99_goal_s: Goal for the 99th percentile of the latency, seconds.
+        host_s, request_overhead_s: The host's share of a latency, seconds; see `ServiceTimes`.
+    """
 
     arrivals: OpenArrivals
     kind: str
     p99_goal_s: float
+    host_s: float = 0.0
+    request_overhead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +77,15 @@ class PlanRequest:
     load: Load | None = None
 
 
-def load_of(rate_per_s: float | None, rows: int, arrivals: Path | None, p99_ms: float | None) -> Load | None:
+def load_of(
+    rate_per_s: float | None,
+    rows: int,
+    arrivals: Path | None,
+    p99_ms: float | None,
+    *,
+    host_ms: float = 0.0,
+    request_overhead_ms: float = 0.0,
+) -> Load | None:
     """Returns the load that the arguments describe; None if they describe none.
 
     Raises:
@@ -76,6 +94,8 @@ def load_of(rate_per_s: float | None, rows: int, arrivals: Path | None, p99_ms: 
     if rate_per_s is None and arrivals is None:
         if p99_ms is not None:
             raise RequestError("--p99-ms needs a load: give --rate or --arrivals")
+        if host_ms or request_overhead_ms:
+            raise RequestError("--host-ms and --request-overhead-ms need a load: give --rate or --arrivals")
         return None
     if rate_per_s is not None and arrivals is not None:
         raise RequestError("--rate and --arrivals exclude each other")
@@ -85,14 +105,18 @@ def load_of(rate_per_s: float | None, rows: int, arrivals: Path | None, p99_ms: 
         raise RequestError(f"--p99-ms is {p99_ms:g}, expected {LEAST_GOAL_MS:g} to {MOST_TIME_S * 1e3:,.0f}")
     if not 1 <= rows <= MOST_ROWS:
         raise RequestError(f"--rows is {rows}, expected 1 to {MOST_ROWS:,}")
+    for option, value_ms in (("--host-ms", host_ms), ("--request-overhead-ms", request_overhead_ms)):
+        if not 0 <= value_ms <= MOST_HOST_MS:
+            raise RequestError(f"{option} is {value_ms:g}, expected 0 to {MOST_HOST_MS:g}")
+    goal_s, host_s, overhead_s = p99_ms / 1e3, host_ms / 1e3, request_overhead_ms / 1e3
     if rate_per_s is not None:
         if not LEAST_RATE_PER_S <= rate_per_s <= MOST_RATE_PER_S:
             raise RequestError(f"--rate is {rate_per_s:g}, expected {LEAST_RATE_PER_S:f} to {MOST_RATE_PER_S:,.0f} requests per second")
-        return Load(arrivals=poisson(rate_per_s, rows), kind="poisson", p99_goal_s=p99_ms / 1e3)
+        return Load(arrivals=poisson(rate_per_s, rows), kind="poisson", p99_goal_s=goal_s, host_s=host_s, request_overhead_s=overhead_s)
     assert arrivals is not None
     times_s, counts = _recorded_times(arrivals, rows)
     try:
-        return Load(arrivals=recorded(times_s, counts), kind="recorded", p99_goal_s=p99_ms / 1e3)
+        return Load(arrivals=recorded(times_s, counts), kind="recorded", p99_goal_s=goal_s, host_s=host_s, request_overhead_s=overhead_s)
     except ValueError as error:
         raise RequestError(f"--arrivals {arrivals}: {error}") from error
 

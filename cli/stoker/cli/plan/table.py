@@ -67,7 +67,7 @@ def _print_load(plan: Plan, load: LoadPlan) -> None:
     info = load.load
     print_line(
         f"{info.arrivals} arrivals, {number(info.rate_per_s)} requests/s of {info.rows} row{'' if info.rows == 1 else 's'}, "
-        f"p99 of at most {number(info.p99_goal_s * 1e3)} ms:"
+        f"p99 of at most {number(info.p99_goal_s * 1e3)} ms ({info.host_text}):"
     )
     print_table(LOAD_COLUMNS, [load_row(plan, each) for each in load.counts], numeric=frozenset(LOAD_COLUMNS[1:6]))
     print_line()
