@@ -279,6 +279,34 @@ def test_recording_beyond_the_bound_is_rejected_with_the_bound(stoker, model: st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("target", "device", "name"), [("ipu", "C600", "step_cycles"), ("gcu", "i20", "launch_s")])
+def test_measured_constants_and_their_error_replace_the_fitted_ones(
+    stoker, model: str, tmp_path: Path, target: str, device: str, name: str
+) -> None:
+    error = {"median": 0.1, "worst": 0.25, "cases": 7}
+    document = {"format": 1, "device": target, "source": "measured on a card", "constants": {name: 1e9}, "error": error}
+    (tmp_path / "constants.json").write_text(json.dumps(document))
+    words = ("--devices", device, "--precisions", "fp32", "--batch-sizes", "4", "--input-shape", "x=5,4", "--json")
+    fitted, measured = (
+        json.loads(stoker("plan", model, *words, *more).out)["combinations"][0]
+        for more in ((), ("--cost-constants", str(tmp_path / "constants.json")))
+    )
+    assert measured["latency"]["value"] > 10 * fitted["latency"]["value"]
+    assert measured["latency"]["low"] == pytest.approx(measured["latency"]["value"] / 1.25)
+    assert measured["latency"]["high"] == pytest.approx(measured["latency"]["value"] / 0.75)
+    assert "measured on a card" in measured["error_source"]
+    assert measured["note"].startswith("constants and error bar are those of --cost-constants")
+
+
+def test_constants_of_a_device_that_is_not_planned_are_a_usage_error(stoker, model: str, tmp_path: Path) -> None:
+    document = {"format": 1, "device": "gcu", "source": "measured on a card", "constants": {}}
+    (tmp_path / "constants.json").write_text(json.dumps(document))
+    ran = stoker("plan", model, "--devices", "C600", "--cost-constants", str(tmp_path / "constants.json"))
+    assert (ran.code, ran.out) == (2, "")
+    assert "is for device 'gcu', which --devices does not name" in ran.err
+
+
+@pytest.mark.slow
 def test_outputs_are_compared_on_given_samples(stoker, model: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(1).standard_normal((6, 5, 4), dtype=np.float32))
     words = ("--devices", "C600", "--precisions", "fp16", "--batch-sizes", "2", "--input-shape", "x=5,4", "--json")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.backends.simulated.cost_constants import FITTED_SOURCE, ConstantsError, sourced_constants
+from stoker.backends.simulated.model_error import ModelError
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ def test_file_replaces_the_constants_that_it_has(tmp_path: Path):
     assert (found.source, found.is_fitted) == ("measured on a card", False)
 
 
+def test_error_of_a_file_is_kept(tmp_path: Path):
+    document = {**DOCUMENT, "error": {"median": 0.04, "worst": 0.11, "cases": 30}}
+    found = sourced_constants(written(tmp_path, document), Constants(), "gcu")
+    assert found.stated_error == ModelError(median=0.04, worst=0.11, rows=30, source="measured on a card")
+    assert sourced_constants(written(tmp_path, DOCUMENT), Constants(), "gcu").stated_error.rows == 0
+
+
 def test_mapping_replaces_constants():
     assert sourced_constants({"efficiency": 0.25}, Constants(), "gcu").values == Constants(efficiency=0.25)
 
@@ -47,6 +55,8 @@ def test_mapping_replaces_constants():
         ([], 'expected a JSON object with "format": 1'),
         ({**DOCUMENT, "format": 2}, 'with "format": 1'),
         ({**DOCUMENT, "device": "ipu"}, "the constants are for device 'ipu', not gcu"),
+        ({**DOCUMENT, "error": {"median": 0.1, "worst": -1, "cases": 3}}, '"error" is'),
+        ({**DOCUMENT, "error": 0.1}, '"error" is 0.1; expected the numbers'),
         ({**DOCUMENT, "source": ""}, 'and "source", a text'),
         ({**DOCUMENT, "constants": [1]}, 'expected "constants", an object'),
         ({**DOCUMENT, "constants": {"launch": 1}}, "there is no constant 'launch'; did you mean launch_s?"),

@@ -24,6 +24,15 @@ Samples = Annotated[
         show_default=False,
     ),
 ]
+Constants = Annotated[
+    Path | None,
+    typer.Option(
+        "--cost-constants",
+        metavar="FILE",
+        help="Constants of the cost model that device-check measured, for the devices of the file's target.",
+        show_default=False,
+    ),
+]
 _LOAD = "Load"
 Rate = Annotated[
     float | None,
@@ -64,6 +73,7 @@ def plan(
     batch_sizes: Batches = "1,4,16,32",
     input_shape: Shapes = None,
     samples: Samples = None,
+    cost_constants: Constants = None,
     rate: Rate = None,
     rows: Rows = 1,
     arrivals: Arrivals = None,
@@ -76,7 +86,7 @@ def plan(
     """Compare devices for an ONNX model: what ports, what fits, latency, throughput, accuracy, and how many devices carry a load."""
     try:
         from stoker.cli.plan.planner import make_plan
-        from stoker.cli.plan.request import PlanRequest, check_batches, check_precisions, chosen_devices, load_of
+        from stoker.cli.plan.request import PlanRequest, check_batches, check_precisions, chosen_devices, load_of, with_constants
         from stoker.compiler.errors import CompileError, OptionError
         from stoker.compiler.option_fields import COUNTS, NAMES, SHAPES
         from stoker.compiler.output_files import check_folder
@@ -88,7 +98,7 @@ def plan(
         request = PlanRequest(
             model=model,
             targets=targets,
-            devices=found,
+            devices=with_constants(found, cost_constants),
             precisions=check_precisions(NAMES.parse(precisions)),
             batches=check_batches(COUNTS.parse(batch_sizes)),
             shapes=SHAPES.parse(input_shape or []),

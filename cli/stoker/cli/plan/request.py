@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from stoker.backends.api.nearest import did_you_mean
+from stoker.backends.simulated.cost_constants import ConstantsError, device_of
 from stoker.cli.plan.load import (
     LEAST_RATE_PER_S,
     MOST_RATE_PER_S,
@@ -29,6 +30,7 @@ LEAST_GOAL_MS = 1e-3
 MOST_HOST_MS = 10_000.0
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight", "mixed")
 TARGETS = ("ipu", "gcu", "cpu")
+_CONSTANTS_NOTE = "constants and error bar are those of --cost-constants, also if the file was measured on another device or precision"
 
 
 class RequestError(ValueError):
@@ -193,6 +195,26 @@ def chosen_devices(names: Sequence[str]) -> tuple[dict[str, Target], dict[str, l
             if each not in present:
                 present.append(each)
     return {name: targets[name] for name in found}, found
+
+
+def with_constants(devices: Mapping[str, Sequence[SizedDevice]], path: Path | None) -> Mapping[str, Sequence[SizedDevice]]:
+    """Returns `devices` with a file of cost constants among the options of those that it is for.
+
+    The notes of these devices are then about the file, not about the published error.
+
+    Raises:
+        RequestError: the file cannot be read, or `devices` has none of its target.
+    """
+    if path is None:
+        return devices
+    try:
+        target = device_of(path)
+    except ConstantsError as error:
+        raise RequestError(f"--cost-constants: {error}") from error
+    if not devices.get(target):
+        raise RequestError(f"--cost-constants: {path} is for device '{target[:40]}', which --devices does not name")
+    options = {"cost_constants": str(path)}
+    return {**devices, target: [replace(each, options={**each.options, **options}, note=_CONSTANTS_NOTE) for each in devices[target]]}
 
 
 def check_batches(batches: Sequence[int]) -> tuple[int, ...]:

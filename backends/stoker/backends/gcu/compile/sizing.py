@@ -88,7 +88,7 @@ class GcuSizedModel(SizedModel):
 
     def _error(self) -> ModelError:
         if not self._constants.is_fitted:
-            return unknown_error(self._constants.source)
+            return self._constants.stated_error
         if not self._hardware.is_fitted:
             return unknown_error(f"nothing is published for the {self._hardware.name}; the constants are the i20's")
         return TIMING_ERROR

@@ -13,13 +13,12 @@ from stoker.backends.ipu.compile.sub_graph import batch_size, checked_graph
 from stoker.backends.ipu.hardware import BOW, C600, M2000, IpuHardware
 from stoker.backends.ipu.program import StaticProgram, SubGraph
 from stoker.backends.ipu.timing import step_timing
-from stoker.backends.simulated.model_error import unknown_error
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.lowering.rebatch import rebatch
 from stoker.compiler.lowering.rounding import make_roundings_explicit, serialise
 from stoker.compiler.lowering.typed_graph import check_prepared, static_shape
 from stoker.compiler.options import CompilerOptions
-from stoker.compiler.sizing import Estimate, MemoryUse, SizedDevice, SizedModel, factors_of_throughput
+from stoker.compiler.sizing import Estimate, MemoryUse, SizedDevice, SizedModel, factors_of_latency, factors_of_throughput
 from stoker.compiler.target import SourceModel
 
 #: IPUs over which `virtual_graph_mode=auto` shards a copy: a machine has up to four.
@@ -83,12 +82,13 @@ class IpuSizedModel(SizedModel):
         timing = step_timing(scheduled_program([plan], [self._rows], [self._name], hardware, options))
         fullest = max(plan.memory, key=lambda account: max(account.tile_bytes, default=0))
         constants = chosen_constants(options)
-        error = TIMING_ERROR if constants.is_fitted else unknown_error(constants.source)
+        # The published error is that of throughputs, the error in a file of constants that of latencies.
+        error = TIMING_ERROR if constants.is_fitted else constants.stated_error
         return Estimate(
             rows=max(timing.rows, 1),
             latency_s=timing.latency_s,
             period_s=timing.period_s,
-            time_factors=factors_of_throughput(error),
+            time_factors=factors_of_throughput(error) if constants.is_fitted else factors_of_latency(error),
             error=error,
             memory=MemoryUse(
                 place=f"fullest tile{f' of IPU {fullest.ipu}' if options.num_ipus > 1 else ''}",
