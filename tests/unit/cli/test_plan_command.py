@@ -148,6 +148,17 @@ def test_unreadable_model_is_an_error_of_one_line(stoker, tmp_path: Path) -> Non
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("mine/1/model.onnx", "mine"), ("mine/latest/model.onnx", "model.onnx"), ("mine/1/m.onnx", "m.onnx")]
+)
+def test_model_in_a_version_folder_has_the_name_of_its_folder(stoker, tmp_path: Path, path: str, name: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    onnx.save(MODEL, file)
+    ran = stoker("plan", str(file), "--devices", "cpu", "--precisions", "fp16", "--json")
+    assert json.loads(ran.out)["model"]["name"] == name
+
+
 def test_missing_model_is_an_error_of_one_line(stoker, tmp_path: Path) -> None:
     ran = stoker("plan", str(tmp_path / "m.onnx"))
     assert (ran.code, ran.out, ran.err) == (1, "", f"stoker: error: there is no file {tmp_path / 'm.onnx'}\n")

@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cli.plan.figures import Figure, Origin
-from stoker.cli.plan.load import recorded
+from stoker.cli.plan.load import poisson, recorded
 from stoker.cli.plan.load_plan import REQUESTS, best_counts, plan_load
 from stoker.cli.plan.model import CardCount, Combination, Plan, SourceInfo
 from stoker.cli.plan.request import Load
@@ -45,3 +45,13 @@ def test_time_of_the_host_is_in_every_latency_and_stated() -> None:
     assert p99 is not None
     assert p99.value == pytest.approx(0.015)
     assert "2 ms of the event loop, and each request 3 ms" in planned.load.host_text
+
+
+@pytest.mark.slow
+def test_curve_has_the_load_as_a_point_with_the_p99_of_its_devices() -> None:
+    load = Load(arrivals=poisson(120.0), kind="poisson", p99_goal_s=0.05)
+    planned = plan_load(_plan(0.01), load, {"gcu": False}, lambda _: None)
+    [curve], [count] = planned.curves, planned.counts
+    rates = [each.rate_per_s for each in curve.points]
+    assert rates == sorted(rates)
+    assert curve.points[rates.index(120.0)].p99 == count.p99

@@ -216,9 +216,12 @@ def _curve(plan: Plan, count: CardCount, info: LoadInfo, *, is_multi_size: bool)
     copies = count.used // service.own.count
     most = capacity_per_s(service.times("value", copies), service.batching, info.rows)
     points = []
-    for share in _SHARES:
-        arrivals = poisson(share * most, info.rows)
+    rates = {share * most for share in _SHARES}
+    if info.arrivals == "poisson":
+        rates.add(info.rate_per_s)  # below `most`, because the devices meet the goal
+    for rate_per_s in sorted(rates):
+        arrivals = poisson(rate_per_s, info.rows)
         figures = [_simulated(service, end, copies, arrivals) for end in ("low", "value", "high")]
         p99 = _figure([None if each is None else each.p99_s for each in figures], service.origin)
-        points.append(RatePoint(rate_per_s=share * most, p99=p99))
+        points.append(RatePoint(rate_per_s=rate_per_s, p99=p99))
     return RateCurve(combination=count.combination, label=count.label, devices=count.used, points=points)

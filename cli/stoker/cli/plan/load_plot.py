@@ -6,10 +6,10 @@ from html import escape
 
 from stoker.cli.plan.figures import number, with_bar
 from stoker.cli.plan.model import LoadPlan, RateCurve
-from stoker.cli.plan.plots import LogScale
+from stoker.cli.plan.plots import LogScale, series_css
 from stoker.compiler.pages.svg import WIDTH, Kind, legend, svg, text_at
 
-_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 330, 64, 20, 18, 44
+_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 64, 36, 32, 44
 #: A p99 above this multiple of the goal is cut off: the devices are overloaded there.
 _MOST_GOALS = 10.0
 
@@ -20,7 +20,7 @@ def load_plot(plan: LoadPlan) -> str:
     if not curves:
         return ""
     goal_ms = plan.load.p99_goal_s * 1e3
-    kinds = [Kind(f"{curve.devices} x {_name(curve)}", f"c{1 + at % 6}") for at, curve in enumerate(curves)]
+    kinds = [Kind(f"{curve.devices} x {_name(curve)}", series_css(at)) for at, curve in enumerate(curves)]
     rates = [point.rate_per_s for curve in curves for point in curve.points]
     times = [each * 1e3 for curve in curves for point in curve.points for each in (point.p99.low, point.p99.value, point.p99.high) if each]
     most_ms = min(max(*times, goal_ms * 1.2), goal_ms * _MOST_GOALS)
@@ -58,7 +58,7 @@ def _axes(across: LogScale, up: LogScale) -> str:
 def _goal(goal_ms: float, up: LogScale) -> str:
     y = up(goal_ms)
     line = f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return line + text_at(_LEFT + 12, y - 5, f"goal: {number(goal_ms)} ms", "start")
+    return line + text_at(_LEFT + 12, y - 5 if y > _TOP + 16 else y + 14, f"goal: {number(goal_ms)} ms", "start")
 
 
 def _load(rate_per_s: float, across: LogScale) -> str:
@@ -66,9 +66,8 @@ def _load(rate_per_s: float, across: LogScale) -> str:
         return ""
     x = across(rate_per_s)
     line = f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-    return line + text_at(
-        x + 5 if x < WIDTH - 120 else x - 5, _TOP + 10, f"load: {number(rate_per_s)}/s", "start" if x < WIDTH - 120 else "end"
-    )
+    middle = min(max(x, _LEFT + 56), WIDTH - 60)
+    return line + text_at(middle, _TOP - 6, f"load: {number(rate_per_s)}/s", "middle")
 
 
 def _band(curve: RateCurve, kind: Kind, across: LogScale, up: LogScale) -> str:

@@ -28,7 +28,7 @@ class SourceInfo:
     """The source model.
 
     Attributes:
-        name: Of the file.
+        name: Of the file; of the model's folder in Triton's layout, NAME/VERSION/model.onnx.
         opset: Version of ONNX's operator set.
         nodes: Number of nodes.
         parameter_bytes: Bytes of the initialisers.

@@ -10,7 +10,7 @@ from stoker.cli.plan.load_plot import load_plot
 from stoker.cli.plan.model import Combination, Plan, Porting
 from stoker.cli.plan.table import LOAD_COLUMNS, NOT_PLAIN, fitting_note, load_row, verdict_of
 from stoker.compiler.output_files import written_whole
-from stoker.compiler.pages.page import page, table
+from stoker.compiler.pages.page import COLOURS, page, table
 
 _STYLE = """
 main{max-width:1080px}.lead{font-size:16px;margin:14px 0}.lead p{margin:0 0 8px}
@@ -19,25 +19,36 @@ figure{margin:0;min-width:0;max-width:520px}figcaption{font-weight:600;font-size
 svg.key{display:inline-block;width:12px;height:12px;margin-right:5px;vertical-align:-1px}
 .series{fill:none;stroke-width:1.8}.band{opacity:.15}.err{stroke-width:1.2;opacity:.55}
 td.wrap{white-space:normal;min-width:240px}td.wrap:empty{min-width:0}
-.scroll{overflow-x:auto}.wide svg{min-width:620px}
+.scroll{overflow-x:auto;background:linear-gradient(90deg,var(--card) 40%,transparent),
+linear-gradient(270deg,var(--card) 40%,transparent) 100% 0,linear-gradient(90deg,#8888,transparent),
+linear-gradient(270deg,#8888,transparent) 100% 0;background-repeat:no-repeat;background-size:40px 100%,40px 100%,14px 100%,14px 100%;
+background-attachment:local,local,scroll,scroll}
+.wide svg{min-width:620px}.sideways{display:none}
 .yes{color:var(--good)}.no{color:var(--bad)}
 details{margin:8px 0}summary{cursor:pointer;color:var(--ink2)}
 ul{margin:6px 0;padding-left:20px}
+@media (max-width:720px){.sideways{display:block}}
 @media (max-width:560px){main{padding:14px 10px 40px}section{padding:10px}h1{font-size:20px}.lead{font-size:15px}}
 @media print{:root{--page:#fff;--card:#fff;--ink:#000;--ink2:#333;--grid:#ccc;--axis:#888}
 body{font-size:11px;print-color-adjust:exact}
-main{max-width:none;padding:0}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}
+main{max-width:none;padding:0}.sideways{display:none}.scroll{background:none}section{break-inside:auto;border:0;padding:0;overflow:visible}figure,tr{break-inside:avoid}
 h2,h3{break-after:avoid}
 table{font-size:9.5px}th,td{white-space:normal;padding:2px 4px}td.n{white-space:nowrap}
 .wide svg{min-width:0}.panels{grid-template-columns:1fr 1fr}}
 """ + "".join(
     f"path.c{at}{{fill:var(--c{at})}}circle.c{at},polygon.c{at}{{fill:var(--c{at})}}polyline.c{at},line.c{at}{{stroke:var(--c{at})}}"
-    for at in range(7)
+    for at in range(COLOURS + 1)
 )
 _SIMULATED = (
     "Simulated figures are computed by a cost model for a device that is not here; no device was measured. Their error bars are the "
     "model's worst error on published measurements that it was not fitted on. Measured figures were measured on this machine; their error "
     "bars hold eight of ten calls."
+)
+
+_CURVES = (
+    "A curve is the p99 of Poisson arrivals with the device's times; its band lies between the p99 at both ends of their error bar. A band "
+    "ends where the slow end is overloaded, and a curve at 97 % of what the devices complete in full batches. A p99 far above the goal is "
+    "drawn at the upper edge."
 )
 
 
@@ -105,7 +116,9 @@ def _load(plan: Plan) -> str:
     )
     met = [load_row(plan, each) for each in plan.load.counts if each.devices is not None]
     missed = [(each.label, each.problem) for each in plan.load.counts if each.devices is None]
-    plot = f'<div class="scroll wide">{load_plot(plan.load)}</div>'
+    drawn = load_plot(plan.load)
+    plot = f'<p class="note sideways">The plot scrolls sideways.</p><div class="scroll wide">{drawn}</div>' if drawn else ""
+    plot += f'<p class="note">{_CURVES}</p>' if drawn else ""
     counts = ""
     if met:
         counts += f"<h3>Devices for each combination</h3>{_wrapped(LOAD_COLUMNS, met, numeric=(1, 2, 3, 4, 5))}"
@@ -150,7 +163,7 @@ def _speed(plan: Plan) -> str:
     return (
         f"<h2>Throughput and latency</h2><section>{panels}"
         '<p class="note">Numbers beside the marks are batch sizes, with the number of devices that one copy takes if it is above 1; '
-        "both axes are logarithmic, and the same in all panels.</p></section>"
+        "a number is left out where it would cover another. Both axes are logarithmic, and the same in all panels.</p></section>"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -90,7 +91,7 @@ class _Planner:
                 accuracy += self._accuracy(target, progress)
                 combinations += self._sized(target, progress)
             plan = Plan(
-                model=_source_info(request.model.name, self._source),
+                model=_source_info(_name_of(request.model), self._source),
                 targets=tuple(request.targets),
                 porting=porting,
                 accuracy=accuracy,
@@ -163,6 +164,12 @@ def _check_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]],
             ConstBatchSize(batch).run(checked)
     except ShapeError as error:
         raise OptionError(f"--input-shape: {error}") from error
+
+
+def _name_of(path: Path) -> str:
+    """Returns the file's name; in Triton's layout, NAME/VERSION/model.onnx, that of the model's folder."""
+    whole = path.absolute()
+    return whole.parent.parent.name if whole.name == "model.onnx" and whole.parent.name.isdecimal() else path.name
 
 
 def _source_info(name: str, model: onnx.ModelProto) -> SourceInfo:

@@ -6,21 +6,27 @@ from html import escape
 
 from stoker.cli.plan.figures import Figure, number, with_bar
 from stoker.cli.plan.model import Combination
+from stoker.compiler.pages.page import COLOURS
 from stoker.compiler.pages.svg import Kind, legend, rect, svg, text_at
 
 #: Size of one panel.
 PANEL_WIDTH, PANEL_HEIGHT = 420, 270
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 40
-#: Colours of precisions, in the order of their first use.
-_SERIES = ("c1", "c2", "c3", "c4", "c5", "c6")
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 18, 40
+#: Height of a label, and about the width of one of its characters.
+_LABEL_HEIGHT, _CHARACTER_WIDTH = 11, 6.2
 #: Marks of precisions, so that colour is not the only difference.
 _MARKERS = ("M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", "M-3.6,-3.6h7.2v7.2h-7.2z", "M0,-4.6L4.4,3.6H-4.4z", "M0,-5L5,0L0,5L-5,0z")
+
+
+def series_css(at: int) -> str:
+    """Returns the CSS class that gives series number `at`, from 0, its colour."""
+    return f"c{1 + at % COLOURS}"
 
 
 def series_of(combinations: Sequence[Combination]) -> Mapping[str, Kind]:
     """Returns a series for each precision."""
     names = dict.fromkeys(each.precision for each in combinations)
-    return {name: Kind(name, _SERIES[at % len(_SERIES)]) for at, name in enumerate(names)}
+    return {name: Kind(name, series_css(at)) for at, name in enumerate(names)}
 
 
 def by_device(combinations: Sequence[Combination]) -> Mapping[str, list[Combination]]:
@@ -92,14 +98,33 @@ def _throughput(ways: Sequence[Combination], series: Mapping[str, Kind], across:
         parts.append(text_at(across(tick), floor + 15, number(tick), "middle"))
     parts.append(text_at(right, floor + 31, "latency of a batch, ms", "end"))
     parts.append(text_at(4, 9, "rows/s", "start"))
+    labels = _Labels(right)
     for at, (precision, kind) in enumerate(series.items()):
         own = sorted((each for each in ways if each.precision == precision), key=lambda each: (each.count, each.batch))
-        parts.append(_line(own, kind, _marker(at), across, up))
+        parts.append(_line(own, kind, _marker(at), across, up, labels))
     title = f"Rows per second over latency on {ways[0].device}: {'; '.join(_described(each) for each in ways)}"
     return svg(PANEL_HEIGHT, "".join(parts), title, PANEL_WIDTH)
 
 
-def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: LogScale, up: LogScale) -> str:
+class _Labels:
+    """Places labels beside marks, and leaves out one that would cover another."""
+
+    def __init__(self, right: float) -> None:
+        self._right = right
+        self._taken: list[tuple[float, float, float]] = []
+
+    def beside(self, x: float, y: float, text: str) -> str:
+        """Returns the label of the mark at (`x`, `y`); empty where it would cover another one."""
+        wide = _CHARACTER_WIDTH * len(text)
+        begin, base = (x + 6 if x + 6 + wide <= self._right + _RIGHT else x - 6 - wide), y - 6
+        for other, end, other_base in self._taken:
+            if begin < end and other < begin + wide and abs(base - other_base) < _LABEL_HEIGHT:
+                return ""
+        self._taken.append((begin, begin + wide, base))
+        return text_at(begin, base, text, "start")
+
+
+def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: LogScale, up: LogScale, labels: _Labels) -> str:
     points, bars, dots = list[str](), list[str](), list[str]()
     for each in ways:
         assert each.latency is not None
@@ -110,7 +135,7 @@ def _line(ways: Sequence[Combination], kind: Kind, marker: str, across: LogScale
         bars += [_across_bar(latency, across, y, kind), _up_bar(each.throughput, up, x, kind)]
         title = f"<title>{escape(_described(each))}</title>"
         dots.append(f'<path class="{kind.css} dot" d="{marker}" transform="translate({x:.1f} {y:.1f})">{title}</path>')
-        dots.append(text_at(x + 6, y - 6, _batch(each), "start"))
+        dots.append(labels.beside(x, y, _batch(each)))
     joined = f'<polyline class="series {kind.css}" points="{" ".join(points)}"/>' if len(points) > 1 else ""
     return joined + "".join(bars) + "".join(dots)
 
@@ -154,7 +179,7 @@ def _described(each: Combination) -> str:
 def memory_kinds(combinations: Sequence[Combination]) -> Mapping[str, Kind]:
     """Returns a series for each kind of memory that is used."""
     names = dict.fromkeys(name for each in combinations if each.memory for name, size in each.memory.by_category.items() if size)
-    return {name: Kind(name.replace("_", " "), f"c{1 + at % 6}") for at, name in enumerate(names)}
+    return {name: Kind(name.replace("_", " "), series_css(at)) for at, name in enumerate(names)}
 
 
 def memory_panels(combinations: Sequence[Combination]) -> str:

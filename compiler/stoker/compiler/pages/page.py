@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from html import escape
 
+#: Colours of series: the CSS classes `c1` to `c8`.
+COLOURS = 8
 STYLE = """
 :root{color-scheme:light dark;--page:#f9f9f7;--card:#fcfcfb;--ink:#0b0b0b;--ink2:#52514e;--grid:#e1e0d9;--axis:#c3c2b7;
---c0:#b4b2a9;--c1:#2a78d6;--c2:#1baf7a;--c3:#eb6834;--c4:#4a3aa7;--c5:#e87ba4;--c6:#eda100;--bad:#d03b3b;--good:#0a7a0a;--on:#fff}
+--c0:#b4b2a9;--c1:#2a78d6;--c2:#1baf7a;--c3:#eb6834;--c4:#4a3aa7;--c5:#e87ba4;--c6:#eda100;--c7:#1699ab;--c8:#8c6d46;--bad:#d03b3b;--good:#0a7a0a;--on:#fff}
 @media (prefers-color-scheme:dark){:root{--page:#0d0d0d;--card:#1a1a19;--ink:#fff;--ink2:#c3c2b7;--grid:#2c2c2a;--axis:#383835;
---c0:#6b6a65;--c1:#3987e5;--c2:#199e70;--c3:#d95926;--c4:#9085e9;--c5:#d55181;--c6:#c98500;--bad:#e66767;--good:#0ca30c;--on:#fff}}
+--c0:#6b6a65;--c1:#3987e5;--c2:#199e70;--c3:#d95926;--c4:#9085e9;--c5:#d55181;--c6:#c98500;--c7:#25b4c6;--c8:#a98a5f;--bad:#e66767;--good:#0ca30c;--on:#fff}}
 body{margin:0;background:var(--page);color:var(--ink);font:14px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:940px;margin:0 auto;padding:24px 20px 60px}
 h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px}h3{font-size:15px;margin:22px 0 6px}
@@ -27,7 +29,7 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--ink2);font-size:11p
 .grid{stroke:var(--grid)}.axis{stroke:var(--axis)}.limit{stroke:var(--bad);stroke-width:2;stroke-dasharray:5 3}
 .line{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c1)}.hollow{fill:var(--card);stroke:var(--bad);stroke-width:2}
 pre{white-space:pre-wrap;margin:0;font-size:12px}
-""" + "".join(f"rect.c{at}{{fill:var(--c{at})}}i.c{at}{{background:var(--c{at})}}\n" for at in range(7))
+""" + "".join(f"rect.c{at}{{fill:var(--c{at})}}i.c{at}{{background:var(--c{at})}}\n" for at in range(COLOURS + 1))
 
 
 def page(title: str, body: str, style: str = "") -> str:
