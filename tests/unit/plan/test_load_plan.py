@@ -55,3 +55,11 @@ def test_curve_has_the_load_as_a_point_with_the_p99_of_its_devices() -> None:
     rates = [each.rate_per_s for each in curve.points]
     assert rates == sorted(rates)
     assert curve.points[rates.index(120.0)].p99 == count.p99
+
+
+@pytest.mark.slow
+def test_load_of_exactly_the_throughput_of_one_device_takes_two() -> None:
+    load = Load(arrivals=poisson(100.0), kind="poisson", p99_goal_s=60.0)
+    devices = plan_load(_plan(0.01), load, {"gcu": False}, lambda _: None).counts[0].devices
+    assert devices is not None
+    assert devices.value == 2

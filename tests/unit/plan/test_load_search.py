@@ -51,7 +51,7 @@ def test_latency_just_above_the_goal_has_enough_digits():
 
 def test_reason_names_the_units():
     found = smallest_cards(ONE, Batching(1), 1_000, 1.0, most_cards=4, units="copies of 2 IPUs")
-    assert found == Unreachable("the load needs 10 copies of 2 IPUs for its throughput alone, more than 4")
+    assert found == Unreachable("the load needs 11 copies of 2 IPUs for its throughput alone, more than 4")
 
 
 def test_rate_that_the_host_cannot_send_is_unreachable_with_any_cards():
@@ -62,7 +62,7 @@ def test_rate_that_the_host_cannot_send_is_unreachable_with_any_cards():
 
 def test_load_beyond_the_bound_of_cards_is_unreachable():
     found = smallest_cards(ONE, Batching(1), 1_000, 1.0, most_cards=4)
-    assert found == Unreachable("the load needs 10 cards for its throughput alone, more than 4")
+    assert found == Unreachable("the load needs 11 cards for its throughput alone, more than 4")
 
 
 @pytest.mark.slow

@@ -79,7 +79,8 @@ def smallest_cards(
         return Unreachable(f"one request takes {_ms(least_s)} on an idle device, more than the goal of {_ms(p99_goal_s)}")
     if rate_per_s * service.host_s >= 1:
         return Unreachable(f"the host sends at most {1 / service.host_s:,.0f} responses/s")
-    fewest = max(1, math.ceil(rate_per_s / capacity_per_s(replace(service, host_s=0.0), batching, rows)))
+    # At exactly their throughput the queue grows without bound.
+    fewest = math.floor(rate_per_s / capacity_per_s(replace(service, host_s=0.0), batching, rows)) + 1
     if fewest > most_cards:
         return Unreachable(f"the load needs {fewest} {units} for its throughput alone, more than {most_cards}")
 
