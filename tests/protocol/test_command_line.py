@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -157,10 +158,11 @@ def test_output_without_a_terminal_is_a_text_table_and_json_log_lines(tmp_path):
     assert any(line.get("http") == server.http and line.get("grpc") == server.grpc for line in lines)
     backends = {"digits": "onnxruntime", "digits_gcu": "topsinference", "digits_ipu": "poplar", "simple": "onnxruntime"}
     assert [row.split()[:4] for row in table[1:5]] == [[name, "1", backend, "READY"] for name, backend in backends.items()]
+    runtime = f"(runtime: simulated, Stoker {version('stoker')})"
     assert table[5:8] == [
         f"build: {BUILD}",
-        "note: 'digits_ipu' on simulated IPUs, of which there are 4",
-        "note: 'digits_gcu' on a simulated i20 card with 6 clusters",
+        f"note: 'digits_ipu' on simulated IPUs, of which there are 4 {runtime}",
+        f"note: 'digits_gcu' on a simulated i20 card with 6 clusters {runtime}",
     ]
     assert table[-1] == f"serving grpc on {server.grpc}, http on {server.http}"
 
