@@ -79,11 +79,15 @@ def test_out_of_memory_fails_one_batch(bench_with: Callable[..., CardBench]) -> 
 def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
     """The error of a batch whose run hangs, after its timeout on the card's clock."""
     assert bench.backend.runtime.pool is not None
-    clock = bench.backend.runtime.pool.system.clock
+    system = bench.backend.runtime.pool.system
+    clock, (card, *_) = system.clock, system.cards
     assert isinstance(clock, VirtualClock)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(output_of, instance, ONES)
-        assert clock.until_waited_for(PATIENCE_S), "nobody waits for the batch"
+        # A batch that is given up before its run has begun leaves the fault to the next run.
+        with card.turns.condition:
+            assert card.turns.condition.wait_for(lambda: card.is_hanging, PATIENCE_S), "the run does not hang"
+        assert clock.until_waited_for(PATIENCE_S), "no thread waits for the batch"
         assert not future.done()
         clock.advance(7)
         error = future.exception(PATIENCE_S)
