@@ -278,7 +278,10 @@ class HttpConnection:
             self.transport.write(parts[0])
         else:
             self.transport.writelines(parts)
-        self.response_written()
+        if self._phase is Phase.SENDING_RESPONSE:  # as in `response_written`, without its call
+            self._await_next()
+        else:
+            self.response_written()
 
     def response_reservation(self, budget: ByteBudget) -> Reservation:
         """The reservation of the response."""
