@@ -10,7 +10,8 @@ loop takes them. The buffer between them is bounded, so a model that is faster t
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
+
+if TYPE_CHECKING:
+    from stoker.backends.api.calls import ModelCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,11 @@ class LoadRequest:
         cpu_threads: CPU threads this instance may keep busy: the usable cores divided among the instances.
         device_id: The device that `instance_group.gpus` gives this instance; None where the backend chooses one.
         siblings: Instances of this version with the same `device_id`, this one included.
+        kind: config.pbtxt `instance_group.kind` of this instance, after AUTO was resolved.
+        model_dir: The model's folder in the repository; None where there is none. Only for backends that trust it as they trust the
+            operator: its content may change, and its links are not checked.
+        config_json: The completed configuration in Triton's JSON form; empty unless `Backend.reads_config`.
+        calls: How the model asks other models of the server; None: it cannot.
     """
 
     model_name: str
@@ -86,6 +95,10 @@ class LoadRequest:
     cpu_threads: int = 1
     device_id: int | None = None
     siblings: int = 1
+    kind: str = "KIND_CPU"
+    model_dir: Path | None = None
+    config_json: str = ""
+    calls: "ModelCalls | None" = None
 
     def candidate(self, facts: ModelFacts) -> Candidate:
         """Returns the candidate for `Backend.check`, with the `facts` of this request's file."""
@@ -189,6 +202,10 @@ class Backend(abc.ABC):
     streams: bool = False
     #: Whether it takes `allow_ragged_batch`, `batch_input` and `batch_output`: its instances use `RaggedProcessor` where they are there.
     takes_ragged: bool = False
+    #: Whether its models run in worker processes unless config.pbtxt says otherwise (parameter `execution`).
+    wants_process: bool = False
+    #: Whether `LoadRequest.config_json` is filled in.
+    reads_config: bool = False
     #: The max_batch_size of a model that says nothing of it and whose file allows batching; 0: the server's own.
     default_max_batch_size: int = 0
 

@@ -130,6 +130,7 @@ class Execution(enum.Enum):
     AUTO = "auto"
     THREAD = "thread"
     INLINE = "inline"
+    PROCESS = "process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ class ModelConfig:
         graph_level: `optimization.graph.level`; None if not written.
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
-        execution: Auto, thread or inline.
+        execution: Auto, thread, inline or process.
         nice: Nice value added to the threads that run the model (config.pbtxt parameter `nice`).
         metric_tags: Extra labels for metrics.
         wire: The completed `inference.ModelConfig` message, serialised: the response of GetModelConfig.

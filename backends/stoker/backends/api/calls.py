@@ -1,0 +1,68 @@
+"""`ModelCalls`: how a model asks other models of the same server (Triton: business logic scripting, BLS).
+
+The server gives it to the instances whose backend wants it (`LoadRequest.calls`). A call may be made in any thread of the model, and blocks
+it until the next response arrives.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stoker.backends.api.backend import Arrays, Parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """A request that a model sends to another model.
+
+    Attributes:
+        model_name: The model asked for.
+        model_version: The version asked for; None: the one that serves by default.
+        inputs: By name, `[rows, *dims]` (no rows where the other model is not batched).
+        output_names: The outputs wanted; empty: all.
+        request_id: The id of the request; empty: none.
+        sequence_id: The id of the sequence; 0 or empty: none.
+        sequence_start: Whether the request begins its sequence.
+        sequence_end: Whether the request ends its sequence.
+        priority: 0: the other model's default; 1: the highest.
+        timeout_us: The queue timeout, microseconds; 0: none.
+        parameters: Further parameters of the request.
+    """
+
+    model_name: str
+    inputs: Arrays
+    model_version: int | None = None
+    output_names: tuple[str, ...] = ()
+    request_id: str = ""
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResponse:
+    """One response to a `ModelCall`.
+
+    Attributes:
+        model_name: The model that responded.
+        model_version: Its version.
+        outputs: By name; they stay valid as long as they are referenced.
+    """
+
+    model_name: str
+    model_version: int
+    outputs: Arrays
+
+
+class ModelCalls(Protocol):
+    """Runs requests on other models of the server."""
+
+    def call(self, call: ModelCall) -> Iterator[CallResponse]:
+        """Yields the responses: one of an ordinary model, any number of a decoupled one. Closing the iterator cancels the request.
+
+        Raises:
+            ServingError: the request is rejected, or the other model failed; its message is the one that a client would get.
+        """
