@@ -241,6 +241,7 @@ def test_cancelled_request_of_a_running_batch_does_not_affect_the_others(victim)
         await rig.settle()
         tasks[victim].cancel()
         await asyncio.gather(tasks[victim], return_exceptions=True)
+        assert [request.is_cancelled for request in rig.worker.requests] == [i == victim for i in range(4)]
         rig.worker.finish()
         mates = [task for task in tasks if task is not tasks[victim]]
         responses = await asyncio.gather(*mates)

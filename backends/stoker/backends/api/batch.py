@@ -54,13 +54,21 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A share without a request, such as one for warm-up; see `Share`."""
+    """A share without a request, such as one for warm-up; see `Share` and `RequestShare`."""
 
     inputs: Arrays
     rows: int
     output_names: tuple[str, ...]
     parameters: Parameters = field(default_factory=dict)
     responses: ResponseSink | None = None
+    model_name: str = ""
+    model_version: int | None = None
+    request_id: str = ""
+    priority: int = 0
+    timeout_us: int = 0
+    deadline_ns: int | None = None
+    sequence: None = None
+    is_cancelled: bool = False
 
 
 Outcome = Mapping[str, Array] | ServingError

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from stoker.backends.api.ragged import BatchInput, BatchOutput
 from stoker.backends.api.tensor import DataType
@@ -120,7 +119,7 @@ class ModelFacts:
     notes: tuple[str, ...] = field(default=())
     max_batch_size: int = 0
 
-    def named_as(self, inputs: Iterable[str], outputs: Iterable[str]) -> Self:
+    def named_as(self, inputs: Iterable[str], outputs: Iterable[str]) -> "ModelFacts":
         """The same facts, in which a tensor has its alias as its name where the alias, and not its name, is among `inputs` or `outputs`."""
         return replace(self, inputs=_named_as(self.inputs, frozenset(inputs)), outputs=_named_as(self.outputs, frozenset(outputs)))
 

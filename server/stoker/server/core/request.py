@@ -105,13 +105,14 @@ class InferRequest:
         access: Times for the access log; None: the request is not logged.
         responses: Receives each response where the model may return any number of them; set by the engine.
         servable: The version that validated the request and runs it; `Engine.submit` requires it.
+        is_cancelled: Whether the caller has cancelled it; set on the event loop, read in any thread.
     """
 
     # fmt: off
     __slots__ = (
-        "access", "caller", "deadline_ns", "inputs", "model_name", "model_version", "output_names", "parameters", "priority",
-        "received_ns", "request_id", "responses", "rows", "sequence", "servable", "signature", "size_bytes", "timeout_us", "trace",
-        "via",
+        "access", "caller", "deadline_ns", "inputs", "is_cancelled", "model_name", "model_version", "output_names", "parameters",
+        "priority", "received_ns", "request_id", "responses", "rows", "sequence", "servable", "signature", "size_bytes", "timeout_us",
+        "trace", "via",
     )
     # fmt: on
 
@@ -158,6 +159,7 @@ class InferRequest:
         self.caller = caller
         self.access = access
         self.servable = servable
+        self.is_cancelled = False
 
     def __copy__(self) -> "InferRequest":
         """Written out: a compiled class cannot be copied without."""

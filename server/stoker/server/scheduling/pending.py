@@ -63,6 +63,7 @@ class Pending(Completion[InferResponse]):
         self._withdraw_from = withdraw
 
     def _withdraw(self) -> None:
+        self.request.is_cancelled = True
         self._withdraw_from(self)
 
 
