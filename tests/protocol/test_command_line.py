@@ -70,7 +70,7 @@ def test_help_prints_every_flag_unabridged_and_exits_0(columns):
         (["--model_base_path=x", "--model-control-mode=foo"], "--model-control-mode=foo: expected none, poll or explicit"),
         (["--model_base_path=x", "--allow-grpc=0", "--allow-http=0"], "leave nothing to serve"),
         (["--model_base_path=x", "--grpc-port=9000", "--http-port=9000"], "--grpc-port and --http-port are both 9000"),
-        (["./models"], "unexpected argument './models': use --model_base_path=./models"),
+        (["./models"], "unexpected argument './models': no such file or folder"),
         (["--model_base_path=x", "--exit-on-error", "perhaps"], "unexpected argument 'perhaps': flags are --name=value"),
         (["--model_base_path=x", "--limit=json_depth=deep"], "json_depth"),
         (["--model_base_path=x", "--limit=no_such=1"], "no_such"),

@@ -86,9 +86,16 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     ready_file = ReadyFile(config.ready_file)
     for notice in config.notices:
         log.info("%s", notice)
-    locations = model_locations(config.serving_start, config.repositories, config.config_name, follows_links=config.follows_links)
-    locations.source.check_roots()
     backends = BackendRegistry()
+    locations = model_locations(
+        config.serving_start,
+        config.repositories,
+        config.config_name,
+        follows_links=config.follows_links,
+        paths=config.paths,
+        backends=lambda: backends,
+    )
+    locations.source.check_roots()
     backends.configure(config.backend_settings)
     tracer = _tracer(config.kserve.trace)
     clock = SystemClock()

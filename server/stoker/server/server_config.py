@@ -62,6 +62,7 @@ class ServerConfig:
 
     Attributes:
         repositories: Model repository roots.
+        paths: Model files and folders to serve beside the repositories.
         follows_links: Whether links in a repository are followed to targets below its root.
         grpc_address, http_address, metrics_address: Addresses to bind.
         grpc_port, http_port: Ports; 0: any free one; None: the frontend is off.
@@ -84,6 +85,7 @@ class ServerConfig:
         ),
     ] = None
     follows_links: bool = False
+    paths: tuple[Path, ...] = ()
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     loader: LoaderSettings = field(default_factory=LoaderSettings)
     grpc_address: str = "127.0.0.1"

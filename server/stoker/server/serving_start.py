@@ -1,13 +1,17 @@
 """Starts with TensorFlow Serving's flags: a list of models instead of a repository, batching, monitoring."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batching, read_monitoring
 from stoker.server.core.model_config import BatchingDefaults, ListedModel
+from stoker.server.lifecycle.listing import ModelSource
 from stoker.server.lifecycle.model_list import ListedModels, ModelListFile, read_text_file
+from stoker.server.lifecycle.path_models import ModelFileNames, PathModels
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.protocols.settings import METRICS_PATH
 from stoker.server.server_config import ServingStart
@@ -24,14 +28,22 @@ class ModelLocations:
         file: The file that lists the models; None: there is none.
     """
 
-    source: ModelRepository | ListedModels
+    source: ModelSource
     file: ModelListFile | None = None
 
 
 def model_locations(
-    start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None, *, follows_links: bool = False
+    start: ServingStart,
+    repositories: tuple[Path, ...],
+    config_name: str | None = None,
+    *,
+    follows_links: bool = False,
+    paths: tuple[Path, ...] = (),
+    backends: Callable[[], BackendRegistry] = BackendRegistry,
 ) -> ModelLocations:
     """The source of the models that `start` selects; `config_name` and `follows_links` are passed to its readers.
+
+    `paths` are model files and folders to serve beside `repositories`; `backends` gives the names of model files.
 
     Raises:
         ConfigError: a file has errors. OSError: it cannot be read. InvalidRequest: a model's name is invalid.
@@ -43,11 +55,24 @@ def model_locations(
     if start.model_config_file is not None:
         file = ModelListFile(start.model_config_file)
         return ModelLocations(listed(file.read()), file)
-    if start.model_name is not None:
+    if start.model_name is not None and not paths:
         model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
         return ModelLocations(listed([model]))
     batching = defaults if start.enable_batching else None
-    return ModelLocations(ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links))
+    repository = ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links)
+    if not paths:
+        return ModelLocations(repository)
+    return ModelLocations(
+        PathModels(
+            paths,
+            ModelFileNames.of(backends()),
+            repository if repositories else None,
+            name=start.model_name,
+            batching_defaults=batching,
+            config_name=config_name,
+            follows_links=follows_links,
+        )
+    )
 
 
 def metrics_path(start: ServingStart) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stoker.server.core.flag import FlagError
-from stoker.server.flags.command import Page, read_flags, spell
+from stoker.server.flags.command import Page, read_command, read_flags, spell
 from stoker.server.flags.serving import ControlChoice, ModelFlags
 from stoker.server.flags.table import built, flags, settings_of
 from stoker.server.server_config import ServerConfig
@@ -78,6 +78,8 @@ def test_variables_hold_lists():
         (["--fs_poll_wait_second=1"], "unknown flag --fs-poll-wait-second; did you mean --fs-poll-wait-seconds?"),
         (["--qqqqqq"], "unknown flag --qqqqqq"),
         (["-x"], "unexpected argument '-x': flags are --name=value"),
+        (["nowhere/net"], "unexpected argument 'nowhere/net': no such file or folder"),
+        (["net.onnx"], "unexpected argument 'net.onnx': no such file or folder"),
         (["--", "x"], "unexpected argument 'x': flags are --name=value"),
         (["--grpc-port"], "--grpc-port needs a value"),
         (["--help=1"], "--help takes no value"),
@@ -104,6 +106,21 @@ def test_help_or_version_is_printed_despite_other_errors_and_the_first_one_wins(
 
 def test_double_dash_ends_the_flags():
     assert read("--grpc-port=1", "--")["grpc-port"] == 1
+
+
+def test_words_that_are_paths_are_models_to_serve(tmp_path: Path):
+    file, models = tmp_path / "net.onnx", tmp_path / "models"
+    file.touch()
+    (models / "m" / "1").mkdir(parents=True)
+    config = read_command([str(file), "--grpc-port=0", str(models)], {})
+    assert isinstance(config, ServerConfig)
+    assert (config.paths, config.repositories) == ((file,), (models,))
+    with pytest.raises(FlagError, match="--model-name serves one model, but the command line gives 2 paths"):
+        read_command([str(file), str(models), "--model-name=net"], {})
+    with pytest.raises(FlagError, match="say both what is served"):
+        read_command([str(file), "--model-config-file=x"], {})
+    with pytest.raises(FlagError, match="--allow-model-operate changes a model repository: give one"):
+        read_command([str(file), "--allow-model-operate"], {})
 
 
 @pytest.mark.parametrize("given", ["/data/v1:final", "C:\\models", "s3:/bucket/models"])

@@ -65,7 +65,8 @@ class SignatureCheck:
         """Checks `datatype` and `shape` (with rows, where the model is batched) and returns the number of elements."""
         if datatype != spec.datatype.value:
             raise SignatureMismatch(
-                f"inference input '{spec.name}' data-type is '{_cut(datatype)}', but model '{self._model}' expects '{spec.datatype.value}'"
+                f"inference input '{spec.name}' data-type is '{_cut(datatype)}', but model '{self._model}' expects "
+                f"'{spec.datatype.value}'; convert the values to {spec.datatype.value}"
             )
         dims = spec.dims
         if self._is_batched:
@@ -164,8 +165,13 @@ class SignatureCheck:
 
     def _batch_hint(self, spec: TensorSpec, shape: Sequence[int]) -> str:
         if self._is_batched and len(shape) == len(spec.dims):
-            return f" The model is batched (max_batch_size {self._max_batch_size}): the first dimension is the number of rows."
+            row = f"; for one row, send {_shown((1, *shape))}" if _fits(shape, spec.dims) else ""
+            return f" The model is batched (max_batch_size {self._max_batch_size}): the first dimension is the number of rows{row}."
         return ""
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return all(size == dim or dim == VARIABLE for size, dim in zip(shape, dims, strict=True))
 
 
 def _shown(shape: Sequence[int]) -> str:

@@ -181,6 +181,11 @@ def is_model_file(name: str) -> bool:
     return is_served(name) or any(format_.is_certain and _is(format_, name) for format_ in RAW_FORMATS)
 
 
+def is_certain(name: str, beside: Collection[str]) -> bool:
+    """Whether the file is a model in any folder: by its name, or as the `.xml` file of OpenVINO IR, whose `.bin` is among `beside`."""
+    return is_model_file(name) or (name.endswith(_IR) and name.removesuffix(_IR) + _IR_WEIGHTS in beside)
+
+
 def is_served(name: str) -> bool:
     """Whether a backend serves files of that name's suffix."""
     return PurePosixPath(name.lower()).suffix in SERVED_NAMES

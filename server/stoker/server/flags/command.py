@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from stoker.backends.api.nearest import nearest
+from stoker.server.config.model_formats import is_model_file
 from stoker.server.core.flag import FALSE, TRUE, BadValue, FlagError
 from stoker.server.flags.network import check_http_front, check_sockets, check_tls
 from stoker.server.flags.protocols import check_protocols, key_notices, key_of_environment
@@ -78,12 +79,15 @@ PIECES: Final = {
 BARE = frozenset({"help", "version"})
 #: The flag for words that belong to no flag, as returned by `spell`.
 STRAY = "unexpected-argument"
+#: The flag for words that are the path of a file or folder, as returned by `spell`.
+PATH = "model-path"
 
 
 def spell(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with every flag under its primary name, with dashes, and every boolean flag with its value attached.
 
-    A word that is neither a flag nor the value of one becomes the value of `STRAY`; `reject_stray` names it in the error.
+    A word that is neither a flag nor the value of one becomes the value of `PATH` if it is the path of a file or folder, else of `STRAY`;
+    `reject_stray` names it in the error.
     """
     spelled: list[str] = []
     rest = list(arguments)
@@ -92,7 +96,7 @@ def spell(arguments: Sequence[str]) -> list[str]:
         if word == "--":
             return [*spelled, word, *rest]
         if not word.startswith("-"):
-            spelled.append(f"--{STRAY}={word}")
+            spelled.append(f"--{PATH if Path(word).exists() else STRAY}={word}")
             continue
         if not word.startswith("--"):
             spelled.append(word)
@@ -118,8 +122,8 @@ def spell(arguments: Sequence[str]) -> list[str]:
 def reject_stray(words: Sequence[str]) -> None:
     """Rejects stray words before any value is read: a stray word may be the value that another flag lacks."""
     for word in words:
-        is_folder = os.sep in word or Path(word).is_dir()
-        raise FlagError(f"unexpected argument '{word}': " + (f"use --model_base_path={word}" if is_folder else "flags are --name=value"))
+        is_path = os.sep in word or is_model_file(word)
+        raise FlagError(f"unexpected argument '{word}': " + ("no such file or folder" if is_path else "flags are --name=value"))
 
 
 class Page(Enum):

@@ -81,14 +81,18 @@ def has_plain_public_port(config: ServerConfig) -> bool:
 def check_models(config: ServerConfig) -> None:
     """Rejects a start without models, or with two flags for their location."""
     start, count = config.serving_start, len(config.repositories)
+    if start.model_config_file is not None and config.paths:
+        raise FlagError("--model-config-file and the paths of models say both what is served: give one of them")
     if start.model_config_file is not None and count:
         raise FlagError("--model-config-file and --model-base-path say both what is served: give one of them")
-    if start.model_config_file is None and not count:
-        raise FlagError("Missing option '--model-base-path'.")
-    if start.model_name is not None and count > 1:
-        raise FlagError(f"--model-name serves one folder, but --model-base-path gives {count}")
+    if start.model_config_file is None and not count and not config.paths:
+        raise FlagError("Missing option '--model-base-path', or the path of a model file or folder.")
+    if start.model_name is not None and count + len(config.paths) > 1:
+        raise FlagError(f"--model-name serves one model, but the command line gives {count + len(config.paths)} paths")
     if start.model_config_file is not None and config.adlik.allow_operate:
         raise FlagError("--allow-model-operate changes a model repository, and there is none with --model-config-file")
+    if config.adlik.allow_operate and not count:
+        raise FlagError("--allow-model-operate changes a model repository: give one with --model-base-path")
 
 
 #: Former names of bounds.
@@ -157,6 +161,14 @@ class ModelFlags:
             aliases=("model-repository", "model-store"),
         ),
     ] = None
+    model_path: Annotated[
+        list[Path] | None,
+        path(
+            "model-path",
+            panel=Panel.MODELS,
+            text="Model file, folder of model files, or model folder to serve without a repository; also given without a flag.",
+        ),
+    ] = None
     model_control_mode: Annotated[
         ControlChoice | None,
         one_of(
@@ -197,8 +209,16 @@ class ModelFlags:
         """
         mode, models = control(self.model_control_mode, self.loading_method, tuple(self.load_model or ()))
         follows_links = self.allow_links is AllowedLinks.WITHIN_ROOT
+        repositories = list(self.model_base_path or ())
+        paths: list[Path] = []
+        if self.model_path:
+            from stoker.server.lifecycle.path_models import is_repository
+
+            for each in self.model_path:
+                (repositories if is_repository(each) else paths).append(each)
         return {
-            "repositories": tuple(self.model_base_path or ()),
+            "repositories": tuple(repositories),
+            "paths": tuple(paths),
             "lifecycle.control_mode": mode,
             "lifecycle.load_models": models,
             "follows_links": follows_links,

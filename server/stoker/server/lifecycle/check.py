@@ -187,7 +187,7 @@ class _Checker:
             return VersionReport(version=version, errors=(part.error,))
         self.progress(f"reading {listing.name} version {version}")
         try:
-            files = take_snapshot(part.directory, self.area, links_root=listing.links_root)
+            files = take_snapshot(part.directory, self.area, links_root=listing.links_root, selected=part.files)
         except ModelLoadError as error:
             return VersionReport(version=version, errors=(error.message,))
         try:
@@ -213,6 +213,7 @@ class _Checker:
             version_dir=part.directory,
             parsed=config,
             links_root=listing.links_root,
+            selected=part.files,
         )
         failure = self.trials.load(source, size_bytes)
         if failure is None:

@@ -358,6 +358,15 @@ def _list(folder: Folder, prefix: str, depth: int, entries: list[TreeEntry]) -> 
                 _list(inner, f"{entry.path}/", depth + 1, entries)
 
 
+def entry_at(folder: Folder, name: str) -> TreeEntry:
+    """The entry `name` of `folder`; a link, where links are followed, as its target.
+
+    Raises:
+        OSError: it is not there, or cannot be read. LinkRejected: a link may not be followed.
+    """
+    return _entry(folder, name, name, os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False))
+
+
 def _entry(folder: Folder, path: str, name: str, status: os.stat_result) -> TreeEntry:
     if folder.root is None:
         return entry_of(path, status)

@@ -21,12 +21,14 @@ class VersionListing:
         directory: The folder.
         fingerprint: Unchanged as long as the file list, sizes, modification times and inodes are unchanged.
         error: Why the version cannot be loaded, if the scan has found a reason.
+        files: The files of the folder that form the version, by their name in the version; None: all of them.
     """
 
     version: int
     directory: Path
     fingerprint: str
     error: str | None = None
+    files: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

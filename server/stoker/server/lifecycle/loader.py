@@ -169,6 +169,7 @@ class VersionSource:
         parsed: The model's configuration as written (or overridden by the load).
         links_root: The folder below which link targets in the model may lie; None: links are rejected.
         files: Files that replace those of the version folder, by path relative to it.
+        selected: The files of the version folder that form the version, by their name in the version; None: all of them.
     """
 
     name: str
@@ -178,6 +179,7 @@ class VersionSource:
     parsed: ParsedConfig
     files: Mapping[str, bytes] = field(default_factory=dict)
     links_root: Path | None = None
+    selected: Mapping[str, str] | None = None
 
 
 class BackendRaised(ModelLoadError):
@@ -243,7 +245,10 @@ class VersionLoader:
 
     def _load(self, source: VersionSource) -> "_Loaded":
         """All blocking steps, in one thread."""
-        loaded = _Loaded(take_snapshot(source.version_dir, self._area, overrides=source.files, links_root=source.links_root))
+        files = take_snapshot(
+            source.version_dir, self._area, overrides=source.files, links_root=source.links_root, selected=source.selected
+        )
+        loaded = _Loaded(files)
         try:
             loaded.config, facts = self._configure(source, loaded.files)
             in_file = {tensor.name: tensor.labels for tensor in facts.outputs or () if tensor.labels}

@@ -67,7 +67,7 @@ def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
     """
     by_model: dict[str, list[str]] = {}
     for file in model_files(names):
-        by_model.setdefault(_model_name(file), []).append(file)
+        by_model.setdefault(model_name(file), []).append(file)
     return {
         model: f"{_files(files)} in the repository itself; a model is a folder with version folders in it. {_cure(model, files, names)}"
         for model, files in sorted(by_model.items())
@@ -113,9 +113,19 @@ def _target(file: str, files: Collection[str]) -> str:
     return served_name(file) if models == [file] else file
 
 
-def _model_name(file: str) -> str:
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", _stem(file)).strip("_")
+def model_name(file: str, *, whole: bool = False) -> str:
+    """The name of the model that a file or, with `whole`, a folder of that name becomes."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+" if whole else r"[^A-Za-z0-9_-]+", "_", file if whole else _stem(file)).strip("_.")
     return stem if is_model_name(stem) else "model"
+
+
+def companion_files(model: str, names: Collection[str]) -> list[str]:
+    """The files among `names` that belong to the model file `model`: its weights, and the other file of OpenVINO IR or PaddlePaddle."""
+    starts = (f"{model}.", f"{model}_", f"{_stem(model)}.data")
+    halves = {
+        f"{PurePosixPath(model).stem}{suffix}" for own, suffix in ((".xml", ".bin"), (".pdmodel", ".pdiparams")) if model.endswith(own)
+    }
+    return sorted(name for name in names if name != model and not is_served(name) and (name.startswith(starts) or name in halves))
 
 
 def _stem(file: str) -> str:
@@ -350,6 +360,19 @@ class ModelReader:
             named = ", ".join(map(shown, sorted(files)[:_MOST_NAMED]))
             return f"its base_path is a version folder, which holds {named}; give the folder around it"
         return misplaced_model_files(directory.name, files)
+
+    def config_of(self, folder: Folder) -> bytes | None:
+        """The content of the configuration in `folder`; None: there is none.
+
+        Raises:
+            ModelLoadError: as `read_config`.
+        """
+        path = self._chosen(folder.descriptor)
+        return read_config(folder, path) if has_file(folder.descriptor, path) else None
+
+    def parsed(self, directory: Path, name: str, content: bytes | None) -> ParsedConfig | ModelLoadError:
+        """The configuration `content` of the model `name`, in a folder that may have another name; None: an empty one."""
+        return self._parse(directory, name, CONFIG_NAME, content, is_named_elsewhere=True)
 
     def _chosen(self, folder: int) -> str:
         return self._config_path if self._config_path is not None and has_file(folder, self._config_path) else CONFIG_NAME

@@ -64,7 +64,7 @@ def _if_file(file: Path) -> str:
         return text
     version = f"models/{file.name.partition('.')[0] or 'model'}/1"
     move = f"mkdir -p {shlex.quote(version)} && cp {shlex.quote(str(file))} {shlex.quote(f'{version}/{served_name(file.name)}')}"
-    return f"{text}: {move}, then serve --model-repository=models"
+    return f"{text}: {move}, then serve --model-repository=models; or serve the file itself: serve {shlex.quote(str(file))}"
 
 
 def not_a_repository(root: Path) -> str | None:

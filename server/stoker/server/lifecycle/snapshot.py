@@ -25,7 +25,18 @@ from typing import Final
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
-from stoker.server.lifecycle.folder import LINKS_HINT, EntryKind, Folder, Root, TreeEntry, entry_of, list_tree, open_entry, open_within
+from stoker.server.lifecycle.folder import (
+    LINKS_HINT,
+    EntryKind,
+    Folder,
+    Root,
+    TreeEntry,
+    entry_at,
+    entry_of,
+    list_tree,
+    open_entry,
+    open_within,
+)
 from stoker.server.lifecycle.settings import MAX_FILE_BYTES, MAX_FILES_PER_VERSION, MAX_VERSION_BYTES, relative_file, shown
 
 _NAME = re.compile(r"stoker-(\d+)-[a-z0-9_]+")
@@ -116,6 +127,7 @@ def take_snapshot(
     *,
     overrides: Mapping[str, bytes] | None = None,
     links_root: Path | None = None,
+    selected: Mapping[str, str] | None = None,
     after_each: CopyHook | None = None,
 ) -> ModelFiles:
     """Copies a version folder to a new private folder below `into`.
@@ -126,6 +138,7 @@ def take_snapshot(
         overrides: If not empty, the copy holds only these files (by relative path), and the version folder is not read.
         links_root: `version_dir` or a folder above it: links are followed to targets below it, and the targets are copied. A file with
             several names is copied if all of them are below it. None: links are not followed.
+        selected: The files of `version_dir` to copy, by their name in the copy; None: all of them.
         after_each: Called with each file's path after its copy; a hook for tests.
 
     Returns:
@@ -141,7 +154,10 @@ def take_snapshot(
     except OSError as error:
         raise ModelLoadError(f"no folder can be made for the private copy: {error.strerror}") from error
     try:
-        sizes = _write_overrides(overrides, root) if overrides else _copy_version(version_dir, root, links_root, after_each or _nothing)
+        if overrides:
+            sizes = _write_overrides(overrides, root)
+        else:
+            sizes = _copy_version(version_dir, root, links_root, selected, after_each or _nothing)
     except BaseException:
         _remove(root)
         raise
@@ -166,6 +182,13 @@ def copy_tree(
     return sizes
 
 
+def _copy_selected(source: Folder, root: Path, selected: Mapping[str, str], after_each: CopyHook, hint: str) -> dict[str, int]:
+    """Copies the files `selected` of the folder `source`, by their name in the copy; returns their sizes by that name."""
+    listed = {name: entry_at(source, path) for name, path in selected.items()}
+    _reject_invalid(list(listed.values()), source.root, hint)
+    return {name: _copy(source, entry, root, after_each, name) for name, entry in listed.items()}
+
+
 def discard(files: ModelFiles) -> None:
     """Removes a copy. Blocks while the files are removed."""
     _remove(files.root)
@@ -182,12 +205,17 @@ def _remove(root: Path) -> None:
         log.warning("a private copy of model files could not be removed: %s", error)
 
 
-def _copy_version(version_dir: Path, root: Path, links_root: Path | None, after_each: CopyHook) -> dict[str, int]:
+def _copy_version(
+    version_dir: Path, root: Path, links_root: Path | None, selected: Mapping[str, str] | None, after_each: CopyHook
+) -> dict[str, int]:
     # The repository's root may be reached through links (the operator named it); below it no link may be followed unless links are allowed.
     top = version_dir.parent.parent if links_root is None else links_root
     try:
         with open_within(top, version_dir, follows_links=links_root is not None) as source:
-            return copy_tree(source, root, after_each, hint=LINKS_HINT if links_root is None else "")
+            hint = LINKS_HINT if links_root is None else ""
+            if selected is not None:
+                return _copy_selected(source, root, selected, after_each, hint)
+            return copy_tree(source, root, after_each, hint=hint)
     except OSError as error:
         raise ModelLoadError(f"the version folder cannot be read: {_reason(error)}") from error
 
@@ -225,13 +253,13 @@ def _reject_names_elsewhere(entries: Sequence[TreeEntry], root: Root) -> None:
             )
 
 
-def _copy(folder: Folder, entry: TreeEntry, root: Path, after_each: CopyHook) -> int:
-    """Copies one file; returns its size."""
+def _copy(folder: Folder, entry: TreeEntry, root: Path, after_each: CopyHook, name: str = "") -> int:
+    """Copies one file to the path `name` below `root` (default: its own path); returns its size."""
     try:
         with open_entry(folder, entry) as source:
             if entry_of(entry.path, os.fstat(source), entry.source) != entry:
                 raise ModelLoadError(_CHANGED.format(shown(entry.path)))
-            copied = _write(root, entry.path, lambda target: _transfer(source, target, entry.size_bytes))
+            copied = _write(root, name or entry.path, lambda target: _transfer(source, target, entry.size_bytes))
             after_each(entry.path)
             if copied != entry.size_bytes or entry_of(entry.path, os.fstat(source), entry.source) != entry:
                 raise ModelLoadError(_CHANGED.format(shown(entry.path)))

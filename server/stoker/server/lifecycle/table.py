@@ -108,6 +108,7 @@ class Target:
             parsed=listing.config,
             files=files,
             links_root=listing.links_root,
+            selected=part.files,
         )
         return cls(Generation(listing.fingerprint, part.fingerprint, serial), source, part.error)
 
