@@ -20,6 +20,8 @@ class NamedBackend(Backend):
         parameter_keys: frozenset[str] = frozenset(),
         instance_kinds: tuple[str, ...] = ("KIND_CPU",),
         devices: tuple[int, ...] = (),
+        why_no_devices: str = "",
+        takes_accelerators: bool = False,
     ) -> None:
         self.name = name
         self.default_model_filename = default_model_filename
@@ -28,9 +30,14 @@ class NamedBackend(Backend):
         self.parameter_keys = parameter_keys
         self.instance_kinds = instance_kinds
         self.devices = devices
+        self.reason = why_no_devices
+        self.takes_accelerators = takes_accelerators
 
     def device_ids(self) -> tuple[int, ...]:
         return self.devices
+
+    def why_no_devices(self) -> str:
+        return self.reason
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return ModelFacts(inputs=None, outputs=None)

@@ -8,7 +8,7 @@ from stoker.backends.onnx.runtime_limits import bounds_spinning
 def test_default_session_options_suit_a_server() -> None:
     knobs = read_knobs({}, None, 3)
     assert (knobs.intra_op_threads, knobs.inter_op_threads, knobs.parallel) == (3, 1, False)
-    assert (knobs.mem_arena, knobs.mem_pattern, knobs.shrink_arena) == (True, True, False)
+    assert (knobs.mem_arena, knobs.mem_pattern, knobs.shrink_arena) == (True, True, "")
     assert knobs.graph is GraphOptimization.ALL
     assert knobs.entries == {
         "session.dynamic_block_base": "4",
@@ -83,7 +83,7 @@ def test_session_entries_are_passed_through_and_override() -> None:
         ({"execution_mode": "2"}, "parameters[\"execution_mode\"]: takes 0 (sequential) or 1 (parallel), not '2'"),
         ({"enable_mem_arena": "maybe"}, "parameters[\"enable_mem_arena\"]: takes 0 or 1, not 'maybe'"),
         ({"enable_mem_pattern": "2"}, "takes 0 or 1"),
-        ({"memory.enable_memory_arena_shrinkage": "gpu:0"}, "takes cpu:0"),
+        ({"memory.enable_memory_arena_shrinkage": "tpu:0"}, "takes cpu:0, gpu:N"),
         ({"memory.enable_memory_arena_shrinkage": "cpu:0", "enable_mem_arena": "0"}, "needs the arena"),
         ({"session.intra_op.allow_spinning": "yes"}, "parameters[\"session.intra_op.allow_spinning\"]: takes 0 or 1, not 'yes'"),
         ({"session.intra_op_thread_affinities": " "}, "takes for each thread but the first its processors"),

@@ -400,3 +400,48 @@ def test_decoupled_model_needs_a_backend_that_streams_and_threads() -> None:
     inline = 'parameters { key: "execution" value { string_value: "inline" } }'
     assert "'inline' is not possible" in problems_of(text + inline, BATCHABLE, streaming)[0]
     assert any("joins no requests" in text for text in warnings(completed(text + " dynamic_batching { }", BATCHABLE, streaming)))
+
+
+def test_reason_for_missing_devices_is_in_the_error() -> None:
+    backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_CPU", "KIND_GPU"), why_no_devices="no card: plug one in")
+    with pytest.raises(ConfigError) as caught:
+        completed("instance_group {\n kind: KIND_GPU gpus: 0 }", BATCHABLE, backend)
+    assert (
+        caught.value.message == "m/config.pbtxt:2: instance_group[0].kind: backend 'card' has no device for KIND_GPU: no card: plug one in"
+    )
+
+
+ACCELERATED = """optimization { execution_accelerators {
+    gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "FP16" } }
+    cpu_execution_accelerator { name: "openvino" }
+} }
+"""
+
+
+def test_accelerators_reach_a_backend_that_takes_them() -> None:
+    backend = NamedBackend("card", "m.exec", instance_kinds=("KIND_GPU", "KIND_CPU"), devices=(0,), takes_accelerators=True)
+    config = completed(ACCELERATED, BATCHABLE, backend).config
+    [on_gpu], [on_cpu] = config.gpu_accelerators, config.cpu_accelerators
+    assert (on_gpu.name, on_gpu.parameters) == ("tensorrt", {"precision_mode": "FP16"})
+    assert on_gpu.path == "optimization.execution_accelerators.gpu_execution_accelerator[0]"
+    assert on_cpu.name == "openvino"
+
+
+@pytest.mark.parametrize(
+    ("backend", "warnings"),
+    [
+        (
+            NamedBackend("card", "m.exec", takes_accelerators=True),
+            {"gpu_execution_accelerator": "has no effect: no instance_group is of KIND_GPU"},
+        ),
+        (
+            NamedBackend("card", "m.exec"),
+            dict.fromkeys(("gpu_execution_accelerator", "cpu_execution_accelerator"), "the backend's own execution is used"),
+        ),
+    ],
+)
+def test_accelerators_without_effect_warn(backend: NamedBackend, warnings: dict[str, str]) -> None:
+    completion = completed(ACCELERATED, BATCHABLE, backend)
+    assert completion.config.gpu_accelerators == ()
+    found = {finding.field.rpartition(".")[2]: finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING}
+    assert {key: text.rpartition("accelerator: ")[2] for key, text in found.items()} == warnings

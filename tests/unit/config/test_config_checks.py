@@ -152,10 +152,6 @@ def test_cache_contradicts_results_that_depend_on_more_than_the_inputs(text: str
         ("optimization { input_pinned_memory { enable: true } }", "optimization.input_pinned_memory"),
         ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
         ("optimization { eager_batching: true }", "optimization.eager_batching"),
-        (
-            'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }',
-            "optimization.execution_accelerators.cpu_execution_accelerator",
-        ),
         ('runtime: "x"', "runtime"),
         ('cc_model_filenames { key: "7.5" value: "x" }', "cc_model_filenames"),
         ("model_metrics { metric_control { } }", "model_metrics"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from stoker.backends.api.candidate import Candidate, Violation
+from stoker.backends.api.candidate import Accelerator, Candidate, Violation
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.files import ModelFiles
@@ -73,6 +73,8 @@ class LoadRequest:
         signature: The completed signature; the backend checks that the file agrees with it.
         parameters: config.pbtxt `parameters`, key to string value.
         graph_level: config.pbtxt `optimization.graph.level`; None where not written.
+        gpu_accelerators: config.pbtxt `optimization.execution_accelerators.gpu_execution_accelerator`, for instances of KIND_GPU.
+        cpu_accelerators: config.pbtxt `optimization.execution_accelerators.cpu_execution_accelerator`.
         instance_name: Such as `digits_0`.
         cpu_threads: CPU threads this instance may keep busy: the usable cores divided among the instances.
         device_id: The device that `instance_group.gpus` gives this instance; None where the backend chooses one.
@@ -91,6 +93,8 @@ class LoadRequest:
     signature: ModelSignature
     parameters: Mapping[str, str] = field(default_factory=dict)
     graph_level: int | None = None
+    gpu_accelerators: tuple[Accelerator, ...] = ()
+    cpu_accelerators: tuple[Accelerator, ...] = ()
     instance_name: str = ""
     cpu_threads: int = 1
     device_id: int | None = None
@@ -102,7 +106,14 @@ class LoadRequest:
 
     def candidate(self, facts: ModelFacts) -> Candidate:
         """Returns the candidate for `Backend.check`, with the `facts` of this request's file."""
-        return Candidate(facts=facts, signature=self.signature, parameters=self.parameters, graph_level=self.graph_level)
+        return Candidate(
+            facts=facts,
+            signature=self.signature,
+            parameters=self.parameters,
+            graph_level=self.graph_level,
+            gpu_accelerators=self.gpu_accelerators,
+            cpu_accelerators=self.cpu_accelerators,
+        )
 
 
 class BoundBatch(Protocol):
@@ -198,6 +209,8 @@ class Backend(abc.ABC):
     parameter_keys: frozenset[str] = frozenset()
     #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.
     instance_kinds: tuple[str, ...] = ("KIND_CPU",)
+    #: Whether it takes `optimization.execution_accelerators`; if not, the server warns that they have no effect.
+    takes_accelerators: bool = False
     #: Whether its instances are `StreamingInstance`s, so that config.pbtxt may say `model_transaction_policy { decoupled: true }`.
     streams: bool = False
     #: Whether it takes `allow_ragged_batch`, `batch_input` and `batch_output`: its instances use `RaggedProcessor` where they are there.
@@ -220,6 +233,10 @@ class Backend(abc.ABC):
     def device_ids(self) -> tuple[int, ...]:
         """Ids that `instance_group.gpus` may name: devices that work. A group of KIND_GPU that names none is for each of them."""
         return ()
+
+    def why_no_devices(self) -> str:
+        """Returns the reason why `device_ids` is empty, what is installed, and the remedy; empty if there is nothing to say."""
+        return ""
 
     def figures(self) -> Iterable[Figure]:
         """Returns metrics of its devices. Called at every scrape on the event loop, so it must only read existing values."""

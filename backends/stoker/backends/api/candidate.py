@@ -24,6 +24,21 @@ class Violation:
         return f"{self.field}: {self.message}"
 
 
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One entry of config.pbtxt `optimization.execution_accelerators`: an engine that takes over parts of the graph.
+
+    Attributes:
+        name: Such as `tensorrt`.
+        parameters: Key to value.
+        path: Path of the entry in config.pbtxt, for violations.
+    """
+
+    name: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    path: str = "optimization.execution_accelerators"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """The properties of a version that are known without a device.
@@ -33,12 +48,16 @@ class Candidate:
         signature: The completed signature; None if configuration and file already contradict each other, so that it has none.
         parameters: config.pbtxt `parameters`, key to string value.
         graph_level: config.pbtxt `optimization.graph.level`; None where not written.
+        gpu_accelerators: config.pbtxt `optimization.execution_accelerators.gpu_execution_accelerator`, for instances of KIND_GPU.
+        cpu_accelerators: config.pbtxt `optimization.execution_accelerators.cpu_execution_accelerator`.
     """
 
     facts: ModelFacts
     signature: ModelSignature | None
     parameters: Mapping[str, str] = field(default_factory=dict)
     graph_level: int | None = None
+    gpu_accelerators: tuple[Accelerator, ...] = ()
+    cpu_accelerators: tuple[Accelerator, ...] = ()
 
 
 def parameter_path(key: str) -> str:

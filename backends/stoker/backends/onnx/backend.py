@@ -1,23 +1,29 @@
-"""ONNX models on ONNX Runtime's CPU provider."""
+"""ONNX models on ONNX Runtime: on its CPU provider, or on those that instance groups and execution accelerators ask for."""
 
 import dataclasses
+import importlib.util
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import onnxruntime as ort
 
 from stoker.backends.api.agreement import check_agreement, disagreements
-from stoker.backends.api.backend import Backend, Instance, LoadRequest
+from stoker.backends.api.backend import Backend, Figure, Instance, LoadRequest
 from stoker.backends.api.candidate import Candidate, Violation, reject
 from stoker.backends.api.clock import thread_cpu_ns
 from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.onnx import one_thread
+from stoker.backends.onnx.cuda_devices import CudaDevices
+from stoker.backends.onnx.device_instance import DeviceInstance
 from stoker.backends.onnx.element_types import BY_SESSION_NAME
 from stoker.backends.onnx.knobs import PARAMETER_KEYS, SessionKnobs, knob_violations, read_knobs
+from stoker.backends.onnx.provider_options import CUDA
+from stoker.backends.onnx.providers import GPU_KIND, PLAIN, ProviderPlan, absence_of_devices, plan, provider_violations
 from stoker.backends.onnx.runtime_limits import bounds_spinning, limits_of
 from stoker.backends.onnx.session import OnnxInstance, mixture_violations, session_options
 from stoker.backends.onnx_files.declarations import declarations, facts_of, versions_of
@@ -31,6 +37,8 @@ log = logging.getLogger("stoker.backends.onnxruntime")
 #: Settings of the whole backend: one by Triton's name, and the switch of its own controllers.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 TUNING = "tuning"
+#: The folder below which TensorRT keeps its engines and timings.
+CACHE_DIR = "cache-dir"
 #: As many as a configuration may write.
 MOST_ROWS = 65_536
 
@@ -44,16 +52,41 @@ class OnnxRuntimeBackend(Backend):
     default_model_filename = "model.onnx"
     parameter_keys = PARAMETER_KEYS
     takes_ragged = True
+    takes_accelerators = True
 
-    def __init__(self, *, cpu_ns: Callable[[], int] = thread_cpu_ns) -> None:
-        """`cpu_ns` gives the CPU time of the thread it is called in."""
+    def __init__(
+        self,
+        *,
+        cpu_ns: Callable[[], int] = thread_cpu_ns,
+        providers: Callable[[], Sequence[str]] = ort.get_available_providers,
+        make_session: Callable[..., ort.InferenceSession] = ort.InferenceSession,
+        devices: CudaDevices | None = None,
+        device_memory: str = "cuda",
+    ) -> None:
+        """The arguments are for tests.
+
+        Args:
+            cpu_ns: Returns the CPU time of the thread it is called in.
+            providers: Returns the execution providers of the installed onnxruntime.
+            make_session: Called as `onnxruntime.InferenceSession`.
+            devices: The CUDA devices.
+            device_memory: The kind of memory, in ONNX Runtime's spelling, that holds the tensors of an instance on a device.
+        """
         self._cpu_ns = cpu_ns
+        self._providers = tuple(providers())
+        self._make_session = make_session
+        self._device_memory = device_memory
+        self._devices = (devices or CudaDevices()) if CUDA in self._providers else None
+        # Triton's rule: an instance whose kind is open runs on the GPUs if there are any.
+        self.instance_kinds = (GPU_KIND, "KIND_CPU") if self.device_ids() else ("KIND_CPU", GPU_KIND)
+        self._cache_folder: Path | None = None
         self._is_tuned = True
         self._instances: weakref.WeakSet[OnnxInstance] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Takes `default-max-batch-size`, as in Triton, and `tuning`: `auto`, or `off` for a fixed number of threads and a fixed arena.
+        """Takes `default-max-batch-size`, as in Triton, `tuning`: `auto`, or `off` for a fixed number of threads and a fixed arena, and
+        `cache-dir`: an existing folder for TensorRT's caches.
 
         Raises:
             BackendSettingError: an unknown setting, or a value out of its range.
@@ -64,20 +97,35 @@ class OnnxRuntimeBackend(Backend):
                     raise BackendSettingError(f"backend '{self.name}': {name} takes auto or off, not '{text[:40]}'")
                 self._is_tuned = text == "auto"
                 continue
+            if name == CACHE_DIR:
+                if not Path(text).is_dir():
+                    raise BackendSettingError(f"backend '{self.name}': {name} takes an existing folder, not '{text[:200]}'")
+                self._cache_folder = Path(text).absolute()
+                continue
             if name != DEFAULT_MAX_BATCH_SIZE:
                 raise BackendSettingError(
-                    f"backend '{self.name}' has no setting '{name[:64]}'; it has {DEFAULT_MAX_BATCH_SIZE} and {TUNING}"
+                    f"backend '{self.name}' has no setting '{name[:64]}'; it has {DEFAULT_MAX_BATCH_SIZE}, {TUNING} and {CACHE_DIR}"
                 )
             if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) <= MOST_ROWS):
                 raise BackendSettingError(f"backend '{self.name}': {name} takes 1 to {MOST_ROWS}, not '{text[:40]}'")
         if DEFAULT_MAX_BATCH_SIZE in settings:
             self.default_max_batch_size = int(settings[DEFAULT_MAX_BATCH_SIZE])
 
+    def device_ids(self) -> tuple[int, ...]:
+        return tuple(range(self._devices.count)) if self._devices else ()
+
+    def why_no_devices(self) -> str:
+        return absence_of_devices(self._providers, lambda: len(self.device_ids()))
+
+    def figures(self) -> Iterable[Figure]:
+        return self._devices.figures() if self._devices else ()
+
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return facts_of(_read(files, model_filename), model_filename)
 
     def check(self, candidate: Candidate) -> Iterator[Violation]:
         yield from knob_violations(candidate.parameters, candidate.graph_level)
+        yield from provider_violations(candidate, self._providers, has_cache_folder=self._cache_folder is not None)
         if candidate.signature is not None:
             yield from disagreements(candidate.signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
             yield from mixture_violations(candidate.signature)
@@ -88,28 +136,53 @@ class OnnxRuntimeBackend(Backend):
         reject(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
-        may_be_small = self._is_tuned and knobs.are_threads_free
-        is_tried = may_be_small and one_thread.may_be_enough(request.signature, sum(request.files.sizes_bytes.values()))
-        session = _session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1) if is_tried else knobs)
-        # Asked of a file only that the runtime takes.
-        is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
-        if is_tried and (is_work_open or not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns)):
-            session = _session(request, file, facts, knobs)
-        elif is_tried:
-            log.debug("'%s' version %d: one thread is enough", request.model_name, request.version)
-        instance = OnnxInstance(
-            session,
-            request.signature,
-            static_batch_size=static_batch_size,
-            shrink_arena=knobs.shrink_arena,
-            mem_arena=knobs.mem_arena,
-            tracks_peaks=self._is_tuned,
-            is_work_open=is_work_open,
+        if request.kind == GPU_KIND and (reason := self.why_no_devices()):
+            raise ModelLoadError(f"instance_group of {GPU_KIND}: {reason}")
+        chosen = plan(
+            request.kind, request.device_id, request.parameters, request.gpu_accelerators, request.cpu_accelerators, self._cache_folder
         )
+        if chosen.cuda_device is not None:
+            return DeviceInstance(
+                self._session(request, file, facts, knobs, chosen),
+                request.signature,
+                device=(self._device_memory, chosen.cuda_device),
+                static_batch_size=static_batch_size,
+                shrink_arena=knobs.shrink_arena,
+            )
+        instance = self._on_host(request, file, facts, knobs, chosen, static_batch_size)
         instance.prime()
         with self._lock:
             self._instances.add(instance)
         return instance
+
+    def _on_host(
+        self,
+        request: LoadRequest,
+        file: OnnxFile,
+        facts: ModelFacts,
+        knobs: SessionKnobs,
+        chosen: ProviderPlan,
+        static_batch_size: int | None,
+    ) -> OnnxInstance:
+        may_be_small = self._is_tuned and knobs.are_threads_free and chosen.is_plain
+        is_tried = may_be_small and one_thread.may_be_enough(request.signature, sum(request.files.sizes_bytes.values()))
+        session = self._session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1) if is_tried else knobs, chosen)
+        # Asked of a file only that the runtime takes.
+        is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
+        if is_tried and (is_work_open or not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns)):
+            session = self._session(request, file, facts, knobs, chosen)
+        elif is_tried:
+            log.debug("'%s' version %d: one thread is enough", request.model_name, request.version)
+        return OnnxInstance(
+            session,
+            request.signature,
+            static_batch_size=static_batch_size,
+            shrink_arena="cpu:0" in knobs.shrink_arena,
+            mem_arena=knobs.mem_arena,
+            tracks_peaks=self._is_tuned,
+            is_work_open=is_work_open,
+            is_plain=chosen.is_plain,
+        )
 
     def has_memory_to_release(self) -> bool:
         return any(instance.has_memory_to_release for instance in self._loaded())
@@ -117,6 +190,31 @@ class OnnxRuntimeBackend(Backend):
     def give_memory_back(self) -> None:
         for instance in self._loaded():
             instance.give_memory_back()
+
+    def _session(
+        self, request: LoadRequest, file: OnnxFile, facts: ModelFacts, knobs: SessionKnobs, chosen: ProviderPlan
+    ) -> ort.InferenceSession:
+        path = request.files.path(request.model_filename)
+        options = session_options(knobs)
+        model: str | bytes = str(path)
+        if file.zip_maps:
+            model = without_zip_maps(path.read_bytes(), file.zip_maps, has_opset="ai.onnx" in file.opsets)
+            # What a file would say by where it lies.
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+        if chosen.cuda_device is not None and importlib.util.find_spec("nvidia") is not None:
+            # The CUDA and cuDNN libraries of the `nvidia-*` packages, which lie where no loader looks.
+            ort.preload_dlls()
+        try:
+            # Without the fallback, which prints to stdout and tries the same provider once more.
+            session = self._make_session(model, options, providers=[provider.pair for provider in chosen.providers], enable_fallback=0)
+        except ORT_ERRORS as error:
+            raise ModelLoadError(
+                f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({versions_of(file)}): "
+                f"{public_text(error, request.files.root)}"
+            ) from error
+        _check_providers(session, chosen)
+        _check_session(session, facts)
+        return session
 
     def _loaded(self) -> list[OnnxInstance]:
         with self._lock:
@@ -133,29 +231,18 @@ def _read(files: ModelFiles, model_filename: str) -> OnnxFile:
     return file
 
 
-def _session(request: LoadRequest, file: OnnxFile, facts: ModelFacts, knobs: SessionKnobs) -> ort.InferenceSession:
-    path = request.files.path(request.model_filename)
-    options = session_options(knobs)
-    model: str | bytes = str(path)
-    if file.zip_maps:
-        model = without_zip_maps(path.read_bytes(), file.zip_maps, has_opset="ai.onnx" in file.opsets)
-        # What a file would say by where it lies.
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-    try:
-        # Without the fallback, which prints to stdout and tries the same provider once more.
-        session = ort.InferenceSession(
-            model,
-            options,
-            providers=["CPUExecutionProvider"],
-            enable_fallback=0,
-        )
-    except ORT_ERRORS as error:
+def _check_providers(session: ort.InferenceSession, chosen: ProviderPlan) -> None:
+    """Rejects a session that runs without a provider that was asked for: onnxruntime silently leaves out what does not start."""
+    if chosen == PLAIN:
+        return
+    used = session.get_providers()
+    left_out = [name for name in chosen.names if name not in used]
+    if left_out:
         raise ModelLoadError(
-            f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({versions_of(file)}): "
-            f"{public_text(error, request.files.root)}"
-        ) from error
-    _check_session(session, facts)
-    return session
+            f"onnxruntime {ort.__version__} could not start {', '.join(left_out)}; it has only {', '.join(used)}: the device's libraries "
+            "(CUDA, cuDNN, TensorRT) are missing or of other versions than it was built for. To see which, run "
+            'python -c "import onnxruntime; onnxruntime.preload_dlls(); onnxruntime.print_debug_info()"'
+        )
 
 
 def _check_session(session: ort.InferenceSession, facts: ModelFacts) -> None:

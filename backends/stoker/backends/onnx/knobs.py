@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stoker.backends.api.candidate import Violation, parameter_path, reject
+from stoker.backends.onnx.provider_options import CUDA_PARAMETERS
 
 #: More threads than any host has cores; beyond it the number is a mistake, and creating them could take the process down.
 MAX_THREADS = 1024
@@ -14,6 +15,7 @@ MAX_THREADS = 1024
 T = TypeVar("T")
 
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+_ARENA = re.compile("cpu:0|gpu:[0-9]{1,2}")
 _GROUP = r"(?:[0-9]{1,5}-[0-9]{1,5}|[0-9]{1,5}(?:,[0-9]{1,5})*)"
 
 
@@ -73,6 +75,7 @@ PARAMETER_KEYS = frozenset(
         "enable_mem_pattern",
         "memory.enable_memory_arena_shrinkage",
         *SESSION_ENTRIES,
+        *CUDA_PARAMETERS,
     }
 )
 
@@ -100,7 +103,7 @@ class SessionKnobs:
         parallel: Whether independent operators run side by side.
         mem_arena: Whether freed memory is kept for the next run.
         mem_pattern: Whether memory is planned ahead from the shapes of earlier runs.
-        shrink_arena: Whether the arena gives memory back after every run.
+        shrink_arena: The arenas that give memory back after every run, such as `cpu:0`; empty: none.
         graph: How far the graph is rewritten.
         entries: `session.*` configuration entries.
     """
@@ -111,7 +114,7 @@ class SessionKnobs:
     parallel: bool = False
     mem_arena: bool = True
     mem_pattern: bool = True
-    shrink_arena: bool = False
+    shrink_arena: str = ""
     graph: GraphOptimization = GraphOptimization.ALL
     entries: Mapping[str, str] = field(default_factory=dict)
 
@@ -154,8 +157,8 @@ class _Reader:
         arena = self._read("enable_mem_arena", _boolean, "0 or 1", default=True)
         pattern = self._read("enable_mem_pattern", _boolean, "0 or 1", default=True)
         shrink_key = "memory.enable_memory_arena_shrinkage"
-        shrink = self._read(shrink_key, {"cpu:0": True, "": False}.get, "cpu:0", default=False)
-        if shrink and not arena:
+        shrink = self._read(shrink_key, _arenas, "cpu:0, gpu:N, or both with a semicolon", default="")
+        if "cpu:0" in shrink and not arena:
             self.violations.append(Violation(parameter_path(shrink_key), "needs the arena, which 'enable_mem_arena' turns off"))
         if graph_level is not None and graph_level not in _GRAPH_LEVELS:
             text = f"takes -1 (basic), 1 (extended), 2 (none), or 0 or nothing (all), not {graph_level}"
@@ -201,6 +204,12 @@ class _Reader:
 
 def _boolean(text: str) -> bool | None:
     return _BOOLEANS.get(text)
+
+
+def _arenas(text: str) -> str | None:
+    """`text` if it is empty or names arenas, as in `cpu:0;gpu:0`."""
+    is_list = all(_ARENA.fullmatch(entry) for entry in text.split(";", 64))
+    return text if is_list or not text else None
 
 
 def _thread_count(text: str) -> int | None:

@@ -1,7 +1,6 @@
 """One ONNX Runtime session as an `Instance`."""
 
 import contextlib
-import ctypes
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +11,14 @@ import onnxruntime as ort
 from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import Array
 from stoker.backends.api.candidate import Violation
-from stoker.backends.api.errors import BackendFailed, InvalidRequest
+from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.ragged_batch import RaggedProcessor
 from stoker.backends.api.tensor import DataType, element_count
 from stoker.backends.onnx.bindings import Bindings, BoundTensors, are_worth_it
-from stoker.backends.onnx.element_types import BFLOAT16
 from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
 from stoker.backends.onnx.memory_peaks import LARGE_BYTES, PeakTracker
+from stoker.backends.onnx.values import array_of, bfloat16_value, decoded, encoded
 from stoker.backends.onnx_files.runtime import ORT_ERRORS, public_text
 
 log = logging.getLogger("stoker.backends.onnxruntime")
@@ -61,15 +60,17 @@ class OnnxInstance(Instance):
         mem_arena: bool = True,
         tracks_peaks: bool = True,
         is_work_open: bool = False,
+        is_plain: bool = True,
     ) -> None:
         """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_violations` found nothing.
 
         `tracks_peaks`: whether a run that is much larger than usual shrinks the arena.
         `is_work_open`: what requests hold, beside their shapes, decides how much there is to do.
+        `is_plain`: only the CPU's own execution provider computes; another one may wait, and takes no memory that is bound on the host.
         """
         self.static_batch_size = static_batch_size
         # Strings are as long as they are, whatever their tensor's shape.
-        self.only_computes = not is_work_open and not _named(signature.inputs, DataType.BYTES)
+        self.only_computes = is_plain and not is_work_open and not _named(signature.inputs, DataType.BYTES)
         self.batch_processor = RaggedProcessor if signature.is_ragged else None
         self._session: ort.InferenceSession | None = session
         self._shrinking = ort.RunOptions()
@@ -80,7 +81,7 @@ class OnnxInstance(Instance):
         self._only_shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._only_shrinking.terminate = True
         has_one_size = all(spec.is_static for spec in signature.inputs) and not is_work_open
-        keeps_memory = tracks_peaks and mem_arena and not shrink_arena
+        keeps_memory = tracks_peaks and mem_arena and not shrink_arena and is_plain
         self._peaks = PeakTracker() if keeps_memory and not has_one_size else None
         # Outputs lie in the arena until they are sent. Slow clients may hold several batches at a time, and then an idle model would keep
         # them all.
@@ -97,11 +98,11 @@ class OnnxInstance(Instance):
         # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
         self._bfloat16_in = _named(signature.inputs, DataType.BF16)
         self._bfloat16_out = _named(signature.outputs, DataType.BF16)
-        self._bindings = Bindings(session, signature, self._run_options) if are_worth_it(signature) else None
+        self._bindings = Bindings(session, signature, self._run_options) if is_plain and are_worth_it(signature) else None
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
-            inputs = {name: _decoded(name, array) if name in self._strings_in else array for name, array in inputs.items()}
+            inputs = {name: decoded(name, array) if name in self._strings_in else array for name, array in inputs.items()}
         has_failed = self._bindings is not None and self._bindings.take_failure()
         try:
             outputs = self._run(inputs, output_names)
@@ -111,7 +112,7 @@ class OnnxInstance(Instance):
             # The batch was not at fault: the model is no case for bindings.
             self._bindings = None
         if self._strings_out:
-            outputs = {name: _encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
+            outputs = {name: encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
         return outputs
 
     def bound(self, rows: int) -> BoundTensors | None:
@@ -187,7 +188,7 @@ class OnnxInstance(Instance):
             return self._run_values(session, inputs, output_names, options)
         feeds: Mapping[str, object] = inputs
         if self._bfloat16_in:
-            feeds = {name: _bfloat16(array) if name in self._bfloat16_in else array for name, array in inputs.items()}
+            feeds = {name: bfloat16_value(array) if name in self._bfloat16_in else array for name, array in inputs.items()}
         # The session's inner `run` would save 2 us of 6, and is not public.
         return dict(zip(output_names, session.run(output_names, feeds, options), strict=True))
 
@@ -195,12 +196,12 @@ class OnnxInstance(Instance):
         self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None
     ) -> Arrays:
         feeds = {
-            name: _bfloat16(array) if name in self._bfloat16_in else ort.OrtValue.ortvalue_from_numpy(array)
+            name: bfloat16_value(array) if name in self._bfloat16_in else ort.OrtValue.ortvalue_from_numpy(array)
             for name, array in inputs.items()
         }
         values = session.run_with_ort_values(output_names, feeds, options)
         given = {value.data_ptr() for value in feeds.values()}
-        outputs = {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
+        outputs = {name: array_of(value) for name, value in zip(output_names, values, strict=True)}
         # An output that is an input, too, is the input's memory, which the next batch overwrites.
         return {name: array.copy() if array.ctypes.data in given else array for name, array in outputs.items()}
 
@@ -234,39 +235,3 @@ def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:
 
 def _named(specs: Sequence[TensorSpec], datatype: DataType) -> frozenset[str]:
     return frozenset(spec.name for spec in specs if spec.datatype is datatype)
-
-
-def _bfloat16(bits: Array) -> ort.OrtValue:
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, BFLOAT16)
-
-
-def _from_value(value: ort.OrtValue) -> Array:
-    if value.element_type() != BFLOAT16:
-        array: Array = value.numpy()
-        return array
-    size = value.tensor_size_in_bytes()
-    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
-    # bytearray: the copy is writable, as every other output is.
-    return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(value.shape())
-
-
-def _decoded(name: str, array: Array) -> Array:
-    """Elements as `str`: ONNX Runtime would take `bytes` and silently make "b'...'" of them."""
-    text = np.empty(array.shape, dtype=np.object_)
-    flat = text.reshape(-1)
-    for index, element in enumerate(array.reshape(-1)):
-        try:
-            flat[index] = element.decode() if isinstance(element, bytes) else str(element)
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(
-                f"input '{name}' element {index} is not UTF-8 ({error.reason} at byte {error.start}); ONNX strings are UTF-8 text"
-            ) from None
-    return text
-
-
-def _encoded(array: Array) -> Array:
-    raw = np.empty(array.shape, dtype=np.object_)
-    flat = raw.reshape(-1)
-    for index, element in enumerate(array.reshape(-1)):
-        flat[index] = element.encode() if isinstance(element, str) else element
-    return raw

@@ -68,17 +68,14 @@ def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
     optimization = config.optimization
     for name in ("cuda", "input_pinned_memory", "output_pinned_memory"):
         if optimization.HasField(name):
-            yield f"optimization.{name}", "no CUDA device is used"
+            yield f"optimization.{name}", "the backend's own memory and execution settings hold"
     for name, why in (
         ("priority", "all models share the host alike"),
-        ("gather_kernel_buffer_threshold", "no CUDA device is used"),
+        ("gather_kernel_buffer_threshold", "inputs are gathered on the host"),
         ("eager_batching", "batches are assembled when they run"),
     ):
         if getattr(optimization, name):
             yield f"optimization.{name}", why
-    for name in ("gpu_execution_accelerator", "cpu_execution_accelerator"):
-        if len(getattr(optimization.execution_accelerators, name)):
-            yield f"optimization.execution_accelerators.{name}", "the backend's own execution is used"
     for index, group in enumerate(config.instance_group):
         for name in ("resources", "priority"):
             if getattr(group.rate_limiter, name):

@@ -28,6 +28,7 @@ from stoker.server.config.report import (
     map_path,
 )
 from stoker.server.config.scheduling import (
+    accelerators,
     complete_batching,
     complete_instances,
     dynamic_batching,
@@ -309,7 +310,15 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     if sequences is not None:
         findings.written("sequence_batching", sequences.summary)
     whole = signature if signature is None or sequences is None else sequences.extend(signature)
-    candidate = Candidate(facts=facts, signature=whole, parameters=parameters, graph_level=graph_level)
+    on_gpu, on_cpu = accelerators(message, backend, findings, report)
+    candidate = Candidate(
+        facts=facts,
+        signature=whole,
+        parameters=parameters,
+        graph_level=graph_level,
+        gpu_accelerators=on_gpu,
+        cpu_accelerators=on_cpu,
+    )
     for violation in backend.check(candidate):
         report.error(violation.field, violation.message)
     samples = warmups(message, signature, report) if signature is not None else ()
@@ -332,6 +341,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         max_enqueued_requests=enqueued,
         parameters=parameters,
         graph_level=graph_level,
+        gpu_accelerators=on_gpu,
+        cpu_accelerators=on_cpu,
         label_files={output.name: output.label_filename for output in message.output if output.label_filename},
         warmups=samples,
         execution=Execution(parameters.get("execution", Execution.AUTO.value)),

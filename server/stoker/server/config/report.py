@@ -30,6 +30,8 @@ MAX_RANK = 32
 MAX_ROW_ELEMENTS = (1 << 31) - 1
 #: Instances of one model version, over all its groups.
 MAX_INSTANCES = 64
+#: Entries of one side of `optimization.execution_accelerators`.
+MAX_ACCELERATORS = 8
 #: Priority levels of one model: each has its own queue.
 MAX_PRIORITY_LEVELS = 1000
 MAX_WARMUPS = 100

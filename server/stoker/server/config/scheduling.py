@@ -7,11 +7,12 @@ batches. All memory of the model must be in `state`, so that no batch row and no
 from collections.abc import Sequence
 
 from stoker.backends.api.backend import Backend
+from stoker.backends.api.candidate import Accelerator
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
 from stoker.server.config.checks import check_batching
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.report import MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
+from stoker.server.config.report import MAX_ACCELERATORS, MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
 from stoker.server.core.model_config import BatchingDefaults, DynamicBatching, InstanceGroup, QueuePolicy, TimeoutAction
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
 from stoker.server.pb import model_config_pb2 as pb
@@ -61,11 +62,9 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
         if devices:
             devices_text = f" on {'each of the devices' if ',' in devices else 'device'} {devices}"
         else:
-            # A backend that supports no other kind runs on the host's cores. For other backends the kind only states that no device is
-            # named.
-            devices_text = (
-                " with every usable core" if backend.instance_kinds == ("KIND_CPU",) else f": backend '{backend.name}' chooses its device"
-            )
+            # A backend that also supports KIND_MODEL chooses a device: for it KIND_CPU only states that no device is named.
+            is_on_host = default == "KIND_CPU" and "KIND_MODEL" not in backend.instance_kinds
+            devices_text = " with every usable core" if is_on_host else f": backend '{backend.name}' chooses its device"
         findings.default("instance_group", f"one {default} instance{devices_text}")
         return
     for index, group in enumerate(message.instance_group):
@@ -90,6 +89,10 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
 def _complete_devices(group: pb.ModelInstanceGroup, at: str, backend: Backend, report: Report) -> None:
     """Triton's rule: a group of KIND_GPU without devices uses all of them."""
     known = backend.device_ids()
+    reason = backend.why_no_devices() if not known else ""
+    if reason:
+        report.error(f"{at}.kind", f"backend '{backend.name}' has no device for KIND_GPU: {reason}")
+        return
     for index, device in enumerate(group.gpus):
         if device not in known:
             listed = ", ".join(map(str, known)) or "none"
@@ -98,6 +101,37 @@ def _complete_devices(group: pb.ModelInstanceGroup, at: str, backend: Backend, r
             report.error(f"{at}.gpus[{index}]", f"device {device} is named twice; write a larger 'count' for more instances on it")
     if not group.gpus:
         group.gpus.extend(known)
+
+
+_ACCELERATORS = "optimization.execution_accelerators"
+
+
+def accelerators(
+    message: pb.ModelConfig, backend: Backend, findings: Findings, report: Report
+) -> tuple[tuple[Accelerator, ...], tuple[Accelerator, ...]]:
+    """The execution accelerators of a message with completed instances: those of KIND_GPU, and those of the CPU.
+
+    Those that have no effect cause a warning and are left out.
+    """
+    given: list[tuple[Accelerator, ...]] = []
+    on_device = any(group.kind == _KINDS.KIND_GPU for group in message.instance_group)
+    for side in ("gpu_execution_accelerator", "cpu_execution_accelerator"):
+        entries = getattr(message.optimization.execution_accelerators, side)
+        at = f"{_ACCELERATORS}.{side}"
+        if len(entries) > MAX_ACCELERATORS:
+            report.error(at, f"{len(entries)} entries; at most {MAX_ACCELERATORS}")
+            entries = ()
+        elif entries and not backend.takes_accelerators:
+            report.warn(at, "the backend's own execution is used")
+            entries = ()
+        elif entries and side.startswith("gpu") and not on_device:
+            report.warn(at, "has no effect: no instance_group is of KIND_GPU")
+            entries = ()
+        found = tuple(Accelerator(entry.name, dict(sorted(entry.parameters.items())), f"{at}[{i}]") for i, entry in enumerate(entries))
+        if found:
+            findings.written(at, ", ".join(each.name for each in found))
+        given.append(found)
+    return given[0], given[1]
 
 
 def dynamic_batching(message: pb.ModelConfig) -> DynamicBatching | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from stoker.backends.api.candidate import Accelerator
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.sequence import SequenceBatching
@@ -150,6 +151,8 @@ class ModelConfig:
         max_enqueued_requests: Bound of the queue from Adlik's `max_enqueued_batches` (batches x max_batch_size); 0: server default.
         parameters: Key to string value.
         graph_level: `optimization.graph.level`; None if not written.
+        gpu_accelerators: `optimization.execution_accelerators.gpu_execution_accelerator`; empty if no instance is of KIND_GPU.
+        cpu_accelerators: `optimization.execution_accelerators.cpu_execution_accelerator`.
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
         execution: Auto, thread, inline or process.
@@ -170,6 +173,8 @@ class ModelConfig:
     max_enqueued_requests: int = 0
     parameters: Mapping[str, str] = field(default_factory=dict)
     graph_level: int | None = None
+    gpu_accelerators: tuple[Accelerator, ...] = ()
+    cpu_accelerators: tuple[Accelerator, ...] = ()
     label_files: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     execution: Execution = Execution.AUTO

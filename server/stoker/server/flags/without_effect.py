@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from stoker.server.core.flag import BOOLEAN_METAVAR, FALSE, TRUE, FlagError, Panel, option
 
-_NO_CUDA = "no CUDA device is used"
+_NO_CUDA = "the backends allocate the memory of CUDA devices: parameter gpu_mem_limit of a model limits it"
 _ONE_LOOP = "one event loop serves all connections"
 _IS_INSTALLED = "backends are installed Python packages"
 _NO_CACHE = "there is no response cache: every request is computed"
@@ -63,7 +63,8 @@ _OF_TRITON: Mapping[str, _Ignored] = {
         ),
         _Ignored(_NO_CUDA),
     ),
-    **dict.fromkeys(("allow-gpu-metrics", "enable-peer-access"), _Ignored(_NO_CUDA, is_boolean=True)),
+    "allow-gpu-metrics": _Ignored("nv_gpu_* metrics exist if nvidia-ml-py is installed and a model may use CUDA", is_boolean=True),
+    "enable-peer-access": _Ignored(_NO_CUDA, is_boolean=True),
     "allow-cpu-metrics": _Ignored("figures of the host are read at every scrape", is_boolean=True),
     "metrics-interval-ms": _Ignored("figures are read at every scrape"),
     **dict.fromkeys(("http-thread-count", "grpc-infer-thread-count", "grpc-infer-allocation-pool-size"), _Ignored(_ONE_LOOP)),

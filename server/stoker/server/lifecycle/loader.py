@@ -294,10 +294,13 @@ class VersionLoader:
                 signature=config.signature,
                 parameters=config.parameters,
                 graph_level=config.graph_level,
+                gpu_accelerators=config.gpu_accelerators if group.kind == "KIND_GPU" else (),
+                cpu_accelerators=config.cpu_accelerators,
                 instance_name=f"{group.name}_{next(numbers[group.name])}",
                 cpu_threads=threads,
                 device_id=device,
                 siblings=siblings[device],
+                kind=group.kind,
             )
             for group, device in slots
         ]
