@@ -27,6 +27,9 @@ async def turn(times: int = 30) -> None:
 class FakeServable:
     """The servable of a fake load. Borrowed like the real one; closed by `drained` or `close`."""
 
+    outage = ""
+    is_lost = False
+
     def __init__(self, source: VersionSource) -> None:
         self.source = source
         self.name = source.name

@@ -19,6 +19,10 @@ class PuppetWorker:
         self.works: list[Work] = []
         self.history: list[list[int]] = []
         self.is_closed = False
+        self.outage = ""
+        self.is_ejected = False
+        #: The batch and the place of each cancelled request.
+        self.cancelled: list[tuple[Work, int]] = []
 
     @property
     def free_slots(self) -> int:
@@ -42,6 +46,9 @@ class PuppetWorker:
         assert self.free_slots > 0
         self.works.append(work)
         self.history.append([item.rows for item in work.items])
+
+    def cancel(self, work: Work, index: int) -> None:
+        self.cancelled.append((work, index))
 
     def finish(self, outcomes: Sequence[Outcome] | None = None, index: int = 0) -> None:
         """Ends a batch in work; without `outcomes` each request gets its own inputs back under output names `OUT`."""
@@ -99,6 +106,7 @@ class RecorderLog:
         self.executions: list[int] = []
         self.queue_ns: list[int] = []
         self.ejected_counts: list[int] = []
+        self.worker_deaths = 0
         self.hand_overs: list[int] = []
         self.compute_ns: list[tuple[int, int, int]] = []
 
@@ -123,6 +131,9 @@ class RecorderLog:
 
     def ejected(self, count: int) -> None:
         self.ejected_counts.append(count)
+
+    def worker_died(self) -> None:
+        self.worker_deaths += 1
 
     def failed(self, reason: object, *, request_ns: int) -> None:
         self.failures.append(reason.value)  # type: ignore[attr-defined]

@@ -148,6 +148,8 @@ class Instance(abc.ABC):
     #: the shapes of the inputs, not on their values. Only then may a short batch run inline on the event loop (config.pbtxt `execution:
     #: auto`), because measured times must predict later ones.
     only_computes: bool = False
+    #: Whether its batch processor reads the attributes of `RequestShare`.
+    reads_requests: bool = False
     #: Makes the `BatchProcessor` of an instance, its signature and a clock; None: `BatchProcessor` itself.
     batch_processor: "Callable[[Any, ModelSignature, Clock], Any] | None" = None
 
@@ -274,6 +276,14 @@ class Backend(abc.ABC):
         those of parameters if the signature is None.
         """
         return ()
+
+    def interpreter(self, request: LoadRequest) -> Path | None:
+        """The Python that runs the worker process of an instance; None: the server's own.
+
+        Raises:
+            ModelLoadError: the environment that the model names cannot be used.
+        """
+        return None
 
     @abc.abstractmethod
     def load(self, request: LoadRequest) -> Instance:

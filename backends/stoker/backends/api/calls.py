@@ -4,11 +4,13 @@ The server gives it to the instances whose backend wants it (`LoadRequest.calls`
 it until the next response arrives.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stoker.backends.api.backend import Arrays, Parameters
+import numpy as np
+
+Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class ModelCall:
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
-    parameters: Parameters = field(default_factory=dict)
+    parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

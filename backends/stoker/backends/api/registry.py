@@ -18,6 +18,7 @@ class BackendRegistry:
         self._loaded: dict[str, Backend] = {b.name: b for b in backends or ()}
         self._pending: dict[str, EntryPoint] = {} if backends is not None else {point.name: point for point in entry_points(group=GROUP)}
         self._failed: dict[str, str] = {}
+        self._settings: dict[str, dict[str, str]] = {}
         self._lock = threading.RLock()
 
     def names(self) -> list[str]:
@@ -53,6 +54,11 @@ class BackendRegistry:
             known |= values
         for backend, together in by_backend.items():
             backend.configure(together)
+            self._settings[backend.name] = together
+
+    def settings(self, name: str) -> dict[str, str]:
+        """The settings that the backend `name` was given, for its worker processes."""
+        return self._settings.get(name, {})
 
     def get(self, name: str) -> Backend:
         """The backend whose name, alias or platform is `name`.

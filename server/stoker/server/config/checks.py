@@ -216,6 +216,7 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
     _check_response_cache(config, report)
     _check_execution(config, report)
     _check_nice(config, report)
+    _check_process(config, report)
     for key in config.metric_tags:
         if not _LABEL.match(key) or key.startswith("__") or key in _OWN_LABELS:
             report.error(
@@ -305,6 +306,19 @@ def _check_nice(config: pb.ModelConfig, report: Report) -> None:
         report.error('parameters["nice"]', f"takes a whole number from 0 to {MOST_NICE}, not '{written[:40]}'")
     elif int(written) and "execution" in config.parameters and config.parameters["execution"].string_value == Execution.INLINE.value:
         report.error('parameters["nice"]', "contradicts execution 'inline': the thread of the event loop keeps its priority")
+
+
+def _check_process(config: pb.ModelConfig, report: Report) -> None:
+    for name, least, most in (("instance_timeout", 0.1, 86_400.0), ("instance_memory_limit_bytes", 1 << 28, 1 << 50)):
+        if name not in config.parameters:
+            continue
+        written = config.parameters[name].string_value
+        is_number = re.fullmatch(r"[0-9]{1,16}" if name.endswith("_bytes") else r"[0-9]{1,6}(\.[0-9]{1,6})?", written, re.ASCII) is not None
+        if not is_number or not least <= float(written) <= most:
+            unit = "bytes" if name.endswith("_bytes") else "seconds"
+            report.error(f'parameters["{name}"]', f"takes {least:g} to {most:g} {unit}, not '{written[:40]}'")
+        elif "execution" in config.parameters and config.parameters["execution"].string_value != Execution.PROCESS.value:
+            report.warn(f'parameters["{name}"]', "has an effect on worker processes only (parameter execution: process)")
 
 
 def check_is_whole(parsed: ParsedConfig) -> None:

@@ -38,6 +38,7 @@ from stoker.server.config.scheduling import (
 )
 from stoker.server.config.tensors import TensorCompleter, batch_inputs, batch_outputs, check_ragged, specs
 from stoker.server.core.model_config import (
+    DEFAULT_INSTANCE_TIMEOUT_S,
     AllVersions,
     Execution,
     LatestVersions,
@@ -253,7 +254,7 @@ def to_pbtxt(config: ModelConfig) -> str:
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
 #: Parameters that the server itself reads for any backend.
-_SERVER_PARAMETERS = frozenset({"execution", "nice"})
+_SERVER_PARAMETERS = frozenset({"execution", "nice", "instance_timeout", "instance_memory_limit_bytes"})
 #: Parameters without effect on the server, kept for those who read the configuration.
 _KEPT_PARAMETERS = frozenset({"platform_version", "algorithm"})
 
@@ -345,12 +346,20 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         cpu_accelerators=on_cpu,
         label_files={output.name: output.label_filename for output in message.output if output.label_filename},
         warmups=samples,
-        execution=Execution(parameters.get("execution", Execution.AUTO.value)),
+        execution=execution_of(parameters, backend),
+        instance_timeout_s=float(parameters.get("instance_timeout", DEFAULT_INSTANCE_TIMEOUT_S)),
+        instance_memory_limit_bytes=int(parameters["instance_memory_limit_bytes"]) if "instance_memory_limit_bytes" in parameters else None,
         nice=int(parameters.get("nice", "0")),
         metric_tags=dict(sorted(message.metric_tags.items())),
         wire=normalised(message, backend.name, _platform(backend), model_filename, enqueued).SerializeToString(deterministic=True),
     )
     return Completion(config, findings.all())
+
+
+def execution_of(parameters: Mapping[str, str], backend: Backend) -> Execution:
+    """Where the batches of a model with `parameters` run."""
+    default = Execution.PROCESS if backend.wants_process else Execution.AUTO
+    return Execution(parameters.get("execution", default.value))
 
 
 def _platform(backend: Backend) -> str:

@@ -125,6 +125,10 @@ class Warmup:
     inputs: Mapping[str, WarmupInput]
 
 
+#: How long a batch, or a stream without a response, may take in a worker process, unless the configuration says otherwise, seconds.
+DEFAULT_INSTANCE_TIMEOUT_S = 60.0
+
+
 class Execution(enum.Enum):
     """Where batches run (config.pbtxt parameter `execution`)."""
 
@@ -157,6 +161,10 @@ class ModelConfig:
         warmups: Samples to run before READY.
         execution: Auto, thread, inline or process.
         nice: Nice value added to the threads that run the model (config.pbtxt parameter `nice`).
+        instance_timeout_s: How long a batch, or a stream without a response, may take in a worker process, seconds (config.pbtxt
+            parameter `instance_timeout`).
+        instance_memory_limit_bytes: Bound of the address space of a worker process (config.pbtxt parameter
+            `instance_memory_limit_bytes`); None: none.
         metric_tags: Extra labels for metrics.
         wire: The completed `inference.ModelConfig` message, serialised: the response of GetModelConfig.
     """
@@ -179,6 +187,8 @@ class ModelConfig:
     warmups: tuple[Warmup, ...] = ()
     execution: Execution = Execution.AUTO
     nice: int = 0
+    instance_timeout_s: float = DEFAULT_INSTANCE_TIMEOUT_S
+    instance_memory_limit_bytes: int | None = None
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     wire: bytes = b""
 

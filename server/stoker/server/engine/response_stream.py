@@ -30,7 +30,8 @@ class ResponseStream:
         """Holds at most `most` responses that the consumer has not taken."""
         self._loop = loop
         self._permits = threading.Semaphore(most)
-        self._waiting: deque[Arrays] = deque()
+        #: Each response, and what to call when the consumer takes it (None: it returns a permit).
+        self._waiting: deque[tuple[Arrays, Callable[[], None] | None]] = deque()
         self._changed = asyncio.Event()
         self._is_ended = False
         self._is_closed = False
@@ -48,6 +49,16 @@ class ResponseStream:
             return False
         return True
 
+    def feed(self, outputs: Arrays, taken: Callable[[], None]) -> None:
+        """Adds one response, for a producer that bounds by itself how many are unread: `taken` is called when the consumer takes it. Called
+        on the event loop.
+        """
+        if self._is_closed:
+            taken()
+            return
+        self._waiting.append((outputs, taken))
+        self._changed.set()
+
     def end(self) -> None:
         """Ends the stream; responses that wait can still be taken."""
         self._is_ended = True
@@ -62,8 +73,11 @@ class ResponseStream:
         """Yields the responses until the stream ends."""
         while True:
             while self._waiting:
-                outputs = self._waiting.popleft()
-                self._permits.release()
+                outputs, taken = self._waiting.popleft()
+                if taken is None:
+                    self._permits.release()
+                else:
+                    taken()
                 yield outputs
             if self._is_ended:
                 return
@@ -71,7 +85,7 @@ class ResponseStream:
             await self._changed.wait()
 
     def _arrived(self, outputs: Arrays) -> None:
-        self._waiting.append(outputs)
+        self._waiting.append((outputs, None))
         self._changed.set()
 
 

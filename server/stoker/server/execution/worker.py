@@ -58,14 +58,35 @@ class InstanceWorker(Protocol):
     def free_slots(self) -> int:
         """The number of batches that the worker would accept now."""
 
+    @property
+    def outage(self) -> str:
+        """Why the instance can run no batch now; empty: it can. Batches wait, or fail at once if it `is_ejected`."""
+
+    @property
+    def is_ejected(self) -> bool:
+        """Whether the instance is out of service for longer than a restart takes."""
+
     def submit(self, work: Work) -> None:
         """Accepts a batch. REQUIRES: free_slots > 0."""
+
+    def cancel(self, work: Work, index: int) -> None:
+        """The client of the request at place `index` of a running batch has gone: its model may stop early."""
 
     async def close(self) -> None:
         """Waits for the running batches, then closes the instance."""
 
 
-class ThreadWorker:
+class LocalWorker:
+    """What workers have in common whose instance lives in the server's process."""
+
+    outage = ""
+    is_ejected = False
+
+    def cancel(self, work: Work, index: int) -> None:
+        """The model reads `RequestShare.is_cancelled`."""
+
+
+class ThreadWorker(LocalWorker):
     """Runs batches in one thread for each pipeline slot of one instance; results are delivered in the order of the batches."""
 
     def __init__(
@@ -132,7 +153,7 @@ def _settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-class InlineWorker:
+class InlineWorker(LocalWorker):
     """Runs each batch on the event loop: for models so small that a hop to a thread costs more than the work."""
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:

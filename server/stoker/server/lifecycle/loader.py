@@ -32,12 +32,14 @@ from stoker.server.config.report import ConfigError, FindingKind
 from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
+from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
 from stoker.server.lifecycle.folder import open_sibling
+from stoker.server.lifecycle.processes import ProcessInstance, instance_start
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
-from stoker.server.observability.recorder import ServerRecorder
+from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
 
@@ -230,6 +232,8 @@ class VersionLoader:
         self._settings = settings
         self._usable_cores = settings.cpu_threads or usable_cores()
         self._is_tuned = is_tuned
+        #: Runs the calls of models in worker processes to other models; None: such calls wait for ever.
+        self.calls: CallHandler | None = None
 
     async def load(self, source: VersionSource) -> Servable:
         loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
@@ -257,10 +261,17 @@ class VersionLoader:
             inner = loaded.config.inner
             # Threads that a backend starts while it loads inherit the nice value of this thread.
             raise_niceness(inner.nice)
+            samples = list(read_samples(inner, source.model_dir, source.links_root)) if inner.execution is Execution.PROCESS else []
             for request in self._requests(inner, source.version, loaded.files):
-                loaded.instances.append(_load_instance(backend, request))
+                if inner.execution is Execution.PROCESS:
+                    settings = self._registry.settings(backend.name)
+                    start = instance_start(backend, settings, request, inner, samples, self._clock)
+                    loaded.instances.append(ProcessInstance(start))
+                else:
+                    loaded.instances.append(_load_instance(backend, request))
             since_ns = self._clock.now_ns()
-            warm(inner, loaded.instances, source.model_dir, self._clock, source.links_root)
+            if inner.execution is not Execution.PROCESS:
+                warm(inner, loaded.instances, source.model_dir, self._clock, source.links_root)
             loaded.warmup_ns = self._clock.now_ns() - since_ns if inner.warmups else None
         except BaseException:
             loaded.discard()
@@ -313,17 +324,22 @@ class VersionLoader:
         assert loaded.config is not None
         config = loaded.config.inner
         loop = asyncio.get_running_loop()
+        recorder = self._recorder.version(config.name, version, config.metric_tags)
         workers: list[InstanceWorker] = []
+        processes: list[ProcessWorker] = []
         for index, instance in enumerate(loaded.instances):
             name = f"{config.name}.{version}.{index}"
-            if config.execution is Execution.INLINE and not config.signature.is_decoupled:
+            if isinstance(instance, ProcessInstance):
+                supervised = self._process_worker(config, version, instance, recorder, loop)
+                processes.append(supervised)
+                workers.append(supervised)
+            elif config.execution is Execution.INLINE and not config.signature.is_decoupled:
                 workers.append(InlineWorker(instance, config.signature, self._clock))
             elif self._may_adapt(config) and may_run_on_loop(instance):
                 workers.append(AutoWorker(name, instance, config.signature, self._clock, loop))
             else:
                 kind = StreamWorker if config.signature.is_decoupled else ThreadWorker
                 workers.append(kind(name, instance, config.signature, self._clock, loop, nice=config.nice))
-        recorder = self._recorder.version(config.name, version, config.metric_tags)
         if loaded.warmup_ns is not None:
             self._recorder.warmed(config.name, version, duration_ns=loaded.warmup_ns)
         scheduler = Scheduler(
@@ -336,18 +352,48 @@ class VersionLoader:
             max_queue_size=self._settings.max_queue_size,
         )
         if config.sequences is None:
-            return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
-        sequences = SequenceScheduler(
-            scheduler,
-            loaded.config.name,
-            loaded.config.signature,
-            config.sequences,
+            servable = Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
+        else:
+            sequences = SequenceScheduler(
+                scheduler,
+                loaded.config.name,
+                loaded.config.signature,
+                config.sequences,
+                clock=self._clock,
+                timers=self._timers,
+                recorder=recorder,
+                max_queue_size=self._settings.max_queue_size,
+            )
+            servable = Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard)
+
+        def changed() -> None:
+            scheduler.wake()
+            servable.on_outage()
+
+        for process in processes:
+            process.on_change = changed
+        return servable
+
+    def _process_worker(
+        self, config: ModelConfig, version: int, instance: ProcessInstance, recorder: VersionRecorder, loop: asyncio.AbstractEventLoop
+    ) -> ProcessWorker:
+        settings = ProcessSettings(
+            name=instance.start.load.request.instance_name,
+            model=config.name,
+            version=version,
+            instance_timeout_s=config.instance_timeout_s,
+        )
+        return ProcessWorker(
+            instance.process,
+            instance.start,
+            config.signature,
+            settings,
             clock=self._clock,
             timers=self._timers,
-            recorder=recorder,
-            max_queue_size=self._settings.max_queue_size,
+            loop=loop,
+            calls=self.calls,
+            on_death=recorder.worker_died,
         )
-        return Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard)
 
 
 @dataclass(slots=True)

@@ -335,8 +335,9 @@ class ModelManager:
 
     def is_model_ready(self, name: str, version: int | None) -> bool:
         """Whether that version (None: any) is READY; False also for an unknown model."""
-        versions = self.ready_versions(name)
-        return bool(versions) if version is None else version in versions
+        record = self._table.get(name)
+        servable = None if record is None else record.serving.get(version)
+        return servable is not None and not servable.outage
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """Every version in the repository or in service, sorted by name and version."""

@@ -211,6 +211,7 @@ class Reconciler:
     def _publish(self, record: ModelRecord, known: VersionRecord, loading: Loading, servable: Servable, seconds: float) -> None:
         replaced = known.servable
         record.put_in_service(known, servable)
+        servable.on_outage = lambda: self._report(record)
         known.generation, known.has_served = loading.generation, True
         known.loading = known.failed = None
         known.reason = ""

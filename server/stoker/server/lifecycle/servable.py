@@ -44,6 +44,8 @@ class Servable:
         self.labels = labels
         self._files = files
         self._discard = discard
+        #: Called when `outage` may have changed.
+        self.on_outage: Callable[[], None] = _nothing
         self._is_retired = False
         self._borrowed = 0
         self._idle = asyncio.Event()
@@ -52,6 +54,16 @@ class Servable:
     def borrowers(self) -> int:
         """Requests that hold this version: accepted and not complete, or being decoded in a thread."""
         return self.scheduler.in_flight + self._borrowed
+
+    @property
+    def outage(self) -> str:
+        """Why none of its instances can run a batch now; empty: one can."""
+        return self.scheduler.outage
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether all its instances are out of service for longer than a restart takes."""
+        return self.scheduler.is_lost
 
     @contextmanager
     def borrowed(self) -> Iterator[None]:
@@ -90,6 +102,10 @@ class Servable:
     def _notice_idle(self) -> None:
         if self._is_retired and not self.borrowers:
             self._idle.set()
+
+
+def _nothing() -> None:
+    return None
 
 
 log = logging.getLogger("stoker.lifecycle")

@@ -160,9 +160,12 @@ class VersionRecord:
 
     @property
     def state(self) -> VersionState:
-        """The state for clients and metrics. A version that serves is READY, even while a reload runs or after one has failed."""
+        """The state for clients and metrics. A version that serves is READY, even while a reload runs or after one has failed.
+
+        A version whose instances are all out of service is FAILED.
+        """
         if self.servable is not None:
-            return VersionState.READY
+            return VersionState.FAILED if self.servable.outage else VersionState.READY
         if self.loading is not None:
             return VersionState.LOADING if self.loading.slot is not None else VersionState.NEW
         if self.failed is not None or self.is_missing:
@@ -229,7 +232,7 @@ class ModelRecord:
 
     def is_satisfied(self) -> bool:
         """Whether readiness need not wait for this model: a version serves, or none is desired."""
-        if any(record.servable is not None for record in self.versions.values()):
+        if any(record.servable is not None and not record.servable.is_lost for record in self.versions.values()):
             return True
         is_unload_desired = (
             self.listing is not None and self.listing.config is not None and isinstance(self.listing.config.version_policy, NoVersions)
@@ -270,7 +273,7 @@ class ModelRecord:
                 trouble = self.error or record.reason
                 return f"reload FAILED: {trouble}" if trouble else ""
             case VersionState.FAILED:
-                return record.reason
+                return record.servable.outage if record.servable is not None else record.reason
             case VersionState.UNLOADED:
                 # The model's error is listed with the versions that serve, if there are any.
                 return UNLOADED_REASON if self.ready_versions() else self.error or UNLOADED_REASON

@@ -329,7 +329,9 @@ def _version_gauges(versions: Sequence[VersionSeries]) -> Iterator[Metric]:
     stale = Metric("stoker_model_reload_failed", "1 for a version that serves although its last reload failed.", "gauge")
     ejected = Metric("stoker_instances_ejected", "Instances that are ejected now, because their last batch failed as a whole.", "gauge")
     deprecated = Metric("stoker_instances_resting", "Deprecated name of stoker_instances_ejected; removed after 0.2.", "gauge")
+    deaths = Metric("stoker_worker_deaths", "Worker processes that ended while they were needed.", "counter")
     for version in versions:
+        deaths.add_sample("stoker_worker_deaths_total", version.labels, version.statistics.worker_deaths)
         ejected.add_sample("stoker_instances_ejected", version.labels, version.statistics.instances_ejected)
         deprecated.add_sample("stoker_instances_resting", version.labels, version.statistics.instances_ejected)
         stale.add_sample("stoker_model_reload_failed", version.labels, int(version.is_reload_failed))
@@ -339,7 +341,7 @@ def _version_gauges(versions: Sequence[VersionSeries]) -> Iterator[Metric]:
         if version.state is not None:
             for state in VersionState:
                 states.add_sample("stoker_model_state", {**version.labels, "state": state.value}, int(state is version.state))
-    yield from (depth, ejected, deprecated, load, states, stale)
+    yield from (depth, ejected, deprecated, load, states, stale, deaths)
 
 
 def _histogram_family(name: str, text: str, rows: Sequence[tuple[VersionSeries, Histogram]], divisor: int) -> Metric:

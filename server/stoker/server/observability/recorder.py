@@ -71,6 +71,9 @@ class VersionRecorder(Protocol):
     def ejected(self, count: int) -> None:
         """The number of ejected instances is now `count`. Called on every change."""
 
+    def worker_died(self) -> None:
+        """A worker process has ended while it was needed, or could not be started again."""
+
 
 class ServerRecorder(Protocol):
     """Receives the events and states of the whole server."""

@@ -274,6 +274,7 @@ class VersionStatistics:
         queue_depth: Waiting requests.
         responses: Counts by response, if the model is decoupled.
         instances_ejected: Instances that are ejected now.
+        worker_deaths: Worker processes that have ended while they were needed.
         request_histogram, queue_histogram, compute_histogram: Times of completed requests; compute is the sum of input, infer and output.
         rows_histogram: Rows of each execution.
         summaries: Times of completed requests by quantile; None: they are off.
@@ -301,6 +302,7 @@ class VersionStatistics:
         "success_count",
         "success_ns",
         "summaries",
+        "worker_deaths",
     )
 
     def __init__(self, clock: Clock, summaries: LatencySummaries | None = None) -> None:
@@ -321,6 +323,7 @@ class VersionStatistics:
         self.queue_depth = 0
         self.responses = ResponseCounts()
         self.instances_ejected = 0
+        self.worker_deaths = 0
         self.request_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
         self.queue_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_QUEUE_BOUNDS_NS)
         self.compute_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
@@ -394,6 +397,9 @@ class VersionStatistics:
 
     def ejected(self, count: int) -> None:
         self.instances_ejected = count
+
+    def worker_died(self) -> None:
+        self.worker_deaths += 1
 
     def snapshot(self, name: str, version: int) -> ModelStatistics:
         """The counts so far as Triton's statistics of the version `name`, `version`."""

@@ -120,6 +120,18 @@ class Scheduler:
         return self._pool.workers
 
     @property
+    def outage(self) -> str:
+        """Why no instance can run a batch now; empty: one can."""
+        outages = [worker.outage for worker in self._pool.workers]
+        return outages[0] if outages and all(outages) else ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether every instance is out of service for longer than a restart takes."""
+        workers = self._pool.workers
+        return bool(workers) and all(worker.is_ejected for worker in workers)
+
+    @property
     def queue_depth(self) -> int:
         """Number of waiting requests."""
         return len(self._queue)
@@ -166,6 +178,12 @@ class Scheduler:
             self._dispatch_is_due = True
             self._timers.call_soon(self._dispatch)
         return entry
+
+    def wake(self) -> None:
+        """An instance can run batches again: dispatches what waits."""
+        if not self._dispatch_is_due:
+            self._dispatch_is_due = True
+            self._timers.call_soon(self._dispatch)
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Submits a request and awaits its response; cancelling the caller cancels the request.
@@ -317,11 +335,20 @@ class Scheduler:
     def _withdraw(self, entry: Pending) -> None:
         if self._queue.remove(entry):
             self._recorder.queue_depth -= 1
+        else:
+            self._cancel_running(entry)
         if self._order is not None:
             self._order.forget(entry)
         if not entry.is_counted:
             self._recorder.failed(FailureReason.CANCELED, request_ns=self._now_ns() - entry.request.received_ns)
         self._end(entry)
+
+    def _cancel_running(self, entry: Pending) -> None:
+        for batch in self._running:
+            for index, each in enumerate(batch.entries):
+                if each is entry:
+                    self._pool.workers[batch.worker].cancel(batch, index)
+                    return
 
     def _arm(self, wake_ns: int | None) -> None:
         if self._timer is not None:

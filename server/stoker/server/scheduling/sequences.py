@@ -200,6 +200,16 @@ class SequenceScheduler:
         self._members.add(member)
         return member
 
+    @property
+    def outage(self) -> str:
+        """See `Scheduler.outage`."""
+        return self._inner.outage
+
+    @property
+    def is_lost(self) -> bool:
+        """See `Scheduler.is_lost`."""
+        return self._inner.is_lost
+
     def abandon(self, why: str) -> None:
         """Abandons all requests as `Scheduler.abandon` does, and ends every sequence."""
         waiting = [member for member in self._members if member.flight is None]

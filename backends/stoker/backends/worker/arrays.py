@@ -1,0 +1,129 @@
+"""Arrays as the bytes of a message: their description as JSON, and one copy into the message's memory.
+
+A block is one array, or several that lie one below the other. Numbers stand as numpy stores them; BYTES stand as the sizes of all elements
+(uint32) followed by the elements.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stoker.backends.worker.segments import Octets
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+ALIGNMENT: Final = 64
+#: Names of element types: numpy's, and `O` for BYTES.
+BYTES: Final = "O"
+_KINDS: Final = frozenset("biufO")
+
+
+class Blocks:
+    """The tensors of a message that is to be sent."""
+
+    __slots__ = ("_writes", "entries", "size_bytes")
+
+    def __init__(self) -> None:
+        #: The description: `[element type, shape, offset, bytes]` of each block.
+        self.entries: list[list[Any]] = []
+        #: Bytes of all blocks.
+        self.size_bytes = 0
+        self._writes: list[tuple[int, int, Any]] = []
+
+    def add(self, arrays: Sequence[Array]) -> int:
+        """Adds one block: `arrays`, whose rows are put one below the other. Returns its number."""
+        first = arrays[0]
+        shape = list(first.shape)
+        if len(arrays) > 1:
+            shape[0] = sum([array.shape[0] for array in arrays])
+        dtype = first.dtype
+        if dtype.kind == BYTES:
+            elements = [_octets(element) for array in arrays for element in array.ravel().tolist()]
+            sizes = np.array([len(element) for element in elements], np.uint32)
+            count = sizes.nbytes + int(sizes.sum(dtype=np.int64))
+            self._append(BYTES, shape, count, (sizes, elements))
+        else:
+            count = sum([array.nbytes for array in arrays]) if len(arrays) > 1 else first.nbytes
+            self._append(dtype.str, shape, count, arrays)
+        return len(self.entries) - 1
+
+    def write(self, memory: memoryview) -> None:
+        """Writes all blocks into `memory`, which has `size_bytes` bytes."""
+        octets = np.frombuffer(memory, np.uint8)
+        for (name, shape, _, _), (offset, count, content) in zip(self.entries, self._writes, strict=True):
+            if not count:
+                continue
+            target = octets[offset : offset + count]
+            if name == BYTES:
+                sizes, elements = content
+                target[: sizes.nbytes] = sizes.view(np.uint8)
+                target[sizes.nbytes :] = np.frombuffer(b"".join(elements), np.uint8)
+                continue
+            whole = target.view(name).reshape(shape)
+            if len(content) == 1:
+                whole[...] = content[0]
+            else:
+                np.concatenate(content, out=whole)
+
+    def _append(self, name: str, shape: "list[int]", count: int, content: Any) -> None:
+        offset = -(-self.size_bytes // ALIGNMENT) * ALIGNMENT
+        self.entries.append([name, shape, offset, count])
+        self._writes.append((offset, count, content))
+        self.size_bytes = offset + count
+
+
+def _octets(element: object) -> bytes:
+    if isinstance(element, bytes):
+        return element
+    if isinstance(element, str):
+        return element.encode()
+    return bytes(element) if isinstance(element, (bytearray, memoryview, np.bytes_)) else str(element).encode()
+
+
+def read_blocks(entries: Iterable[Any], payload: Octets) -> "list[Array]":
+    """The blocks that `entries` describe, as views of `payload` (BYTES: new arrays of `bytes`).
+
+    Raises:
+        ValueError: a description is no such list, or does not fit `payload`.
+    """
+    return [_read(entry, payload) for entry in entries]
+
+
+def _read(entry: Any, payload: Octets) -> Array:
+    name, shape, offset, count = entry
+    if not (type(name) is str and type(offset) is type(count) is int and all(type(size) is int and size >= 0 for size in shape)):
+        raise ValueError("a block's description is damaged")
+    if not 0 <= offset <= offset + count <= payload.size:
+        raise ValueError(f"a block of {count} bytes at byte {offset} is beyond the end of {payload.size} bytes")
+    target = payload[offset : offset + count]
+    if name == BYTES:
+        return _strings(target, shape)
+    dtype = np.dtype(name)
+    if dtype.kind not in _KINDS or dtype.hasobject:
+        raise ValueError(f"a block has elements of type '{name}'")
+    return target.view(dtype).reshape(shape)
+
+
+def _strings(target: Octets, shape: Sequence[int]) -> Array:
+    elements = 1
+    for size in shape:
+        elements *= size
+    if elements * 4 > target.size:
+        raise ValueError(f"{elements} strings do not fit {target.size} bytes")
+    ends = np.cumsum(target[: elements * 4].view(np.uint32), dtype=np.int64) + elements * 4
+    if elements and int(ends[-1]) != target.size:
+        raise ValueError("the sizes of strings do not fit their bytes")
+    text = target.tobytes()
+    strings: Array = np.empty(elements, np.object_)
+    at = elements * 4
+    for position, end in enumerate(ends.tolist()):
+        strings[position] = text[at:end]
+        at = end
+    return strings.reshape(shape)
+
+
+def to_json(value: Any) -> bytes:
+    """`value` as the JSON of a message."""
+    return json.dumps(value, separators=(",", ":")).encode()

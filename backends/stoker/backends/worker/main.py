@@ -1,0 +1,222 @@
+"""The worker process: loads one instance of a model, and runs the batches that the server sends.
+
+The model's code runs in the main thread (and in further threads, if the instance takes several batches at a time). Another thread receives
+messages where some may arrive while a batch runs: cancellations, credits of streams, responses to the model's own calls.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import queue
+import resource
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from stoker.backends.api.backend import Backend, Instance
+from stoker.backends.api.batch import BatchProcessor, BatchResult, processor_for
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.worker.arrays import to_json
+from stoker.backends.worker.batches import WorkerItem, error_to_json, read_batch, result_message
+from stoker.backends.worker.channel import Channel, ChannelClosed, ChannelError, Message
+from stoker.backends.worker.load_message import WorkerLoad
+from stoker.backends.worker.model_calls import RemoteCalls
+from stoker.backends.worker.protocol import (
+    CALL_END,
+    CALL_RESPONSE,
+    CANCEL,
+    CLOSE,
+    CLOSED,
+    CREDIT,
+    DONE,
+    FAILED,
+    FREED,
+    LOADED,
+    RELEASE,
+    RUN,
+)
+from stoker.backends.worker.responses import RemoteSink
+
+
+def main(descriptor: int) -> None:
+    """Serves the channel on the socket `descriptor` until the server closes it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    channel = Channel(socket.socket(fileno=descriptor))
+    with contextlib.suppress(ChannelClosed):
+        WorkerMain(channel).run()
+    # The interpreter is not finalized: threads of the model may run, and native code may crash then.
+    os._exit(0)
+
+
+def load_backend(target: str) -> Backend:
+    """A new backend of the class that `target`, `module:name`, names."""
+    module, _, name = target.partition(":")
+    backend: Backend = getattr(importlib.import_module(module), name)()
+    return backend
+
+
+class WorkerMain:
+    """The main thread of a worker process."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._calls = RemoteCalls(channel)
+        self._clock = SystemClock()
+        #: The batches that run or wait, by number; only where a thread receives messages.
+        self._running: dict[int, list[WorkerItem]] = {}
+        self._sinks: dict[int, RemoteSink] = {}
+        self._is_decoupled = False
+        self._backend: Backend | None = None
+
+    def run(self) -> None:
+        """Loads the instance, and serves it.
+
+        Raises:
+            ChannelClosed: the server is gone.
+        """
+        message = self._channel.receive()
+        try:
+            load = WorkerLoad.from_json(message.meta, self._calls)
+            instance = self._load(load)
+        except BaseException as error:  # noqa: BLE001 - whatever a model's code raises is the load's failure
+            self._channel.send(FAILED, meta=to_json(error_to_json(error)))
+            return
+        signature = load.request.signature
+        self._is_decoupled = signature.is_decoupled
+        depth = max(1, instance.pipeline_depth)
+        processors = [processor_for(instance, signature, self._clock) for _ in range(depth)]
+        has_receiver = depth > 1 or instance.reads_requests or self._is_decoupled
+        facts = {
+            "static_batch_size": instance.static_batch_size,
+            "pipeline_depth": depth,
+            "reads_requests": instance.reads_requests,
+        }
+        # What was made so far lives as long as the process.
+        gc.freeze()
+        self._channel.send(LOADED, meta=to_json(facts))
+        try:
+            if has_receiver:
+                self._serve_in_threads(processors)
+            else:
+                self._serve(processors[0])
+        finally:
+            with contextlib.suppress(Exception):
+                instance.close()
+        with contextlib.suppress(OSError):
+            self._channel.send(CLOSED)
+
+    def _load(self, load: WorkerLoad) -> Instance:
+        if load.nice:
+            os.nice(load.nice)
+        if load.memory_limit_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (load.memory_limit_bytes, load.memory_limit_bytes))
+        self._backend = load_backend(load.backend)
+        if load.settings:
+            self._backend.configure(load.settings)
+        return self._backend.load(load.request)
+
+    def _serve(self, processor: BatchProcessor) -> None:
+        """Runs batches in this thread until CLOSE: no message is sent while one runs."""
+        while (message := self._channel.receive()).kind != CLOSE:
+            if message.kind == RUN:
+                number = message.number
+                self._run(processor, number, read_batch(message))
+                del message
+            elif message.kind == RELEASE:
+                self._release()
+
+    def _serve_in_threads(self, processors: "list[BatchProcessor]") -> None:
+        inbox: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        receiver = threading.Thread(target=self._receive, args=(inbox, len(processors)), name="stoker-receive", daemon=True)
+        receiver.start()
+        others = [
+            threading.Thread(target=self._run_all, args=(processor, inbox), name="stoker-run", daemon=True) for processor in processors[1:]
+        ]
+        for thread in others:
+            thread.start()
+        self._run_all(processors[0], inbox)
+        for thread in others:
+            thread.join()
+
+    def _run_all(self, processor: BatchProcessor, inbox: "queue.SimpleQueue[tuple[int, Any] | None]") -> None:
+        while (work := inbox.get()) is not None:
+            number, items = work
+            del work
+            # A model's exception may end neither this thread nor the process.
+            with contextlib.suppress(ChannelClosed):
+                self._run(processor, number, items)
+            del items
+
+    def _receive(self, inbox: "queue.SimpleQueue[tuple[int, Any] | None]", threads: int) -> None:
+        try:
+            while (message := self._channel.receive()).kind != CLOSE:
+                self._dispatch(message, inbox.put)
+                del message
+                if self._channel.unreported > 1:
+                    self._channel.send(FREED)
+        except ChannelError:
+            # Without the server nothing of this process is of use, and the model may hang.
+            os._exit(0)
+        finally:
+            self._calls.close()
+            for _ in range(threads):
+                inbox.put(None)
+
+    def _dispatch(self, message: Message, put: "Callable[[tuple[int, Any] | None], None]") -> None:
+        kind, number = message.kind, message.number
+        if kind == RUN:
+            items = read_batch(message)
+            self._running[number] = list(items)
+            if self._is_decoupled:
+                item = items[0]
+                item.responses = self._sinks[number] = RemoteSink(self._channel, number, 0, item)
+            put((number, items))
+        elif kind == CREDIT and number in self._sinks:
+            self._sinks[number].add_credits(message.index)
+        elif kind == CANCEL:
+            items = self._running.get(number, ())
+            if message.index < len(items):
+                items[message.index].is_cancelled = True
+            if number in self._sinks:
+                self._sinks[number].cancel()
+        elif kind in (CALL_RESPONSE, CALL_END):
+            self._calls.arrived(message)
+        elif kind == RELEASE:
+            self._release()
+
+    def _run(self, processor: BatchProcessor, number: int, items: "Any") -> None:
+        try:
+            result = processor.process(items)
+            meta, blocks = result_message(result)
+        except Exception as error:  # noqa: BLE001 - a processor of a backend has broken its contract; the batch gets its error
+            failure = BackendFailed(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            result = BatchResult([failure] * len(items))
+            meta, blocks = result_message(result)
+        # Before the message, which reports the segments that are free then.
+        del items, result
+        self._running.pop(number, None)
+        self._sinks.pop(number, None)
+        try:
+            self._channel.send(DONE, number, 0, meta, blocks.size_bytes, blocks.write)
+        except (OSError, MemoryError, ValueError) as error:
+            self._send_failure(number, error, meta)
+
+    def _send_failure(self, number: int, error: BaseException, meta: bytes) -> None:
+        import json
+
+        counts = json.loads(meta)
+        count = len(counts["r"] if "r" in counts else counts["o"])
+        failure = BackendFailed(f"the outputs cannot be passed to the server: {type(error).__name__}")
+        failure.__cause__ = error
+        text, blocks = result_message(BatchResult([failure] * count))
+        self._channel.send(DONE, number, 0, text, blocks.size_bytes, blocks.write)
+
+    def _release(self) -> None:
+        self._channel.shrink()
+        if self._backend is not None:
+            with contextlib.suppress(Exception):
+                self._backend.give_memory_back()

@@ -1,0 +1,121 @@
+"""The worker's side of calls to other models: `RemoteCalls` sends them to the server, and waits for the responses."""
+
+import itertools
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+from stoker.backends.api.calls import CallResponse, ModelCall
+from stoker.backends.api.errors import ServingError, Unavailable
+from stoker.backends.worker.arrays import Blocks, read_blocks, to_json
+from stoker.backends.worker.batches import error_from_json
+from stoker.backends.worker.channel import Channel, ChannelClosed, Message
+from stoker.backends.worker.protocol import CALL, CALL_CANCEL, CALL_CREDIT, CALL_END, CREDIT_STEP
+
+#: Every attribute of a call but its tensors.
+_FACTS = (
+    "model_name", "model_version", "request_id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout_us",
+)  # fmt: skip
+
+
+def call_message(call: ModelCall) -> "tuple[bytes, Blocks]":
+    """The description and the tensors of a call."""
+    blocks = Blocks()
+    meta: dict[str, Any] = {name: getattr(call, name) for name in _FACTS}
+    meta["output_names"] = list(call.output_names)
+    meta["parameters"] = dict(call.parameters)
+    meta["n"] = list(call.inputs)
+    for array in call.inputs.values():
+        blocks.add([array])
+    meta["b"] = blocks.entries
+    return to_json(meta), blocks
+
+
+def read_call(message: Message) -> ModelCall:
+    """The call that a CALL message says.
+
+    Raises:
+        ValueError, KeyError, TypeError: the message is damaged.
+    """
+    meta = message.meta
+    arrays = read_blocks(meta["b"], message.payload)
+    return ModelCall(
+        inputs=dict(zip(meta["n"], arrays, strict=True)),
+        output_names=tuple(meta["output_names"]),
+        parameters=meta["parameters"],
+        **{name: meta[name] for name in _FACTS},
+    )
+
+
+def response_message(response: CallResponse) -> "tuple[bytes, Blocks]":
+    """The description and the tensors of a response to a call."""
+    blocks = Blocks()
+    meta: dict[str, Any] = {"m": response.model_name, "v": response.model_version, "n": list(response.outputs)}
+    for array in response.outputs.values():
+        blocks.add([array])
+    meta["b"] = blocks.entries
+    return to_json(meta), blocks
+
+
+class RemoteCalls:
+    """`ModelCalls` over a channel. May be used in any thread of the model but the one that receives messages."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, queue.SimpleQueue[Message | None]] = {}
+        self._is_closed = False
+
+    def call(self, call: ModelCall) -> "Iterator[CallResponse]":
+        number = next(self._numbers)
+        arrived: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._waiting[number] = arrived
+        is_over = False
+        try:
+            meta, blocks = call_message(call)
+            if self._is_closed:
+                raise ChannelClosed("the channel is closed")
+            self._channel.send(CALL, number, 0, meta, blocks.size_bytes, blocks.write)
+            unreported = 0
+            while True:
+                message = arrived.get()
+                if message is None:
+                    is_over = True
+                    raise ChannelClosed("the channel is closed")
+                if message.kind == CALL_END:
+                    is_over = True
+                    if message.meta:
+                        raise error_from_json(message.meta)
+                    return
+                outputs = dict(zip(message.meta["n"], read_blocks(message.meta["b"], message.payload), strict=True))
+                yield CallResponse(model_name=message.meta["m"], model_version=message.meta["v"], outputs=outputs)
+                del message, outputs
+                unreported += 1
+                if unreported == CREDIT_STEP:
+                    self._channel.send(CALL_CREDIT, number, unreported)
+                    unreported = 0
+        except ChannelClosed:
+            is_over = True
+            raise Unavailable("the server has closed the channel of this worker process") from None
+        finally:
+            self._waiting.pop(number, None)
+            if not is_over:
+                self._cancel(number)
+
+    def arrived(self, message: Message) -> None:
+        """Takes a message for a call; called in the thread that receives messages."""
+        waiting = self._waiting.get(message.number)
+        if waiting is not None:
+            waiting.put(message)
+
+    def close(self) -> None:
+        """Ends all calls that wait: the server is gone."""
+        self._is_closed = True
+        for waiting in list(self._waiting.values()):
+            waiting.put(None)
+
+    def _cancel(self, number: int) -> None:
+        try:
+            self._channel.send(CALL_CANCEL, number)
+        except (OSError, ServingError, ChannelClosed):
+            return

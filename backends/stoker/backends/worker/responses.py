@@ -1,0 +1,54 @@
+"""The worker's side of streams: `RemoteSink` sends the responses of a decoupled model to the server, and waits for its credits."""
+
+import threading
+from collections.abc import Mapping
+
+from stoker.backends.worker.arrays import Array, Blocks, read_blocks, to_json
+from stoker.backends.worker.batches import WorkerItem
+from stoker.backends.worker.channel import Channel, ChannelClosed, Message
+from stoker.backends.worker.protocol import CREDITS, RESPONSE
+
+
+class RemoteSink:
+    """Takes the responses of one request; see `ResponseSink`. Several threads of the model may put responses."""
+
+    def __init__(self, channel: Channel, number: int, index: int, item: WorkerItem) -> None:
+        """Sends responses as those of the request at place `index` of batch `number`."""
+        self._channel = channel
+        self._number = number
+        self._index = index
+        self._item = item
+        self._credits = threading.Semaphore(CREDITS)
+
+    def put(self, outputs: "Mapping[str, Array]") -> bool:
+        self._credits.acquire()
+        if self._item.is_cancelled:
+            return False
+        blocks = Blocks()
+        names = list(outputs)
+        for array in outputs.values():
+            blocks.add([array])
+        meta = to_json({"n": names, "b": blocks.entries})
+        try:
+            self._channel.send(RESPONSE, self._number, self._index, meta, blocks.size_bytes, blocks.write)
+        except ChannelClosed:
+            return False
+        return True
+
+    def add_credits(self, count: int) -> None:
+        """The client has read `count` responses."""
+        self._credits.release(count)
+
+    def cancel(self) -> None:
+        """The client wants no more: a `put` that waits returns False."""
+        self._item.is_cancelled = True
+        self._credits.release()
+
+
+def read_response(message: Message) -> "dict[str, Array]":
+    """The outputs of a RESPONSE message.
+
+    Raises:
+        ValueError, KeyError, TypeError: the message is damaged.
+    """
+    return dict(zip(message.meta["n"], read_blocks(message.meta["b"], message.payload), strict=True))

@@ -1,0 +1,506 @@
+"""`ProcessWorker`: an `InstanceWorker` whose instance lives in a worker process, which it supervises.
+
+The event loop writes a batch's tensors into shared memory and receives the results: there is no thread in between. A process that dies
+costs the batches that it held: their requests fail with UNAVAILABLE. It is started again after a pause (`restart_policy.py`), and requests
+wait in the queue meanwhile. A process that makes no progress for `instance_timeout_s` is ended by the watchdog.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from stoker.backends.api.batch import BatchResult
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.worker.batches import batch_message, read_result
+from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message
+from stoker.backends.worker.process import WorkerProcess, exit_text
+from stoker.backends.worker.protocol import (
+    CALL,
+    CALL_CANCEL,
+    CALL_CREDIT,
+    CANCEL,
+    CREDIT,
+    CREDIT_STEP,
+    CREDITS,
+    DONE,
+    FREED,
+    RELEASE,
+    RESPONSE,
+    RUN,
+)
+from stoker.backends.worker.responses import read_response
+from stoker.server.core.tasks import in_daemon_thread
+from stoker.server.core.timers import Timer, Timers
+from stoker.server.execution.restart_policy import RestartPolicy
+from stoker.server.execution.worker import Work
+
+log = logging.getLogger("stoker.execution")
+
+#: Batches whose tensors take more bytes are copied in a thread: 1 MiB takes about 0.1 ms.
+LOOP_COPY_BYTES = 1 << 20
+#: How long a channel is idle before both sides return the memory of large batches to the system, nanoseconds.
+IDLE_NS = 5_000_000_000
+
+
+class ProcessStart(Protocol):
+    """Starts the process of an instance, which loads and warms up. Called in a thread."""
+
+    def __call__(self) -> WorkerProcess: ...
+
+
+class CallHandler(Protocol):
+    """Runs the calls that a model makes to other models. All methods are called on the event loop."""
+
+    def begin(self, process: WorkerProcess, message: Message) -> None:
+        """Begins the call that a CALL message says."""
+
+    def credit(self, process: WorkerProcess, number: int, count: int) -> None:
+        """The model has read `count` responses of a call."""
+
+    def cancel(self, process: WorkerProcess, number: int) -> None:
+        """The model wants no more responses of a call."""
+
+    def cancel_all(self, process: WorkerProcess) -> None:
+        """The process is gone."""
+
+    def has_calls(self, process: WorkerProcess) -> bool:
+        """Whether a call of the process is in work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """How a worker process is supervised.
+
+    Attributes:
+        name: The instance, for the log.
+        model: The model, for the log.
+        version: Its version, for the log.
+        instance_timeout_s: How long a batch, or a stream without a response, may take, seconds.
+    """
+
+    name: str
+    model: str
+    version: int
+    instance_timeout_s: float
+
+
+class _Running:
+    """A batch that the process holds."""
+
+    __slots__ = ("is_sent", "progress_ns", "result", "unread", "unreported", "work", "write_ns")
+
+    def __init__(self, work: Work, now_ns: int) -> None:
+        self.work = work
+        self.result: BatchResult | None = None
+        self.progress_ns = now_ns
+        self.is_sent = False
+        self.write_ns = 0
+        #: Responses of a stream that its client has not read, and read ones that the process does not know of.
+        self.unread = 0
+        self.unreported = 0
+
+
+class ProcessWorker:
+    """Runs batches in a worker process, up to its pipeline depth at a time. Confined to: the event loop.
+
+    Attributes:
+        outage: Why the instance cannot run a batch now; empty: it can.
+        on_change: Called when the instance can run batches again, or its state has changed otherwise.
+        policy: The deaths of its processes.
+    """
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        start: ProcessStart,
+        signature: ModelSignature,
+        settings: ProcessSettings,
+        *,
+        clock: Clock,
+        timers: Timers,
+        loop: asyncio.AbstractEventLoop,
+        calls: CallHandler | None = None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes over `process`, which has loaded; `start` makes the next ones. `on_death` counts."""
+        self._start = start
+        self._signature = signature
+        self._settings = settings
+        self._now_ns = clock.now_ns
+        self._timers = timers
+        self._loop = loop
+        self._calls = calls
+        self._on_death = on_death
+        self._process: WorkerProcess | None = None
+        self._numbers = 0
+        #: In the order of the batches.
+        self._running: dict[int, _Running] = {}
+        self._unsent: deque[tuple[Any, ...]] = deque()
+        self._watchdog: Timer | None = None
+        self._idle: Timer | None = None
+        self._is_large = False
+        self._is_closing = False
+        #: Set when the last batch ends, while `close` waits for it.
+        self._drained: asyncio.Event | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self.policy = RestartPolicy()
+        self.outage = ""
+        self.on_change: Callable[[], None] = _nothing
+        self.depth = process.pipeline_depth
+        self.free_slots = self.depth
+        self._attach(process)
+
+    @property
+    def is_ejected(self) -> bool:
+        """See `InstanceWorker`."""
+        return self.policy.is_ejected
+
+    @property
+    def pid(self) -> int | None:
+        """The process' number; None: there is none now."""
+        return None if self._process is None else self._process.pid
+
+    def submit(self, work: Work) -> None:
+        process = self._process
+        if process is None:
+            error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}")
+            work.on_done(BatchResult([error] * len(work.items)))
+            return
+        self.free_slots -= 1
+        now_ns = self._now_ns()
+        running = _Running(work, now_ns)
+        number = self._numbers = (self._numbers + 1) & 0xFFFFFFFF
+        self._running[number] = running
+        try:
+            meta, blocks = batch_message(work.items, is_batched=self._signature.is_batched, with_facts=process.reads_requests)
+        except Exception as error:  # noqa: BLE001 - a parameter of a request that JSON cannot hold, and the like: this batch's own
+            self._complete(number, _failed(work, error))
+            return
+        if blocks.size_bytes > LOOP_COPY_BYTES:
+            self._send_in_thread(process, number, meta, blocks)
+        else:
+            self._send(process, (RUN, number, 0, meta, blocks.size_bytes, blocks.write), number)
+        running.write_ns = self._now_ns() - now_ns
+        if self._watchdog is None:
+            self._arm_watchdog()
+
+    def cancel(self, work: Work, index: int) -> None:
+        """The client of the request at place `index` has gone; the model may look."""
+        for number, running in self._running.items():
+            if running.work is work and self._process is not None:
+                self._send(self._process, (CANCEL, number, index, b"", 0, None))
+
+    def credit(self, work: Work) -> None:
+        """A client has read one response of its stream."""
+        for number, running in self._running.items():
+            if running.work is work:
+                running.unread -= 1
+                running.unreported += 1
+                if running.unreported >= CREDIT_STEP and self._process is not None:
+                    self._send(self._process, (CREDIT, number, running.unreported, b"", 0, None))
+                    running.unreported = 0
+                running.progress_ns = self._now_ns()
+
+    async def close(self) -> None:
+        self._is_closing = True
+        if self._running and self._process is not None:
+            # The watchdog bounds this.
+            self._drained = asyncio.Event()
+            await self._drained.wait()
+        if self._ending:
+            await asyncio.wait(self._ending)
+        if self._restart is not None:
+            self._restart.cancel()
+            await asyncio.wait({self._restart})
+        process = self._process
+        if process is not None:
+            self._detach(process)
+            await in_daemon_thread("close", process.close)
+
+    # -- the channel
+
+    def _attach(self, process: WorkerProcess) -> None:
+        self._process = process
+        process.channel.set_timeout(0)
+        self._loop.add_reader(process.channel.descriptor, self._readable, process)
+        self.policy.started(self._now_ns())
+        self.outage = ""
+
+    def _detach(self, process: WorkerProcess) -> None:
+        self._process = None
+        self._unsent.clear()
+        self._loop.remove_reader(process.channel.descriptor)
+        process.channel.set_timeout(None)
+        if self._calls is not None:
+            self._calls.cancel_all(process)
+        for timer in (self._watchdog, self._idle):
+            if timer is not None:
+                timer.cancel()
+        self._watchdog = self._idle = None
+
+    def _send(self, process: WorkerProcess, message: "tuple[Any, ...]", number: int | None = None) -> None:
+        """Sends a message, or keeps it until there is room. A batch `number` that cannot be sent fails."""
+        try:
+            if self._unsent:
+                raise BlockingIOError
+            process.channel.send(*message)
+        except BlockingIOError:
+            self._unsent.append(message)
+        except ChannelClosed:
+            return  # the reader finds the end of the channel
+        except (OSError, MemoryError, ValueError, TypeError) as error:
+            if number is not None:
+                self._complete(number, _failed(self._running[number].work, error))
+
+    def _send_in_thread(self, process: WorkerProcess, number: int, meta: bytes, blocks: Any) -> None:
+        self._is_large = True
+
+        def send() -> None:
+            process.channel.send(RUN, number, 0, meta, blocks.size_bytes, blocks.write, segment_timeout_s=self._settings.instance_timeout_s)
+
+        sending = in_daemon_thread("send", send)
+
+        def sent(future: "asyncio.Future[None]") -> None:
+            error = future.exception()
+            if error is not None and not isinstance(error, ChannelError) and number in self._running:
+                self._complete(number, _failed(self._running[number].work, error))
+
+        sending.add_done_callback(sent)
+
+    def _readable(self, process: WorkerProcess) -> None:
+        try:
+            message = process.channel.receive()
+            self._dispatch(process, message)
+            if process.channel.unreported > 1:
+                self._send(process, (FREED, 0, 0, b"", 0, None))
+            while self._unsent and process is self._process:
+                waiting = self._unsent.popleft()
+                try:
+                    process.channel.send(*waiting)
+                except BlockingIOError:
+                    self._unsent.appendleft(waiting)
+                    break
+        except BlockingIOError:
+            return
+        except ChannelClosed:
+            self._died(process, None)
+        except (ChannelError, ValueError, KeyError, TypeError, IndexError) as error:
+            log.exception("a worker process has sent a damaged message", extra=self._labels)
+            process.interrupt()
+            self._died(process, Unavailable(f"its worker process has sent a damaged message: {type(error).__name__}"))
+        except OSError as error:
+            process.interrupt()
+            self._died(process, Unavailable(f"the channel of its worker process failed: {error.strerror}"))
+
+    def _dispatch(self, process: WorkerProcess, message: Message) -> None:
+        kind = message.kind
+        if kind == DONE:
+            running = self._running.get(message.number)
+            if running is None:
+                return
+            result = read_result(message.meta, message.payload, len(running.work.items))
+            self._is_large = self._is_large or message.payload.size > LOOP_COPY_BYTES
+            result.input_ns += running.write_ns
+            self._complete(message.number, result)
+        elif kind == RESPONSE:
+            running = self._running.get(message.number)
+            if running is None:
+                return
+            running.progress_ns = self._now_ns()
+            running.unread += 1
+            work = running.work
+            sink: Any = work.items[message.index].responses
+            if sink is not None:
+                sink.feed(read_response(message), lambda: self.credit(work))
+        elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL):
+            # A model that waits for another one makes progress as long as that one does.
+            self._progressed()
+            if kind == CALL:
+                self._calls.begin(process, message)
+            elif kind == CALL_CREDIT:
+                self._calls.credit(process, message.number, message.index)
+            else:
+                self._calls.cancel(process, message.number)
+
+    def _progressed(self) -> None:
+        now_ns = self._now_ns()
+        for running in self._running.values():
+            running.progress_ns = now_ns
+
+    # -- batches
+
+    def _complete(self, number: int, result: BatchResult) -> None:
+        running = self._running[number]
+        running.result = result
+        if self._signature.is_decoupled:
+            # A short stream does not wait for the end of an earlier long one.
+            del self._running[number]
+            self.free_slots += 1
+            running.work.on_done(result)
+        else:
+            while self._running:
+                first = next(iter(self._running))
+                done = self._running[first]
+                if done.result is None:
+                    break
+                del self._running[first]
+                self.free_slots += 1
+                done.work.on_done(done.result)
+        if not self._running:
+            if self._is_large and self._idle is None and self._process is not None:
+                self._idle = self._timers.call_at(self._now_ns() + IDLE_NS, self._release)
+            self._notice_drained()
+
+    def _notice_drained(self) -> None:
+        if self._drained is not None and not self._running:
+            self._drained.set()
+
+    def _fail_running(self, error: ServingError) -> None:
+        running = list(self._running.values())
+        self._running.clear()
+        for each in running:
+            result = each.result or BatchResult([error] * len(each.work.items))
+            each.work.on_done(result)
+        self._notice_drained()
+
+    def _release(self) -> None:
+        self._idle = None
+        process = self._process
+        if process is None or self._running:
+            return
+        self._is_large = False
+        process.channel.shrink()
+        self._send(process, (RELEASE, 0, 0, b"", 0, None))
+
+    # -- supervision
+
+    def _arm_watchdog(self) -> None:
+        timeout_ns = int(self._settings.instance_timeout_s * 1e9)
+        oldest_ns = min((running.progress_ns for running in self._running.values()), default=self._now_ns())
+        self._watchdog = self._timers.call_at(oldest_ns + timeout_ns, self._watch)
+
+    def _watch(self) -> None:
+        self._watchdog = None
+        process = self._process
+        if process is None or not self._running:
+            return
+        timeout_ns = int(self._settings.instance_timeout_s * 1e9)
+        now_ns = self._now_ns()
+        if self._calls is not None and self._calls.has_calls(process):
+            self._progressed()
+        for running in self._running.values():
+            if running.unread >= CREDITS - running.unreported:
+                running.progress_ns = now_ns  # the model waits for its client
+            if now_ns - running.progress_ns >= timeout_ns:
+                limit_s = self._settings.instance_timeout_s
+                log.error(
+                    "model '%s' version %d made no progress for %g s: its worker process is ended",
+                    self._settings.model, self._settings.version, limit_s, extra=self._labels,
+                )  # fmt: skip
+                process.interrupt()
+                text = f"the model made no progress for {limit_s:g} s (instance_timeout): its worker process was ended"
+                self._died(process, DeadlineExceeded(text))
+                return
+        self._arm_watchdog()
+
+    def _died(self, process: WorkerProcess, error: ServingError | None) -> None:
+        """`process` is dead or dying. `error`: for the requests that it held; None: from its exit code."""
+        if process is not self._process:
+            return
+        self._detach(process)
+        self.free_slots = 0
+        self.outage = "its worker process has ended and is being started again"
+        task = self._loop.create_task(self._bury(process, error))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _bury(self, process: WorkerProcess, error: ServingError | None) -> None:
+        code = await in_daemon_thread("wait", lambda: process.exit_code(1.0))
+        process.channel.close()
+        self._on_death()
+        how = exit_text(code) if error is None else error.message
+        self._log_death(process, how)
+        pause_ns = self.policy.died(self._now_ns())
+        self._note_outage(how, pause_ns)
+        # No slot is free now, so the scheduler dispatches nothing here while it takes the results.
+        self._fail_running(error or Unavailable(f"the worker process of model '{self._settings.model}' has ended: {how}"))
+        # Ejected, requests fail at once; else they wait in the queue for the restart.
+        self.free_slots = self.depth if self.policy.is_ejected else 0
+        self.on_change()
+        if not self._is_closing:
+            self._restart = self._loop.create_task(self._start_again(pause_ns))
+
+    async def _start_again(self, pause_ns: int) -> None:
+        while True:
+            await self._pause(pause_ns)
+            starting = in_daemon_thread("restart", self._start)
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await asyncio.wait([starting])
+                if starting.exception() is None:
+                    await in_daemon_thread("close", starting.result().close)
+                raise
+            except Exception as error:
+                self._on_death()
+                pause_ns = self.policy.died(self._now_ns())
+                text = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+                log.error("a worker process could not be started again: %s", text, extra=self._labels, exc_info=error.__cause__)
+                self._note_outage(text, pause_ns)
+                self.free_slots = self.depth if self.policy.is_ejected else 0
+                self.on_change()
+                continue
+            self.depth = process.pipeline_depth
+            self.free_slots = self.depth
+            self._attach(process)
+            log.info("a worker process has been started again", extra={**self._labels, "pid": process.pid})
+            self.on_change()
+            return
+
+    async def _pause(self, pause_ns: int) -> None:
+        over = self._loop.create_future()
+        timer = self._timers.call_at(self._now_ns() + pause_ns, lambda: None if over.done() else over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+    def _note_outage(self, how: str, pause_ns: int) -> None:
+        if self.policy.is_ejected:
+            self.outage = (
+                f"instance '{self._settings.name}' is ejected after repeated deaths of its worker process, the last one: {how}; "
+                f"the next start is tried in {pause_ns / 1e9:g} s"
+            )
+        else:
+            self.outage = f"the worker process of instance '{self._settings.name}' has ended and is being started again: {how}"
+
+    def _log_death(self, process: WorkerProcess, how: str) -> None:
+        lines = "".join(f"\n    {line}" for line in process.tail)
+        log.error(
+            "the worker process of model '%s' version %d has ended: %s%s",
+            self._settings.model,
+            self._settings.version,
+            how,
+            f"; its last lines:{lines}" if lines else "",
+            extra={**self._labels, "pid": process.pid},
+        )
+
+    @property
+    def _labels(self) -> dict[str, object]:
+        return {"model": self._settings.model, "version": self._settings.version, "instance": self._settings.name}
+
+
+def _nothing() -> None:
+    return None
+
+
+def _failed(work: Work, error: BaseException) -> BatchResult:
+    failure = BackendFailed(f"the batch cannot be passed to the worker process: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return BatchResult([failure] * len(work.items))

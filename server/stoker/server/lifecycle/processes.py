@@ -1,0 +1,128 @@
+"""Instances in worker processes: how one is started, first by a load and then by each restart."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
+from stoker.backends.api.batch import BatchItem, BatchResult, Share
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import Internal, ModelLoadError, ServingError
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.worker.load_message import WorkerLoad
+from stoker.backends.worker.process import WorkerProcess
+from stoker.server.core.model_config import ModelConfig
+from stoker.server.observability.logs import LineBudget
+
+log = logging.getLogger("stoker.model")
+
+#: Bound on the lines that one instance may print to the log; further ones are counted.
+LINES_PER_S: Final = 50
+
+
+class ModelOutput:
+    """Logs the lines that the processes of one instance print. May be called in any thread."""
+
+    def __init__(self, request: LoadRequest, clock: Clock) -> None:
+        self._facts = {"model": request.model_name, "version": request.version, "instance": request.instance_name}
+        self._now_ns = clock.now_ns
+        self._budget = LineBudget(LINES_PER_S)
+        self._lock = threading.Lock()
+
+    def __call__(self, line: str) -> None:
+        with self._lock:
+            suppressed = self._budget.take(self._now_ns())
+        if suppressed is not None:
+            log.info("%s", line, extra={**self._facts, "suppressed": suppressed} if suppressed else self._facts)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStart:
+    """Starts the worker process of one instance. Callable in a thread.
+
+    Attributes:
+        load: What the process loads.
+        backend: Chooses the interpreter.
+        config: The configuration of the model, with inner signature.
+        samples: The warm-up, in the order of `config.warmups`.
+        on_line: Takes what the process prints.
+    """
+
+    load: WorkerLoad
+    backend: Backend
+    config: ModelConfig
+    samples: Sequence[BatchItem]
+    on_line: ModelOutput
+
+    def __call__(self) -> WorkerProcess:
+        """Starts a process, which loads and warms up.
+
+        Raises:
+            ServingError: it could not; nothing is left behind.
+        """
+        interpreter = self.backend.interpreter(self.load.request)
+        process = WorkerProcess(self.load, timeout_s=self.config.instance_timeout_s, interpreter=interpreter, on_line=self.on_line)
+        try:
+            for warmup, sample in zip(self.config.warmups, self.samples, strict=True):
+                for _ in range(max(1, warmup.count)):
+                    outcome = process.process([sample]).outcomes[0]
+                    if isinstance(outcome, ServingError):
+                        raise ModelLoadError(f"model_warmup '{warmup.name}' failed: {outcome.message}") from outcome
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+
+def instance_start(
+    backend: Backend, settings: dict[str, str], request: LoadRequest, config: ModelConfig, samples: Sequence[BatchItem], clock: Clock
+) -> InstanceStart:
+    """The start of the instance that `request` says. `settings`: the operator's of the backend."""
+    kind = type(backend)
+    load = WorkerLoad(
+        backend=f"{kind.__module__}:{kind.__qualname__}",
+        request=request,
+        settings=settings,
+        nice=config.nice,
+        memory_limit_bytes=config.instance_memory_limit_bytes,
+    )
+    return InstanceStart(load, backend, config, samples, ModelOutput(request, clock))
+
+
+class ProcessInstance(Instance):
+    """A loaded instance in a worker process, until a `ProcessWorker` takes it over."""
+
+    def __init__(self, start: InstanceStart) -> None:
+        """Starts the process.
+
+        Raises:
+            ServingError: as `InstanceStart`.
+        """
+        self.start = start
+        self.process = start()
+        self.pipeline_depth = self.process.pipeline_depth
+        self.static_batch_size = self.process.static_batch_size
+        self.batch_processor = ProcessProcessor
+
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        raise Internal("batches of a worker process pass through its channel")
+
+    def close(self) -> None:
+        self.process.close()
+
+
+class ProcessProcessor:
+    """Runs a batch in the worker process of an instance, and waits for it; see `BatchProcessor`."""
+
+    def __init__(self, instance: ProcessInstance, signature: ModelSignature, clock: Clock) -> None:
+        self._process = instance.process
+
+    def process(self, items: Sequence[Share]) -> BatchResult:
+        """See `BatchProcessor.process`."""
+        try:
+            return self._process.process(items)
+        except ServingError as error:
+            outcomes: list[Any] = [error] * len(items)
+            return BatchResult(outcomes)
