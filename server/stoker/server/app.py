@@ -32,6 +32,7 @@ from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.snapshot import snapshot_area
+from stoker.server.model_calls import LoopCalls, ModelRequests, ThreadCalls
 from stoker.server.net.receive_buffers import forget_large_blocks
 from stoker.server.observability import logs
 from stoker.server.observability.access_log import AccessLog
@@ -204,6 +205,8 @@ def _build(
         access=access,
         reads=reads,
     )
+    requests = ModelRequests(engine, config.limits)
+    loader.calls, loader.thread_calls = LoopCalls(requests), ThreadCalls(requests, asyncio.get_running_loop())
     metrics.watch(
         requests_in_flight=lambda: engine.requests_in_flight,
         bytes_in_flight=lambda: engine.bytes_in_flight,

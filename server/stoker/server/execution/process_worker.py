@@ -68,9 +68,6 @@ class CallHandler(Protocol):
     def cancel_all(self, process: WorkerProcess) -> None:
         """The process is gone."""
 
-    def has_calls(self, process: WorkerProcess) -> bool:
-        """Whether a call of the process is in work."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
@@ -319,7 +316,6 @@ class ProcessWorker:
             if sink is not None:
                 sink.feed(read_response(message), lambda: self.credit(work))
         elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL):
-            # A model that waits for another one makes progress as long as that one does.
             self._progressed()
             if kind == CALL:
                 self._calls.begin(process, message)
@@ -392,8 +388,6 @@ class ProcessWorker:
             return
         timeout_ns = int(self._settings.instance_timeout_s * 1e9)
         now_ns = self._now_ns()
-        if self._calls is not None and self._calls.has_calls(process):
-            self._progressed()
         for running in self._running.values():
             if running.unread >= CREDITS - running.unreported:
                 running.progress_ns = now_ns  # the model waits for its client

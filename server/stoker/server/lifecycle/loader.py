@@ -18,6 +18,7 @@ import numpy as np
 
 from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
 from stoker.backends.api.batch import Array, BatchItem, processor_for
+from stoker.backends.api.calls import ModelCalls
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.cpu import threads_for_instance, usable_cores
 from stoker.backends.api.errors import ModelLoadError, ServingError
@@ -232,8 +233,9 @@ class VersionLoader:
         self._settings = settings
         self._usable_cores = settings.cpu_threads or usable_cores()
         self._is_tuned = is_tuned
-        #: Runs the calls of models in worker processes to other models; None: such calls wait for ever.
+        #: Runs the calls of models in worker processes, and in threads, to other models; None: a trial load without an engine.
         self.calls: CallHandler | None = None
+        self.thread_calls: ModelCalls | None = None
 
     async def load(self, source: VersionSource) -> Servable:
         loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
@@ -312,6 +314,7 @@ class VersionLoader:
                 device_id=device,
                 siblings=siblings[device],
                 kind=group.kind,
+                calls=self.thread_calls,
             )
             for group, device in slots
         ]
