@@ -7,11 +7,12 @@ from stoker.server.core.state import VersionState
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason, GoawayReason
+from stoker.server.observability.series import CacheFigures
 from stoker.server.observability.settings import LoopWatchSettings, MetricsSettings
 
 
 def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
-    """`digits` 1 and 2 with traffic, `broken` with failed loads."""
+    """`digits` 1 and 2 with traffic, `embed` with a response cache, `broken` with failed loads."""
     shown = MetricsSettings(histogram_latencies=True, summary_latencies=True)
     metrics = Metrics(FakeClock(), settings=shown, release="1.2.3", proc=proc)
     metrics.watch(
@@ -20,6 +21,7 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         evictions=lambda: 2,
         log_lines_dropped=lambda: 0,
         is_ready=lambda: True,
+        cache_figures=lambda: CacheFigures(size_bytes=4096, entries=2, evicted=1),
     )
     metrics.registry.register(LoopWatch(LoopWatchSettings(), lambda: 0))
     for version in (1, 2):
@@ -31,6 +33,10 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         recorder.succeeded(rows=[4], request_ns=[3_000_400], queue_ns=[900_000], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
         recorder.responses.completed(0, 1_000)
         recorder.failed(FailureReason.BACKEND, request_ns=1_000)
+    cached = metrics.version("embed", 1, {})
+    cached.uses_cache(True)
+    cached.cache_hit(request_ns=20_000, queue_ns=0, lookup_ns=10_000)
+    cached.cache_missed(lookup_ns=15_000)
     metrics.load_failed("broken", 1)
     metrics.note_goaway(GoawayReason.RESET_FLOOD)
     metrics.state("broken", 1, VersionState.FAILED)

@@ -97,6 +97,8 @@ class RecorderLog:
     Attributes:
         hand_overs: The number of requests of each report of requests that ran apart.
         compute_ns: Their times.
+        cache_hits: Time and time in the queue of each request that the response cache completed, nanoseconds.
+        cache_misses: Requests that ran and whose responses were stored.
     """
 
     def __init__(self) -> None:
@@ -109,6 +111,17 @@ class RecorderLog:
         self.worker_deaths = 0
         self.hand_overs: list[int] = []
         self.compute_ns: list[tuple[int, int, int]] = []
+        self.cache_hits: list[tuple[int, int]] = []
+        self.cache_misses = 0
+
+    def uses_cache(self, is_cached: bool) -> None:
+        self.is_cached = is_cached
+
+    def cache_hit(self, *, request_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        self.cache_hits.append((request_ns, queue_ns))
+
+    def cache_missed(self, *, lookup_ns: int) -> None:
+        self.cache_misses += 1
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self.executions.extend(rows)

@@ -21,6 +21,8 @@ import uvloop
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
+from stoker.server.caching.open_store import open_cache
+from stoker.server.caching.response_store import LocalStore, ResponseStore
 from stoker.server.core.build_kind import BUILD
 from stoker.server.core.tasks import any_left
 from stoker.server.core.timers import LoopTimers
@@ -41,6 +43,7 @@ from stoker.server.observability.families import BackendFamilies
 from stoker.server.observability.logs import Logs
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
+from stoker.server.observability.series import CacheFigures
 from stoker.server.observability.span_export import SpanExport
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.settings import TraceStart
@@ -102,7 +105,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     clock = SystemClock()
     access = AccessLog(config.access_log, clock.now_ns, LoopTimers(asyncio.get_running_loop(), clock))
     watch = LoopWatch(config.loop_watch, clock.now_ns)
-    manager, engine = _build(config, locations.source, backends, area, sink, tracer, access, watch)
+    responses = open_cache(config.cache, clock.now_ns)
+    manager, engine = _build(config, locations.source, backends, area, sink, tracer, access, watch, responses)
     frontends = Frontends(engine, config, sink, tracer)
     stop_requested = asyncio.create_task(shutdown.requested.wait())
     following: list[asyncio.Task[None]] = []
@@ -154,6 +158,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         watch.begin_shutdown()
         writers = {"writing traces": tracer.close, "writing the access log": access.close}
         shutdown.is_late = await take_down(engine, frontends, manager, config.exit_timeout_s, writers)
+        if responses is not None:
+            await responses.close()
         watching.close()
         if not is_rejected:
             log.info("stopped")
@@ -176,6 +182,7 @@ def _build(
     tracer: Tracer,
     access: AccessLog,
     watch: LoopWatch,
+    responses: ResponseStore | None,
 ) -> tuple[ModelManager, ServingEngine]:
     clock, reads = SystemClock(), Reads()
     metrics = Metrics(clock, settings=config.metrics)
@@ -189,6 +196,7 @@ def _build(
         area=area,
         settings=config.loader,
         is_tuned=config.tuning.is_on,
+        responses=responses,
     )
     manager = ModelManager(repository, loader, metrics, clock, config.lifecycle)
     engine = ServingEngine(
@@ -213,6 +221,9 @@ def _build(
         evictions=lambda: engine.budget.evicted,
         log_lines_dropped=lambda: sink.dropped() + access.dropped(),
         is_ready=engine.is_ready,
+        cache_figures=lambda: (
+            CacheFigures(responses.size_bytes, len(responses), responses.evicted) if isinstance(responses, LocalStore) else None
+        ),
     )
     if config.tuning.is_on and config.tuning.busy_poll_us:
         reads.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, clock.now_ns, engine, config.tuning.busy_poll_us)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from stoker.server.caching.settings import CacheSettings
 from stoker.server.core.flag import Panel, duration, one_of, option, path, switch
 from stoker.server.core.limits import Limits
 from stoker.server.lifecycle.settings import LifecycleSettings, LoaderSettings, read_config_name
@@ -69,6 +70,7 @@ class ServerConfig:
         metrics_port: A separate port for /metrics; None: only the HTTP port serves /metrics.
         metrics_on_http: Whether the HTTP port serves /metrics.
         api_key: The bearer token that every call except health checks must have, on every port; None: no key is required.
+        cache: The response cache.
         backend_settings: The settings of each backend, by its name.
         notices: Lines to log at start: flags without effect, and warnings.
     """
@@ -125,6 +127,7 @@ class ServerConfig:
     exit_timeout_s: Annotated[
         float, duration("exit-timeout-secs", 0, 86400, panel=Panel.SERVING, text="Time for requests in flight to complete after SIGTERM.")
     ] = 30.0
+    cache: CacheSettings = field(default_factory=CacheSettings)
     tuning: TuningSettings = field(default_factory=TuningSettings)
     loop_watch: LoopWatchSettings = field(default_factory=LoopWatchSettings)
     limits: Limits = field(default_factory=Limits)

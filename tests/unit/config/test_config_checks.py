@@ -155,7 +155,6 @@ def test_cache_contradicts_results_that_depend_on_more_than_the_inputs(text: str
         ('runtime: "x"', "runtime"),
         ('cc_model_filenames { key: "7.5" value: "x" }', "cc_model_filenames"),
         ("model_metrics { metric_control { } }", "model_metrics"),
-        ("response_cache { enable: true }", "response_cache.enable"),
         ("instance_group { rate_limiter { resources { } } }", "instance_group[0].rate_limiter.resources"),
         ("instance_group { rate_limiter { priority: 2 } }", "instance_group[0].rate_limiter.priority"),
         ('instance_group { host_policy: "x" }', "instance_group[0].host_policy"),
@@ -171,6 +170,7 @@ def test_advisory_fields_warn(text: str, field: str) -> None:
     "text",
     [
         "response_cache { enable: false } model_transaction_policy { decoupled: false }",
+        "response_cache { enable: true }",
         "instance_group { rate_limiter { } } model_repository_agents { }",
         "input { name: \"x\" dims: [2, -1, 3] reshape { shape: [1, 2, -1, 3] } }",
         "input { name: \"x\" dims: [1] reshape { } }",

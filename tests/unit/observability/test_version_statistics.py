@@ -119,3 +119,24 @@ def test_requests_that_ran_apart_count_as_if_each_were_reported_alone():
     assert together.summaries is not None
     assert alone.summaries is not None
     assert together.summaries.compute_infer.quantiles_ns((0.5, 1.0), 0) == alone.summaries.compute_infer.quantiles_ns((0.5, 1.0), 0)
+
+
+def test_cache_hit_is_a_success_with_a_time_in_the_queue_but_no_inference() -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.uses_cache(True)
+    answered(statistics, rows=3, request_ns=1000, queue_ns=100, infer_ns=500)
+    statistics.cache_missed(lookup_ns=70)
+    statistics.cache_hit(request_ns=40, queue_ns=5, lookup_ns=30)
+    snapshot = statistics.snapshot("m", 1)
+    assert (snapshot.success, snapshot.queue) == (Duration(2, 1040), Duration(2, 105))
+    assert (snapshot.compute_infer, snapshot.inference_count) == (Duration(1, 500), 3)
+    assert (snapshot.cache_hit, snapshot.cache_miss) == (Duration(1, 30), Duration(1, 70))
+
+
+def test_counts_of_the_cache_survive_a_reload_without_one() -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.uses_cache(True)
+    statistics.cache_hit(request_ns=40, queue_ns=5, lookup_ns=30)
+    statistics.uses_cache(False)
+    statistics.uses_cache(True)
+    assert statistics.snapshot("m", 1).cache_hit == Duration(1, 30)

@@ -165,6 +165,15 @@ class _Recorder:
         if self._timers.now >= self.begin_ns:
             self.rejected += 1
 
+    def uses_cache(self, is_cached: bool) -> None:
+        raise AssertionError("simulated models have no response cache")
+
+    def cache_hit(self, *, request_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        raise AssertionError("simulated models have no response cache")
+
+    def cache_missed(self, *, lookup_ns: int) -> None:
+        raise AssertionError("simulated models have no response cache")
+
     def ejected(self, count: int) -> None:
         raise AssertionError("simulated workers do not fail")
 

@@ -57,8 +57,6 @@ def _rejected(config: pb.ModelConfig) -> Iterator[str]:
 
 
 def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
-    if config.response_cache.enable:
-        yield "response_cache.enable", "there is no response cache, as in a Triton started without --cache-config"
     if config.runtime:
         yield "runtime", "a backend has one runtime"
     if config.cc_model_filenames:

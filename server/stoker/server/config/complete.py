@@ -311,6 +311,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     if sequences is not None:
         findings.written("sequence_batching", sequences.summary)
     whole = signature if signature is None or sequences is None else sequences.extend(signature)
+    if message.response_cache.enable:
+        findings.written("response_cache", "on, if the server has a cache (--cache-config)")
     on_gpu, on_cpu = accelerators(message, backend, findings, report)
     candidate = Candidate(
         facts=facts,
@@ -349,6 +351,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         execution=execution_of(parameters, backend),
         instance_timeout_s=float(parameters.get("instance_timeout", DEFAULT_INSTANCE_TIMEOUT_S)),
         instance_memory_limit_bytes=int(parameters["instance_memory_limit_bytes"]) if "instance_memory_limit_bytes" in parameters else None,
+        response_cache=message.response_cache.enable,
         nice=int(parameters.get("nice", "0")),
         metric_tags=dict(sorted(message.metric_tags.items())),
         wire=normalised(message, backend.name, _platform(backend), model_filename, enqueued).SerializeToString(deterministic=True),

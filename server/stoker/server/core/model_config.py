@@ -160,6 +160,7 @@ class ModelConfig:
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
         execution: Auto, thread, inline or process.
+        response_cache: Whether responses are kept in the response cache of the server, if it has one.
         nice: Nice value added to the threads that run the model (config.pbtxt parameter `nice`).
         instance_timeout_s: How long a batch, or a stream without a response, may take in a worker process, seconds (config.pbtxt
             parameter `instance_timeout`).
@@ -186,6 +187,7 @@ class ModelConfig:
     label_files: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     execution: Execution = Execution.AUTO
+    response_cache: bool = False
     nice: int = 0
     instance_timeout_s: float = DEFAULT_INSTANCE_TIMEOUT_S
     instance_memory_limit_bytes: int | None = None

@@ -98,6 +98,9 @@ class ModelStatistics:
         execution_count: Executions of the model.
         success, fail: Whole requests, end to end.
         queue, compute_input, compute_infer, compute_output: Per request: `count` rises by one for each, `ns` by the time its batch took.
+            Requests that the response cache completed count in `queue` only.
+        cache_hit: Requests that completed by the response cache, and the times of their lookups.
+        cache_miss: Requests that ran although the version has a response cache, and the times to look up and to store their responses.
         responses: By position, where the model is decoupled.
         batches: By batch size, ascending; `count` here is executions.
     """
@@ -115,6 +118,8 @@ class ModelStatistics:
     compute_output: Duration = field(default_factory=Duration)
     batches: tuple[BatchSizeStatistics, ...] = ()
     responses: tuple[ResponseStatistics, ...] = ()
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, get_type_hints
 
 from stoker.server.core.flag import BOOLEAN_METAVAR, Flag
+from stoker.server.flags.caching import CacheFlags
 from stoker.server.flags.network import CorsFlags, NetworkFlags, TlsFlags
 from stoker.server.flags.protocols import ApiKeyFlags, KServeFlags
 from stoker.server.flags.serving import MetricsFlags, ModelFlags, ServingFlags
@@ -34,6 +35,7 @@ GROUPS: tuple[type[Any], ...] = (
     MetricsFlags,
     KServeFlags,
     TensorflowFlags,
+    CacheFlags,
     ServingFlags,
     FlagsWithoutEffect,
 )

@@ -13,7 +13,6 @@ from stoker.server.core.flag import BOOLEAN_METAVAR, FALSE, TRUE, FlagError, Pan
 _NO_CUDA = "the backends allocate the memory of CUDA devices: parameter gpu_mem_limit of a model limits it"
 _ONE_LOOP = "one event loop serves all connections"
 _IS_INSTALLED = "backends are installed Python packages"
-_NO_CACHE = "there is no response cache: every request is computed"
 _NO_LIMITER = "instances are not limited by resources: give each model the instances that may run at once"
 _NO_CLOUD = "this server speaks no cloud platform's own protocol: send KServe v2 requests"
 _ONE_PROCESS = "no second process may share a port"
@@ -73,7 +72,6 @@ _OF_TRITON: Mapping[str, _Ignored] = {
     "buffer-manager-thread-count": _Ignored("each instance copies its own tensors"),
     "host-policy": _Ignored("--cpu-threads shares out the cores"),
     **dict.fromkeys(("backend-directory", "repoagent-directory", "cache-directory"), _Ignored(_IS_INSTALLED)),
-    **dict.fromkeys(("cache-config", "response-cache-byte-size"), _Ignored(_NO_CACHE)),
     **dict.fromkeys(
         ("sagemaker-port", "sagemaker-safe-port-range", "sagemaker-thread-count"),
         _Ignored(_NO_CLOUD),

@@ -5,6 +5,7 @@ the position.
 """
 
 import asyncio
+import hashlib
 import itertools
 import logging
 import os
@@ -26,6 +27,8 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import element_count
+from stoker.server.caching.response_key import IDENTITY_BYTES
+from stoker.server.caching.response_store import ResponseStore
 from stoker.server.config.checks import check_is_whole
 from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.parsed import ParsedConfig
@@ -41,6 +44,7 @@ from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
+from stoker.server.scheduling.cached import CachedScheduler, ModelScheduler
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
 
@@ -213,6 +217,7 @@ class VersionLoader:
         area: Path,
         settings: LoaderSettings,
         is_tuned: bool = True,
+        responses: ResponseStore | None = None,
     ) -> None:
         """Makes a loader for the backends of `registry`.
 
@@ -224,7 +229,9 @@ class VersionLoader:
             area: The folder for private copies of version folders.
             settings: How versions are loaded.
             is_tuned: Whether `execution: auto` may run quick batches on the event loop.
+            responses: The response cache; None: the server has none.
         """
+        self._responses = responses
         self._registry = registry
         self._clock = clock
         self._timers = timers
@@ -275,6 +282,8 @@ class VersionLoader:
             if inner.execution is not Execution.PROCESS:
                 warm(inner, loaded.instances, source.model_dir, self._clock, source.links_root)
             loaded.warmup_ns = self._clock.now_ns() - since_ns if inner.warmups else None
+            if self._responses is not None and inner.response_cache:
+                loaded.identity = _identity(inner, source.version, loaded.files, is_shared=self._responses.is_shared)
         except BaseException:
             loaded.discard()
             raise
@@ -355,7 +364,8 @@ class VersionLoader:
             max_queue_size=self._settings.max_queue_size,
         )
         if config.sequences is None:
-            servable = Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
+            in_front = self._cached(config, version, scheduler, recorder, loaded.identity)
+            servable = Servable(config, version, in_front, loaded.files, loaded.labels, discard)
         else:
             sequences = SequenceScheduler(
                 scheduler,
@@ -398,6 +408,31 @@ class VersionLoader:
             on_death=recorder.worker_died,
         )
 
+    def _cached(
+        self, config: ModelConfig, version: int, scheduler: ModelScheduler, recorder: VersionRecorder, identity: bytes
+    ) -> ModelScheduler:
+        """The scheduler behind the response cache, if the server and the model have one."""
+        recorder.uses_cache(config.response_cache and self._responses is not None)
+        if not config.response_cache:
+            return scheduler
+        if self._responses is None:
+            log.warning(
+                "response_cache has no effect: the server has no cache (--cache-config local,size=BYTES)",
+                extra={"model": config.name, "version": version},
+            )
+            return scheduler
+        return CachedScheduler(
+            scheduler,
+            self._responses,
+            identity,
+            model=config.name,
+            version=version,
+            clock=self._clock,
+            timers=self._timers,
+            recorder=recorder,
+            max_queue_size=self._settings.max_queue_size,
+        )
+
 
 @dataclass(slots=True)
 class _Loaded:
@@ -408,6 +443,7 @@ class _Loaded:
     instances: list[Instance] = field(default_factory=list)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warmup_ns: int | None = None
+    identity: bytes = b""
 
     def discard(self) -> None:
         """Closes the instances and removes the snapshot."""
@@ -417,6 +453,20 @@ class _Loaded:
             except Exception:  # a plug-in may raise anything; the other instances still have to be closed
                 log.exception("closing an instance after a failed load raised")
         discard(self.files)
+
+
+def _identity(config: ModelConfig, version: int, files: ModelFiles, *, is_shared: bool) -> bytes:
+    """The beginning of the keys of a version's responses; another load never has the same, except of the same model by a shared store."""
+    if not is_shared:
+        return os.urandom(IDENTITY_BYTES)
+    # Other servers, and this one after a restart, use the responses of the same files and configuration.
+    found = hashlib.blake2b(repr((config.name, version)).encode(), digest_size=IDENTITY_BYTES)
+    found.update(config.wire)
+    for name in sorted(files.sizes_bytes):
+        found.update(repr((name, files.sizes_bytes[name])).encode("utf-8", "surrogateescape"))
+        with files.path(name).open("rb") as file:
+            found.update(hashlib.file_digest(file, "blake2b").digest())
+    return found.digest()
 
 
 def _log_warnings(source: VersionSource, warnings: Iterable[str]) -> None:

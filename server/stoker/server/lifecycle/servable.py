@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from stoker.backends.api.files import ModelFiles
 from stoker.server.core.model_config import ModelConfig
-from stoker.server.scheduling.scheduler import Scheduler
-from stoker.server.scheduling.sequences import SequenceScheduler
+from stoker.server.scheduling.cached import ModelScheduler
 
 
 class Servable:
@@ -30,7 +29,7 @@ class Servable:
         self,
         config: ModelConfig,
         version: int,
-        scheduler: Scheduler | SequenceScheduler,
+        scheduler: ModelScheduler,
         files: ModelFiles,
         labels: Mapping[str, Sequence[str]],
         discard: Callable[[ModelFiles], None],

@@ -21,6 +21,7 @@ from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.statistics import (
     SERVING_LATENCY_BOUNDS_NS,
     SERVING_QUEUE_BOUNDS_NS,
+    CacheStatistics,
     Histogram,
     LatencySummaries,
     RollingQuantiles,
@@ -53,13 +54,61 @@ def _summaries(versions: Sequence[VersionSeries], ranks: Sequence[float], now_ns
         family = Metric(name, text, "summary")
         for version in versions:
             statistics = version.statistics
-            if statistics.summaries is None:
-                continue
+            if statistics.summaries is None or (statistics.is_cached and kind == "request"):
+                continue  # Triton has no summary of whole requests for a model with a response cache
             for rank, value_ns in zip(ranks, quantiles(statistics.summaries).quantiles_ns(ranks, now_ns), strict=True):
                 value = float("nan") if value_ns is None else value_ns // _NS_PER_US
                 family.add_sample(name, {**version.labels, "quantile": f"{rank:g}"}, value)
             family.add_sample(f"{name}_sum", version.labels, total_ns(statistics) // _NS_PER_US)
-            family.add_sample(f"{name}_count", version.labels, statistics.success_count)
+            count = statistics.success_count
+            if statistics.cache is not None and kind.startswith("compute"):
+                count -= statistics.cache.hit_count
+            family.add_sample(f"{name}_count", version.labels, count)
+        yield family
+
+
+_CacheValue = Callable[[CacheStatistics], int]
+# Name, help and value of one version. Durations are whole microseconds, as in Triton.
+_CACHE_COUNTERS: tuple[tuple[str, str, _CacheValue], ...] = (
+    ("nv_cache_num_hits_per_model", "Requests that were completed by the response cache", lambda c: c.hit_count),
+    ("nv_cache_num_misses_per_model", "Requests that ran because the response cache had no response", lambda c: c.miss_count),
+    ("nv_cache_hit_duration_per_model", "Time of lookups that found a response, in microseconds", lambda c: c.hit_ns // _NS_PER_US),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Time of lookups that found no response and of the insertions that followed, in microseconds",
+        lambda c: c.miss_ns // _NS_PER_US,
+    ),
+)
+# Name, help, quantiles, sum and count of one version.
+_CACHE_SUMMARIES: tuple[tuple[str, str, Callable[[CacheStatistics], RollingQuantiles | None], _CacheValue, _CacheValue], ...] = (
+    ("nv_cache_hit_summary_per_model", "Time of lookups that found a response, in microseconds", lambda c: c.hits, lambda c: c.hit_ns,
+     lambda c: c.hit_count),
+    ("nv_cache_miss_summary_per_model", "Time of lookups that found no response and of the insertions that followed, in microseconds",
+     lambda c: c.misses, lambda c: c.miss_ns, lambda c: c.miss_count),
+)  # fmt: skip
+
+
+def cache_families(versions: Sequence[VersionSeries], settings: MetricsSettings, now_ns: int) -> Iterator[Metric]:
+    """The families of the response cache, with the samples of the versions that have had one."""
+    caches = [(version.labels, version.statistics.cache) for version in versions if version.statistics.cache is not None]
+    for name, text, value in _CACHE_COUNTERS:
+        if not settings.counter_latencies and "_duration_" in name:
+            continue
+        family = Metric(name, text, "counter")
+        for labels, cache in caches:
+            family.add_sample(name, labels, value(cache))
+        yield family
+    for name, text, quantiles, total_ns, count in _CACHE_SUMMARIES:
+        family = Metric(name, text, "summary")
+        for labels, cache in caches:
+            times = quantiles(cache)
+            if times is None:
+                continue
+            for rank, value_ns in zip(settings.summary_quantiles, times.quantiles_ns(settings.summary_quantiles, now_ns), strict=True):
+                shown = float("nan") if value_ns is None else value_ns // _NS_PER_US
+                family.add_sample(name, {**labels, "quantile": f"{rank:g}"}, shown)
+            family.add_sample(f"{name}_sum", labels, total_ns(cache) // _NS_PER_US)
+            family.add_sample(f"{name}_count", labels, count(cache))
         yield family
 
 
@@ -139,6 +188,7 @@ class TritonFamilies:
         yield family
 
         yield from latency_families(versions, self._settings, self._clock.now_ns())
+        yield from cache_families(versions, self._settings, self._clock.now_ns())
         yield from self._host_families()
 
     def _host_families(self) -> Iterator[Metric]:
@@ -317,6 +367,14 @@ class StokerFamilies:
             gauge = Metric(name, text, "gauge")
             gauge.add_sample(name, {}, value)
             yield gauge
+        if (cache := series.cache_figures()) is not None:
+            held = Metric("stoker_cache_bytes", "Memory of the local response cache, in bytes.", "gauge")
+            held.add_sample("stoker_cache_bytes", {}, cache.size_bytes)
+            entries = Metric("stoker_cache_entries", "Responses in the local response cache.", "gauge")
+            entries.add_sample("stoker_cache_entries", {}, cache.entries)
+            evicted = Metric("stoker_cache_evictions_total", "Responses that were evicted from the local response cache.", "counter")
+            evicted.add_sample("stoker_cache_evictions_total", {}, cache.evicted)
+            yield from (held, entries, evicted)
         build = Metric("stoker_build_info", "Always 1; the labels say what runs.", "gauge")
         build.add_sample("stoker_build_info", {"version": series.release, "python": platform.python_version(), "build": BUILD}, 1)
         yield build

@@ -17,7 +17,7 @@ from stoker.backends.api.clock import Clock
 from stoker.server.core.state import ModelStatistics, VersionState
 from stoker.server.observability.families import ServingFamilies, StokerFamilies, TritonFamilies
 from stoker.server.observability.recorder import GoawayReason
-from stoker.server.observability.series import HostFigures, ServerSeries, VersionSeries, version_labels, write_exposition
+from stoker.server.observability.series import CacheFigures, HostFigures, ServerSeries, VersionSeries, version_labels, write_exposition
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.statistics import LatencySummaries, VersionStatistics
 
@@ -63,6 +63,7 @@ class Metrics:
         evictions: Callable[[], int] | None = None,
         log_lines_dropped: Callable[[], int] | None = None,
         is_ready: Callable[[], bool] | None = None,
+        cache_figures: Callable[[], CacheFigures | None] | None = None,
     ) -> None:
         """Sets the functions that return values of other parts; called once these exist. Values that are not passed stay unchanged."""
         series = self._series
@@ -71,6 +72,7 @@ class Metrics:
         series.evictions = evictions or series.evictions
         series.log_lines_dropped = log_lines_dropped or series.log_lines_dropped
         series.is_ready = is_ready or series.is_ready
+        series.cache_figures = cache_figures or series.cache_figures
 
     def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionStatistics:
         entry = self._entry(name, version)

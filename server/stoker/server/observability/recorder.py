@@ -68,6 +68,15 @@ class VersionRecorder(Protocol):
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""
 
+    def uses_cache(self, is_cached: bool) -> None:
+        """Reports whether the version has a response cache. Called on every load."""
+
+    def cache_hit(self, *, request_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        """A request completed without an execution: by a stored response, or by the result of an equal request."""
+
+    def cache_missed(self, *, lookup_ns: int) -> None:
+        """A request ran because there was no stored response; `lookup_ns` includes the time to store its response."""
+
     def ejected(self, count: int) -> None:
         """The number of ejected instances is now `count`. Called on every change."""
 

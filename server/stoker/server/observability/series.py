@@ -115,6 +115,19 @@ def _not_ready() -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class CacheFigures:
+    """The local response cache: its memory in bytes, its entries, and the entries evicted so far."""
+
+    size_bytes: int
+    entries: int
+    evicted: int
+
+
+def _no_cache() -> CacheFigures | None:
+    return None
+
+
 @dataclass(slots=True)
 class ServerSeries:
     """All values of a scrape. Confined to: the event loop.
@@ -124,7 +137,8 @@ class ServerSeries:
         versions: By model name and version.
         load_failures: Failed loads and reloads, by model name.
         goaways: gRPC connections that were sent GOAWAY, by reason.
-        requests_in_flight, bytes_in_flight, evictions, log_lines_dropped, is_ready: Functions that are called at every scrape.
+        requests_in_flight, bytes_in_flight, evictions, log_lines_dropped, is_ready, cache_figures: Functions that are called at every
+            scrape.
     """
 
     release: str
@@ -136,6 +150,7 @@ class ServerSeries:
     evictions: Callable[[], int] = _none_yet
     log_lines_dropped: Callable[[], int] = _none_yet
     is_ready: Callable[[], bool] = _not_ready
+    cache_figures: Callable[[], CacheFigures | None] = _no_cache
 
     def in_order(self) -> list[VersionSeries]:
         """The versions by name and number, so that two scrapes compare line by line."""

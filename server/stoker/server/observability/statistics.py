@@ -262,6 +262,41 @@ class _Executions:
         self.output_ns = 0
 
 
+class CacheStatistics:
+    """The response cache of one version, and the same by quantile if `clock` is given. Confined to: the event loop.
+
+    Attributes (durations in nanoseconds):
+        hit_count, hit_ns: Requests that completed without an execution, and the times of their lookups.
+        miss_count, miss_ns: Requests that ran, and the times to look up and to store their responses.
+        hits, misses: These times by quantile; None: quantiles are off.
+    """
+
+    __slots__ = ("_clock", "hit_count", "hit_ns", "hits", "miss_count", "miss_ns", "misses")
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+        self.hit_count = 0
+        self.hit_ns = 0
+        self.miss_count = 0
+        self.miss_ns = 0
+        self.hits = None if clock is None else RollingQuantiles()
+        self.misses = None if clock is None else RollingQuantiles()
+
+    def hit(self, ns: int) -> None:
+        """Counts a request that completed without an execution."""
+        self.hit_count += 1
+        self.hit_ns += ns
+        if self._clock is not None and self.hits is not None:
+            self.hits.current(self._clock.now_ns()).observe(ns)
+
+    def missed(self, ns: int) -> None:
+        """Counts a request that ran."""
+        self.miss_count += 1
+        self.miss_ns += ns
+        if self._clock is not None and self.misses is not None:
+            self.misses.current(self._clock.now_ns()).observe(ns)
+
+
 class VersionStatistics:
     """The `VersionRecorder` of one version. Confined to: the event loop.
 
@@ -278,12 +313,15 @@ class VersionStatistics:
         request_histogram, queue_histogram, compute_histogram: Times of completed requests; compute is the sum of input, infer and output.
         rows_histogram: Rows of each execution.
         summaries: Times of completed requests by quantile; None: they are off.
+        cache: Counts of the response cache; None: the version has none.
+        is_cached: Whether the version has a response cache now.
     """
 
     __slots__ = (
         "_batches",
         "_clock",
         "_last_inference_ms",
+        "cache",
         "compute_histogram",
         "execution_count",
         "failure_counts",
@@ -291,6 +329,7 @@ class VersionStatistics:
         "infer_ns",
         "input_ns",
         "instances_ejected",
+        "is_cached",
         "output_ns",
         "queue_depth",
         "queue_histogram",
@@ -324,6 +363,8 @@ class VersionStatistics:
         self.responses = ResponseCounts()
         self.instances_ejected = 0
         self.worker_deaths = 0
+        self.cache: CacheStatistics | None = None
+        self.is_cached = False
         self.request_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
         self.queue_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_QUEUE_BOUNDS_NS)
         self.compute_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
@@ -395,6 +436,28 @@ class VersionStatistics:
         self.failure_counts[reason] += 1
         self.failure_ns += request_ns
 
+    def uses_cache(self, is_cached: bool) -> None:
+        self.is_cached = is_cached
+        if is_cached and self.cache is None:
+            self.cache = CacheStatistics(None if self.summaries is None else self._clock)
+
+    def cache_hit(self, *, request_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        # Triton's rule: a hit is a successful request with a time in the queue, but neither an inference nor an execution.
+        self._last_inference_ms = self._clock.wall_ms()
+        self.success_count += 1
+        self.success_ns += request_ns
+        self.queue_ns += queue_ns
+        self.request_histogram.observe(request_ns)
+        self.queue_histogram.observe(queue_ns)
+        if self.summaries is not None:
+            self.summaries.queue.current(self._clock.now_ns()).observe(queue_ns)
+        if self.cache is not None:
+            self.cache.hit(lookup_ns)
+
+    def cache_missed(self, *, lookup_ns: int) -> None:
+        if self.cache is not None:
+            self.cache.missed(lookup_ns)
+
     def ejected(self, count: int) -> None:
         self.instances_ejected = count
 
@@ -404,6 +467,8 @@ class VersionStatistics:
     def snapshot(self, name: str, version: int) -> ModelStatistics:
         """The counts so far as Triton's statistics of the version `name`, `version`."""
         successes = self.success_count
+        cache = self.cache
+        computed = successes if cache is None else successes - cache.hit_count
         return ModelStatistics(
             name=name,
             version=version,
@@ -413,9 +478,9 @@ class VersionStatistics:
             success=Duration(successes, self.success_ns),
             fail=Duration(sum(self.failure_counts.values()), self.failure_ns),
             queue=Duration(successes, self.queue_ns),
-            compute_input=Duration(successes, self.input_ns),
-            compute_infer=Duration(successes, self.infer_ns),
-            compute_output=Duration(successes, self.output_ns),
+            compute_input=Duration(computed, self.input_ns),
+            compute_infer=Duration(computed, self.infer_ns),
+            compute_output=Duration(computed, self.output_ns),
             batches=tuple(
                 BatchSizeStatistics(
                     batch_size=size,
@@ -426,4 +491,6 @@ class VersionStatistics:
                 for size, batch in sorted(self._batches.items())
             ),
             responses=self.responses.snapshot(),
+            cache_hit=Duration() if cache is None else Duration(cache.hit_count, cache.hit_ns),
+            cache_miss=Duration() if cache is None else Duration(cache.miss_count, cache.miss_ns),
         )

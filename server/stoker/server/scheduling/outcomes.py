@@ -36,7 +36,7 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
             note.compute_ns = input_ns + infer_ns + output_ns
         outcome = outcomes[at]
         if isinstance(outcome, ServingError):
-            recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
+            recorder.failed(failure_reason(outcome), request_ns=now_ns - entry.request.received_ns)
         else:
             rows.append(entry.rows)
             request_ns.append(now_ns - entry.request.received_ns)
@@ -51,7 +51,8 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
         recorder.succeeded(rows=rows, request_ns=request_ns, queue_ns=queue_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
 
 
-def _reason(error: ServingError) -> FailureReason:
+def failure_reason(error: ServingError) -> FailureReason:
+    """The reason that a request with this result is counted under."""
     return FailureReason.BACKEND if error.code is ErrorCode.BACKEND_FAILED else FailureReason.OTHER
 
 

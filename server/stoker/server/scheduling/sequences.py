@@ -138,7 +138,7 @@ class SequenceScheduler:
         max_queue_size: int,
     ) -> None:
         """Makes a scheduler in front of `inner`, whose signature is `signature` (the one that clients see) extended by `batching`."""
-        self.on_idle: Callable[[], None] = _ignore
+        self.on_idle: Callable[[], None] | None = None
         self._inner = inner
         self._model = model_name
         self._signature = signature
@@ -447,7 +447,7 @@ class SequenceScheduler:
 
     def _end(self, member: Member) -> None:
         member.ended()
-        if not self._members:
+        if not self._members and self.on_idle is not None:
             self.on_idle()
 
 

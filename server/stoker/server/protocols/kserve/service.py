@@ -75,8 +75,8 @@ def _statistics(each: ModelStatistics) -> pb.ModelStatistics:
             compute_input=_duration(each.compute_input),
             compute_infer=_duration(each.compute_infer),
             compute_output=_duration(each.compute_output),
-            cache_hit=pb.StatisticDuration(),
-            cache_miss=pb.StatisticDuration(),
+            cache_hit=_duration(each.cache_hit),
+            cache_miss=_duration(each.cache_miss),
         ),
         batch_stats=[
             pb.InferBatchStatistics(

@@ -1,0 +1,1 @@
+"""The response cache: keys of requests, and the stores that hold responses."""
