@@ -19,6 +19,7 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.onnx import one_thread
 from stoker.backends.onnx.cuda_devices import CudaDevices
+from stoker.backends.onnx.custom_operators import DOMAINS, CustomOperators, operator_violations, with_operators
 from stoker.backends.onnx.device_instance import DeviceInstance
 from stoker.backends.onnx.element_types import BY_SESSION_NAME
 from stoker.backends.onnx.knobs import PARAMETER_KEYS, SessionKnobs, knob_violations, read_knobs
@@ -62,6 +63,7 @@ class OnnxRuntimeBackend(Backend):
         make_session: Callable[..., ort.InferenceSession] = ort.InferenceSession,
         devices: CudaDevices | None = None,
         device_memory: str = "cuda",
+        operators: CustomOperators | None = None,
     ) -> None:
         """The arguments are for tests.
 
@@ -71,11 +73,13 @@ class OnnxRuntimeBackend(Backend):
             make_session: Called as `onnxruntime.InferenceSession`.
             devices: The CUDA devices.
             device_memory: The kind of memory, in ONNX Runtime's spelling, that holds the tensors of an instance on a device.
+            operators: The operators of onnxruntime-extensions.
         """
         self._cpu_ns = cpu_ns
         self._providers = tuple(providers())
         self._make_session = make_session
         self._device_memory = device_memory
+        self._operators = operators or CustomOperators()
         self._devices = (devices or CudaDevices()) if CUDA in self._providers else None
         # Triton's rule: an instance whose kind is open runs on the GPUs if there are any.
         self.instance_kinds = (GPU_KIND, "KIND_CPU") if self.device_ids() else ("KIND_CPU", GPU_KIND)
@@ -121,18 +125,19 @@ class OnnxRuntimeBackend(Backend):
         return self._devices.figures() if self._devices else ()
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        return facts_of(_read(files, model_filename), model_filename)
+        return self._facts(self._read(files, model_filename), files, model_filename)
 
     def check(self, candidate: Candidate) -> Iterator[Violation]:
         yield from knob_violations(candidate.parameters, candidate.graph_level)
+        yield from operator_violations(candidate)
         yield from provider_violations(candidate, self._providers, has_cache_folder=self._cache_folder is not None)
         if candidate.signature is not None:
             yield from disagreements(candidate.signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
             yield from mixture_violations(candidate.signature)
 
     def load(self, request: LoadRequest) -> Instance:
-        file = _read(request.files, request.model_filename)
-        facts = facts_of(file, request.model_filename)
+        file = self._read(request.files, request.model_filename)
+        facts = self._facts(file, request.files, request.model_filename)
         reject(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
@@ -164,11 +169,12 @@ class OnnxRuntimeBackend(Backend):
         chosen: ProviderPlan,
         static_batch_size: int | None,
     ) -> OnnxInstance:
-        may_be_small = self._is_tuned and knobs.are_threads_free and chosen.is_plain
+        has_custom_operators = bool(DOMAINS & file.opsets.keys())
+        may_be_small = self._is_tuned and knobs.are_threads_free and chosen.is_plain and not has_custom_operators
         is_tried = may_be_small and one_thread.may_be_enough(request.signature, sum(request.files.sizes_bytes.values()))
         session = self._session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1) if is_tried else knobs, chosen)
         # Asked of a file only that the runtime takes.
-        is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
+        is_work_open = has_custom_operators or operator_of_open_work(request.files.path(request.model_filename)) is not None
         if is_tried and (is_work_open or not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns)):
             session = self._session(request, file, facts, knobs, chosen)
         elif is_tried:
@@ -191,6 +197,19 @@ class OnnxRuntimeBackend(Backend):
         for instance in self._loaded():
             instance.give_memory_back()
 
+    def _facts(self, file: OnnxFile, files: ModelFiles, model_filename: str) -> ModelFacts:
+        return with_operators(facts_of(file, model_filename), file.opsets, files.path(model_filename))
+
+    def _read(self, files: ModelFiles, model_filename: str) -> OnnxFile:
+        """The file's declarations, once it is sure that this runtime reads such files and all its weights are at hand."""
+        file = declarations(files, model_filename)
+        limits = limits_of(ort.__version__)
+        complaint = limits.complaint(file.ir_version, file.opsets) if limits else None
+        if complaint:
+            raise ModelLoadError(f"'{model_filename}': {complaint}")
+        self._operators.check(file.opsets, model_filename)
+        return file
+
     def _session(
         self, request: LoadRequest, file: OnnxFile, facts: ModelFacts, knobs: SessionKnobs, chosen: ProviderPlan
     ) -> ort.InferenceSession:
@@ -204,6 +223,7 @@ class OnnxRuntimeBackend(Backend):
         if chosen.cuda_device is not None and importlib.util.find_spec("nvidia") is not None:
             # The CUDA and cuDNN libraries of the `nvidia-*` packages, which lie where no loader looks.
             ort.preload_dlls()
+        self._operators.register(file.opsets, options)
         try:
             # Without the fallback, which prints to stdout and tries the same provider once more.
             session = self._make_session(model, options, providers=[provider.pair for provider in chosen.providers], enable_fallback=0)
@@ -219,16 +239,6 @@ class OnnxRuntimeBackend(Backend):
     def _loaded(self) -> list[OnnxInstance]:
         with self._lock:
             return list(self._instances)
-
-
-def _read(files: ModelFiles, model_filename: str) -> OnnxFile:
-    """The file's declarations, once it is sure that this runtime reads such files and all its weights are at hand."""
-    file = declarations(files, model_filename)
-    limits = limits_of(ort.__version__)
-    complaint = limits.complaint(file.ir_version, file.opsets) if limits else None
-    if complaint:
-        raise ModelLoadError(f"'{model_filename}': {complaint}")
-    return file
 
 
 def _check_providers(session: ort.InferenceSession, chosen: ProviderPlan) -> None:
