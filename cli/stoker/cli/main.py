@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from stoker.cli.add.command import add
 from stoker.cli.bench.command import bench
 from stoker.cli.control import load, unload
 from stoker.cli.device_check.command import device_check
@@ -90,7 +91,7 @@ def version(as_json: AsJson = False) -> None:
             print_line(f"{name} {text}")
 
 
-for _command in (check, dump, plan, device_check, models, status, infer, bench, metadata, config, load, unload, version):
+for _command in (add, check, dump, plan, device_check, models, status, infer, bench, metadata, config, load, unload, version):
     app.command(cls=Command)(_command)
 
 
