@@ -78,6 +78,15 @@ APART_CASES = (
 )
 
 
+#: The CPU time is that of the server and its worker processes together.
+EXECUTION_CASES = (
+    Case(name="worker thread, gRPC, c = 8", protocol=GRPC, connections=1, streams=8, model="tiny-thread"),
+    Case(name="worker process, gRPC, c = 1", protocol=GRPC, connections=1, model="tiny-process"),
+    Case(name="worker process, gRPC, c = 8", protocol=GRPC, connections=1, streams=8, model="tiny-process", most_cpu_us=60),
+    Case(name="worker process, gRPC, c = 32", protocol=GRPC, connections=4, streams=8, model="tiny-process"),
+)
+
+
 def _dialect(name: str, protocol: str) -> tuple[Case, ...]:
     """The loads of another protocol, which should cost little more than KServe's in the same encoding."""
     if protocol in (TFS_JSON, ADLIK_JSON):

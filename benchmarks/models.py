@@ -1,6 +1,6 @@
 """The measured models, and the temporary repository that serves them.
 
-`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline` is the same file run on the event loop instead of in a worker thread,
+`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline`, `tiny-thread` and `tiny-process` are the same file run on the event loop, in a thread and in a worker process,
 `tiny-apart` the same file without dynamic batching. `slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost
 of large tensors. `mlp` is a small real model. `resnet50` takes much more time than the server; `examples/resnet50/build.py` builds it.
 Configurations are complete, so that other servers load them too.
@@ -63,8 +63,10 @@ def _build_tiny(root: Path, name: str) -> BenchModel:
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None])
 
 
-def _build_tiny_inline(root: Path, name: str) -> BenchModel:
-    settings = _BATCHING + 'parameters { key: "execution" value { string_value: "inline" } }\n'
+def _build_tiny_executed(root: Path, name: str) -> BenchModel:
+    """`tiny-inline`, `tiny-thread`, `tiny-process`: config.pbtxt says where the batches run."""
+    execution = name.partition("-")[2]
+    settings = f'{_BATCHING}parameters {{ key: "execution" value {{ string_value: "{execution}" }} }}\n'
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], settings)
 
 
@@ -96,7 +98,9 @@ def _build_resnet50(root: Path, name: str) -> BenchModel:
 
 BUILDERS: dict[str, Callable[[Path, str], BenchModel]] = {
     "tiny": _build_tiny,
-    "tiny-inline": _build_tiny_inline,
+    "tiny-inline": _build_tiny_executed,
+    "tiny-thread": _build_tiny_executed,
+    "tiny-process": _build_tiny_executed,
     "tiny-apart": _build_tiny_apart,
     "mlp": _build_mlp,
     "slice": _build_slice,
