@@ -1,9 +1,9 @@
 """The measured models, and the temporary repository that serves them.
 
-`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline`, `tiny-thread` and `tiny-process` are the same file run on the event loop, in a thread and in a worker process,
-`tiny-apart` the same file without dynamic batching. `slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost
-of large tensors. `mlp` is a small real model. `resnet50` takes much more time than the server; `examples/resnet50/build.py` builds it.
-Configurations are complete, so that other servers load them too.
+`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline`, `tiny-thread` and `tiny-process` are the same file run on the event
+loop, in a thread and in a worker process, `tiny-apart` the same file without dynamic batching. `slice` returns 1000 numbers of an image of
+602 KB: it measures the server's cost of large tensors. `mlp` is a small real model. `resnet50` takes much more time than the server;
+`examples/resnet50/build.py` builds it. Configurations are complete, so that other servers load them too.
 """
 
 import subprocess

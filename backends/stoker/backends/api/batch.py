@@ -103,26 +103,6 @@ class BatchResult:
         self.apart_ns: list[tuple[int, int, int]] | None = None
 
 
-class JoinedItems:
-    """Items of one batch whose inputs lie one below the other in memory, in their order. A sequence of the items.
-
-    Attributes:
-        inputs: By input name, the arrays of all items as one, `[rows, *dims]`.
-    """
-
-    __slots__ = ("_items", "inputs")
-
-    def __init__(self, items: Sequence[Share], inputs: Arrays) -> None:
-        self._items = items
-        self.inputs = inputs
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> Share:
-        return self._items[index]
-
-
 class Buffer:
     """A preallocated, typed `[max_batch, *dims]` block that requests are copied into.
 
@@ -260,6 +240,12 @@ class BatchProcessor:
             item = next_item()
         return result
 
+    def process_each(self, items: Sequence[Share]) -> BatchResult:
+        """Runs each of `items` alone, for a batch that has failed as one. Never raises."""
+        result = BatchResult([])
+        self._run_apart(items, result)
+        return result
+
     def _run_apart(self, items: Sequence[Share], result: BatchResult) -> None:
         """Runs each of `items` alone, but stops after `LOST_IN_A_ROW` that a lost device failed: each could cost a timeout."""
         lost = 0
@@ -370,7 +356,6 @@ class BatchProcessor:
             # Optional inputs may be left out, but then not by some of a batch: each runs alone instead.
             raise BackendFailed("the requests of one batch bring different sets of inputs")
         pad_to = self._instance.static_batch_size if self._is_batched else None
-        joined = items.inputs if isinstance(items, JoinedItems) and (pad_to is None or pad_to == rows) else None
         inputs: dict[str, Array] = {}
         for name, array in first.items():
             spec = self._inputs.get(name)
@@ -381,8 +366,6 @@ class BatchProcessor:
             elif len(items) == 1 and (pad_to is None or pad_to == rows) and is_plain(array):
                 # A request alone in its batch is already laid out as the device wants it: no copy.
                 whole = array if spec.reshape is None else reshaped(array, 1, spec.dims, spec.reshape)
-            elif joined is not None:
-                whole = joined[name] if spec.reshape is None else reshaped(joined[name], 1, spec.dims, spec.reshape)
             else:
                 whole = self._buffers[name].gather([item.inputs[name] for item in items], pad_to)
                 if spec.reshape is not None:

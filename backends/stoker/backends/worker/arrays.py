@@ -6,6 +6,7 @@ A block is one array, or several that lie one below the other. Numbers stand as 
 
 import json
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -82,28 +83,53 @@ def _octets(element: object) -> bytes:
     return bytes(element) if isinstance(element, (bytearray, memoryview, np.bytes_)) else str(element).encode()
 
 
-def read_blocks(entries: Iterable[Any], payload: Octets) -> "list[Array]":
-    """The blocks that `entries` describe, as views of `payload` (BYTES: new arrays of `bytes`).
+class BlockLayout:
+    """The description of a message's blocks, checked once and used for every message that has it."""
+
+    __slots__ = ("_blocks", "_end")
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        """Raises:
+        ValueError, TypeError: `entries` is no list of blocks.
+        """
+        #: Element type (None: BYTES), shape, first byte, bytes.
+        self._blocks: list[tuple[np.dtype[Any] | None, tuple[int, ...], int, int]] = []
+        self._end = 0
+        for name, shape, offset, count in entries:
+            if not (type(name) is str and type(offset) is type(count) is int and all(type(size) is int and size >= 0 for size in shape)):
+                raise ValueError("a block's description is damaged")
+            if offset < 0 or count < 0 or offset % ALIGNMENT:
+                raise ValueError(f"a block of {count} bytes begins at byte {offset}")
+            if name == BYTES:
+                self._blocks.append((None, tuple(shape), offset, count))
+            else:
+                dtype = np.dtype(name)
+                if dtype.kind not in _KINDS or dtype.hasobject or prod(shape) * dtype.itemsize != count:
+                    raise ValueError(f"a block of shape {shape} has elements of type '{name}' and {count} bytes")
+                self._blocks.append((dtype, tuple(shape), offset, count))
+            self._end = max(self._end, offset + count)
+
+    def read(self, payload: Octets) -> list[Array]:
+        """The blocks, as views of `payload` (BYTES: new arrays of `bytes`).
+
+        Raises:
+            ValueError: `payload` is too short.
+        """
+        if self._end > payload.size:
+            raise ValueError(f"a block ends at byte {self._end} of {payload.size}")
+        return [
+            np.ndarray(shape, dtype, payload, offset) if dtype is not None else _strings(payload[offset : offset + count], shape)
+            for dtype, shape, offset, count in self._blocks
+        ]
+
+
+def read_blocks(entries: Iterable[Any], payload: Octets) -> list[Array]:
+    """The blocks that `entries` describe; see `BlockLayout`.
 
     Raises:
-        ValueError: a description is no such list, or does not fit `payload`.
+        ValueError, TypeError: a description is damaged, or does not fit `payload`.
     """
-    return [_read(entry, payload) for entry in entries]
-
-
-def _read(entry: Any, payload: Octets) -> Array:
-    name, shape, offset, count = entry
-    if not (type(name) is str and type(offset) is type(count) is int and all(type(size) is int and size >= 0 for size in shape)):
-        raise ValueError("a block's description is damaged")
-    if not 0 <= offset <= offset + count <= payload.size:
-        raise ValueError(f"a block of {count} bytes at byte {offset} is beyond the end of {payload.size} bytes")
-    target = payload[offset : offset + count]
-    if name == BYTES:
-        return _strings(target, shape)
-    dtype = np.dtype(name)
-    if dtype.kind not in _KINDS or dtype.hasobject:
-        raise ValueError(f"a block has elements of type '{name}'")
-    return target.view(dtype).reshape(shape)
+    return BlockLayout(entries).read(payload)
 
 
 def _strings(target: Octets, shape: Sequence[int]) -> Array:

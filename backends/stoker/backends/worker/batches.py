@@ -1,23 +1,31 @@
 """A batch and its result as messages.
 
 Requests whose tensors have the same names and row shapes cross as one block for each input, so the copy into the message joins them: the
-worker's `BatchProcessor` finds them one below the other and copies nothing. Other requests cross apart.
+worker's `BatchProcessor` gets them as one item and copies nothing, and the outputs cross as one block each. Other requests cross apart.
 """
 
+from __future__ import annotations
+
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from stoker.backends.api import errors
 from stoker.backends.api.backend import ResponseSink
-from stoker.backends.api.batch import BatchResult, JoinedItems, Outcome, Share, as_failure
+from stoker.backends.api.batch import BatchResult, Outcome, Share, as_failure
 from stoker.backends.api.errors import BackendFailed, ServingError
-from stoker.backends.worker.arrays import Array, Blocks, read_blocks, to_json
-from stoker.backends.worker.channel import Message
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.worker.arrays import BYTES, Array, BlockLayout, Blocks, read_blocks, to_json
+from stoker.backends.worker.channel import INLINE_BYTES, Message
 from stoker.backends.worker.segments import Octets
 
 #: Bound of a traceback that crosses to the log, characters: the last ones.
 TRACEBACK_CHARACTERS: Final = 16_384
+#: Descriptions that are kept for later batches, and their length in bytes.
+MOST_PLANS: Final = 256
+KEPT_TEXT_BYTES: Final = 2048
+#: The index of a DONE message whose outputs are those of all requests, one below the other.
+WHOLE: Final = 1
 
 
 class WorkerTraceback(Exception):
@@ -32,7 +40,7 @@ class SequenceFacts:
 
     __slots__ = ("id", "is_end", "is_start")
 
-    def __init__(self, id: "int | str", is_start: bool, is_end: bool) -> None:
+    def __init__(self, id: int | str, is_start: bool, is_end: bool) -> None:
         self.id = id
         self.is_start = is_start
         self.is_end = is_end
@@ -46,7 +54,7 @@ class WorkerItem:
         "responses", "rows", "sequence", "timeout_us",
     )  # fmt: skip
 
-    def __init__(self, inputs: "Mapping[str, Array]", rows: int, output_names: "tuple[str, ...]") -> None:
+    def __init__(self, inputs: Mapping[str, Array], rows: int, output_names: tuple[str, ...]) -> None:
         self.inputs = inputs
         self.rows = rows
         self.output_names = output_names
@@ -62,34 +70,107 @@ class WorkerItem:
         self.is_cancelled = False
 
 
-def batch_message(items: "Sequence[Any]", *, is_batched: bool, with_facts: bool) -> "tuple[bytes, Blocks]":
-    """The description and the tensors of a batch.
+class Outgoing:
+    """A message to be sent.
 
-    Args:
-        items: The requests, `Share`s; `RequestShare`s if `with_facts`.
-        is_batched: Whether tensors have a batch dimension.
-        with_facts: Whether the model looks at the requests' own attributes.
+    Attributes:
+        meta: The description.
+        size_bytes: Bytes of the tensors.
+        write: Writes the tensors into memory of that size; None: they are `payload`.
+        entries: The description of the blocks.
+        payload: The tensors, if they are small and written already.
     """
-    blocks = Blocks()
-    first: Share = items[0]
-    names = list(first.inputs)
-    meta: dict[str, Any] = {"n": names, "r": [item.rows for item in items]}
-    if len(items) == 1 or (is_batched and _are_alike(items, names)):
-        for name in names:
-            blocks.add([item.inputs[name] for item in items])
-    else:
-        meta["apart"] = [{name: blocks.add([array]) for name, array in item.inputs.items()} for item in items]
-    meta["b"] = blocks.entries
-    wanted = [item.output_names for item in items]
-    meta["w"] = wanted[:1] if all(each == wanted[0] for each in wanted) else wanted
-    if with_facts:
-        meta["f"] = [_facts(item) for item in items]
-    elif any(item.parameters for item in items):
-        meta["f"] = [{"p": dict(item.parameters)} for item in items]
-    return to_json(meta), blocks
+
+    __slots__ = ("entries", "meta", "payload", "size_bytes", "write")
+
+    def __init__(
+        self, meta: bytes, size_bytes: int, write: Callable[[memoryview], None] | None, entries: list[Any], payload: bytes = b""
+    ) -> None:
+        self.meta = meta
+        self.size_bytes = size_bytes
+        self.write = write
+        self.entries = entries
+        self.payload = payload
 
 
-def _are_alike(items: "Sequence[Share]", names: "list[str]") -> bool:
+class BatchWriter:
+    """Makes the messages of batches, in the server. The descriptions of batches whose shapes the signature fixes are made once."""
+
+    def __init__(self, signature: ModelSignature, *, with_facts: bool) -> None:
+        """`with_facts`: the model reads the requests' own attributes."""
+        self._is_batched = signature.is_batched
+        self._with_facts = with_facts
+        self._is_fixed = not with_facts and all(
+            spec.is_static and not (spec.optional or spec.is_ragged or spec.datatype.is_bytes) for spec in signature.inputs
+        )
+        self._names = [spec.name for spec in signature.inputs]
+        self._plans: dict[Hashable, _Plan] = {}
+
+    def message(self, items: Sequence[Any]) -> Outgoing:
+        """The message of a batch of `items`: `Share`s; `RequestShare`s if the model reads their attributes."""
+        if not self._is_fixed or (len(items) > 1 and not self._is_batched):
+            return self._message(items)
+        wanted = items[0].output_names
+        rows: list[int] = []
+        for item in items:
+            if item.parameters or item.output_names != wanted:
+                return self._message(items)
+            rows.append(item.rows)
+        key = (*rows, wanted)
+        plan = self._plans.get(key)
+        if plan is None:
+            outgoing = self._message(items)
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = _Plan(outgoing.meta, outgoing.size_bytes, outgoing.entries)
+            return outgoing
+        if plan.size_bytes > INLINE_BYTES:
+            blocks = Blocks()
+            for name in self._names:
+                blocks.add([item.inputs[name] for item in items])
+            return Outgoing(plan.meta, blocks.size_bytes, blocks.write, blocks.entries)
+        parts: list[bytes] = []
+        for name, pad in zip(self._names, plan.pads, strict=True):
+            for item in items:
+                parts.append(item.inputs[name].tobytes())
+            if pad:
+                parts.append(pad)
+        return Outgoing(plan.meta, plan.size_bytes, None, plan.entries, b"".join(parts))
+
+    def _message(self, items: Sequence[Any]) -> Outgoing:
+        blocks = Blocks()
+        first: Share = items[0]
+        names = self._names if self._is_fixed else list(first.inputs)
+        meta: dict[str, Any] = {"n": names, "r": [item.rows for item in items]}
+        if len(items) == 1 or (self._is_batched and _are_alike(items, names)):
+            for name in names:
+                blocks.add([item.inputs[name] for item in items])
+        else:
+            meta["apart"] = [{name: blocks.add([array]) for name, array in item.inputs.items()} for item in items]
+        meta["b"] = blocks.entries
+        wanted = [item.output_names for item in items]
+        meta["w"] = wanted[:1] if all(each == wanted[0] for each in wanted) else wanted
+        if self._with_facts:
+            meta["f"] = [_facts(item) for item in items]
+        elif any(item.parameters for item in items):
+            meta["f"] = [{"p": dict(item.parameters)} for item in items]
+        return Outgoing(to_json(meta), blocks.size_bytes, blocks.write, blocks.entries)
+
+
+class _Plan:
+    """A description that later batches share, and the padding behind each of their blocks."""
+
+    __slots__ = ("entries", "meta", "pads", "size_bytes")
+
+    def __init__(self, meta: bytes, size_bytes: int, entries: list[Any]) -> None:
+        self.meta = meta
+        self.size_bytes = size_bytes
+        self.entries = entries
+        starts = [entry[2] for entry in entries[1:]] + [size_bytes]
+        self.pads = [bytes(start - entry[2] - entry[3]) for entry, start in zip(entries, starts, strict=True)]
+
+
+def _are_alike(items: Sequence[Share], names: list[str]) -> bool:
     first = items[0].inputs
     for name in names:
         row_shape = first[name].shape[1:]
@@ -100,7 +181,7 @@ def _are_alike(items: "Sequence[Share]", names: "list[str]") -> bool:
     return True
 
 
-def _facts(item: Any) -> "dict[str, Any]":
+def _facts(item: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"m": item.model_name, "v": item.model_version}
     if item.request_id:
         facts["i"] = item.request_id
@@ -120,116 +201,202 @@ def _facts(item: Any) -> "dict[str, Any]":
     return facts
 
 
-def read_batch(message: Message) -> "Sequence[WorkerItem]":
-    """The requests of a RUN message: `JoinedItems` if their tensors lie one below the other.
+class ReceivedBatch:
+    """A batch in the worker process.
 
-    Raises:
-        ValueError, KeyError, TypeError: the message is damaged.
+    Attributes:
+        whole: All rows as one item, if the tensors of all requests lie one below the other; None: they do not.
+        count: Requests.
     """
-    meta = message.meta
-    whole = read_blocks(meta["b"], message.payload)
-    rows, wanted = meta["r"], [tuple(names) for names in meta["w"]]
-    apart = meta.get("apart")
-    items = []
-    at = 0
-    for position, count in enumerate(rows):
-        if apart is not None:
-            inputs = {name: whole[number] for name, number in apart[position].items()}
-        elif len(rows) == 1:
-            inputs = dict(zip(meta["n"], whole, strict=True))
+
+    __slots__ = ("_items", "_layout", "_whole_inputs", "count", "whole")
+
+    def __init__(self, layout: _Layout, payload: Octets) -> None:
+        """Raises:
+        ValueError: the description does not fit `payload`.
+        """
+        self._layout = layout
+        self._items: list[WorkerItem] | None = None
+        self.count = len(layout.rows)
+        arrays = layout.blocks.read(payload)
+        self.whole: WorkerItem | None = None
+        if layout.apart is None:
+            self._whole_inputs = dict(zip(layout.names, arrays, strict=True))
+            self.whole = WorkerItem(self._whole_inputs, layout.total_rows, layout.union)
         else:
-            inputs = {name: array[at : at + count] for name, array in zip(meta["n"], whole, strict=True)}
-        at += count
-        items.append(WorkerItem(inputs, count, wanted[position if len(wanted) > 1 else 0]))
-    for item, facts in zip(items, meta.get("f", ()), strict=False):
-        item.model_name, item.model_version = facts.get("m", ""), facts.get("v")
-        item.request_id = facts.get("i", "")
-        item.parameters = facts.get("p", {})
-        item.priority, item.timeout_us = facts.get("y", 0), facts.get("t", 0)
-        item.deadline_ns = facts.get("d")
-        item.sequence = SequenceFacts(*facts["s"]) if "s" in facts else None
-        item.is_cancelled = facts.get("c", False)
-    if apart is None and len(items) > 1:
-        return cast("Sequence[WorkerItem]", JoinedItems(items, dict(zip(meta["n"], whole, strict=True))))
-    return items
+            self._items = [WorkerItem({name: arrays[number] for name, number in inputs.items()}, 0, ()) for inputs in layout.apart]
+            self._fill(self._items)
+
+    def items(self) -> list[WorkerItem]:
+        """The requests, one by one."""
+        if self._items is None:
+            layout = self._layout
+            items: list[WorkerItem] = []
+            at = 0
+            for rows in layout.rows:
+                end = at + rows
+                inputs = self._whole_inputs
+                items.append(WorkerItem(inputs if self.count == 1 else {name: each[at:end] for name, each in inputs.items()}, 0, ()))
+                at = end
+            self._fill(items)
+            self._items = items
+        return self._items
+
+    def _fill(self, items: list[WorkerItem]) -> None:
+        layout = self._layout
+        for position, item in enumerate(items):
+            item.rows = layout.rows[position]
+            item.output_names = layout.wanted[position if len(layout.wanted) > 1 else 0]
+        for item, facts in zip(items, layout.facts, strict=False):
+            item.model_name, item.model_version = facts.get("m", ""), facts.get("v")
+            item.request_id = facts.get("i", "")
+            item.parameters = facts.get("p", {})
+            item.priority, item.timeout_us = facts.get("y", 0), facts.get("t", 0)
+            item.deadline_ns = facts.get("d")
+            item.sequence = SequenceFacts(*facts["s"]) if "s" in facts else None
+            item.is_cancelled = facts.get("c", False)
 
 
-def result_message(result: BatchResult) -> "tuple[bytes, Blocks]":
-    """The description and the tensors of a batch's result."""
-    blocks = Blocks()
-    meta: dict[str, Any] = {"e": result.executions, "t": [result.input_ns, result.infer_ns, result.output_ns]}
-    outcomes = result.outcomes
-    joined = _joined(outcomes)
-    if joined is not None:
-        meta["n"] = list(joined)
-        meta["r"] = [_rows_of(outcome) for outcome in outcomes]
-        for arrays in joined.values():
-            blocks.add(arrays)
-    else:
-        meta["o"] = [
+class _Layout:
+    """A batch's description, read."""
+
+    __slots__ = ("apart", "blocks", "facts", "names", "rows", "total_rows", "union", "wanted")
+
+    def __init__(self, meta: Any) -> None:
+        self.names: list[str] = meta["n"]
+        self.rows: list[int] = meta["r"]
+        self.apart: list[dict[str, int]] | None = meta.get("apart")
+        self.blocks = BlockLayout(meta["b"])
+        self.wanted = [tuple(names) for names in meta["w"]]
+        self.union = self.wanted[0] if len(self.wanted) == 1 else tuple(dict.fromkeys(name for names in self.wanted for name in names))
+        self.facts = meta.get("f", ())
+        self.total_rows = sum(self.rows)
+
+
+class BatchReader:
+    """Reads the messages of batches, in the worker process."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[bytes, _Layout] = {}
+
+    def read(self, message: Message) -> ReceivedBatch:
+        """The batch of a RUN message.
+
+        Raises:
+            ValueError, KeyError, TypeError: the message is damaged.
+        """
+        text = message.text
+        layout = self._layouts.get(text)
+        if layout is None:
+            layout = _Layout(message.meta)
+            _keep(self._layouts, text, layout)
+        return ReceivedBatch(layout, message.payload)
+
+
+LayoutT = TypeVar("LayoutT")
+
+
+def _keep(layouts: dict[bytes, LayoutT], text: bytes, layout: LayoutT) -> None:
+    if len(text) <= KEPT_TEXT_BYTES:
+        if len(layouts) >= MOST_PLANS:
+            layouts.clear()
+        layouts[text] = layout
+
+
+class ResultWriter:
+    """Makes the messages of results, in the worker process."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, _Plan] = {}
+
+    def whole(self, outputs: Mapping[str, Array]) -> Outgoing:
+        """The message of a result that all requests of the batch share: the rows of each, one below the other."""
+        key = tuple([(name, array.shape, array.dtype) for name, array in outputs.items()])
+        plan = self._plans.get(key)
+        if plan is None or plan.size_bytes > INLINE_BYTES:
+            blocks = Blocks()
+            for array in outputs.values():
+                blocks.add([array])
+            outgoing = Outgoing(to_json({"n": list(outputs), "b": blocks.entries}), blocks.size_bytes, blocks.write, blocks.entries)
+            if plan is None and not any(entry[0] == BYTES for entry in blocks.entries):
+                if len(self._plans) >= MOST_PLANS:
+                    self._plans.clear()
+                self._plans[key] = _Plan(outgoing.meta, outgoing.size_bytes, outgoing.entries)
+            return outgoing
+        parts: list[bytes] = []
+        for array, pad in zip(outputs.values(), plan.pads, strict=True):
+            parts.append(array.tobytes())
+            if pad:
+                parts.append(pad)
+        return Outgoing(plan.meta, plan.size_bytes, None, plan.entries, b"".join(parts))
+
+    def apart(self, outcomes: Sequence[Outcome], executions: Sequence[int]) -> Outgoing:
+        """The message of a result with an outcome for each request, and the rows of the executions that have ended."""
+        blocks = Blocks()
+        described = [
             [0, error_to_json(outcome)]
             if isinstance(outcome, ServingError)
             else [1, {name: blocks.add([array]) for name, array in outcome.items()}]
             for outcome in outcomes
         ]
-    meta["b"] = blocks.entries
-    return to_json(meta), blocks
+        return Outgoing(
+            to_json({"o": described, "e": list(executions), "b": blocks.entries}), blocks.size_bytes, blocks.write, blocks.entries
+        )
 
 
-def _rows_of(outcome: Outcome) -> int:
-    assert not isinstance(outcome, ServingError)
-    return len(next(iter(outcome.values())))
+class ResultReader:
+    """Reads the messages of results, in the server."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[list[str], BlockLayout]] = {}
+
+    def read(self, message: Message, items: Sequence[Share]) -> BatchResult:
+        """The result that a DONE message says, of the batch of `items`.
+
+        Raises:
+            ValueError, KeyError, TypeError: the message is damaged.
+        """
+        outcomes: list[Outcome] = []
+        if message.index == WHOLE:
+            text = message.text
+            kept = self._kept.get(text)
+            if kept is None:
+                meta = message.meta
+                kept = (meta["n"], BlockLayout(meta["b"]))
+                _keep(self._kept, text, kept)
+            names, blocks = kept
+            arrays = blocks.read(message.payload)
+            outputs = dict(zip(names, arrays, strict=True))
+            rows = 0
+            if len(items) == 1:
+                item = items[0]
+                rows = item.rows
+                outcomes.append(outputs if len(outputs) == len(item.output_names) else {name: outputs[name] for name in item.output_names})
+            elif len(names) == 1:
+                name = names[0]
+                for item in items:
+                    end = rows + item.rows
+                    outcomes.append({name: arrays[0][rows:end]})
+                    rows = end
+            else:
+                for item in items:
+                    end = rows + item.rows
+                    outcomes.append({name: outputs[name][rows:end] for name in item.output_names})
+                    rows = end
+            executions = [rows]
+        else:
+            meta = message.meta
+            arrays = read_blocks(meta["b"], message.payload)
+            for is_success, described in meta["o"]:
+                outcomes.append({name: arrays[number] for name, number in described.items()} if is_success else error_from_json(described))
+            if len(outcomes) != len(items):
+                raise ValueError(f"a batch of {len(items)} requests has {len(outcomes)} outcomes")
+            executions = meta["e"]
+        input_ns, infer_ns, output_ns = message.times_ns
+        return BatchResult(outcomes, executions, input_ns, infer_ns, output_ns)
 
 
-def _joined(outcomes: "Sequence[Outcome]") -> "dict[str, list[Array]] | None":
-    """The arrays of each output, if all requests have the same outputs with the same row shapes; None: they have not."""
-    if len(outcomes) < 2:
-        return None
-    first = outcomes[0]
-    if isinstance(first, ServingError) or not first:
-        return None
-    joined: dict[str, list[Array]] = {}
-    rows: list[int] = []
-    for name, array in first.items():
-        arrays = []
-        for outcome in outcomes:
-            if isinstance(outcome, ServingError) or len(outcome) != len(first):
-                return None
-            other = outcome.get(name)
-            if other is None or not other.ndim or other.shape[1:] != array.shape[1:] or other.dtype != array.dtype:
-                return None
-            arrays.append(other)
-        counts = [len(each) for each in arrays]
-        if rows and counts != rows:
-            return None
-        rows = counts
-        joined[name] = arrays
-    return joined
-
-
-def read_result(meta: Any, payload: Octets, count: int) -> BatchResult:
-    """The result that a DONE message says, of a batch of `count` requests.
-
-    Raises:
-        ValueError, KeyError, TypeError: the message is damaged.
-    """
-    whole = read_blocks(meta["b"], payload)
-    outcomes: list[Outcome] = []
-    if "n" in meta:
-        at = 0
-        for rows in meta["r"]:
-            outcomes.append({name: array[at : at + rows] for name, array in zip(meta["n"], whole, strict=True)})
-            at += rows
-    else:
-        for is_success, outcome in meta["o"]:
-            outcomes.append({name: whole[number] for name, number in outcome.items()} if is_success else error_from_json(outcome))
-    if len(outcomes) != count:
-        raise ValueError(f"a batch of {count} requests has {len(outcomes)} outcomes")
-    input_ns, infer_ns, output_ns = meta["t"]
-    return BatchResult(outcomes, meta["e"], input_ns, infer_ns, output_ns)
-
-
-def error_to_json(error: BaseException) -> "dict[str, Any]":
+def error_to_json(error: BaseException) -> dict[str, Any]:
     """An error, so that `error_from_json` makes the same one: its class, its text, and its traceback for the log."""
     if not isinstance(error, ServingError):
         error = as_failure(error)
@@ -243,7 +410,7 @@ def error_to_json(error: BaseException) -> "dict[str, Any]":
     }
 
 
-def error_from_json(value: "Mapping[str, Any]") -> ServingError:
+def error_from_json(value: Mapping[str, Any]) -> ServingError:
     """The error that `value` says."""
     kind = getattr(errors, str(value["error"]), None)
     kind = kind if isinstance(kind, type) and issubclass(kind, ServingError) else BackendFailed

@@ -28,11 +28,16 @@ META_BYTES: Final = 16 << 20
 ALIGNMENT: Final = 64
 
 #: Kind, slot (`NO_SLOT`: inline), count of freed slots, whether the JSON stands in the segment too, number, index, bytes of JSON, bytes of
-#: tensors, freed slots.
-_HEADER: Final = struct.Struct("<BBBBIIIQ8B")
+#: tensors, three times in nanoseconds, freed slots.
+_HEADER: Final = struct.Struct("<BBBBIIIQQQQ8s")
+_HEADER_BYTES: Final = _HEADER.size
 NO_SLOT: Final = 255
-_NO_FREED: Final = bytes(8)
+NO_TIMES: Final = (0, 0, 0)
+#: Freed slots that one message reports.
+_MOST_FREED: Final = 8
 #: A header that holds descriptors of segments: one each message.
+_TRUNCATED: Final = socket.MSG_TRUNC | socket.MSG_CTRUNC
+_NOTHING: Final[Octets] = np.zeros(0, np.uint8)
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -51,18 +56,29 @@ class Message:
         kind: What it means; see `protocol.py`.
         number: The batch, stream or call that it belongs to.
         index: A second number, by kind.
-        meta: The JSON object.
+        times_ns: Three times, by kind, nanoseconds.
+        text: The JSON object, as sent; empty: none.
         payload: The tensors' bytes.
     """
 
-    __slots__ = ("index", "kind", "meta", "number", "payload")
+    __slots__ = ("index", "kind", "number", "payload", "text", "times_ns")
 
-    def __init__(self, kind: int, number: int, index: int, meta: Any, payload: Octets) -> None:
+    def __init__(self, kind: int, number: int, index: int, times_ns: tuple[int, int, int], text: bytes, payload: Octets) -> None:
         self.kind = kind
         self.number = number
         self.index = index
-        self.meta = meta
+        self.times_ns = times_ns
+        self.text = text
         self.payload = payload
+
+    @property
+    def meta(self) -> Any:
+        """The JSON object; None: none.
+
+        Raises:
+            ValueError, RecursionError: it is none.
+        """
+        return json.loads(self.text) if self.text else None
 
 
 class Channel:
@@ -74,13 +90,12 @@ class Channel:
         self._outbox = Outbox()
         self._inbox = Inbox()
         self._buffer = bytearray(DATAGRAM_BYTES)
-        self._view = memoryview(self._buffer)
+        self._buffers = [self._buffer]
+        self._receive = end.recvmsg_into
         self._lock = threading.Lock()
         #: Notified when the other process has freed segments.
         self._freed = threading.Condition(self._lock)
         self._is_closed = False
-        #: JSON objects by their text: those of batches repeat.
-        self._parsed: dict[bytes, Any] = {}
 
     @staticmethod
     def pair() -> "tuple[Channel, socket.socket]":
@@ -111,6 +126,9 @@ class Channel:
         size_bytes: int = 0,
         write: Callable[[memoryview], None] | None = None,
         segment_timeout_s: float | None = None,
+        *,
+        payload: bytes | bytearray = b"",
+        times_ns: tuple[int, int, int] = NO_TIMES,
     ) -> None:
         """Sends a message. Waits for a free segment if all are in use.
 
@@ -122,6 +140,8 @@ class Channel:
             size_bytes: Bytes of the tensors.
             write: Writes the tensors into the memory that it is given, which has `size_bytes` bytes.
             segment_timeout_s: How long to wait for a free segment, seconds; None: as `set_timeout` says.
+            payload: The tensors, `size_bytes` bytes, in stead of `write`, for messages of up to `INLINE_BYTES`.
+            times_ns: Three times, nanoseconds.
 
         Raises:
             ChannelClosed: the other process has ended. BlockingIOError, TimeoutError: the socket or all segments are full.
@@ -131,11 +151,18 @@ class Channel:
         if meta_bytes > META_BYTES:
             raise ValueError(f"the description of a message takes {meta_bytes} bytes; at most {META_BYTES}")
         if meta_bytes + size_bytes <= INLINE_BYTES:
-            payload = bytearray(size_bytes)
             if write is not None and size_bytes:
-                write(memoryview(payload))
-            self._send_datagram(kind, NO_SLOT, 0, number, index, meta_bytes, size_bytes, (meta, payload), None)
+                written = bytearray(size_bytes)
+                write(memoryview(written))
+                payload = written
+            self._send_datagram((kind, NO_SLOT, 0, number, index, meta_bytes, size_bytes, *times_ns), (meta, payload), None)
             return
+        if write is None and size_bytes:
+            content = payload
+
+            def write(memory: memoryview) -> None:
+                memory[:] = content
+
         is_meta_inside = meta_bytes > INLINE_BYTES
         at = -(-size_bytes // ALIGNMENT) * ALIGNMENT
         segment = self._segment(at + meta_bytes if is_meta_inside else size_bytes, segment_timeout_s)
@@ -149,7 +176,8 @@ class Channel:
             finally:
                 memory.release()
             parts = () if is_meta_inside else (meta,)
-            self._send_datagram(kind, segment.slot, int(is_meta_inside), number, index, meta_bytes, size_bytes, parts, segment)
+            numbers = (kind, segment.slot, int(is_meta_inside), number, index, meta_bytes, size_bytes, *times_ns)
+            self._send_datagram(numbers, parts, segment)
         except BaseException:
             segment.is_used = False
             raise
@@ -167,30 +195,52 @@ class Channel:
             BlockingIOError, TimeoutError: there is none now.
         """
         try:
-            count, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES)
+            count, ancillary, flags, _ = self._receive(self._buffers, _ANCILLARY_BYTES)
         except (ConnectionError, ValueError) as error:
             raise ChannelClosed("the channel is closed") from error
+        if ancillary or flags & _TRUNCATED or count < _HEADER_BYTES:
+            self._take_descriptors(count, ancillary, flags)
+        (
+            kind, slot, freed_count, is_meta_inside, number, index, meta_bytes, size_bytes, first_ns, second_ns, third_ns, freed
+        ) = _HEADER.unpack_from(self._buffer)  # fmt: skip
+        if freed_count:
+            self._take_freed(freed[:freed_count])
+        at = _HEADER_BYTES
+        if slot == NO_SLOT:
+            end = at + meta_bytes
+            if end + size_bytes != count:
+                raise ChannelError("the size of a message is wrong")
+            described = self._buffer[at:end]
+            payload = np.frombuffer(self._buffer[end:count], np.uint8) if size_bytes else _NOTHING
+            return Message(kind, number, index, (first_ns, second_ns, third_ns), bytes(described), payload)
+        try:
+            text, payload = self._contents(slot, count, bool(is_meta_inside), meta_bytes, size_bytes)
+        except ValueError as error:
+            raise ChannelError(f"a message is damaged: {error}") from error
+        return Message(kind, number, index, (first_ns, second_ns, third_ns), text, payload)
+
+    def _take_descriptors(self, count: int, ancillary: "Sequence[tuple[int, int, bytes]]", flags: int) -> None:
+        """Maps the segment that a datagram of `count` bytes brings.
+
+        Raises:
+            ChannelClosed, ChannelError: as `receive`.
+        """
         descriptors = array.array("i")
         for level, kind_of, data in ancillary:
             if level == socket.SOL_SOCKET and kind_of == socket.SCM_RIGHTS:
                 descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
         if not count:
+            _close_all(descriptors)
             raise ChannelClosed("the channel is closed")
-        if count < _HEADER.size or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(descriptors) > 1:
+        if count < _HEADER_BYTES or flags & _TRUNCATED or len(descriptors) > 1:
             _close_all(descriptors)
             raise ChannelError(f"a datagram of {count} bytes is no message")
-        kind, slot, freed_count, is_meta_inside, number, index, meta_bytes, size_bytes, *freed = _HEADER.unpack_from(self._buffer)
-        try:
-            if descriptors:
+        if descriptors:
+            slot = self._buffer[1]
+            try:
                 self._inbox.map(slot, descriptors[0])
-        except (OSError, ValueError, IndexError) as error:
-            raise ChannelError(f"segment {slot} cannot be mapped: {error}") from error
-        if freed_count:
-            self._take_freed(freed[:freed_count])
-        try:
-            return Message(kind, number, index, *self._contents(slot, count, bool(is_meta_inside), meta_bytes, size_bytes))
-        except (ValueError, RecursionError) as error:
-            raise ChannelError(f"a message is damaged: {error}") from error
+            except (OSError, ValueError, IndexError) as error:
+                raise ChannelError(f"segment {slot} cannot be mapped: {error}") from error
 
     def shrink(self) -> None:
         """Returns the memory of free, large segments to the system."""
@@ -206,35 +256,16 @@ class Channel:
             self._outbox.close()
             self._inbox.close()
 
-    def _contents(self, slot: int, count: int, is_meta_inside: bool, meta_bytes: int, size_bytes: int) -> "tuple[Any, Octets]":
-        at = _HEADER.size
-        if slot == NO_SLOT:
-            if at + meta_bytes + size_bytes != count:
-                raise ValueError("its size is wrong")
-            text = bytes(self._view[at : at + meta_bytes])
-            # A copy: the buffer takes the next message.
-            return self._meta(text), np.frombuffer(bytearray(self._view[at + meta_bytes : count]), np.uint8)
+    def _contents(self, slot: int, count: int, is_meta_inside: bool, meta_bytes: int, size_bytes: int) -> tuple[bytes, Octets]:
         if is_meta_inside:
             start = -(-size_bytes // ALIGNMENT) * ALIGNMENT
             if meta_bytes > META_BYTES:
                 raise ValueError("its description is too large")
             whole = self._inbox.view(slot, start + meta_bytes)
-            return json.loads(whole[start:].tobytes()), whole[:size_bytes]
-        if at + meta_bytes != count:
+            return whole[start:].tobytes(), whole[:size_bytes]
+        if _HEADER_BYTES + meta_bytes != count:
             raise ValueError("its size is wrong")
-        return self._meta(bytes(self._view[at:count])), self._inbox.view(slot, size_bytes)
-
-    def _meta(self, text: bytes) -> Any:
-        if not text:
-            return None
-        known = self._parsed.get(text)
-        if known is None:
-            known = json.loads(text)
-            if len(text) <= 1024:
-                if len(self._parsed) >= 256:
-                    self._parsed.clear()
-                self._parsed[text] = known
-        return known
+        return bytes(self._buffer[_HEADER_BYTES:count]), self._inbox.view(slot, size_bytes)
 
     def _segment(self, size_bytes: int, timeout_s: float | None) -> Segment:
         with self._freed:
@@ -250,38 +281,27 @@ class Channel:
                 if not self._freed.wait(timeout_s):
                     raise TimeoutError("all segments are in use")
 
-    def _take_freed(self, slots: Sequence[int]) -> None:
+    def _take_freed(self, slots: bytes) -> None:
         with self._freed:
             for slot in slots:
                 if not self._outbox.give_back(slot):
                     raise ChannelError(f"segment {slot} is freed, but not in use")
             self._freed.notify_all()
 
-    def _send_datagram(
-        self,
-        kind: int,
-        slot: int,
-        is_meta_inside: int,
-        number: int,
-        index: int,
-        meta_bytes: int,
-        size_bytes: int,
-        parts: Sequence[Any],
-        segment: "Segment | None",
-    ) -> None:
-        freed: list[int] = []
+    def _send_datagram(self, numbers: tuple[int, ...], parts: Sequence[Any], segment: Segment | None) -> None:
+        """Sends a header with the freed slots, and `parts`, and the descriptor of a new segment."""
+        kind, slot, is_meta_inside, *others = numbers
+        freed = b""
         with self._lock:
             if self._is_closed:
                 raise ChannelClosed("the channel is closed")
             waiting = self._inbox.freed
-            while waiting and len(freed) < len(_NO_FREED):
-                freed.append(waiting.popleft())
-            header = _HEADER.pack(
-                kind, slot, len(freed), is_meta_inside, number, index, meta_bytes, size_bytes, *freed, *_NO_FREED[len(freed) :]
-            )
+            if waiting:
+                freed = bytes([waiting.popleft() for _ in range(min(len(waiting), _MOST_FREED))])
+            header = _HEADER.pack(kind, slot, len(freed), is_meta_inside, *others, freed)
             try:
                 if segment is None or segment.descriptor is None:
-                    self._socket.sendmsg((header, *parts))
+                    self._socket.send(b"".join((header, *parts)))
                 else:
                     rights = array.array("i", [segment.descriptor])
                     self._socket.sendmsg((header, *parts), [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])

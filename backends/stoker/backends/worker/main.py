@@ -18,9 +18,9 @@ from typing import Any
 from stoker.backends.api.backend import Backend, Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, processor_for
 from stoker.backends.api.clock import SystemClock
-from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.worker.arrays import to_json
-from stoker.backends.worker.batches import WorkerItem, error_to_json, read_batch, result_message
+from stoker.backends.worker.batches import WHOLE, BatchReader, Outgoing, ReceivedBatch, ResultWriter, WorkerItem, error_to_json
 from stoker.backends.worker.channel import Channel, ChannelClosed, ChannelError, Message
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.model_calls import RemoteCalls
@@ -67,6 +67,8 @@ class WorkerMain:
         self._clock = SystemClock()
         #: The batches that run or wait, by number; only where a thread receives messages.
         self._running: dict[int, list[WorkerItem]] = {}
+        self._reader = BatchReader()
+        self._writer = ResultWriter()
         self._sinks: dict[int, RemoteSink] = {}
         self._is_decoupled = False
         self._backend: Backend | None = None
@@ -122,9 +124,10 @@ class WorkerMain:
         """Runs batches in this thread until CLOSE: no message is sent while one runs."""
         while (message := self._channel.receive()).kind != CLOSE:
             if message.kind == RUN:
-                number = message.number
-                self._run(processor, number, read_batch(message))
+                number, batch = message.number, self._reader.read(message)
                 del message
+                self._run(processor, number, batch)
+                del batch
             elif message.kind == RELEASE:
                 self._release()
 
@@ -143,12 +146,11 @@ class WorkerMain:
 
     def _run_all(self, processor: BatchProcessor, inbox: "queue.SimpleQueue[tuple[int, Any] | None]") -> None:
         while (work := inbox.get()) is not None:
-            number, items = work
+            number, batch = work
             del work
-            # A model's exception may end neither this thread nor the process.
             with contextlib.suppress(ChannelClosed):
-                self._run(processor, number, items)
-            del items
+                self._run(processor, number, batch)
+            del batch
 
     def _receive(self, inbox: "queue.SimpleQueue[tuple[int, Any] | None]", threads: int) -> None:
         try:
@@ -168,16 +170,17 @@ class WorkerMain:
     def _dispatch(self, message: Message, put: "Callable[[tuple[int, Any] | None], None]") -> None:
         kind, number = message.kind, message.number
         if kind == RUN:
-            items = read_batch(message)
-            self._running[number] = list(items)
+            batch = self._reader.read(message)
+            # The cancellation of a request reaches the item that the model sees.
+            items = self._running[number] = batch.items()
             if self._is_decoupled:
                 item = items[0]
                 item.responses = self._sinks[number] = RemoteSink(self._channel, number, 0, item)
-            put((number, items))
+            put((number, batch))
         elif kind == CREDIT and number in self._sinks:
             self._sinks[number].add_credits(message.index)
         elif kind == CANCEL:
-            items = self._running.get(number, ())
+            items = self._running.get(number, [])
             if message.index < len(items):
                 items[message.index].is_cancelled = True
             if number in self._sinks:
@@ -187,33 +190,50 @@ class WorkerMain:
         elif kind == RELEASE:
             self._release()
 
-    def _run(self, processor: BatchProcessor, number: int, items: "Any") -> None:
+    def _run(self, processor: BatchProcessor, number: int, batch: ReceivedBatch) -> None:
+        index, outgoing, times_ns = self._result(processor, batch)
+        count = batch.count
+        # Before the message, which reports the segments that are free then.
+        del batch
+        self._running.pop(number, None)
+        self._sinks.pop(number, None)
+        send = self._channel.send
         try:
-            result = processor.process(items)
-            meta, blocks = result_message(result)
+            send(DONE, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload, times_ns=times_ns)
+        except (OSError, MemoryError, ValueError) as error:
+            failure = BackendFailed(f"the outputs cannot be passed to the server: {type(error).__name__}")
+            failure.__cause__ = error
+            outgoing = self._writer.apart([failure] * count, [])
+            send(DONE, number, 0, outgoing.meta, times_ns=times_ns)
+
+    def _result(self, processor: BatchProcessor, batch: ReceivedBatch) -> tuple[int, Outgoing, tuple[int, int, int]]:
+        """Runs a batch: as one item if the processor would join its requests anyway.
+
+        Returns:
+            The index of the DONE message, the message, and the times of the batch.
+        """
+        whole = batch.whole
+        result: BatchResult | None = None
+        try:
+            if whole is not None and type(processor) is BatchProcessor:
+                result = processor.process([whole])
+                outcome = result.outcomes[0]
+                if not isinstance(outcome, ServingError):
+                    return WHOLE, self._writer.whole(outcome), (result.input_ns, result.infer_ns, result.output_ns)
+                if batch.count > 1:
+                    failed, result = result, processor.process_each(batch.items())
+                    result.input_ns += failed.input_ns
+                    result.infer_ns += failed.infer_ns
+                    result.output_ns += failed.output_ns
+            else:
+                result = processor.process(batch.items())
+            outgoing = self._writer.apart(result.outcomes, result.executions)
         except Exception as error:  # noqa: BLE001 - a processor of a backend has broken its contract; the batch gets its error
             failure = BackendFailed(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
-            result = BatchResult([failure] * len(items))
-            meta, blocks = result_message(result)
-        # Before the message, which reports the segments that are free then.
-        del items, result
-        self._running.pop(number, None)
-        self._sinks.pop(number, None)
-        try:
-            self._channel.send(DONE, number, 0, meta, blocks.size_bytes, blocks.write)
-        except (OSError, MemoryError, ValueError) as error:
-            self._send_failure(number, error, meta)
-
-    def _send_failure(self, number: int, error: BaseException, meta: bytes) -> None:
-        import json
-
-        counts = json.loads(meta)
-        count = len(counts["r"] if "r" in counts else counts["o"])
-        failure = BackendFailed(f"the outputs cannot be passed to the server: {type(error).__name__}")
-        failure.__cause__ = error
-        text, blocks = result_message(BatchResult([failure] * count))
-        self._channel.send(DONE, number, 0, text, blocks.size_bytes, blocks.write)
+            outgoing = self._writer.apart([failure] * batch.count, [])
+        times_ns = (0, 0, 0) if result is None else (result.input_ns, result.infer_ns, result.output_ns)
+        return 0, outgoing, times_ns
 
     def _release(self) -> None:
         self._channel.shrink()

@@ -22,7 +22,7 @@ from stoker.backends.api.batch import BatchResult, Share
 from stoker.backends.api.errors import DeadlineExceeded, ModelLoadError, ServingError, Unavailable
 from stoker.backends.worker import bootstrap
 from stoker.backends.worker.arrays import to_json
-from stoker.backends.worker.batches import batch_message, error_from_json, read_result
+from stoker.backends.worker.batches import BatchWriter, ResultReader, error_from_json
 from stoker.backends.worker.channel import Channel, ChannelClosed, ChannelError
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.protocol import CLOSE, CLOSED, DONE, FAILED, LOAD, LOADED, RESPONSE, RUN
@@ -202,15 +202,15 @@ class WorkerProcess:
         Raises:
             WorkerDied, DeadlineExceeded: the process is gone after that.
         """
-        meta, blocks = batch_message(items, is_batched=self._signature.is_batched, with_facts=self.reads_requests)
+        outgoing = BatchWriter(self._signature, with_facts=self.reads_requests).message(items)
         self.channel.set_timeout(self._timeout_s)
         try:
-            self.channel.send(RUN, 0, 0, meta, blocks.size_bytes, blocks.write)
+            self.channel.send(RUN, 0, 0, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload)
             while (message := self.channel.receive()).kind != DONE:
                 sink = items[message.index].responses if message.kind == RESPONSE and message.index < len(items) else None
                 if sink is not None:
                     sink.put(read_response(message))
-            return read_result(message.meta, message.payload, len(items))
+            return ResultReader().read(message, items)
         except TimeoutError:
             self.kill()
             raise DeadlineExceeded(f"the model has not ended a batch within {self._timeout_s:g} s") from None

@@ -16,7 +16,7 @@ from stoker.backends.api.batch import BatchResult
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature
-from stoker.backends.worker.batches import batch_message, read_result
+from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
 from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message
 from stoker.backends.worker.process import WorkerProcess, exit_text
 from stoker.backends.worker.protocol import (
@@ -137,7 +137,7 @@ class ProcessWorker:
         self._numbers = 0
         #: In the order of the batches.
         self._running: dict[int, _Running] = {}
-        self._unsent: deque[tuple[Any, ...]] = deque()
+        self._unsent: deque[tuple[int, int, int, Outgoing | None]] = deque()
         self._watchdog: Timer | None = None
         self._idle: Timer | None = None
         self._is_large = False
@@ -151,6 +151,8 @@ class ProcessWorker:
         self.on_change: Callable[[], None] = _nothing
         self.depth = process.pipeline_depth
         self.free_slots = self.depth
+        self._writer = BatchWriter(signature, with_facts=process.reads_requests)
+        self._reader = ResultReader()
         self._attach(process)
 
     @property
@@ -175,14 +177,14 @@ class ProcessWorker:
         number = self._numbers = (self._numbers + 1) & 0xFFFFFFFF
         self._running[number] = running
         try:
-            meta, blocks = batch_message(work.items, is_batched=self._signature.is_batched, with_facts=process.reads_requests)
+            outgoing = self._writer.message(work.items)
         except Exception as error:  # noqa: BLE001 - a parameter of a request that JSON cannot hold, and the like: this batch's own
             self._complete(number, _failed(work, error))
             return
-        if blocks.size_bytes > LOOP_COPY_BYTES:
-            self._send_in_thread(process, number, meta, blocks)
+        if outgoing.size_bytes > LOOP_COPY_BYTES:
+            self._send_in_thread(process, number, outgoing)
         else:
-            self._send(process, (RUN, number, 0, meta, blocks.size_bytes, blocks.write), number)
+            self._send(process, RUN, number, 0, outgoing)
         running.write_ns = self._now_ns() - now_ns
         if self._watchdog is None:
             self._arm_watchdog()
@@ -191,7 +193,7 @@ class ProcessWorker:
         """The client of the request at place `index` has gone; the model may look."""
         for number, running in self._running.items():
             if running.work is work and self._process is not None:
-                self._send(self._process, (CANCEL, number, index, b"", 0, None))
+                self._send(self._process, CANCEL, number, index)
 
     def credit(self, work: Work) -> None:
         """A client has read one response of its stream."""
@@ -200,7 +202,7 @@ class ProcessWorker:
                 running.unread -= 1
                 running.unreported += 1
                 if running.unreported >= CREDIT_STEP and self._process is not None:
-                    self._send(self._process, (CREDIT, number, running.unreported, b"", 0, None))
+                    self._send(self._process, CREDIT, number, running.unreported)
                     running.unreported = 0
                 running.progress_ns = self._now_ns()
 
@@ -241,25 +243,26 @@ class ProcessWorker:
                 timer.cancel()
         self._watchdog = self._idle = None
 
-    def _send(self, process: WorkerProcess, message: "tuple[Any, ...]", number: int | None = None) -> None:
-        """Sends a message, or keeps it until there is room. A batch `number` that cannot be sent fails."""
+    def _send(self, process: WorkerProcess, kind: int, number: int = 0, index: int = 0, outgoing: Outgoing | None = None) -> None:
+        """Sends a message, or keeps it until there is room. A batch that cannot be sent fails."""
         try:
             if self._unsent:
                 raise BlockingIOError
-            process.channel.send(*message)
+            _send_now(process, kind, number, index, outgoing)
         except BlockingIOError:
-            self._unsent.append(message)
+            self._unsent.append((kind, number, index, outgoing))
         except ChannelClosed:
             return  # the reader finds the end of the channel
         except (OSError, MemoryError, ValueError, TypeError) as error:
-            if number is not None:
+            if outgoing is not None:
                 self._complete(number, _failed(self._running[number].work, error))
 
-    def _send_in_thread(self, process: WorkerProcess, number: int, meta: bytes, blocks: Any) -> None:
+    def _send_in_thread(self, process: WorkerProcess, number: int, outgoing: Outgoing) -> None:
         self._is_large = True
 
         def send() -> None:
-            process.channel.send(RUN, number, 0, meta, blocks.size_bytes, blocks.write, segment_timeout_s=self._settings.instance_timeout_s)
+            timeout_s = self._settings.instance_timeout_s
+            process.channel.send(RUN, number, 0, outgoing.meta, outgoing.size_bytes, outgoing.write, timeout_s)
 
         sending = in_daemon_thread("send", send)
 
@@ -275,11 +278,11 @@ class ProcessWorker:
             message = process.channel.receive()
             self._dispatch(process, message)
             if process.channel.unreported > 1:
-                self._send(process, (FREED, 0, 0, b"", 0, None))
+                self._send(process, FREED)
             while self._unsent and process is self._process:
                 waiting = self._unsent.popleft()
                 try:
-                    process.channel.send(*waiting)
+                    _send_now(process, *waiting)
                 except BlockingIOError:
                     self._unsent.appendleft(waiting)
                     break
@@ -301,7 +304,7 @@ class ProcessWorker:
             running = self._running.get(message.number)
             if running is None:
                 return
-            result = read_result(message.meta, message.payload, len(running.work.items))
+            result = self._reader.read(message, running.work.items)
             self._is_large = self._is_large or message.payload.size > LOOP_COPY_BYTES
             result.input_ns += running.write_ns
             self._complete(message.number, result)
@@ -372,7 +375,7 @@ class ProcessWorker:
             return
         self._is_large = False
         process.channel.shrink()
-        self._send(process, (RELEASE, 0, 0, b"", 0, None))
+        self._send(process, RELEASE)
 
     # -- supervision
 
@@ -488,6 +491,13 @@ class ProcessWorker:
     @property
     def _labels(self) -> dict[str, object]:
         return {"model": self._settings.model, "version": self._settings.version, "instance": self._settings.name}
+
+
+def _send_now(process: WorkerProcess, kind: int, number: int, index: int, outgoing: Outgoing | None) -> None:
+    if outgoing is None:
+        process.channel.send(kind, number, index)
+    else:
+        process.channel.send(kind, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload)
 
 
 def _nothing() -> None:
