@@ -199,6 +199,7 @@ def _build(
         responses=responses,
     )
     manager = ModelManager(repository, loader, metrics, clock, config.lifecycle)
+    loader.resolve_step = manager.resolve
     engine = ServingEngine(
         manager,
         metrics,

@@ -118,7 +118,6 @@ def test_file_names_outside_the_folder_are_refused(template: str, field: str, pa
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("ensemble_scheduling { }", "ensemble_scheduling"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),
         ('model_operations { op_library_filename: "a.so" }', "model_operations.op_library_filename"),
         (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),

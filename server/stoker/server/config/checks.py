@@ -38,8 +38,6 @@ def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
 
 
 def _rejected(config: pb.ModelConfig) -> Iterator[str]:
-    if config.HasField("ensemble_scheduling"):
-        yield "ensemble_scheduling"
     if config.model_repository_agents.agents:
         yield "model_repository_agents.agents"
     if config.model_operations.op_library_filename:

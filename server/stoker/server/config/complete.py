@@ -45,6 +45,7 @@ from stoker.server.core.model_config import (
     ModelConfig,
     NoVersions,
     SpecificVersions,
+    VersionPolicy,
     Warmup,
     WarmupInput,
 )
@@ -379,17 +380,21 @@ def _note_choices(parsed: ParsedConfig, backend: Backend, model_filename: str, f
         findings.written("default_model_filename", model_filename)
     elif model_filename:
         findings.default("default_model_filename", f"{model_filename}, the backend's own")
-    policy = parsed.version_policy
+    text = policy_text(parsed.version_policy)
+    (findings.written if parsed.is_written("version_policy") else findings.default)("version_policy", text)
+
+
+def policy_text(policy: VersionPolicy) -> str:
+    """The version policy in words."""
     match policy:
         case LatestVersions(count):
-            text = f"latest {count}"
+            return f"latest {count}"
         case AllVersions():
-            text = "all"
+            return "all"
         case SpecificVersions(versions):
-            text = f"specific {list(versions)}"
+            return f"specific {list(versions)}"
         case NoVersions():
-            text = "none"
-    (findings.written if parsed.is_written("version_policy") else findings.default)("version_policy", text)
+            return "none"
 
 
 def _check_parameters(parameters: Mapping[str, str], backend: Backend, findings: Findings, report: Report) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stoker.server.config.report import Problem
+from stoker.server.core.ensemble import Ensemble
 from stoker.server.core.model_config import (
     AllVersions,
     BatchingDefaults,
@@ -35,6 +36,7 @@ class ParsedConfig:
         lines: Line of every field that was written, by path such as `input[1].dims`; None in a source without lines.
         first_line: The line of values without a line of their own; None in a source without lines.
         batching_defaults: The operator's settings for models that do not configure batching.
+        ensemble: The steps of an ensemble; None: the model is none.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ParsedConfig:
     lines: Mapping[str, int | None] = field(default_factory=dict)
     first_line: int | None = None
     batching_defaults: BatchingDefaults = field(default_factory=BatchingDefaults)
+    ensemble: Ensemble | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:

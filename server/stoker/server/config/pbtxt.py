@@ -20,6 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from stoker.server.config.checks import check_config, check_unsupported
+from stoker.server.config.ensemble import check_ensemble, is_ensemble, read_ensemble
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import MAX_DEPTH, MAX_TEXT_BYTES, ConfigError, Problem, Report, field_parents
 from stoker.server.config.text_format import Binder, Block, Entry, Scalar, ScalarKind, Value, parse_tree
@@ -220,6 +221,8 @@ def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | No
         message.name = model_name
     check_config(message, model_name, report)
     check_unsupported(message, report)
+    if is_ensemble(message):
+        check_ensemble(message, report)
     report.raise_if_any()
     return _parsed(message, form, report, lines, source, first_line)
 
@@ -239,6 +242,7 @@ def _parsed(
         source=source,
         lines=lines,
         first_line=first_line,
+        ensemble=read_ensemble(message),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from stoker.backends.api.candidate import Accelerator
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
+from stoker.server.core.ensemble import Ensemble
 from stoker.server.core.sequence import SequenceBatching
 
 
@@ -149,9 +150,10 @@ class ModelConfig:
         signature: Inputs, outputs, max_batch_size.
         version_policy: Which versions to serve.
         model_filename: The file to load, relative to the version folder; empty where the backend needs none.
-        instance_groups: At least one.
+        instance_groups: At least one; an ensemble has none.
         dynamic_batching: None: no batching of several requests.
         sequences: None: the model has no sequence batching.
+        ensemble: The steps; None: the model is no ensemble.
         max_enqueued_requests: Bound of the queue from Adlik's `max_enqueued_batches` (batches x max_batch_size); 0: server default.
         parameters: Key to string value.
         graph_level: `optimization.graph.level`; None if not written.
@@ -179,6 +181,7 @@ class ModelConfig:
     instance_groups: tuple[InstanceGroup, ...]
     dynamic_batching: DynamicBatching | None = None
     sequences: SequenceBatching | None = None
+    ensemble: Ensemble | None = None
     max_enqueued_requests: int = 0
     parameters: Mapping[str, str] = field(default_factory=dict)
     graph_level: int | None = None

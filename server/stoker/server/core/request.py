@@ -65,14 +65,17 @@ class AccessNote:
         is_logged: Whether the request's line is written already.
         queue_ns: Time in the queue, nanoseconds; None: the request never left the queue.
         compute_ns: Time of the request's batch, nanoseconds: inputs, model, outputs.
+        input_ns, output_ns: The share of inputs and of outputs in it.
     """
 
-    __slots__ = ("compute_ns", "is_logged", "queue_ns")
+    __slots__ = ("compute_ns", "input_ns", "is_logged", "output_ns", "queue_ns")
 
     def __init__(self) -> None:
         self.is_logged = False
         self.queue_ns: int | None = None
         self.compute_ns: int | None = None
+        self.input_ns = 0
+        self.output_ns = 0
 
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -196,9 +199,10 @@ class InferResponse:
         request_id: The request's id.
         outputs: By name in the requested order, `[rows, *dims]`.
         signature: The signature of the version that responded; it gives each output's datatype.
+        parameters: Parameters of the response; None: none.
     """
 
-    __slots__ = ("model_name", "model_version", "outputs", "request_id", "signature")
+    __slots__ = ("model_name", "model_version", "outputs", "parameters", "request_id", "signature")
 
     def __init__(self, model_name: str, model_version: int, request_id: str, outputs: dict[str, Array], signature: ModelSignature) -> None:
         self.model_name = model_name
@@ -206,6 +210,7 @@ class InferResponse:
         self.request_id = request_id
         self.outputs = outputs
         self.signature = signature
+        self.parameters: Mapping[str, ParameterValue] | None = None
 
     def output_spec(self, name: str) -> TensorSpec:
         """The spec of the output `name`.

@@ -84,9 +84,10 @@ class TraceRecord:
         file_index: The index of the trace's file; None: the file without an index.
         timestamps: Times in nanoseconds, by Triton's names of the points.
         tensors: The recorded tensors.
+        steps: The traces of the steps of an ensemble.
     """
 
-    __slots__ = ("caller", "file_index", "model_name", "model_version", "number", "request_id", "tensors", "timestamps")
+    __slots__ = ("caller", "file_index", "model_name", "model_version", "number", "request_id", "steps", "tensors", "timestamps")
 
     def __init__(
         self, number: int, model_name: str, model_version: int, request_id: str, file_index: int | None, caller: CallerTrace | None = None
@@ -99,6 +100,7 @@ class TraceRecord:
         self.caller = caller
         self.timestamps: list[tuple[str, int]] = []
         self.tensors: list[TracedTensor] = []
+        self.steps: list[TraceRecord] = []
 
 
 class RequestTrace:
@@ -112,18 +114,61 @@ class RequestTrace:
         has_timestamps, has_tensors: Which of the two are recorded.
     """
 
-    __slots__ = ("_elements_left", "_hand_on", "begun_ns", "has_tensors", "has_timestamps", "record")
+    # fmt: off
+    __slots__ = (
+        "_elements_left", "_ensemble", "_hand_on", "_next_number", "_now_ns", "begun_ns", "has_tensors", "has_timestamps", "record",
+    )
+    # fmt: on
 
     def __init__(
-        self, record: TraceRecord, hand_on: Callable[[TraceRecord], None], begun_ns: int, *, has_timestamps: bool, has_tensors: bool
+        self,
+        record: TraceRecord,
+        hand_on: Callable[[TraceRecord], None],
+        begun_ns: int,
+        *,
+        has_timestamps: bool,
+        has_tensors: bool,
+        next_number: Callable[[], int] | None = None,
+        now_ns: Callable[[], int] | None = None,
+        ensemble: "RequestTrace | None" = None,
     ) -> None:
+        """`next_number` and `now_ns` give the number and the start of a step's trace; `ensemble` is the trace that a step belongs to."""
         self.record = record
+        self._next_number = next_number
+        self._now_ns = now_ns
+        # Keeps the trace of the ensemble until those of its steps have ended.
+        self._ensemble = ensemble
         self.begun_ns = begun_ns
         self.has_timestamps = has_timestamps
         self.has_tensors = has_tensors
         self._hand_on = hand_on
         self._elements_left = KEPT_ELEMENTS
         self.mark("REQUEST_START", begun_ns)
+
+    def child(self, model_name: str, model_version: int) -> "RequestTrace":
+        """The trace of a step that begins now; it is written with this one. REQUIRES: this trace has `next_number` and `now_ns`."""
+        assert self._next_number is not None
+        assert self._now_ns is not None
+        record = TraceRecord(self._next_number(), model_name, model_version, self.record.request_id, self.record.file_index)
+        return RequestTrace(
+            record,
+            self.record.steps.append,
+            self._now_ns(),
+            has_timestamps=self.has_timestamps,
+            has_tensors=self.has_tensors,
+            next_number=self._next_number,
+            now_ns=self._now_ns,
+            ensemble=self,
+        )
+
+    def end(self, outputs: Mapping[str, _Array] | None, specs: tuple[TensorSpec, ...]) -> None:
+        """Records the end of the request now, with the outputs of its response, if it has one. REQUIRES: as `child`."""
+        assert self._now_ns is not None
+        now_ns = self._now_ns()
+        if outputs is not None:
+            self.mark("INFER_RESPONSE_COMPLETE", now_ns)
+            self.show("TENSOR_BACKEND_OUTPUT", outputs, specs)
+        self.mark("REQUEST_END", now_ns)
 
     def mark(self, name: str, ns: int) -> None:
         """Records that the request passed the point `name` at `ns`."""

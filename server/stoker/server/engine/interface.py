@@ -133,6 +133,8 @@ class Engine(Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unloads a model; returns once no new request reaches it.
 
+        `unload_dependents`: the models of an ensemble's steps too, if they were loaded for ensembles only and no other ensemble needs them.
+
         Raises:
             As `load`.
         """

@@ -20,7 +20,7 @@ UNFLUSHED_RESPONSES = 16
 
 
 class ResponseStream:
-    """A bounded queue with one producer, a thread, and one consumer on the event loop.
+    """A bounded queue with one consumer, on the event loop, and one producer: a thread (`put`), or a process or an ensemble (`feed`).
 
     INVARIANT: the producer holds one permit of `_permits` for every response that the consumer has not taken; without a free permit it
     waits.

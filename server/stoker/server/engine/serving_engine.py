@@ -181,9 +181,8 @@ class ServingEngine:
         await self._manager.replace_models(models, is_trusted=False)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        # There are no ensembles, so `unload_dependents` has no further model to unload.
         self._reject_while_stopping()
-        await self._manager.unload(name)
+        await self._manager.unload(name, unload_dependents=unload_dependents)
 
     def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
         if name is None:

@@ -7,18 +7,22 @@ because some faults of a model appear only in a load.
 
 import enum
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.complete import choose_backend, complete, to_pbtxt
+from stoker.server.config.ensemble_completion import complete_ensemble, find_steps
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, Finding, FindingKind, problem_lines
+from stoker.server.core.ensemble import ENSEMBLE
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
+from stoker.server.lifecycle.dependencies import ordered
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
 from stoker.server.lifecycle.reconcile import desired_versions
@@ -42,6 +46,7 @@ class VersionReport:
         suggestion: An equivalent, complete config.pbtxt; empty if there is an error before the trial load.
         is_loaded: Whether the trial load succeeded; None: none was made.
         untried: Why a trial load was skipped.
+        signature: The inputs and outputs that clients would see; None if there is an error before the trial load.
     """
 
     version: int
@@ -53,6 +58,7 @@ class VersionReport:
     suggestion: str = ""
     is_loaded: bool | None = None
     untried: str = ""
+    signature: ModelSignature | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -144,22 +150,36 @@ def check_repository(
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as name:
         area = Path(name)
         with TrialLoads(area, timeout_s=timeout_s, registry=trial_registry) as trials:
-            checker = _Checker(registry, area, trials, loading, progress)
-            reports = tuple(checker.model(listing) for listing in snapshot.models.values())
-    return RepositoryReport(reports, snapshot.notes)
+            checker = _Checker(registry, area, trials, loading, progress, dict.fromkeys(snapshot.models))
+            # Ensembles are checked against the models of their steps.
+            reports = {name: checker.model(snapshot.models[name]) for name in ordered(snapshot.models, snapshot.models)}
+    return RepositoryReport(tuple(reports[name] for name in snapshot.models), snapshot.notes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """Checks models one after the other; the attributes are the arguments of `check_repository`."""
+    """Checks models one after the other.
+
+    Attributes:
+        registry, area, trials, loading, progress: The arguments of `check_repository`.
+        served: For each model, the signatures of the versions without an error; None: the model is not checked yet.
+    """
 
     registry: BackendRegistry
     area: Path
     trials: TrialLoads
     loading: Loading
     progress: Callable[[str], None]
+    served: dict[str, dict[int, ModelSignature] | None]
 
     def model(self, listing: ModelListing) -> ModelReport:
+        report = self._model(listing)
+        self.served[listing.name] = {
+            version.version: version.signature for version in report.versions if version.signature is not None and not version.errors
+        }
+        return report
+
+    def _model(self, listing: ModelListing) -> ModelReport:
         present = tuple(sorted(listing.versions))
         config = listing.config
         if config is None:
@@ -186,6 +206,8 @@ class _Checker:
         if part.error is not None:
             return VersionReport(version=version, errors=(part.error,))
         self.progress(f"reading {listing.name} version {version}")
+        if config.ensemble is not None:
+            return _inspect_ensemble(listing, config, version, self.served)
         try:
             files = take_snapshot(part.directory, self.area, links_root=listing.links_root, selected=part.files)
         except ModelLoadError as error:
@@ -249,10 +271,26 @@ def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry
             notes=notes,
             findings=findings,
             suggestion=to_pbtxt(completion.config),
+            signature=completion.config.signature,
         )
     return VersionReport(
         version=version, errors=errors, backend=backend_name, model_filename=model_filename, notes=notes, findings=findings
     )
+
+
+def _inspect_ensemble(
+    listing: ModelListing, config: ParsedConfig, version: int, served: Mapping[str, dict[int, ModelSignature] | None]
+) -> VersionReport:
+    """Checks an ensemble, which has no files of its own but labels."""
+    try:
+        completion = complete_ensemble(config, find_steps(config, served))
+        read_labels(listing.directory, completion.config, listing.links_root)
+    except ServingError as error:
+        warnings = error.warnings if isinstance(error, ConfigError) else ()
+        findings = tuple(Finding(warning.field, FindingKind.WARNING, str(warning)) for warning in warnings)
+        return VersionReport(version=version, errors=problem_lines(error), backend=ENSEMBLE, findings=findings)
+    suggestion, signature = to_pbtxt(completion.config), completion.config.signature
+    return VersionReport(version=version, backend=ENSEMBLE, findings=completion.findings, suggestion=suggestion, signature=signature)
 
 
 def _policy_text(policy: VersionPolicy) -> str:

@@ -10,10 +10,10 @@ import itertools
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from stoker.backends.api.batch import Array, BatchItem, processor_for
 from stoker.backends.api.calls import ModelCalls
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.cpu import threads_for_instance, usable_cores
-from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.api.errors import ModelLoadError, ServingError, Unavailable
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.api.registry import BackendRegistry
@@ -31,8 +31,10 @@ from stoker.server.caching.response_key import IDENTITY_BYTES
 from stoker.server.caching.response_store import ResponseStore
 from stoker.server.config.checks import check_is_whole
 from stoker.server.config.complete import choose_backend, complete
+from stoker.server.config.ensemble_completion import complete_ensemble
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, FindingKind
+from stoker.server.core.ensemble import Ensemble, StepModel
 from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
@@ -41,10 +43,12 @@ from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWor
 from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.processes import ProcessInstance, instance_start
 from stoker.server.lifecycle.servable import Servable
-from stoker.server.lifecycle.settings import LoaderSettings
+from stoker.server.lifecycle.settings import LoaderSettings, shown
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
 from stoker.server.scheduling.cached import CachedScheduler, ModelScheduler
+from stoker.server.scheduling.ensemble import EnsembleScheduler, StepIdentity
+from stoker.server.scheduling.ensemble_plan import Resolve
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
 
@@ -177,6 +181,7 @@ class VersionSource:
         links_root: The folder below which link targets in the model may lie; None: links are rejected.
         files: Files that replace those of the version folder, by path relative to it.
         selected: The files of the version folder that form the version, by their name in the version; None: all of them.
+        steps: Of an ensemble, the versions that its steps run, in their order.
     """
 
     name: str
@@ -187,6 +192,7 @@ class VersionSource:
     files: Mapping[str, bytes] = field(default_factory=dict)
     links_root: Path | None = None
     selected: Mapping[str, str] | None = None
+    steps: tuple[StepModel, ...] = ()
 
 
 class BackendRaised(ModelLoadError):
@@ -243,8 +249,12 @@ class VersionLoader:
         #: Runs the calls of models in worker processes, and in threads, to other models; None: a trial load without an engine.
         self.calls: CallHandler | None = None
         self.thread_calls: ModelCalls | None = None
+        #: Finds the versions that the steps of ensembles run on. Set by the owner of loader and manager.
+        self.resolve_step: Resolve = _no_steps
 
     async def load(self, source: VersionSource) -> Servable:
+        if source.parsed.ensemble is not None:
+            return await self._load_ensemble(source, source.parsed.ensemble)
         loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
         try:
             loaded = await asyncio.shield(loading)
@@ -255,6 +265,33 @@ class VersionLoader:
                 await in_daemon_thread("discard", loading.result().discard)
             raise
         return self._assemble(source.version, loaded)
+
+    async def _load_ensemble(self, source: VersionSource, ensemble: Ensemble) -> Servable:
+        """Checks an ensemble against the models of its steps. It has no instances, and no files but labels."""
+
+        def configure() -> tuple[ModelConfig, Mapping[str, Sequence[str]]]:
+            if not self._settings.complete_configs:
+                check_is_whole(source.parsed)
+            completion = complete_ensemble(source.parsed, source.steps)
+            _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
+            return completion.config, read_labels(source.model_dir, completion.config, source.links_root)
+
+        config, labels = await in_daemon_thread(f"load-{source.name}.{source.version}", configure)
+        recorder = self._recorder.version(config.name, source.version, config.metric_tags)
+        scheduler = EnsembleScheduler(
+            config.name,
+            source.version,
+            config.signature,
+            ensemble,
+            [model.signature for model in source.steps],
+            self.resolve_step,
+            clock=self._clock,
+            recorder=recorder,
+            max_queue_size=self._settings.max_queue_size,
+        )
+        identity = StepIdentity(scheduler.step_servables, lambda: os.urandom(IDENTITY_BYTES))
+        in_front = self._cached(config, source.version, scheduler, recorder, identity)
+        return Servable(config, source.version, in_front, ModelFiles(source.version_dir, {}), labels, _keep)
 
     def _load(self, source: VersionSource) -> "_Loaded":
         """All blocking steps, in one thread."""
@@ -409,7 +446,12 @@ class VersionLoader:
         )
 
     def _cached(
-        self, config: ModelConfig, version: int, scheduler: ModelScheduler, recorder: VersionRecorder, identity: bytes
+        self,
+        config: ModelConfig,
+        version: int,
+        scheduler: ModelScheduler,
+        recorder: VersionRecorder,
+        identity: bytes | Callable[[], bytes],
     ) -> ModelScheduler:
         """The scheduler behind the response cache, if the server and the model have one."""
         recorder.uses_cache(config.response_cache and self._responses is not None)
@@ -467,6 +509,14 @@ def _identity(config: ModelConfig, version: int, files: ModelFiles, *, is_shared
         with files.path(name).open("rb") as file:
             found.update(hashlib.file_digest(file, "blake2b").digest())
     return found.digest()
+
+
+def _keep(files: ModelFiles) -> None:
+    """Discards the files of an ensemble, which has no copy of any."""
+
+
+def _no_steps(name: str, version: int | None) -> Any:
+    raise Unavailable(f"model {shown(name)} cannot be run as a step here")
 
 
 def _log_warnings(source: VersionSource, warnings: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ and unloads of one model run one after the other. Different models never wait fo
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,6 +16,7 @@ from stoker.backends.api.errors import InvalidRequest, ModelLoadError, ServingEr
 from stoker.server.core.model_config import ListedModel, LoadOverrides, NoVersions
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.tasks import in_daemon_thread
+from stoker.server.lifecycle.dependencies import ensemble_of, ordered, steps_of
 from stoker.server.lifecycle.listing import ModelListing, ModelSource, RepositorySnapshot, apply_overrides, check_overrides, split_files
 from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.model_list import ListedModels, ListFollower, ModelList
@@ -106,14 +108,19 @@ class DesiredState:
         """Starts without models."""
         self.records: dict[str, ModelRecord] = {}
         self.on_disk = RepositorySnapshot()
-        self.reconciler = Reconciler(loader, recorder, clock, settings, self.collect_garbage)
+        self.reconciler = Reconciler(
+            loader, recorder, clock, settings, self.collect_garbage, self.records, lambda: {*self.records, *self.on_disk.models}
+        )
 
     def begin(self, snapshot: RepositorySnapshot, names: Iterable[str]) -> None:
-        """Marks the models `names` of the first `snapshot` as required, whether they exist or not."""
+        """Marks the models `names` of the first `snapshot` as required, whether they exist or not, and those that ensembles among them
+        need.
+        """
         _log_notes(snapshot.notes)
         self.on_disk = snapshot
-        for name in names:
-            record = self.records[name] = ModelRecord(name, is_required=True)
+        named = dict.fromkeys(names)
+        for name in ordered(named, snapshot.models):
+            record = self.records[name] = ModelRecord(name, is_required=True, is_implied=name not in named)
             if name in snapshot.models:
                 self.set_desired(record, snapshot.models[name])
             else:
@@ -123,7 +130,8 @@ class DesiredState:
         """Makes `snapshot` the desired state of every model."""
         _log_notes(set(snapshot.notes) - set(self.on_disk.notes))
         self.on_disk = snapshot
-        for name, listing in snapshot.models.items():
+        for name in ordered(snapshot.models, snapshot.models):
+            listing = snapshot.models[name]
             record = self.record(name)
             record.is_required = True
             if record.listing is None or record.listing.mark != listing.mark:
@@ -184,10 +192,15 @@ class DesiredState:
 
     def remove_desired(self, record: ModelRecord) -> None:
         """Makes the desired state of the model empty and reconciles."""
-        record.is_required = False
+        record.is_required = record.is_implied = False
         record.targets = {}
         record.error = ""
         self.reconciler.reconcile(record)
+
+    def is_needed(self, name: str) -> bool:
+        """Whether a desired ensemble has the model `name` as a step."""
+        ensembles = (ensemble_of(record) for record in self.records.values())
+        return any(step.model == name for ensemble in ensembles if ensemble is not None for step in ensemble.steps)
 
     def collect_garbage(self, record: ModelRecord) -> None:
         """Drops the records of models that neither serve nor are in the repository."""
@@ -428,14 +441,25 @@ class ModelManager:
         self._check_may_change(name)
         await self._locks.run_locked(name, lambda: self._refresh_now(name))
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unloads a model; returns once no new request reaches it. No effect on a model that is not loaded.
+
+        Args:
+            name: The model.
+            unload_dependents: Whether the models of an ensemble's steps are unloaded too, if they were loaded for ensembles only and no
+                other ensemble needs them.
 
         Raises:
             Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
         """
         self._check_control(name)
+        record = self._table.get(name)
+        needed = () if record is None else steps_of(record.listing)
         await self._locks.run_locked(name, lambda: self._unload_now(name))
+        for step in needed if unload_dependents else ():
+            found = self._table.get(step)
+            if found is not None and found.is_implied and not self._desired.is_needed(step):
+                await self.unload(step, unload_dependents=True)
 
     def _check_control(self, name: str) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
@@ -459,8 +483,10 @@ class ModelManager:
             raise ModelLoadError(f"failed to load '{name}', {error.message}") from error
         if listing is None:
             raise ModelLoadError(f"failed to load '{name}', {NOT_POLLED}")
+        await self._load_steps(listing, {name})
         self._serial += 1
         record = self._desired.record(name)
+        record.is_implied = False
         self._desired.set_desired(record, listing, self._serial, split_files(overrides.files))
         await self._reconciler.loads_end([record])
         failures = [*record.failures(), *record.vanished()]
@@ -468,6 +494,21 @@ class ModelManager:
             self._desired.collect_garbage(record)
             raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
         record.is_required = True
+
+    async def _load_steps(self, listing: ModelListing, above: set[str]) -> None:
+        """Makes the models desired that an ensemble needs and that do not serve, as Triton does. A reload changes no model that serves."""
+        for step in steps_of(listing):
+            record = self._table.get(step)
+            if step in above or (record is not None and record.ready_versions()):
+                continue
+            found = await in_daemon_thread("find", partial(self._repository.find, step))
+            self._desired.observe_model(step, found)
+            if found is None:
+                continue  # the ensemble reports it
+            await self._load_steps(found, above | {step})
+            is_new = record is None or not record.targets
+            record = self._desired.set_model(step, found)
+            record.is_implied = is_new or record.is_implied
 
     async def _refresh_now(self, name: str) -> None:
         async with self._scanning:

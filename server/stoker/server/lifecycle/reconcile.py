@@ -12,6 +12,7 @@ verify these guarantees:
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from stoker.backends.api.model import ModelSignature
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 
 
@@ -39,11 +40,13 @@ class Generation:
         config: Fingerprint of the configuration and of the files beside it.
         files: Fingerprint of the version's files.
         serial: Number of the explicit load that requested it, so that each explicit load is a new generation; 0: no explicit load.
+        steps: Of an ensemble, the signatures of the models of its steps.
     """
 
     config: str
     files: str
     serial: int = 0
+    steps: tuple[ModelSignature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,18 @@ ends: an old version is then unloaded because the new one serves.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.server.lifecycle.dependencies import ensemble_of, step_models
 from stoker.server.lifecycle.loader import BackendRaised, Loader, VersionSource
 from stoker.server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
 from stoker.server.lifecycle.servable import Retirement, Servable
 from stoker.server.lifecycle.settings import MAX_LATE_LOADS, MAX_REASON_LENGTH, LifecycleSettings
-from stoker.server.lifecycle.table import MISSING_REASON, Loading, LoadSlots, ModelRecord, Target, VersionRecord
+from stoker.server.lifecycle.table import MISSING_REASON, Blocked, Loading, LoadSlots, ModelRecord, Target, VersionRecord
 from stoker.server.observability.recorder import ServerRecorder
 
 log = logging.getLogger("stoker.lifecycle")
@@ -33,9 +35,26 @@ class Reconciler:
     """Brings records to their targets. Confined to: the event loop."""
 
     def __init__(
-        self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings, changed: Callable[[ModelRecord], None]
+        self,
+        loader: Loader,
+        recorder: ServerRecorder,
+        clock: Clock,
+        settings: LifecycleSettings,
+        changed: Callable[[ModelRecord], None],
+        records: Mapping[str, ModelRecord],
+        known: Callable[[], Iterable[str]],
     ) -> None:
-        """`changed` is called after every change of a record, including those at the end of a load or an unload."""
+        """Makes a reconciler.
+
+        Args:
+            loader: Loads versions.
+            recorder: Receives the states.
+            clock: Measures loads.
+            settings: Bounds and retries.
+            changed: Called after every change of a record, including those at the end of a load or an unload.
+            records: All records by name, for the models that ensembles need.
+            known: The names of all models of the repository.
+        """
         self._loader = loader
         self._recorder = recorder
         self._clock = clock
@@ -46,12 +65,17 @@ class Reconciler:
         self._retirement = Retirement(settings.drain_timeout_s)
         self._changed = changed
         self._loads: set[asyncio.Task[None]] = set()
+        self._records = records
+        self._known = known
+        self._ensembles: dict[str, ModelRecord] = {}
 
     def reconcile(self, record: ModelRecord) -> None:
         """Computes and carries out the plan. Called whenever the desired or the observed state has changed; idempotent."""
+        blocked = self._follow_steps(record)
         for version in {*record.targets, *record.versions}:
             self._compare(record.name, record.version(version), record.targets.get(version))
-        for action in plan([known.status for known in record.versions.values()], record.desired):
+        self._block(record, blocked)
+        for action in plan([known.status for known in record.versions.values()], {} if blocked else record.desired):
             known = record.version(action.version)
             match action:
                 case Load(version, generation):
@@ -63,17 +87,17 @@ class Reconciler:
                 case Forget():
                     known.failed, known.reason = None, ""
         self._report(record)
-        self._changed(record)
+        self._note_change(record)
 
     async def loads_end(self, records: Iterable[ModelRecord]) -> None:
         """Returns when no load of `records` runs any more."""
-        records = list(records)
+        records = self._with_steps(records)
         while tasks := [task for record in records for task in record.loads()]:
             await asyncio.wait(tasks)
 
     async def quick_loads_end(self, records: Iterable[ModelRecord]) -> None:
         """Waits as `loads_end` does, but not for loads that have become slow."""
-        records = list(records)
+        records = self._with_steps(records)
         while tasks := [task for record in records for task in record.loads(with_slow=False)]:
             await asyncio.wait(tasks, timeout=_LOOK_S)
 
@@ -108,11 +132,81 @@ class Reconciler:
             self._recorder.load_failed(record.name, None)
         record.error = error
         self._report(record)
+        self._tell_ensembles(record)
 
     def forget(self, record: ModelRecord, version: int) -> None:
         """Drops the record of a version without any state left."""
         del record.versions[version]
         self._recorder.forget(record.name, version)
+
+    def _with_steps(self, records: Iterable[ModelRecord]) -> list[ModelRecord]:
+        """The records, and those of the models that ensembles among them need."""
+        found = {record.name: record for record in records}
+        waiting = list(found.values())
+        while waiting:
+            ensemble = ensemble_of(waiting.pop())
+            for step in () if ensemble is None else ensemble.steps:
+                record = self._records.get(step.model)
+                if record is not None and found.setdefault(record.name, record) is record and record not in waiting:
+                    waiting.append(record)
+        return list(found.values())
+
+    def _follow_steps(self, record: ModelRecord) -> Blocked | None:
+        """Adds to the targets of an ensemble what its steps run now; returns why it cannot serve, if it cannot."""
+        ensemble = ensemble_of(record)
+        if ensemble is None:
+            self._ensembles.pop(record.name, None)
+            return None
+        self._ensembles[record.name] = record
+        found = step_models(record.name, ensemble, self._records, self._known)
+        if isinstance(found, Blocked):
+            return found
+        signatures = tuple(model.signature for model in found)
+        for version, target in record.targets.items():
+            if target.generation is not None and target.source is not None:
+                generation, source = replace(target.generation, steps=signatures), replace(target.source, steps=found)
+                record.targets[version] = replace(target, generation=generation, source=source)
+        return None
+
+    def _block(self, record: ModelRecord, blocked: Blocked | None) -> None:
+        """Takes the versions of an ensemble out of service whose steps cannot run, and records the reason."""
+        for version, known in record.versions.items():
+            was, known.blocked = known.blocked, blocked if version in record.targets and not known.is_missing else None
+            if known.blocked is None:
+                if was is not None:
+                    known.reason = ""
+                continue
+            _cancel_load(known)
+            if known.servable is not None:
+                self._unload(record, known)
+            known.failed = None
+            known.reason = "" if known.blocked.is_pending else known.blocked.reason
+            facts = {"model": record.name, "version": version}
+            if not known.blocked.is_pending and known.blocked != was:
+                log.error("model '%s' version %d is not ready: %s", record.name, version, known.blocked.reason, extra=facts)
+            elif known.blocked.is_pending and (was is None or not was.is_pending):
+                log.info("model '%s' version %d waits: %s", record.name, version, known.blocked.reason, extra=facts)
+
+    def _note_outage(self, record: ModelRecord) -> None:
+        self._report(record)
+        self._tell_ensembles(record)
+
+    def _note_change(self, record: ModelRecord) -> None:
+        self._changed(record)
+        self._tell_ensembles(record)
+
+    def _tell_ensembles(self, record: ModelRecord) -> None:
+        """Reconciles the ensembles that need the model, if anything has changed for them."""
+        if not self._ensembles:
+            return
+        look = record.look
+        if look == record.seen:
+            return
+        record.seen = look
+        for ensemble in list(self._ensembles.values()):
+            needed = ensemble_of(ensemble)
+            if needed is not None and any(step.model == record.name for step in needed.steps):
+                self.reconcile(ensemble)
 
     def _compare(self, name: str, known: VersionRecord, target: Target | None) -> None:
         """Drops failures that no longer apply, and records that a desired version is missing."""
@@ -211,7 +305,7 @@ class Reconciler:
     def _publish(self, record: ModelRecord, known: VersionRecord, loading: Loading, servable: Servable, seconds: float) -> None:
         replaced = known.servable
         record.put_in_service(known, servable)
-        servable.on_outage = lambda: self._report(record)
+        servable.on_outage = lambda: self._note_outage(record)
         known.generation, known.has_served = loading.generation, True
         known.loading = known.failed = None
         known.reason = ""
@@ -233,14 +327,22 @@ class Reconciler:
         known.failed = loading.generation
         known.reason = reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]}..."
         self._record_failure(record.name, known, cause)
+        if known.generation is not None and known.generation.steps != loading.generation.steps:
+            # The ensemble that serves was checked against other models than those that its steps run now.
+            self._take_out(record, known)
         self.reconcile(record)
 
     def _unload(self, record: ModelRecord, known: VersionRecord) -> None:
+        known.failed = None
+        known.reason = ""
+        self._take_out(record, known)
+
+    def _take_out(self, record: ModelRecord, known: VersionRecord) -> None:
+        """Takes a version out of service."""
         servable = known.servable
         assert servable is not None
         record.put_in_service(known, None)
-        known.generation = known.failed = None
-        known.reason = ""
+        known.generation = None
         log.info("model '%s' version %d is unloading", record.name, known.version, extra={"model": record.name, "version": known.version})
         self._retire(record, known, servable)
 
@@ -256,7 +358,7 @@ class Reconciler:
                 extra={"model": record.name, "version": servable.version},
             )
             self._report(record)
-            self._changed(record)
+            self._note_change(record)
 
         known.draining += 1
         self._retirement.begin(servable, gone)

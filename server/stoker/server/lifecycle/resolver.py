@@ -33,8 +33,10 @@ class Resolver:
 def _unresolved(record: ModelRecord | None, name: str, version: int | None) -> ServingError:
     if record is None:
         return UnknownModel(f"Request for unknown model: {shown(name)} is not found")
+    blocked = next((known.blocked.reason for known in record.versions.values() if known.blocked is not None), "")
+    why = f": {blocked}" if blocked else ""
     if version is None:
-        return Unavailable(f"Request for unknown model: '{name}' has no available versions")
+        return Unavailable(f"Request for unknown model: '{name}' has no available versions{why}")
     if version not in record.versions:
         return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-    return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+    return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")

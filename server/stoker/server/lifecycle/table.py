@@ -81,6 +81,19 @@ MISSING_REASON = "named by the version policy, but not in the repository"
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why an ensemble cannot serve although it is desired.
+
+    Attributes:
+        reason: The step and its model's state.
+        is_pending: Whether the model of the step is being loaded.
+    """
+
+    reason: str
+    is_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A desired version.
 
@@ -139,6 +152,7 @@ class VersionRecord:
         loading: The running load.
         failed: The content whose load failed last.
         is_missing: Whether the version is desired, does not serve, and is not in the repository.
+        blocked: Why the version, of an ensemble, cannot serve; None: its steps' models serve.
         reason: Why the version failed or is missing.
         draining: Servables that are no longer in the table but that requests still hold, or that are being closed.
         has_served: Whether the version was ever READY.
@@ -152,6 +166,7 @@ class VersionRecord:
     loading: Loading | None = None
     failed: Generation | None = None
     is_missing: bool = False
+    blocked: Blocked | None = None
     reason: str = ""
     draining: int = 0
     has_served: bool = False
@@ -168,6 +183,8 @@ class VersionRecord:
             return VersionState.FAILED if self.servable.outage else VersionState.READY
         if self.loading is not None:
             return VersionState.LOADING if self.loading.slot is not None else VersionState.NEW
+        if self.blocked is not None:
+            return VersionState.NEW if self.blocked.is_pending else VersionState.FAILED
         if self.failed is not None or self.is_missing:
             return VersionState.FAILED
         return VersionState.DRAINING if self.draining else VersionState.UNLOADED
@@ -191,6 +208,8 @@ class ModelRecord:
         serving: The servables in service by version; by None that of the highest version. Only `put_in_service` changes it.
         error: Why the model as a whole cannot be loaded; versions that serve continue to serve.
         is_required: Whether the server is ready only if the model is.
+        is_implied: Whether the model was loaded only because an ensemble needs it.
+        seen: The state for which the ensembles that need the model were last reconciled.
     """
 
     name: str
@@ -200,6 +219,14 @@ class ModelRecord:
     serving: dict[int | None, Servable] = field(default_factory=dict)
     error: str = ""
     is_required: bool = False
+    is_implied: bool = False
+    seen: object = None
+
+    @property
+    def look(self) -> object:
+        """A value that is unchanged as long as nothing has changed that an ensemble depends on."""
+        versions = [(version, id(known.servable), known.state, known.reason) for version, known in sorted(self.versions.items())]
+        return versions, self.error, bool(self.targets)
 
     @property
     def desired(self) -> dict[int, Generation | None]:

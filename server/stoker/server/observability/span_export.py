@@ -1,8 +1,8 @@
 """Traces as OpenTelemetry spans, sent to a collector over OTLP/HTTP by the SDK's own batching thread.
 
 A request is a span `InferRequest` from its first time stamp to its last. Its child, named like the model, covers the time in the engine;
-the child of that is `compute`. The stamps between are events. The SDK is no dependency of the server: `missing_packages` lists the packages
-that are not installed.
+the child of that is `compute`. The steps of an ensemble are children of the ensemble's span. The stamps between are events. The SDK is no
+dependency of the server: `missing_packages` lists the packages that are not installed.
 """
 
 import importlib.util
@@ -101,7 +101,8 @@ class SpanExport:
         self._provider.force_flush(_FLUSH_MS)
         self._provider.shutdown()
 
-    def _make(self, record: TraceRecord) -> None:
+    def _make(self, record: TraceRecord, ensemble: Any = None) -> None:
+        """Makes the spans of `record`; `ensemble` is the context of the span of the ensemble whose step it is."""
         stamps = sorted(record.timestamps, key=lambda stamp: stamp[1])
         if not stamps:
             return
@@ -112,10 +113,12 @@ class SpanExport:
         compute = [stamp for stamp in stamps if stamp[0].startswith("COMPUTE_")]
         core = [stamp for stamp in stamps if stamp[0].startswith(("REQUEST_", "QUEUE_"))]
         outer = [stamp for stamp in stamps if stamp not in compute and stamp not in core]
-        context = None if record.caller is None else self._context_of(record.caller)
+        if ensemble is not None:
+            core += outer
+        context = ensemble if record.caller is None else self._context_of(record.caller)
         ends: list[tuple[Any, int]] = []
         for name, events, span in (
-            ("InferRequest", outer, (stamps[0][1], stamps[-1][1])),
+            *((("InferRequest", outer, (stamps[0][1], stamps[-1][1])),) if ensemble is None else ()),
             (record.model_name, core, (at.get("REQUEST_START"), at.get("REQUEST_END", stamps[-1][1]))),
             ("compute", compute, (at.get("COMPUTE_START"), at.get("COMPUTE_END"))),
         ):
@@ -126,6 +129,9 @@ class SpanExport:
             self._note(made, events)
             context = self._in_context(made)
             ends.append((made, end + self._offset_ns))
+            if events is core:
+                for step in record.steps:
+                    self._make(step, context)
         for made, end_ns in reversed(ends):
             made.end(end_time=end_ns)
 

@@ -93,9 +93,14 @@ class TraceWriter:
             self._sizes[index] = file.tell()
 
 
-def trace_objects(record: TraceRecord) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a trace in Triton's form: one that names the request, one for each time stamp, one for each tensor."""
+def trace_objects(record: TraceRecord, ensemble: TraceRecord | None = None) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a trace in Triton's form: one that names the request, one for each time stamp, one for each tensor.
+
+    The objects of the steps of an ensemble follow; `ensemble` is the trace that a step belongs to.
+    """
     named: dict[str, Any] = {"id": record.number, "model_name": record.model_name, "model_version": record.model_version}
+    if ensemble is not None:
+        named["parent_id"] = ensemble.number
     if record.request_id:
         named["request_id"] = record.request_id[:_ID_CHARACTERS].encode(errors="backslashreplace").decode()
     yield named
@@ -109,6 +114,8 @@ def trace_objects(record: TraceRecord) -> Iterator[dict[str, Any]]:
             "dtype": tensor.datatype.value,
         }
         yield {"id": record.number, "activity": tensor.activity, "tensor": shown}
+    for step in record.steps:
+        yield from trace_objects(step, record)
 
 
 def _values(tensor: TracedTensor) -> str:
@@ -264,9 +271,8 @@ class Tracer:
             return done
         if sampler.left == 0:
             self._update_is_on()
-        self._number += 1
         index = sampler.file_index(self._next_file)
-        record = TraceRecord(self._number, request.model_name, version, request.request_id, index, request.caller)
+        record = TraceRecord(self._next_number(), request.model_name, version, request.request_id, index, request.caller)
         levels, now_ns = sampler.settings.levels, self._now_ns
         trace = request.trace = RequestTrace(
             record,
@@ -274,15 +280,16 @@ class Tracer:
             now_ns(),
             has_timestamps=TraceLevel.TIMESTAMPS in levels,
             has_tensors=TraceLevel.TENSORS in levels,
+            next_number=self._next_number,
+            now_ns=now_ns,
         )
         trace.show("TENSOR_QUEUE_INPUT", request.inputs, request.signature.inputs)
 
         def ended(response: EngineResult) -> None:
-            ended_ns = now_ns()
             if isinstance(response, InferResponse):
-                trace.mark("INFER_RESPONSE_COMPLETE", ended_ns)
-                trace.show("TENSOR_BACKEND_OUTPUT", response.outputs, response.signature.outputs)
-            trace.mark("REQUEST_END", ended_ns)
+                trace.end(response.outputs, response.signature.outputs)
+            else:
+                trace.end(None, ())
             done(response)
 
         return ended
@@ -296,6 +303,10 @@ class Tracer:
     def _goes_on(self, request: InferRequest, sampler: _Sampler) -> bool:
         caller = request.caller
         return caller is not None and caller.is_sampled and bool(sampler.settings.levels) and self.takes_callers
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
 
     def _next_file(self) -> int:
         self._file_number += 1

@@ -34,6 +34,8 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
         if (note := entry.request.access) is not None:
             note.queue_ns = entry.dispatched_ns - entry.enqueued_ns
             note.compute_ns = input_ns + infer_ns + output_ns
+            note.input_ns = input_ns
+            note.output_ns = output_ns
         outcome = outcomes[at]
         if isinstance(outcome, ServingError):
             recorder.failed(failure_reason(outcome), request_ns=now_ns - entry.request.received_ns)

@@ -287,7 +287,7 @@ def encode_message(
     Raises:
         InvalidRequest: as `Span.write`.
     """
-    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    message = _described(response)
     for array, datatype in _outputs(message, response, classifications, labels, shared):
         message.raw_output_contents.append(b"" if array is None else array_to_bytes(array, datatype))
     return message
@@ -300,12 +300,32 @@ def encode_serialised(
     shared: Mapping[str, Span] = NO_SHARED,
 ) -> Serialised:
     """As `encode_message`, serialised, without copying the raw contents through a message, and large ones not at all. Safe in a thread."""
-    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    message = _described(response)
     parts: list[Raw] = []
     for array, datatype in _outputs(message, response, classifications, labels, shared):
         pieces = [] if array is None else array_pieces(array, datatype)
         parts += (encoded_varint(_RAW_OUTPUT_TAG) + encoded_varint(sum(map(len, pieces))), *pieces)
     return serialised((message.SerializeToString(), *parts))
+
+
+def _described(response: InferResponse) -> pb.ModelInferResponse:
+    """The message for `response` without outputs."""
+    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    if response.parameters:
+        _add_parameters(message, response.parameters)
+    return message
+
+
+def _add_parameters(message: pb.ModelInferResponse, parameters: Mapping[str, ParameterValue]) -> None:
+    for key, value in parameters.items():
+        if isinstance(value, bool):
+            message.parameters[key].bool_param = value
+        elif isinstance(value, int):
+            message.parameters[key].int64_param = value
+        elif isinstance(value, float):
+            message.parameters[key].double_param = value
+        else:
+            message.parameters[key].string_param = value
 
 
 def _outputs(
@@ -384,10 +404,14 @@ class ResponseLayouts:
         whose length varies.
         """
         added = parameters
+        if response.parameters:
+            message = pb.ModelInferResponse()
+            _add_parameters(message, response.parameters)
+            added += message.SerializeToString()
         if response.request_id:
             encoded = response.request_id.encode()
             size = len(encoded)
-            added = (_SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size)) + encoded + parameters
+            added = (_SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size)) + encoded + added
         return self._layouts.encode(response, None, added)
 
     def _describe(self, response: InferResponse, _variant: Variant) -> Layout | None:

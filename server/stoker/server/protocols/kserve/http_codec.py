@@ -441,6 +441,8 @@ def frame_of(response: InferResponse, form: ResponseForm) -> ResponseFrame | Non
 
     REQUIRES: `encode` has made the response.
     """
+    if response.parameters:
+        return None
     outputs: list[dict[str, Any]] = []
     in_text: list[bool] = []
     for name, array in response.outputs.items():
@@ -462,6 +464,8 @@ def _response_text(response: InferResponse, outputs: list[dict[str, Any]], *, wi
     head: dict[str, Any] = {"id": response.request_id} if with_id and response.request_id else {}
     head["model_name"] = response.model_name
     head["model_version"] = str(response.model_version)
+    if response.parameters:
+        head["parameters"] = response.parameters
     head["outputs"] = outputs
     return orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -102,7 +102,12 @@ class RequestPlan:
     def encode(self, response: InferResponse) -> Encoded | None:
         """Encodes `response`; None if its shapes differ from those of the cached text."""
         frame = self._frame
-        if frame is None or response.signature is not self._signature or response.model_version != self._model_version:
+        if (
+            frame is None
+            or response.parameters
+            or response.signature is not self._signature
+            or response.model_version != self._model_version
+        ):
             return None
         shapes = self._shapes
         for at, array in enumerate(response.outputs.values()):

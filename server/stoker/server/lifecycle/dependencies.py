@@ -1,0 +1,109 @@
+"""The models that an ensemble needs: whether they serve, and in which order models are loaded. Pure.
+
+An ensemble is loaded when the models of all its steps serve, and leaves service when one of them does. It is loaded again when the
+signature of one of them changes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from stoker.backends.api.nearest import did_you_mean
+from stoker.server.core.ensemble import Ensemble, StepModel
+from stoker.server.core.state import VersionState
+from stoker.server.lifecycle.listing import ModelListing
+from stoker.server.lifecycle.settings import shown
+from stoker.server.lifecycle.table import Blocked, ModelRecord
+
+
+def ensemble_of(record: ModelRecord) -> Ensemble | None:
+    """The steps of the desired versions of a model, which share one configuration; None: it is no ensemble."""
+    source = next((target.source for target in record.targets.values() if target.source is not None), None)
+    return None if source is None else source.parsed.ensemble
+
+
+def step_models(
+    name: str, ensemble: Ensemble, records: Mapping[str, ModelRecord], known: Callable[[], Iterable[str]]
+) -> tuple[StepModel, ...] | Blocked:
+    """The versions that the steps of the ensemble `name` run now, in their order, or why it cannot serve.
+
+    Args:
+        name: The ensemble.
+        ensemble: Its steps.
+        records: All models by name.
+        known: The names of all models of the repository, for a misspelled one.
+    """
+    cycle = _cycle(name, records)
+    if cycle is not None:
+        return Blocked(f"ensembles need each other: {' -> '.join(cycle)}")
+    models: list[StepModel] = []
+    waiting: Blocked | None = None
+    for step_name, step in zip(ensemble.step_names, ensemble.steps, strict=True):
+        record = records.get(step.model)
+        servable = None if record is None else record.serving.get(step.version)
+        if servable is not None:
+            models.append(StepModel(servable.version, servable.signature))
+            continue
+        where = f"step '{step_name}' needs model {shown(step.model)}{'' if step.version is None else f' version {step.version}'}"
+        if record is None:
+            known_names = set(known())
+            missing = "is not loaded" if step.model in known_names else f"is not in the repository{did_you_mean(step.model, known_names)}"
+            return Blocked(f"{where}, which {missing}")
+        if _is_loading(record, step.version):
+            waiting = waiting or Blocked(f"{where}, which is loading", is_pending=True)
+            continue
+        return Blocked(f"{where}, which {_why(record, step.version)}")
+    return waiting or tuple(models)
+
+
+def ordered(names: Iterable[str], models: Mapping[str, ModelListing]) -> list[str]:
+    """`names`, and the models that ensembles among them need, each behind those that it needs itself."""
+    found: dict[str, None] = {}
+    for name in names:
+        _add(name, models, found, set())
+    return list(found)
+
+
+def _add(name: str, models: Mapping[str, ModelListing], found: dict[str, None], above: set[str]) -> None:
+    if name in found or name in above:
+        return
+    for step in steps_of(models.get(name)):
+        if step in models:
+            _add(step, models, found, above | {name})
+    found[name] = None
+
+
+def steps_of(listing: ModelListing | None) -> tuple[str, ...]:
+    """The models of an ensemble's steps; empty for any other model."""
+    if listing is None or listing.config is None or listing.config.ensemble is None:
+        return ()
+    return tuple(dict.fromkeys(step.model for step in listing.config.ensemble.steps))
+
+
+def _cycle(name: str, records: Mapping[str, ModelRecord]) -> list[str] | None:
+    """The names from `name` back to it along the steps of ensembles; None: there is no such way."""
+    paths = [[name]]
+    seen: set[str] = set()
+    while paths:
+        path = paths.pop()
+        record = records.get(path[-1])
+        ensemble = None if record is None else ensemble_of(record)
+        for step in () if ensemble is None else ensemble.steps:
+            if step.model == name:
+                return [*path, name]
+            if step.model not in seen:
+                seen.add(step.model)
+                paths.append([*path, step.model])
+    return None
+
+
+def _is_loading(record: ModelRecord, version: int | None) -> bool:
+    states = [known.state for number, known in record.versions.items() if version in (None, number)]
+    return VersionState.LOADING in states or VersionState.NEW in states
+
+
+def _why(record: ModelRecord, version: int | None) -> str:
+    if record.error:
+        return f"cannot be loaded: {record.error}"
+    if version is not None and version not in record.versions and record.targets:
+        return "is not served by the model's version policy, or is not in the repository"
+    reasons = [known.reason for number, known in sorted(record.versions.items()) if version in (None, number) and known.reason]
+    return f"does not serve: {'; '.join(reasons)}" if reasons else "is not loaded"

@@ -1,0 +1,273 @@
+"""`EnsembleRun`: one request of an ensemble in progress. Its steps are submitted as their inputs come.
+
+The first step that fails fails the request and cancels its other steps.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import orjson
+
+from stoker.backends.api.errors import ErrorCode, ServingError, Unavailable
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.completion import Completion
+from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight
+from stoker.server.observability.recorder import FailureReason
+from stoker.server.scheduling.ensemble_plan import EnsemblePlan, PlannedStep, StepNote
+
+log = logging.getLogger("stoker.scheduling")
+
+#: The parameter of a request that asks for the times of the steps, and the parameter of the response that has them.
+STEP_TIMES: Final = "stoker_step_times"
+_REJECTIONS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.DEADLINE})
+
+
+class Times:
+    """Times of the steps of one request together, nanoseconds.
+
+    Attributes:
+        queue_ns: In queues.
+        compute_ns: In batches: inputs, model, outputs.
+        input_ns, output_ns: The share of inputs and of outputs in it.
+    """
+
+    __slots__ = ("compute_ns", "input_ns", "output_ns", "queue_ns")
+
+    def __init__(self) -> None:
+        self.queue_ns = 0
+        self.compute_ns = 0
+        self.input_ns = 0
+        self.output_ns = 0
+
+    def add(self, note: StepNote) -> None:
+        """Adds the times of a step that has ended."""
+        if note.compute_ns is not None:
+            self.compute_ns += note.compute_ns
+            self.input_ns += note.input_ns
+            self.output_ns += note.output_ns
+            self.queue_ns += note.queue_ns or 0
+
+
+class RunOwner(Protocol):
+    """The scheduler of an ensemble, as its requests use it.
+
+    Attributes:
+        name, version, signature: Of the ensemble.
+    """
+
+    name: str
+    version: int
+    signature: ModelSignature
+
+    def count_succeeded(self, request: InferRequest, times: Times) -> None:
+        """Counts a request with a response."""
+
+    def count_failed(self, request: InferRequest, reason: FailureReason) -> None:
+        """Counts a request without a response."""
+
+    def run_ended(self, run: Completion[InferResponse]) -> None:
+        """Forgets a request that is over."""
+
+
+class StepRun(StepNote):
+    """One step of one request. It is also the note that receives its times. Confined to: the event loop.
+
+    Attributes:
+        step: The step.
+        flight: The step's handle; None: it is not submitted, or it has ended.
+        has_ended: Whether it has its result.
+    """
+
+    __slots__ = ("_ensemble", "flight", "has_ended", "step")
+
+    def __init__(self, ensemble: "EnsembleRun", step: PlannedStep) -> None:
+        self.is_logged = False
+        self.queue_ns = None
+        self.compute_ns = None
+        self.input_ns = 0
+        self.output_ns = 0
+        self.trace = None
+        self.flight: InFlight | None = None
+        self.has_ended = False
+        self.step = step
+        self._ensemble = ensemble
+
+    def responded(self, result: EngineResult) -> None:
+        """Receives the step's result."""
+        self._ensemble.step_ended(self, result)
+
+
+class EnsembleRun(Completion[InferResponse]):
+    """The completion of one accepted request. Confined to: the event loop.
+
+    INVARIANT: at most one result reaches the caller; when it does, no step runs.
+
+    Attributes:
+        request: The request.
+        ended: Called once when the request is over.
+    """
+
+    __slots__ = ("_left", "_owner", "_plan", "_steps", "_steps_left", "_tensors", "ended", "request")
+
+    def __init__(self, owner: RunOwner, plan: EnsemblePlan, request: InferRequest, done: Done, ended: Callable[[], None]) -> None:
+        """`done` receives the result."""
+        self._callback = done
+        self._result = None
+        self.is_over = False
+        self.request = request
+        self.ended = ended
+        self._owner = owner
+        self._plan = plan
+        self._tensors: dict[str, Array] = dict(request.inputs)
+        #: How many steps each step still waits for.
+        self._left = plan.waits.copy()
+        self._steps: list[StepRun] = []
+        self._steps_left = len(plan.steps)
+
+    def begin(self) -> None:
+        """Submits the first steps.
+
+        Raises:
+            ServingError: one of them was rejected; the others are cancelled.
+        """
+        for step in self._plan.first:
+            if self.is_over:
+                return
+            try:
+                self._submit(step)
+            except ServingError as error:
+                self._cancel_steps()
+                raise named(self._owner.name, step, error) from None
+
+    def step_ended(self, run: StepRun, result: EngineResult) -> None:
+        """Takes the result of a step: submits the steps that have waited for it, or ends the request."""
+        run.flight = None
+        run.has_ended = True
+        if self.is_over:
+            return
+        step = run.step
+        if run.trace is not None:
+            end_trace(run, result)
+        if isinstance(result, ServingError):
+            self._fail(step, result)
+            return
+        outputs = result.outputs
+        tensors = self._tensors
+        for name, tensor in step.outputs:
+            array = outputs.get(name)
+            if array is not None:
+                tensors[tensor] = array
+        self._steps_left -= 1
+        left = self._left
+        for follower in step.followers:
+            left[follower.index] -= 1
+            if not left[follower.index]:
+                try:
+                    self._submit(follower)
+                except ServingError as error:
+                    self._fail(follower, error)
+                    return
+        if not self._steps_left:
+            self._finish()
+
+    def abandon(self, why: str) -> None:
+        """Fails the request with UNAVAILABLE and the text `why`."""
+        if self.is_over:
+            return
+        self._cancel_steps()
+        self._owner.count_failed(self.request, FailureReason.OTHER)
+        self._deliver(Unavailable(why))
+
+    def _submit(self, step: PlannedStep) -> None:
+        run = StepRun(self, step)
+        self._steps.append(run)
+        flight = step.submit(self.request, self._tensors, run, run.responded)
+        # The handle of a step that has ended is not kept: it refers to the request.
+        if not run.has_ended:
+            run.flight = flight
+
+    def _finish(self) -> None:
+        owner, request = self._owner, self.request
+        times = Times()
+        for run in self._steps:
+            times.add(run)
+        owner.count_succeeded(request, times)
+        outputs: dict[str, Array] = {}
+        tensors = self._tensors
+        for name in request.output_names:
+            array = tensors.get(name)
+            if array is not None:
+                outputs[name] = array
+        response = InferResponse(owner.name, owner.version, request.request_id, outputs, owner.signature)
+        if request.parameters and request.parameters.get(STEP_TIMES):
+            response.parameters = {STEP_TIMES: step_times(self._steps)}
+        self._deliver(response)
+
+    def _fail(self, step: PlannedStep, error: ServingError) -> None:
+        self._cancel_steps()
+        self._owner.count_failed(self.request, reason_of(error))
+        self._deliver(named(self._owner.name, step, error))
+
+    def _deliver(self, result: EngineResult) -> None:
+        try:
+            self.complete(result)
+        except Exception:  # a defect of one frontend; the other requests must still get their responses
+            log.exception("the result callback of a request raised")
+        self._end()
+
+    def _withdraw(self) -> None:
+        self.request.is_cancelled = True
+        self._cancel_steps()
+        self._owner.count_failed(self.request, FailureReason.CANCELED)
+        self._end()
+
+    def _cancel_steps(self) -> None:
+        steps, self._steps = self._steps, []
+        for run in steps:
+            flight, run.flight = run.flight, None
+            if flight is not None:
+                flight.cancel()
+
+    def _end(self) -> None:
+        # The steps refer to the request and it to them: a cycle would keep the tensors until the next garbage collection.
+        self._steps = []
+        self._tensors = {}
+        self.ended()
+        self.ended = ignore
+        self._owner.run_ended(self)
+
+
+def reason_of(error: ServingError) -> FailureReason:
+    """How a failed request is counted."""
+    if error.code in _REJECTIONS:
+        return FailureReason.REJECTED
+    return FailureReason.BACKEND if error.code is ErrorCode.BACKEND_FAILED else FailureReason.OTHER
+
+
+def step_times(runs: Sequence[StepRun]) -> str:
+    """The times of the steps that have run as compact JSON: `{"resize":{"queue_us":12,"compute_us":340}}`."""
+    times = {run.step.name: {"queue_us": (run.queue_ns or 0) // 1_000, "compute_us": (run.compute_ns or 0) // 1_000} for run in runs}
+    return orjson.dumps(times).decode()
+
+
+def named(ensemble: str, step: PlannedStep, error: ServingError) -> ServingError:
+    """`error` of a step with the ensemble and the step's model in front."""
+    said = type(error)(f"in ensemble '{ensemble}', step '{step.name}': {error.message}", retry_after_s=error.retry_after_s)
+    said.__cause__ = error.__cause__
+    return said
+
+
+def end_trace(run: StepNote, result: EngineResult) -> None:
+    """Ends the trace of a step. REQUIRES: it is traced."""
+    trace = run.trace
+    assert trace is not None
+    if isinstance(result, InferResponse):
+        trace.end(result.outputs, result.signature.outputs)
+    else:
+        trace.end(None, ())
+    run.trace = None
+
+
+def ignore() -> None:
+    """The default callback."""
