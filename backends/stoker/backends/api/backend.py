@@ -219,6 +219,8 @@ class Backend(abc.ABC):
     takes_ragged: bool = False
     #: Whether its models run in worker processes unless config.pbtxt says otherwise (parameter `execution`).
     wants_process: bool = False
+    #: Whether its instances share devices that this process simulates or accounts for: worker processes do not share them.
+    shares_devices: bool = False
     #: Whether `LoadRequest.config_json` is filled in.
     reads_config: bool = False
     #: The max_batch_size of a model that says nothing of it and whose file allows batching; 0: the server's own.

@@ -138,6 +138,7 @@ class DeviceBackend(Backend):
         runtime: The selected runtime.
     """
 
+    shares_devices = True
     #: The vendor's package that the runtime `vendor` adapts.
     package: VendorPackage
 

@@ -308,6 +308,12 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
     graph_level = message.optimization.graph.level if message.optimization.HasField("graph") else None
     _check_parameters(parameters, backend, findings, report)
+    if backend.shares_devices and parameters.get("execution") == Execution.PROCESS.value:
+        report.warn(
+            'parameters["execution"]',
+            "each worker process has devices of its own: models in other processes do not compete for them, and the metrics of these "
+            "devices are not exported",
+        )
     sequences = sequence_batching(message, report)
     if sequences is not None:
         findings.written("sequence_batching", sequences.summary)
