@@ -47,6 +47,7 @@ from stoker.server.observability.series import CacheFigures
 from stoker.server.observability.span_export import SpanExport
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.settings import TraceStart
+from stoker.server.scheduling.rate_limiter import RateLimiter
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import model_locations
 from stoker.server.shutdown import Shutdown, delay, take_down
@@ -188,15 +189,17 @@ def _build(
     metrics = Metrics(clock, settings=config.metrics)
     metrics.registry.register(BackendFamilies(backends.in_use))
     metrics.registry.register(watch)
+    loop = asyncio.get_running_loop()
     loader = VersionLoader(
         backends,
         clock=clock,
-        timers=LoopTimers(asyncio.get_running_loop(), clock, reads.defer if config.tuning.is_on else None),
+        timers=LoopTimers(loop, clock, reads.defer if config.tuning.is_on else None),
         recorder=metrics,
         area=area,
         settings=config.loader,
         is_tuned=config.tuning.is_on,
         responses=responses,
+        limiter=RateLimiter(config.rate_limit.resources, LoopTimers(loop, clock).call_soon) if config.rate_limit.is_on else None,
     )
     manager = ModelManager(repository, loader, metrics, clock, config.lifecycle)
     loader.resolve_step = manager.resolve

@@ -16,6 +16,7 @@ from stoker.server.net.settings import SocketSettings, TlsSettings
 from stoker.server.observability.settings import AccessLogSettings, LogSettings, LoopWatchSettings, MetricsSettings
 from stoker.server.protocols.settings import AdlikSettings, KServeSettings, TfsSettings
 from stoker.server.rpc.settings import GrpcSettings
+from stoker.server.scheduling.rate_limiter import RateLimitSettings
 from stoker.server.tuning.constants import TuningSettings
 from stoker.server.web.settings import CorsSettings, HttpFront
 
@@ -71,6 +72,7 @@ class ServerConfig:
         metrics_on_http: Whether the HTTP port serves /metrics.
         api_key: The bearer token that every call except health checks must have, on every port; None: no key is required.
         cache: The response cache.
+        rate_limit: The rate limiter.
         backend_settings: The settings of each backend, by its name.
         notices: Lines to log at start: flags without effect, and warnings.
     """
@@ -127,6 +129,7 @@ class ServerConfig:
     exit_timeout_s: Annotated[
         float, duration("exit-timeout-secs", 0, 86400, panel=Panel.SERVING, text="Time for requests in flight to complete after SIGTERM.")
     ] = 30.0
+    rate_limit: RateLimitSettings = field(default_factory=RateLimitSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     tuning: TuningSettings = field(default_factory=TuningSettings)
     loop_watch: LoopWatchSettings = field(default_factory=LoopWatchSettings)

@@ -38,14 +38,6 @@ def test_unsupported_feature_is_refused_with_the_reason_and_may_be_off(name: str
         parsed(f"--{name}=maybe")
 
 
-def test_rate_limiter_may_only_be_off():
-    assert parsed("--rate-limit=off").notices == ()
-    with pytest.raises(FlagError, match="--rate-limit=execution_count: expected off"):
-        parsed("--rate-limit=execution_count")
-    with pytest.raises(FlagError, match="--rate-limit-resource=R1:4:0: instances are not limited"):
-        parsed("--rate-limit-resource=R1:4:0", "--rate-limit-resource=R2:1")
-
-
 def test_older_trace_flags_are_parts_of_the_newer_one(tmp_path: Path):
     trace = parsed(
         f"--trace-file={tmp_path / 't.json'}", "--trace_level", "TIMESTAMPS", "--trace-rate=7", "--trace-count=5", "--trace-log-frequency=2"

@@ -73,9 +73,6 @@ def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
         if getattr(optimization, name):
             yield f"optimization.{name}", why
     for index, group in enumerate(config.instance_group):
-        for name in ("resources", "priority"):
-            if getattr(group.rate_limiter, name):
-                yield f"instance_group[{index}].rate_limiter.{name}", "there is no rate limiter, as in Triton with --rate-limit=off"
         if group.profile:
             yield f"instance_group[{index}].profile", "the backend has no optimization profiles"
         if group.host_policy:
@@ -248,12 +245,23 @@ def _check_instances(config: pb.ModelConfig, report: Report) -> None:
             report.error(f"{at}.count", f"takes 1 to {MAX_INSTANCES}, not {group.count}")
         else:
             total += max(1, group.count)
+        _check_resources(group.rate_limiter, f"{at}.rate_limiter", report)
         if group.gpus and group.kind == pb.ModelInstanceGroup.KIND_CPU:
             report.error(f"{at}.gpus", "contradicts kind KIND_CPU")
         if group.name and names.setdefault(group.name, index) != index:
             report.error(f"{at}.name", f"'{group.name}' is also the name of instance_group[{names[group.name]}]")
     if total > MAX_INSTANCES:
         report.error("instance_group", f"{total} instances in all; at most {MAX_INSTANCES}")
+
+
+def _check_resources(limiter: pb.ModelRateLimiter, at: str, report: Report) -> None:
+    seen: set[str] = set()
+    for index, resource in enumerate(limiter.resources):
+        if not resource.name:
+            report.error(f"{at}.resources[{index}].name", "must be written")
+        elif resource.name in seen:
+            report.error(f"{at}.resources[{index}].name", f"'{resource.name}' is there twice")
+        seen.add(resource.name)
 
 
 def _check_warmups(config: pb.ModelConfig, report: Report) -> None:

@@ -13,7 +13,7 @@ from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
 from stoker.server.config.checks import check_batching
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import MAX_ACCELERATORS, MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
-from stoker.server.core.model_config import BatchingDefaults, DynamicBatching, InstanceGroup, QueuePolicy, TimeoutAction
+from stoker.server.core.model_config import BatchingDefaults, DynamicBatching, InstanceGroup, LimiterResource, QueuePolicy, TimeoutAction
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
 from stoker.server.pb import model_config_pb2 as pb
 
@@ -153,7 +153,17 @@ def dynamic_batching(message: pb.ModelConfig) -> DynamicBatching | None:
 def instance_groups(message: pb.ModelConfig) -> tuple[InstanceGroup, ...]:
     """The instance groups of a completed message."""
     return tuple(
-        InstanceGroup(name=group.name, count=group.count, kind=_KINDS.Kind.Name(group.kind), gpus=tuple(group.gpus))
+        InstanceGroup(
+            name=group.name,
+            count=group.count,
+            kind=_KINDS.Kind.Name(group.kind),
+            gpus=tuple(group.gpus),
+            resources=tuple(
+                LimiterResource(name=each.name, count=each.count, is_global=getattr(each, "global"))
+                for each in group.rate_limiter.resources
+            ),
+            limiter_priority=max(1, group.rate_limiter.priority),
+        )
         for group in message.instance_group
     )
 

@@ -90,6 +90,21 @@ class DynamicBatching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimiterResource:
+    """A resource that an instance holds while it runs, under the rate limiter.
+
+    Attributes:
+        name: Its name.
+        count: How many.
+        is_global: Whether the resource is one for all devices.
+    """
+
+    name: str
+    count: int
+    is_global: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceGroup:
     """`count` copies of the model.
 
@@ -98,12 +113,16 @@ class InstanceGroup:
         count: Copies.
         kind: `KIND_CPU`, `KIND_GPU` or `KIND_MODEL`, after AUTO was resolved.
         gpus: Device ids; empty on CPU.
+        resources: Resources of the rate limiter that each copy needs.
+        limiter_priority: Weight in the rate limiter: a copy of priority 2 gets half the batches of one of priority 1.
     """
 
     name: str
     count: int
     kind: str = "KIND_CPU"
     gpus: tuple[int, ...] = ()
+    resources: tuple[LimiterResource, ...] = ()
+    limiter_priority: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from stoker.server.core.flag import BOOLEAN_METAVAR, Flag
 from stoker.server.flags.caching import CacheFlags
 from stoker.server.flags.network import CorsFlags, NetworkFlags, TlsFlags
 from stoker.server.flags.protocols import ApiKeyFlags, KServeFlags
+from stoker.server.flags.rate_limit import RateLimitFlags
 from stoker.server.flags.serving import MetricsFlags, ModelFlags, ServingFlags
 from stoker.server.flags.tensorflow import TensorflowFlags
 from stoker.server.flags.without_effect import FlagsWithoutEffect
@@ -36,6 +37,7 @@ GROUPS: tuple[type[Any], ...] = (
     KServeFlags,
     TensorflowFlags,
     CacheFlags,
+    RateLimitFlags,
     ServingFlags,
     FlagsWithoutEffect,
 )

@@ -13,7 +13,6 @@ from stoker.server.core.flag import BOOLEAN_METAVAR, FALSE, TRUE, FlagError, Pan
 _NO_CUDA = "the backends allocate the memory of CUDA devices: parameter gpu_mem_limit of a model limits it"
 _ONE_LOOP = "one event loop serves all connections"
 _IS_INSTALLED = "backends are installed Python packages"
-_NO_LIMITER = "instances are not limited by resources: give each model the instances that may run at once"
 _NO_CLOUD = "this server speaks no cloud platform's own protocol: send KServe v2 requests"
 _ONE_PROCESS = "no second process may share a port"
 _NO_TENSORFLOW = "TensorFlow is not used"
@@ -89,13 +88,6 @@ REJECTED_IF_TRUE: Mapping[str, str] = {
 }
 
 
-def _reject_limiter(mode: str | None, resources: list[str] | None) -> None:
-    if mode not in (None, "off"):
-        raise FlagError(f"--rate-limit={mode}: expected off; {_NO_LIMITER}")
-    if resources:
-        raise FlagError(f"--rate-limit-resource={resources[0]}: {_NO_LIMITER}")
-
-
 def _hidden(name: str, *, is_boolean: bool) -> Any:
     return Annotated[
         list[str] | None, option(name, text="", panel=Panel.WITHOUT_EFFECT, metavar=BOOLEAN_METAVAR if is_boolean else "TEXT", hidden=True)
@@ -108,7 +100,6 @@ def _settings(flags: Any) -> dict[str, Any]:
     Raises:
         FlagError: a flag enables an unsupported feature.
     """
-    _reject_limiter(flags.rate_limit, flags.rate_limit_resource)
     for name, why in REJECTED_IF_TRUE.items():
         for value in getattr(flags, _field(name)) or ():
             if value.lower() not in FALSE:
@@ -128,8 +119,6 @@ FlagsWithoutEffect: type[Any] = dataclasses.make_dataclass(
     [
         *((_field(name), _hidden(name, is_boolean=ignored.is_boolean), None) for name, ignored in IGNORED.items()),
         *((_field(name), _hidden(name, is_boolean=True), None) for name in REJECTED_IF_TRUE),
-        ("rate_limit", Annotated[str | None, option("rate-limit", text="", panel=Panel.WITHOUT_EFFECT, hidden=True)], None),
-        ("rate_limit_resource", _hidden("rate-limit-resource", is_boolean=False), None),
     ],
     namespace={"__module__": __name__, "__doc__": "Flags that nothing is set by.", "settings": _settings},
     frozen=True,

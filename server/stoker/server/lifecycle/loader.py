@@ -49,6 +49,7 @@ from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
 from stoker.server.scheduling.cached import CachedScheduler, ModelScheduler
 from stoker.server.scheduling.ensemble import EnsembleScheduler, StepIdentity
 from stoker.server.scheduling.ensemble_plan import Resolve
+from stoker.server.scheduling.rate_limiter import RateLimiter, SchedulerLimits
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
 
@@ -224,6 +225,7 @@ class VersionLoader:
         settings: LoaderSettings,
         is_tuned: bool = True,
         responses: ResponseStore | None = None,
+        limiter: RateLimiter | None = None,
     ) -> None:
         """Makes a loader for the backends of `registry`.
 
@@ -236,7 +238,9 @@ class VersionLoader:
             settings: How versions are loaded.
             is_tuned: Whether `execution: auto` may run quick batches on the event loop.
             responses: The response cache; None: the server has none.
+            limiter: The rate limiter; None: it is off.
         """
+        self._limiter = limiter
         self._responses = responses
         self._registry = registry
         self._clock = clock
@@ -264,7 +268,29 @@ class VersionLoader:
             if loading.exception() is None:
                 await in_daemon_thread("discard", loading.result().discard)
             raise
-        return self._assemble(source.version, loaded)
+        try:
+            limits = self._limits(source, loaded)
+        except ModelLoadError:
+            await in_daemon_thread("discard", loaded.discard)
+            raise
+        return self._assemble(source.version, loaded, limits)
+
+    def _limits(self, source: VersionSource, loaded: "_Loaded") -> SchedulerLimits | None:
+        """Registers the instances with the rate limiter.
+
+        Raises:
+            ModelLoadError: they could never run with the resources of the server.
+        """
+        assert loaded.config is not None
+        groups = loaded.config.instance_groups
+        if self._limiter is not None:
+            return SchedulerLimits(self._limiter, self._limiter.register(groups, source.name))
+        if any(group.resources or group.limiter_priority > 1 for group in groups):
+            log.warning(
+                "rate_limiter has no effect: the rate limiter is off (--rate-limit=execution_count)",
+                extra={"model": source.name, "version": source.version},
+            )
+        return None
 
     async def _load_ensemble(self, source: VersionSource, ensemble: Ensemble) -> Servable:
         """Checks an ensemble against the models of its steps. It has no instances, and no files but labels."""
@@ -369,7 +395,7 @@ class VersionLoader:
         """Whether the inline-execution policy decides where batches of a model with `config` run."""
         return self._is_tuned and config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice)
 
-    def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
+    def _assemble(self, version: int, loaded: "_Loaded", limits: SchedulerLimits | None) -> Servable:
         assert loaded.config is not None
         config = loaded.config.inner
         loop = asyncio.get_running_loop()
@@ -399,6 +425,7 @@ class VersionLoader:
             timers=self._timers,
             recorder=recorder,
             max_queue_size=self._settings.max_queue_size,
+            limits=limits,
         )
         if config.sequences is None:
             in_front = self._cached(config, version, scheduler, recorder, loaded.identity)

@@ -21,6 +21,7 @@ from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.outcomes import FailureLog, count_batch
 from stoker.server.scheduling.pending import Pending, ReleaseOrder, outcome_of
 from stoker.server.scheduling.queue import DynamicBatcher, RequestQueue, Wait, earliest, queue_timeout_us
+from stoker.server.scheduling.rate_limiter import SchedulerLimits
 from stoker.server.scheduling.worker_pool import WorkerPool
 
 log = logging.getLogger("stoker.scheduling")
@@ -71,8 +72,12 @@ class Scheduler:
         timers: Timers,
         recorder: VersionRecorder,
         max_queue_size: int,
+        limits: SchedulerLimits | None = None,
     ) -> None:
-        """Makes a scheduler over `workers`, with at most `max_queue_size` waiting requests (fewer if the config says so)."""
+        """Makes a scheduler over `workers`, with at most `max_queue_size` waiting requests (fewer if the config says so).
+
+        `limits` is the rate limiter; None: it is off.
+        """
         settings = config.dynamic_batching or DynamicBatching()
         self.on_idle: Callable[[], None] | None = None
         self._config = config
@@ -81,6 +86,10 @@ class Scheduler:
         self._pool = WorkerPool(workers, recorder, model=config.name, version=version)
         #: The worker, if there is only one: there is no choice and no ejection.
         self._only_worker = workers[0] if len(workers) == 1 else None
+        #: The rate limiter; None: it is off.
+        self._limits = limits
+        if limits is not None:
+            limits.bind(self._dispatch)
         self._now_ns = clock.now_ns
         self._timers = timers
         self._recorder = recorder
@@ -216,6 +225,7 @@ class Scheduler:
         wake_ns = None
         queue = self._queue
         only_worker = self._only_worker
+        limits = self._limits
         self._begun_ns = 0
         try:
             while queue.size:
@@ -229,7 +239,9 @@ class Scheduler:
                 if queue.timed:
                     for expired in queue.expire(now_ns):
                         self._expire(expired, now_ns)
-                if only_worker is not None:
+                if limits is not None:
+                    worker = limits.acquire(self._pool.all_free(now_ns)) if queue.size else None
+                elif only_worker is not None:
                     worker = 0 if only_worker.free_slots > 0 else None
                 else:
                     worker = self._pool.free(now_ns)
@@ -237,6 +249,11 @@ class Scheduler:
                     wake_ns = earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
                     break
                 batch = self._batcher.next_batch(queue, now_ns)
+                if limits is not None:
+                    if isinstance(batch, list):
+                        limits.ran(worker)
+                    else:
+                        limits.release(worker)
                 if batch is None:
                     break
                 if isinstance(batch, Wait):
@@ -252,6 +269,8 @@ class Scheduler:
                     self._pool.workers[worker].submit(work)
         finally:
             self._is_dispatching = False
+        if limits is not None and not queue.size:
+            limits.withdraw()
         if wake_ns != self._timer_ns:
             self._arm(wake_ns)
 
@@ -276,6 +295,8 @@ class Scheduler:
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)
+        if self._limits is not None:
+            self._limits.release(batch.worker)
         now_ns = self._now_ns()
         if self._only_worker is None:
             self._pool.ended(batch.worker, result, now_ns)
@@ -335,6 +356,8 @@ class Scheduler:
     def _withdraw(self, entry: Pending) -> None:
         if self._queue.remove(entry):
             self._recorder.queue_depth -= 1
+            if self._limits is not None and not self._queue.size:
+                self._limits.withdraw()
         else:
             self._cancel_running(entry)
         if self._order is not None:
@@ -386,6 +409,8 @@ class Scheduler:
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
         await asyncio.gather(*(worker.close() for worker in self._pool.workers))
+        if self._limits is not None:
+            self._limits.close()
 
 
 def _ignore() -> None:

@@ -40,6 +40,10 @@ class InstanceEjections:
         """Number of ejected instances."""
         return len(self._ejections)
 
+    def is_ejected(self, index: int) -> bool:
+        """Whether instance `index` is ejected while others are healthy."""
+        return index in self._ejections
+
     def choose(self, free_slots: Sequence[int], now_ns: int) -> int | None:
         """The instance for the next batch; `free_slots` has one number for each. None: wait until one is free.
 
@@ -120,6 +124,19 @@ class WorkerPool:
     def free(self, now_ns: int) -> int | None:
         """The worker for the next batch; None: no eligible worker is free."""
         return self._ejections.choose([worker.free_slots for worker in self.workers], now_ns)
+
+    def all_free(self, now_ns: int) -> list[int]:
+        """The eligible workers with a free slot, for the rate limiter, which chooses among them; `free` comes first."""
+        first = self.free(now_ns)
+        if first is None:
+            return []
+        ejections = self._ejections
+        others = [
+            index
+            for index, worker in enumerate(self.workers)
+            if index != first and worker.free_slots > 0 and not ejections.is_ejected(index)
+        ]
+        return [first, *others]
 
     def next_probe_ns(self, now_ns: int) -> int | None:
         """When the passing of time may next change the result of `free`, nanoseconds; None: never."""
