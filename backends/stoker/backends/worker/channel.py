@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.worker.segments import Inbox, Octets, Outbox, Segment
 
 #: Messages of up to this size, JSON and tensors, travel in their datagram.
@@ -99,8 +100,15 @@ class Channel:
 
     @staticmethod
     def pair() -> "tuple[Channel, socket.socket]":
-        """A channel, and the other end's socket for the child process."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """A channel, and the other end's socket for the child process.
+
+        Raises:
+            ModelLoadError: the system has no such sockets, or no descriptor for one.
+        """
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise ModelLoadError(f"this system gives no socket for a worker process: {error.strerror}") from error
         return Channel(ours), theirs
 
     @property
