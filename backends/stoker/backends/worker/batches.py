@@ -220,6 +220,7 @@ class ReceivedBatch:
         self.count = len(layout.rows)
         arrays = layout.blocks.read(payload)
         self.whole: WorkerItem | None = None
+        self._whole_inputs: dict[str, Array] = {}
         if layout.apart is None:
             self._whole_inputs = dict(zip(layout.names, arrays, strict=True))
             self.whole = WorkerItem(self._whole_inputs, layout.total_rows, layout.union)
@@ -241,6 +242,11 @@ class ReceivedBatch:
             self._fill(items)
             self._items = items
         return self._items
+
+    def release(self) -> None:
+        """Drops the tensors, so that the segment is free unless the model keeps a view of it."""
+        self.whole = self._items = None
+        self._whole_inputs = {}
 
     def _fill(self, items: list[WorkerItem]) -> None:
         layout = self._layout

@@ -192,18 +192,17 @@ class WorkerMain:
 
     def _run(self, processor: BatchProcessor, number: int, batch: ReceivedBatch) -> None:
         index, outgoing, times_ns = self._result(processor, batch)
-        count = batch.count
-        # Before the message, which reports the segments that are free then.
-        del batch
         self._running.pop(number, None)
         self._sinks.pop(number, None)
+        # Before the message, which reports the segments that are free then.
+        batch.release()
         send = self._channel.send
         try:
             send(DONE, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload, times_ns=times_ns)
         except (OSError, MemoryError, ValueError) as error:
             failure = BackendFailed(f"the outputs cannot be passed to the server: {type(error).__name__}")
             failure.__cause__ = error
-            outgoing = self._writer.apart([failure] * count, [])
+            outgoing = self._writer.apart([failure] * batch.count, [])
             send(DONE, number, 0, outgoing.meta, times_ns=times_ns)
 
     def _result(self, processor: BatchProcessor, batch: ReceivedBatch) -> tuple[int, Outgoing, tuple[int, int, int]]:

@@ -264,7 +264,8 @@ class ProcessWorker:
             timeout_s = self._settings.instance_timeout_s
             process.channel.send(RUN, number, 0, outgoing.meta, outgoing.size_bytes, outgoing.write, timeout_s)
 
-        sending = in_daemon_thread("send", send)
+        # The copy ends by itself: it may run in a thread that the loop joins at its end.
+        sending = self._loop.run_in_executor(None, send)
 
         def sent(future: "asyncio.Future[None]") -> None:
             error = future.exception()
