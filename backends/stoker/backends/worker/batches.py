@@ -21,6 +21,8 @@ from stoker.backends.worker.segments import Octets
 
 #: Bound of a traceback that crosses to the log, characters: the last ones.
 TRACEBACK_CHARACTERS: Final = 16_384
+#: Longest `retry_after_s` of an error that crosses, seconds.
+MOST_RETRY_S: Final = 86_400
 #: Descriptions that are kept for later batches, and their length in bytes.
 MOST_PLANS: Final = 256
 KEPT_TEXT_BYTES: Final = 2048
@@ -172,11 +174,13 @@ class _Plan:
 
 def _are_alike(items: Sequence[Share], names: list[str]) -> bool:
     first = items[0].inputs
+    if any(len(item.inputs) != len(names) for item in items):
+        return False
     for name in names:
         row_shape = first[name].shape[1:]
         for item in items:
             array = item.inputs.get(name)
-            if array is None or array.shape[1:] != row_shape or len(item.inputs) != len(names):
+            if array is None or array.shape[1:] != row_shape:
                 return False
     return True
 
@@ -417,10 +421,16 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
 
 
 def error_from_json(value: Mapping[str, Any]) -> ServingError:
-    """The error that `value` says."""
+    """The error that `value` says.
+
+    Raises:
+        KeyError, TypeError, AttributeError: it is none.
+    """
     kind = getattr(errors, str(value["error"]), None)
     kind = kind if isinstance(kind, type) and issubclass(kind, ServingError) else BackendFailed
-    error = kind(str(value["message"]), retry_after_s=value.get("retry_after_s"))
+    pause_s = value.get("retry_after_s")
+    is_pause = isinstance(pause_s, (int, float)) and not isinstance(pause_s, bool) and 0 <= pause_s <= MOST_RETRY_S
+    error = kind(str(value["message"]), retry_after_s=pause_s if is_pause else None)
     if value.get("traceback"):
-        error.__cause__ = WorkerTraceback(value["traceback"])
+        error.__cause__ = WorkerTraceback(str(value["traceback"])[-TRACEBACK_CHARACTERS:])
     return error

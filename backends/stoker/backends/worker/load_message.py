@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.candidate import Accelerator
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
@@ -50,6 +51,8 @@ class WorkerLoad:
                 "signature": _signature_to_json(request.signature),
                 "parameters": dict(request.parameters),
                 "graph_level": request.graph_level,
+                "gpu_accelerators": [_accelerator_to_json(each) for each in request.gpu_accelerators],
+                "cpu_accelerators": [_accelerator_to_json(each) for each in request.cpu_accelerators],
                 "instance_name": request.instance_name,
                 "cpu_threads": request.cpu_threads,
                 "device_id": request.device_id,
@@ -74,11 +77,21 @@ class WorkerLoad:
             request=LoadRequest(
                 files=files,
                 signature=_signature_from_json(request.pop("signature")),
+                gpu_accelerators=_accelerators(request.pop("gpu_accelerators")),
+                cpu_accelerators=_accelerators(request.pop("cpu_accelerators")),
                 model_dir=None if model_dir is None else Path(model_dir),
                 calls=calls,
                 **request,
             ),
         )
+
+
+def _accelerator_to_json(accelerator: Accelerator) -> "list[Any]":
+    return [accelerator.name, dict(accelerator.parameters), accelerator.path]
+
+
+def _accelerators(values: "list[list[Any]]") -> "tuple[Accelerator, ...]":
+    return tuple(Accelerator(name, parameters, path) for name, parameters, path in values)
 
 
 def _signature_to_json(signature: ModelSignature) -> "dict[str, Any]":

@@ -1,0 +1,56 @@
+"""What the process table says of a process: descriptors, memory, children. Linux only."""
+
+import os
+from pathlib import Path
+
+
+def descriptors(pid: "int | str" = "self") -> int:
+    """The number of open descriptors."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def resident_bytes(pid: "int | str" = "self") -> int:
+    """The resident memory, bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def shared_memory() -> set[str]:
+    """The names in /dev/shm."""
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    fields = _status(pid)
+    return bool(fields) and fields[0] not in "ZX"
+
+
+def children(pid: int) -> set[int]:
+    """The processes that `pid` has started and that run."""
+    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    found = set()
+    for number in numbers:
+        fields = _status(number)
+        if fields and int(fields[1]) == pid and fields[0] not in "ZX":
+            found.add(number)
+    return found
+
+
+def group(pgid: int) -> set[int]:
+    """The processes of a process group that run."""
+    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return {number for number in numbers if (fields := _status(number)) and int(fields[2]) == pgid and fields[0] not in "ZX"}
+
+
+def threads(pid: "int | str" = "self") -> int:
+    """The number of threads."""
+    return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
