@@ -1,14 +1,29 @@
 """A `Metrics` with a sample in every family, for tests of a whole exposition."""
 
+import os
 from pathlib import Path
 
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.state import VersionState
+from stoker.server.execution.process_figures import ProcessFigures
+from stoker.server.observability.families import BackendFamilies
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason, GoawayReason
 from stoker.server.observability.series import CacheFigures
 from stoker.server.observability.settings import LoopWatchSettings, MetricsSettings
+
+
+class _Process:
+    """A worker process as its metrics see it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.is_closed = False
+        self.labels = {"model": "embed", "version": "1", "worker": "embed_0"}
+
+
+_PROCESS = _Process()
 
 
 def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
@@ -23,6 +38,9 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         is_ready=lambda: True,
         cache_figures=lambda: CacheFigures(size_bytes=4096, entries=2, evicted=1),
     )
+    processes = ProcessFigures()
+    processes.add(_PROCESS)
+    metrics.registry.register(BackendFamilies(lambda: (processes,)))
     metrics.registry.register(LoopWatch(LoopWatchSettings(), lambda: 0))
     for version in (1, 2):
         recorder = metrics.version("digits", version, {})

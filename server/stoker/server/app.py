@@ -187,7 +187,6 @@ def _build(
 ) -> tuple[ModelManager, ServingEngine]:
     clock, reads = SystemClock(), Reads()
     metrics = Metrics(clock, settings=config.metrics)
-    metrics.registry.register(BackendFamilies(backends.in_use))
     metrics.registry.register(watch)
     loop = asyncio.get_running_loop()
     loader = VersionLoader(
@@ -201,6 +200,7 @@ def _build(
         responses=responses,
         limiter=RateLimiter(config.rate_limit.resources, LoopTimers(loop, clock).call_soon) if config.rate_limit.is_on else None,
     )
+    metrics.registry.register(BackendFamilies(lambda: (*backends.in_use(), loader.process_figures)))
     manager = ModelManager(repository, loader, metrics, clock, config.lifecycle)
     loader.resolve_step = manager.resolve
     engine = ServingEngine(

@@ -161,6 +161,16 @@ class ProcessWorker:
         return self.policy.is_ejected
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closing
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its metrics."""
+        return {"model": self._settings.model, "version": str(self._settings.version), "worker": self._settings.name}
+
+    @property
     def pid(self) -> int | None:
         """The process' number; None: there is none now."""
         return None if self._process is None else self._process.pid

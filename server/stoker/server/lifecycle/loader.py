@@ -38,6 +38,7 @@ from stoker.server.core.ensemble import Ensemble, StepModel
 from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
+from stoker.server.execution.process_figures import ProcessFigures
 from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
 from stoker.server.lifecycle.folder import open_sibling
@@ -252,6 +253,7 @@ class VersionLoader:
         self._is_tuned = is_tuned
         #: Runs the calls of models in worker processes, and in threads, to other models; None: a trial load without an engine.
         self.calls: CallHandler | None = None
+        self.process_figures = ProcessFigures()
         self.thread_calls: ModelCalls | None = None
         #: Finds the versions that the steps of ensembles run on. Set by the owner of loader and manager.
         self.resolve_step: Resolve = _no_steps
@@ -460,7 +462,7 @@ class VersionLoader:
             version=version,
             instance_timeout_s=config.instance_timeout_s,
         )
-        return ProcessWorker(
+        worker = ProcessWorker(
             instance.process,
             instance.start,
             config.signature,
@@ -471,6 +473,8 @@ class VersionLoader:
             calls=self.calls,
             on_death=recorder.worker_died,
         )
+        self.process_figures.add(worker)
+        return worker
 
     def _cached(
         self,

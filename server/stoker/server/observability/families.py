@@ -7,11 +7,11 @@ TensorFlow Serving's families are counted by model, not by version. Labels witho
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client.metrics_core import Metric
 
-from stoker.backends.api.backend import Backend
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.clock import Clock
 from stoker.server.core.build_kind import BUILD
 from stoker.server.core.state import VersionState
@@ -418,11 +418,18 @@ def _bound_text(bound: int | None, divisor: int) -> str:
     return "+Inf" if bound is None else repr(bound / divisor)
 
 
+class FigureSource(Protocol):
+    """Has metrics of its own: a backend in use, or the worker processes."""
+
+    def figures(self) -> Iterable[Figure]:
+        """See `Backend.figures`."""
+
+
 class BackendFamilies:
     """Collects the metrics of every backend in use at a scrape. Confined to: the event loop."""
 
-    def __init__(self, backends: Callable[[], Iterable[Backend]]) -> None:
-        """`backends` returns the backends in use."""
+    def __init__(self, backends: Callable[[], Iterable[FigureSource]]) -> None:
+        """`backends` returns the backends in use, and further sources."""
         self._backends = backends
 
     def collect(self) -> Iterator[Metric]:
