@@ -185,7 +185,6 @@ BAD_PATHS = [
     ("/v1/models/simple/versions/1:ml_predict", {}, 501, "tasks"),
     ("/v1/models/simple:predict", None, 400, "Malformed request"),
     ("/v1/models/simple/metadata", {}, 400, "Malformed request"),
-    ("/v1/models", None, 400, "Missing model name"),
     ("/v1/", None, 400, "Malformed request"),
     ("/v1/models/simple:other", {}, 400, "Malformed request"),
     ("/v1/models/simple/versions/x:predict", body(), 400, "Malformed request"),

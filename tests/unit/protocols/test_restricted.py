@@ -264,6 +264,9 @@ def test_route_without_a_category_cannot_be_served():
         ("/v1/models/m/metadata", Category.METADATA),
         ("/v1/models/m/labels/stable", Category.HEALTH),
         ("/v1/models", Category.METADATA),
+        ("/v1/embeddings", Category.INFERENCE),
+        ("/v1/completions", Category.INFERENCE),
+        ("/v1/chat/completions/", Category.INFERENCE),
     ],
 )
 def test_verb_determines_the_category_below_v1(path: str, category: Category):

@@ -37,6 +37,7 @@ from stoker.server.config.scheduling import (
     sequence_batching,
 )
 from stoker.server.config.tensors import TensorCompleter, batch_inputs, batch_outputs, check_ragged, specs
+from stoker.server.core import openai_contract
 from stoker.server.core.model_config import (
     DEFAULT_INSTANCE_TIMEOUT_S,
     AllVersions,
@@ -255,7 +256,7 @@ def to_pbtxt(config: ModelConfig) -> str:
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
 #: Parameters that the server itself reads for any backend.
-_SERVER_PARAMETERS = frozenset({"execution", "nice", "instance_timeout", "instance_memory_limit_bytes"})
+_SERVER_PARAMETERS = frozenset({"execution", "nice", "instance_timeout", "instance_memory_limit_bytes", openai_contract.PARAMETER})
 #: Parameters without effect on the server, kept for those who read the configuration.
 _KEPT_PARAMETERS = frozenset({"platform_version", "algorithm"})
 
@@ -331,6 +332,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     )
     for violation in backend.check(candidate):
         report.error(violation.field, violation.message)
+    for field, text in openai_contract.violations(signature, parameters):
+        report.error(field, text)
     samples = warmups(message, signature, report) if signature is not None else ()
     report.raise_if_any()
     assert signature is not None

@@ -55,6 +55,7 @@ class Via(enum.StrEnum):
     TFS_HTTP = "tfs-http"
     ADLIK_GRPC = "adlik-grpc"
     ADLIK_HTTP = "adlik-http"
+    OPENAI = "openai-http"
 
 
 class AccessNote:

@@ -220,10 +220,13 @@ def categories_of_route(path: str) -> tuple[Category, ...]:
     return (_ROUTES[path], _ALSO[path]) if path in _ALSO else (_ROUTES[path],)
 
 
+_OPENAI_ENDPOINTS: Final = frozenset({"embeddings", "completions"})
+
+
 def category_below_v1(path: str) -> Category:
-    """The category of a path below /v1 (Adlik, TensorFlow Serving) as sent: verbs are inference, all other paths are metadata."""
+    """The category of a path below /v1 as sent: verbs of Adlik and TensorFlow Serving are inference, and so are OpenAI's endpoints."""
     *_, last = path.rstrip("/").lower().split("/")
-    if ":" in last:
+    if ":" in last or last in _OPENAI_ENDPOINTS:
         return Category.INFERENCE
     return Category.METADATA if last in ("metadata", "models") else Category.HEALTH
 

@@ -9,6 +9,7 @@ from pydantic import RootModel
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.tasks import run_off_loop
+from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.adlik.routes import AdlikMetadata, AdlikPredictBody, AdlikPredictResponse, adlik_router
 from stoker.server.protocols.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response
 from stoker.server.protocols.kserve.extensions import Extensions
@@ -17,6 +18,9 @@ from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.routes import KServeRoutes
 from stoker.server.protocols.kserve.schemas import ErrorResponse, Live, Ready
 from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.protocols.openai import errors as openai_errors
+from stoker.server.protocols.openai.routes import is_openai_path, openai_router, unserved
+from stoker.server.protocols.openai.service import OpenAiService
 from stoker.server.protocols.routing import JSON_TYPE, CodecResponse, Respond, RouteContext, json_response, rejection_of
 from stoker.server.protocols.tfs.routes import (
     MODEL_PATHS,
@@ -101,7 +105,7 @@ def rest_app(
     server = context.engine.server()
     # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
     app = FastAPI(
-        title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's and Adlik's",
+        title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's, Adlik's and OpenAI's",
         version=server.version,
         docs_url=None,
         redoc_url=None,
@@ -112,6 +116,8 @@ def rest_app(
     )
 
     async def not_found(request: Request, error: Exception) -> Response:
+        if is_openai_path(request.scope["path"]):
+            return _response(*unserved(request.scope["method"], request.scope["path"]))
         if PREFIX.match(request.scope["path"]):
             # In another case than the declared one, or malformed: both protocols have their own text for that.
             return CodecResponse(v1)
@@ -128,6 +134,7 @@ def rest_app(
         _server_router(context, app, plain),
         *KServeRoutes(context, service, infer, generate).routers(),
         page_router(context, grpc),
+        openai_router(context, OpenAiService(context.engine, context.limits, extensions.http_headers)),
         shared_router(context, v1),
         tfs_router(context, v1),
         adlik_router(context, v1),
@@ -168,10 +175,13 @@ def _document(app: FastAPI, context: RouteContext) -> dict[str, Any]:
     return document
 
 
-async def _serving_error(_request: Request, error: Exception) -> Response:
+async def _serving_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ServingError):
         raise error
-    status, body, headers = error_response(error)
+    return _response(*(openai_errors.error_response if is_openai_path(request.scope["path"]) else error_response)(error))
+
+
+def _response(status: int, body: bytes, headers: HeaderList) -> Response:
     return Response(body, status, {name.decode(): value.decode() for name, value in headers})
 
 

@@ -21,6 +21,7 @@ from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
 from stoker.server.protocols.compression import choose_encoding
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_response, read_body, reservation_of, send_reserved, send_response
+from stoker.server.protocols.openai.models import OpenAiModels
 from stoker.server.protocols.settings import AdlikSettings, RestV1
 from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.service import TfsService
@@ -50,6 +51,7 @@ class HttpV1:
         self._limits = limits
         self._adlik = adlik
         self._settings: AdlikSettings = adlik.settings
+        self._models = OpenAiModels(engine)
         self.posts = V1Posts(engine, limits, adlik, tfs or TfsService(engine, limits))
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,13 +118,19 @@ class HttpV1:
         query = request.query
         if not request.verb:
             request.dialect = Dialect.TFS
-            return self.posts.rest.status(query)
+            return self._status(query)
         if request.forced is None and not query.label:
             request.dialect = rest_choice.of_platform(self._settings, self._platform(query))
         if request.dialect is Dialect.TFS:
             return self.posts.rest.metadata(query)
         response = self._adlik.metadata(AdlikQuery(query.name, query.version))
         return orjson.dumps(MessageToDict(response, preserving_proto_field_name=True))
+
+    def _status(self, query: ModelQuery) -> bytes:
+        """The states of a model's versions. A model of OpenAI's API has the keys of OpenAI's object too: both protocols have this path."""
+        status = self.posts.rest.status(query)
+        found = None if query.version is not None or query.label else self._models.object_of(query.name)
+        return status if found is None else orjson.dumps({**found, **orjson.loads(status)})
 
     def _platform(self, query: ModelQuery) -> str:
         """The platform of the requested model; empty if no version serves."""

@@ -1,0 +1,1 @@
+"""OpenAI's API: embeddings, completions and chat completions of models that declare them."""
