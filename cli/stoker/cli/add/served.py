@@ -24,6 +24,8 @@ from stoker.server.core.model_config import ModelConfig
 #: Bytes of the tensors of one batch up to which a default max_batch_size may go.
 _BATCH_BYTES: Final = 4 << 20
 _LEAST_ROWS, _MOST_ROWS = 8, 256
+#: The same, if an input has an open dimension: rows of other lengths wait for a batch of their own.
+_MOST_OPEN_ROWS = 32
 #: Elements for which an open dimension counts.
 _OPEN_SIZE: Final = 128
 #: Part of the rows whose label may differ where all scores agree: ties.
@@ -106,7 +108,8 @@ class ServedVersion:
             return 0
         specs = (*self.config.signature.inputs, *self.config.signature.outputs)
         row_bytes = max(1, sum(_row_bytes(spec) for spec in specs))
-        most = max(_LEAST_ROWS, min(_MOST_ROWS, _BATCH_BYTES // row_bytes))
+        is_open = any(-1 in spec.dims for spec in self.config.signature.inputs)
+        most = max(_LEAST_ROWS, min(_MOST_OPEN_ROWS if is_open else _MOST_ROWS, _BATCH_BYTES // row_bytes))
         return 1 << (most.bit_length() - 1)
 
 

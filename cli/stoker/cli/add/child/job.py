@@ -30,6 +30,7 @@ class Job:
     Attributes:
         source: The model file or folder.
         folder: The folder for `model.onnx`, its weights, and the files that belong beside it.
+        scratch: A folder for intermediate files.
         sample: A file with sample rows (.npy, .npz, .csv); None: random rows.
         inputs: By input name, the element type (numpy's name) and the dims of one row, for formats that do not store them.
         row_counts: The numbers of rows of the samples.
@@ -39,6 +40,7 @@ class Job:
 
     source: Path
     folder: Path
+    scratch: Path
     sample: "Path | None"
     inputs: Mapping[str, "tuple[str, tuple[int, ...]]"]
     row_counts: Sequence[int]

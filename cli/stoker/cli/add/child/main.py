@@ -51,6 +51,7 @@ def main() -> int:
     job = Job(
         source=Path(request["source"]),
         folder=Path(request["folder"]),
+        scratch=Path(request["results"]),
         sample=None if request["sample"] is None else Path(request["sample"]),
         inputs={name: (dtype, tuple(dims)) for name, (dtype, dims) in request["inputs"].items()},
         row_counts=request["row_counts"],

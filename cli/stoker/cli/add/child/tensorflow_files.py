@@ -39,7 +39,7 @@ def convert_keras(job: Job) -> Converted:
 
     job.step("loading the Keras model")
     model = keras.saving.load_model(str(job.source), compile=False)
-    folder = job.folder.parent / f"{job.folder.name}-saved"
+    folder = job.scratch / "saved"
     job.step("exporting to a SavedModel")
     model.export(str(folder), verbose=False)
     _tf2onnx(job, "--saved-model", str(folder))
