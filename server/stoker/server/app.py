@@ -32,7 +32,9 @@ from stoker.server.frontend_set import Frontends
 from stoker.server.lifecycle.listing import ModelSource
 from stoker.server.lifecycle.loader import VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.lifecycle.model_code import code_notices
 from stoker.server.lifecycle.repository import RepositoryUnreadable
+from stoker.server.lifecycle.settings import PythonModels
 from stoker.server.lifecycle.snapshot import snapshot_area
 from stoker.server.model_calls import LoopCalls, ModelRequests, ThreadCalls
 from stoker.server.net.receive_buffers import forget_large_blocks
@@ -127,7 +129,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         is_serving = not stop_requested.done()
         if is_serving:
             sink.flush()  # write the records of the loads before the table
-            _announce(engine, endpoints, backends, sink, is_json_requested=config.logs.format == "json")
+            _announce(engine, endpoints, backends, sink, config.loader.python_models, is_json_requested=config.logs.format == "json")
             await _unless(stop_requested, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         if config.tuning.is_on:
 
@@ -246,7 +248,13 @@ async def _unless(stop_requested: "asyncio.Task[Literal[True]]", work: Coroutine
 
 
 def _announce(
-    engine: ServingEngine, endpoints: Mapping[str, Endpoint], backends: BackendRegistry, sink: Logs, *, is_json_requested: bool
+    engine: ServingEngine,
+    endpoints: Mapping[str, Endpoint],
+    backends: BackendRegistry,
+    sink: Logs,
+    python_models: PythonModels,
+    *,
+    is_json_requested: bool,
 ) -> None:
     """Prints the table on standard output for people; a log that goes elsewhere gets the addresses too."""
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
@@ -261,6 +269,9 @@ def _announce(
         is_terminal=is_terminal,
         # A file that holds both must keep one JSON object on each line.
         as_json=is_json_requested or (sink.is_json and is_one_file and not is_terminal),
-        notices=[notice for backend in backends.in_use() for notice in backend.notices()],
+        notices=[
+            *(notice for backend in backends.in_use() for notice in backend.notices()),
+            *code_notices(index, backends, python_models),
+        ],
         not_ready=[] if engine.is_ready() else without_ready_version(index),
     )

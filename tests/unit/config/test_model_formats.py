@@ -41,7 +41,7 @@ def refusal(*files: str, config: str = "") -> str:
         (["model.h5"], "keras.models.load_model('model.h5').export('model.onnx', format='onnx')"),
         (["model.keras"], "keras.models.load_model('model.keras')"),
         (["net.tflite"], 'rename net.tflite to model.tflite, or write default_model_filename: "net.tflite" into config.pbtxt'),
-        (["model.py"], "Python code is not run here: export the model that it loads"),
+        (["net.py"], "backend python serves a model written in Python as model.py: rename net.py to model.py"),
         (["cnn.onnx"], 'rename cnn.onnx to model.onnx, or write default_model_filename: "cnn.onnx" into config.pbtxt'),
     ],
 )  # fmt: skip
@@ -57,7 +57,6 @@ def test_refusal_names_the_command_and_suggests_no_test_backend(files: list[str]
 @pytest.mark.parametrize(
     ("config", "command"),
     [
-        ('backend: "python"', "Python code is not run here"),
         ('platform: "pytorch_libtorch"', "torch.jit.load"),
         ('platform: "keras"', "keras.models.load_model"),
         ('backend: "fil"', "onnxmltools.convert_xgboost"),

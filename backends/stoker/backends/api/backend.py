@@ -84,6 +84,7 @@ class LoadRequest:
             operator: its content may change, and its links are not checked.
         config_json: The completed configuration in Triton's JSON form; empty unless `Backend.reads_config`.
         calls: How the model asks other models of the server; None: it cannot.
+        owns_process: Whether this process runs this instance only, as a worker process does.
     """
 
     model_name: str
@@ -103,6 +104,7 @@ class LoadRequest:
     model_dir: Path | None = None
     config_json: str = ""
     calls: "ModelCalls | None" = None
+    owns_process: bool = False
 
     def candidate(self, facts: ModelFacts) -> Candidate:
         """Returns the candidate for `Backend.check`, with the `facts` of this request's file."""
@@ -114,6 +116,29 @@ class LoadRequest:
             gpu_accelerators=self.gpu_accelerators,
             cpu_accelerators=self.cpu_accelerators,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeRequest:
+    """The arguments of `Backend.describe`.
+
+    Attributes:
+        model_name: For messages.
+        version: For messages.
+        files: The version's private copy.
+        model_filename: The file to load, relative to the version folder.
+        parameters: config.pbtxt `parameters`, key to string value.
+        config_json: The configuration as written, in Triton's JSON form.
+        model_dir: As in `LoadRequest`.
+    """
+
+    model_name: str
+    version: int
+    files: ModelFiles
+    model_filename: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    config_json: str
+    model_dir: Path | None = None
 
 
 class BoundBatch(Protocol):
@@ -223,6 +248,10 @@ class Backend(abc.ABC):
     shares_devices: bool = False
     #: Whether `LoadRequest.config_json` is filled in.
     reads_config: bool = False
+    #: Whether models read `parameters` themselves, so that no key is unknown.
+    takes_any_parameter: bool = False
+    #: Whether its model files are code: `--allow-python-models` says which may run.
+    runs_model_code: bool = False
     #: The max_batch_size of a model that says nothing of it and whose file allows batching; 0: the server's own.
     default_max_batch_size: int = 0
 
@@ -270,6 +299,17 @@ class Backend(abc.ABC):
         Raises:
             ModelLoadError: the file is missing, truncated, corrupt, or of a version this runtime does not read.
         """
+
+    def describe(self, request: DescribeRequest) -> str | None:
+        """Completes the written configuration by the model's own code, which runs in a process of its own. May take long.
+
+        Returns:
+            The completed configuration in Triton's JSON form; None: the backend's models do not complete theirs.
+
+        Raises:
+            ModelLoadError: the code cannot be run, or failed.
+        """
+        return None
 
     def check(self, candidate: Candidate) -> Iterable[Violation]:
         """Returns all violations of `candidate` that can be found without a device.

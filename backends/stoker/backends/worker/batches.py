@@ -413,7 +413,8 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     cause = error.__cause__ or error
     text = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
     return {
-        "error": type(error).__name__,
+        # A class of a model, such as BadRequest, is sent as the one that it extends.
+        "error": next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__),
         "message": error.message,
         "retry_after_s": error.retry_after_s,
         "traceback": text[-TRACEBACK_CHARACTERS:] if cause.__traceback__ is not None or error.__cause__ is not None else "",

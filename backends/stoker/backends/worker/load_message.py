@@ -81,6 +81,7 @@ class WorkerLoad:
                 cpu_accelerators=_accelerators(request.pop("cpu_accelerators")),
                 model_dir=None if model_dir is None else Path(model_dir),
                 calls=calls,
+                owns_process=True,
                 **request,
             ),
         )

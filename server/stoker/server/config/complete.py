@@ -411,5 +411,5 @@ def _check_parameters(parameters: Mapping[str, str], backend: Backend, findings:
     for key, value in parameters.items():
         path = parameter_path(key)
         findings.written(path, value)
-        if key not in known and key not in _KEPT_PARAMETERS:
+        if key not in known and key not in _KEPT_PARAMETERS and not backend.takes_any_parameter:
             report.warn(path, f"backend '{backend.name}' does not read it{allowed_names(key, known)}")

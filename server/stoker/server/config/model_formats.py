@@ -129,12 +129,9 @@ RAW_FORMATS: Final = (
         lambda file: "export the model that it was built from to ONNX",
     ),
     RawFormat(
-        "Python code is not run here",
+        "backend python serves a model written in Python as model.py",
         (".py",),
-        lambda file: (
-            "export the model that it loads to ONNX (torch.onnx.export, skl2onnx.to_onnx, optimum-cli export onnx), or install a backend "
-            "package of your own for it (CONTRIBUTING.md, 'Adding a backend')"
-        ),
+        lambda file: f'rename {file} to model.py, or write backend: "python" and default_model_filename: "{file}" into config.pbtxt',
         is_certain=False,
     ),
     RawFormat(
@@ -166,7 +163,6 @@ _OF_OTHERS: Final = {
     "pytorch": "model.pt",
     "libtorch": "model.pt",
     "torch": "model.pt",
-    "python": "model.py",
     "sklearn": "model.joblib",
     "xgboost": "model.ubj",
     "fil": "model.ubj",

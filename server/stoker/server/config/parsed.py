@@ -37,6 +37,8 @@ class ParsedConfig:
         first_line: The line of values without a line of their own; None in a source without lines.
         batching_defaults: The operator's settings for models that do not configure batching.
         ensemble: The steps of an ensemble; None: the model is none.
+        is_sent: Whether it came with a load request.
+        is_described: Whether the model's own code completed `message`.
     """
 
     name: str
@@ -52,6 +54,8 @@ class ParsedConfig:
     first_line: int | None = None
     batching_defaults: BatchingDefaults = field(default_factory=BatchingDefaults)
     ensemble: Ensemble | None = None
+    is_sent: bool = False
+    is_described: bool = False
 
     @property
     def warnings(self) -> tuple[str, ...]:

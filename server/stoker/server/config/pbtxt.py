@@ -13,7 +13,7 @@ written".
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -292,7 +292,7 @@ def parse_config_json(text: str, *, model_name: str) -> ParsedConfig:
         fail(f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})")
     if not isinstance(value, _Object):
         fail("takes a JSON object")
-    return read_tree(_block(value), source=source, model_name=model_name, first_line=None)
+    return replace(read_tree(_block(value), source=source, model_name=model_name, first_line=None), is_sent=True)
 
 
 def _depth(text: str) -> int:

@@ -124,7 +124,8 @@ class TensorCompleter:
     def _choose_batching(self) -> None:
         written = self.message.max_batch_size
         if written > 0:
-            self.findings.written("max_batch_size", str(written))
+            is_inferred = self.parsed.is_described and not self.parsed.is_written("max_batch_size")
+            (self.findings.inferred if is_inferred else self.findings.written)("max_batch_size", str(written))
             return
         is_explicit = self.parsed.is_written("max_batch_size")
         says_tensors = bool(self.message.input) or bool(self.message.output)
@@ -177,7 +178,8 @@ class TensorCompleter:
         if not tensor.dims:
             self.report.error(f"{at}.dims", f"must be written: {why}")
         if tensor.data_type and tensor.dims:
-            self.findings.written(at, _described(tensor))
+            is_inferred = self.parsed.is_described and not self.parsed.is_written(f"{at}.dims")
+            (self.findings.inferred if is_inferred else self.findings.written)(at, _described(tensor))
 
     def _reconcile(self, tensor: Tensor, at: str, known: FileTensor) -> None:
         """Fills the open fields of `tensor` from the file, and compares the others with it."""

@@ -25,6 +25,7 @@ from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersi
 from stoker.server.lifecycle.dependencies import ordered
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
+from stoker.server.lifecycle.model_code import completed_by_model
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
@@ -213,7 +214,7 @@ class _Checker:
         except ModelLoadError as error:
             return VersionReport(version=version, errors=(error.message,))
         try:
-            report = _inspect(listing, config, version, self.registry, files)
+            report = _inspect(listing, config, version, self.registry, files, runs_code=self.loading is not Loading.NONE)
         finally:
             discard(files)
         return report if report.errors else self._tried(report, listing, config, part, sum(files.sizes_bytes.values()))
@@ -243,7 +244,10 @@ class _Checker:
         return replace(report, is_loaded=False, errors=(f"load FAILED: {failure}",))
 
 
-def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, files: ModelFiles) -> VersionReport:
+def _inspect(
+    listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, files: ModelFiles, *, runs_code: bool
+) -> VersionReport:
+    """Inspects a version; `runs_code`: whether a model that is code may complete its configuration, in a process of its own."""
     backend_name, model_filename = "", ""
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -252,6 +256,8 @@ def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry
         backend_name = backend.name
         facts = backend.inspect(files, model_filename)
         notes = facts.notes
+        if runs_code:
+            config = completed_by_model(config, backend, files, model_filename, version, listing.directory)
         completion = complete(config, facts, backend, model_filename)
         findings = completion.findings
         read_labels(listing.directory, completion.config, listing.links_root)

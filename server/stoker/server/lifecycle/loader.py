@@ -32,6 +32,7 @@ from stoker.server.caching.response_store import ResponseStore
 from stoker.server.config.checks import check_is_whole
 from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.ensemble_completion import complete_ensemble
+from stoker.server.config.model_json import wire_to_model_json
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, FindingKind
 from stoker.server.core.ensemble import Ensemble, StepModel
@@ -42,6 +43,7 @@ from stoker.server.execution.process_figures import ProcessFigures
 from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
 from stoker.server.lifecycle.folder import open_sibling
+from stoker.server.lifecycle.model_code import check_may_run, completed_by_model
 from stoker.server.lifecycle.processes import ProcessInstance, instance_start
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings, shown
@@ -336,7 +338,7 @@ class VersionLoader:
             # Threads that a backend starts while it loads inherit the nice value of this thread.
             raise_niceness(inner.nice)
             samples = list(read_samples(inner, source.model_dir, source.links_root)) if inner.execution is Execution.PROCESS else []
-            for request in self._requests(inner, source.version, loaded.files):
+            for request in self._requests(inner, source, loaded.files, backend):
                 if inner.execution is Execution.PROCESS:
                     settings = self._registry.settings(backend.name)
                     start = instance_start(backend, settings, request, inner, samples, self._clock)
@@ -358,16 +360,20 @@ class VersionLoader:
         if not self._settings.complete_configs:
             check_is_whole(source.parsed)
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
+        check_may_run(backend, source.parsed, source.files, self._settings.python_models)
         facts = backend.inspect(files, model_filename)
         try:
-            completion = complete(source.parsed, facts, backend, model_filename)
+            parsed = source.parsed
+            if self._settings.complete_configs:
+                parsed = completed_by_model(parsed, backend, files, model_filename, source.version, source.model_dir)
+            completion = complete(parsed, facts, backend, model_filename)
         except ConfigError as error:
             _log_warnings(source, (str(warning) for warning in error.warnings))
             raise
         _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
         return completion.config, facts
 
-    def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
+    def _requests(self, config: ModelConfig, source: VersionSource, files: ModelFiles, backend: Backend) -> list[LoadRequest]:
         slots = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
         siblings = Counter(device for _, device in slots)
         threads = threads_for_instance(self._usable_cores, len(slots))
@@ -375,7 +381,7 @@ class VersionLoader:
         return [
             LoadRequest(
                 model_name=config.name,
-                version=version,
+                version=source.version,
                 files=files,
                 model_filename=config.model_filename,
                 signature=config.signature,
@@ -388,6 +394,8 @@ class VersionLoader:
                 device_id=device,
                 siblings=siblings[device],
                 kind=group.kind,
+                model_dir=source.model_dir,
+                config_json=wire_to_model_json(config.wire) if backend.reads_config else "",
                 calls=self.thread_calls,
             )
             for group, device in slots

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from stoker.backends.api.errors import InvalidRequest
-from stoker.server.core.flag import BadValue, Panel, duration, number, off_switch, path, switch
+from stoker.server.core.flag import BadValue, Panel, duration, number, off_switch, one_of, path, switch
 
 
 class ControlMode(enum.Enum):
@@ -22,6 +22,17 @@ class ControlMode(enum.Enum):
     """The models of the repository, followed by polling."""
     EXPLICIT = "explicit"
     """The models that clients load and unload by the API."""
+
+
+class PythonModels(enum.StrEnum):
+    """Which models written in Python may run, as `--allow-python-models`."""
+
+    AUTO = "auto"
+    """Those in local repositories that the command line names; no code that comes over the network."""
+    ON = "on"
+    """Also those of remote repositories and of the files of a load request."""
+    OFF = "off"
+    """None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +117,7 @@ class LoaderSettings:
         complete_configs: Whether fields that a configuration omits are completed from the model file; False: they are errors.
         max_queue_size: Bound of a model's queue, unless its configuration has a lower one.
         cpu_threads: None: the cores that this process may use.
+        python_models: Which models that are code may run.
     """
 
     snapshot_dir: Annotated[
@@ -128,6 +140,15 @@ class LoaderSettings:
         int | None,
         number("cpu-threads", 1, 4096, panel=Panel.SERVING, text="CPU cores to distribute among instances (default: all usable ones)."),
     ] = None
+    python_models: Annotated[
+        PythonModels,
+        one_of(
+            "allow-python-models",
+            PythonModels,
+            panel=Panel.MODELS,
+            text="Models written in Python that may run: of local repositories (auto), also code sent by clients (on), none (off).",
+        ),
+    ] = PythonModels.AUTO
 
 
 def read_config_name(given: str) -> str:

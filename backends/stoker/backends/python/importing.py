@@ -1,0 +1,130 @@
+"""Imports the file of a model, so that two models in one process do not share modules.
+
+The file becomes a module with a name of its own. While it is imported, its folder is first on `sys.path`. Modules from that folder are the
+model's: in a process with several models they leave `sys.modules` again, so that another model, or another version, imports its own.
+"""
+
+import importlib.util
+import itertools
+import linecache
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stoker.backends.api.errors import ModelLoadError, ServingError
+
+#: `sys.path` and `sys.modules` are of the whole process.
+_imports = threading.RLock()
+_numbers = itertools.count(1)
+
+
+class ModelImport:
+    """The modules of one model instance.
+
+    Attributes:
+        root: The folder of the model's file.
+    """
+
+    def __init__(self, root: Path, utils: ModuleType, *, owns_process: bool = False) -> None:
+        """Prepares the import from `root`.
+
+        Args:
+            root: The folder of the model's file, which other files of the model may lie in.
+            utils: The module that the model imports as `triton_python_backend_utils`.
+            owns_process: Whether this process runs no other model: then the folder and the modules stay, for imports at run time.
+        """
+        self.root = root
+        self._utils = utils
+        self._owns_process = owns_process
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """While it is open, imports find the model's files; other models of the process wait."""
+        with _imports:
+            path, utils = str(self.root), self._utils
+            sys.path.insert(0, path)
+            sys.modules[utils.__name__] = utils
+            own_before = self._own_modules()
+            importlib.invalidate_caches()
+            try:
+                yield
+            finally:
+                if not self._owns_process:
+                    sys.path.remove(path)
+                    for name in self._own_modules() - own_before:
+                        del sys.modules[name]
+
+    def module(self, filename: str) -> ModuleType:
+        """The module of the file `filename`, relative to the folder. REQUIRES: `active`.
+
+        Raises:
+            ModelLoadError: the file has a syntax error or raised; the message names the line.
+        """
+        path = self.root / filename
+        name = f"stoker_model_{next(_numbers)}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ModelLoadError(f"'{filename}' is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        # Dataclasses and typing look annotations up in the module of a class.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except SyntaxError as error:
+            del sys.modules[name]
+            raise ModelLoadError(f"{_shown(error.filename, self.root, filename)}:{error.lineno}: {error.msg}") from error
+        except BaseException as error:
+            del sys.modules[name]
+            raise load_failure(error, self.root, f"importing {filename}") from error
+        return module
+
+    def forget(self, module: ModuleType) -> None:
+        """Removes the module of the model's file, when the model is closed."""
+        sys.modules.pop(module.__name__, None)
+        linecache.checkcache(str(module.__file__))
+
+    def _own_modules(self) -> set[str]:
+        root = f"{self.root}/"
+        return {
+            name
+            for name, module in list(sys.modules.items())
+            if str(getattr(module, "__file__", None) or "").startswith(root) and not name.startswith("stoker_model_")
+        }
+
+
+def _shown(filename: Any, root: Path, otherwise: str) -> str:
+    """`filename` relative to `root`: no path of the host is shown."""
+    try:
+        return Path(str(filename)).relative_to(root).as_posix()
+    except ValueError:
+        return otherwise
+
+
+def line_of(error: BaseException, root: Path) -> str:
+    """`model.py:12`, the innermost line below `root` that raised `error`; empty: none did."""
+    at = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(f"{root}/"):
+            at = f"{_shown(frame.filename, root, '')}:{frame.lineno}"
+    return at
+
+
+def load_failure(error: BaseException, root: Path, doing: str) -> ModelLoadError:
+    """The failure of a load whose model raised `error` while `doing` something."""
+    if isinstance(error, ModelLoadError):
+        return error
+    at = line_of(error, root)
+    text = error.message if isinstance(error, ServingError) else str(error)
+    text = text.replace(f"{root}/", "").replace(str(root), "the version folder")
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        text += (
+            f"; the model's interpreter has no package '{error.name}': name it in requirements.txt beside the model's file, "
+            "and run `stoker env build MODEL`"
+        )
+    where = f"{at}: " if at else ""
+    return ModelLoadError(f"{where}{doing} raised {type(error).__name__}{f': {text}' if text else ''}")
