@@ -136,8 +136,8 @@ def test_model_file_of_another_name_is_named_for_its_backend() -> None:
     )
 
 
-def test_error_of_a_saved_model_names_the_export_to_onnx() -> None:
-    with pytest.raises(ConfigError, match=r"known model files: .*; backend openvino serves a SavedModel .*: python -m tf2onnx"):
+def test_error_of_a_saved_model_names_the_conversion_to_onnx() -> None:
+    with pytest.raises(ConfigError, match=r"known model files: .*; backend openvino serves a SavedModel .*: stoker add --convert"):
         choose_backend(empty_config("m"), ["model.savedmodel/saved_model.pb", "model.savedmodel/variables/variables.index"], registry())
-    assert "tf2onnx" in error_of('platform: "tensorflow_savedmodel"')
-    assert "tf2onnx" not in error_of('platform: "tensorrt_plan"')
+    assert "stoker add" in error_of('platform: "tensorflow_savedmodel"')
+    assert "stoker add" not in error_of('platform: "tensorrt_plan"')

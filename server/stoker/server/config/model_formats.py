@@ -1,7 +1,6 @@
-"""Recognises model files by their names: those that a backend serves, and those to export to ONNX, with the command.
+"""Recognises model files by their names: those that a backend serves, and those to convert to ONNX, with the command.
 
-Only names decide: no file is opened. Commands are complete except for facts that only the model's author has: an example of its input, or
-the number of its features.
+Only names decide: no file is opened. `stoker add` looks into the files.
 """
 
 import re
@@ -16,19 +15,17 @@ SERVED_NAMES: Final = {".onnx": "model.onnx", ".popef": "executable.popef", ".ex
 _IR, _IR_WEIGHTS, _IR_NAME = ".xml", ".bin", "model.xml"
 #: File names that need no quotes in a shell command.
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
-_SKLEARN: Final = (
-    "open('model.onnx', 'wb').write(skl2onnx.to_onnx(model, numpy.asarray(X[:1], 'float32')).SerializeToString()), where X is what it was "
-    "trained on (pip install skl2onnx)"
+#: For weights without a description of the model.
+_WEIGHTS: Final = (
+    "stoker add FOLDER, where FOLDER holds the weights with their config.json; other PyTorch weights: load them into your module, then "
+    'torch.export.save(torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},)), "model.pt2"), '
+    "and stoker add model.pt2"
 )
-_FEATURES: Final = '[("input", onnxmltools.convert.common.data_types.FloatTensorType([None, FEATURES]))]'
-_TORCH: Final = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},))'
-#: The exporter that reads TorchScript; the exporter of `dynamo=True` fails for it.
-_TORCH_SCRIPT: Final = '(example,), "model.onnx", dynamo=False, input_names=["input"], dynamic_axes={"input": {0: "batch"}})'
 
 
 @dataclass(frozen=True, slots=True)
 class RawFormat:
-    """A format of model files that is to be exported to ONNX, because no backend serves it, or not the backend that was chosen.
+    """A format of model files that is to be converted to ONNX, because no backend serves it, or not the backend that was chosen.
 
     Attributes:
         what: The reason, as a clause.
@@ -50,55 +47,44 @@ RAW_FORMATS: Final = (
     RawFormat(
         "backend openvino serves a SavedModel as the folder model.savedmodel; for other backends it has to be converted to ONNX",
         (),
-        lambda file: f"python -m tf2onnx.convert --saved-model {_folder(file)} --output model.onnx",
+        lambda file: f"stoker add --convert {_folder(file)}",
         names=("saved_model.pb",),
     ),
     RawFormat(
         "a TorchScript or PyTorch file has to be converted to ONNX",
         (".pt", ".pth"),
-        lambda file: (
-            f"in Python, with an example of its input, TorchScript by torch.onnx.export(torch.jit.load('{file}'), {_TORCH_SCRIPT}; "
-            f"weights, loaded into your module model, by {_TORCH}"
-        ),
+        lambda file: f"stoker add {file}",
     ),
     RawFormat(
         "an exported PyTorch program has to be converted to ONNX",
         (".pt2",),
-        lambda file: f"python -c \"import torch; torch.onnx.export(torch.export.load('{file}'), dynamo=True).save('model.onnx')\"",
+        lambda file: f"stoker add {file}",
     ),
     RawFormat(
         "a pickled model has to be converted to ONNX",
         (".pkl", ".pickle", ".joblib"),
-        lambda file: (
-            f"in Python, with model = joblib.load('{file}'), {_SKLEARN}; "
-            "XGBoost and LightGBM: onnxmltools.convert_xgboost, onnxmltools.convert_lightgbm"
-        ),
+        lambda file: f"stoker add {file}",
     ),
     RawFormat(
         "a Keras model has to be converted to ONNX",
         (".h5", ".hdf5", ".keras"),
-        lambda file: (
-            f"python -c \"import keras; keras.models.load_model('{file}').export('model.onnx', format='onnx')\" (pip install keras tf2onnx)"
-        ),
+        lambda file: f"stoker add {file}",
     ),
     RawFormat(
         "backend openvino serves a TensorFlow Lite model as model.tflite; for other backends it has to be converted to ONNX",
         (".tflite",),
-        lambda file: f"python -m tf2onnx.convert --tflite {file} --output model.onnx",
+        lambda file: f"stoker add --convert {file}",
     ),
     RawFormat(
         "a CatBoost model has to be converted to ONNX",
         (".cbm",),
-        lambda file: f"python -c \"import catboost; catboost.CatBoost().load_model('{file}').save_model('model.onnx', format='onnx')\"",
+        lambda file: f"stoker add {file}",
     ),
     RawFormat(
         "backend openvino serves a PaddlePaddle model as model.pdmodel and model.pdiparams; "
         "for other backends it has to be converted to ONNX",
         (".pdmodel",),
-        lambda file: (
-            f"paddle2onnx --model_dir . --model_filename {file} --params_filename {PurePosixPath(file).stem}.pdiparams "
-            "--save_file model.onnx"
-        ),
+        lambda file: f"stoker add --convert {file}",
     ),
     RawFormat(
         "a PaddlePaddle model without a .pdmodel file is of Paddle 3's default form (PIR), which no backend reads",
@@ -113,15 +99,12 @@ RAW_FORMATS: Final = (
     RawFormat(
         "an XGBoost model has to be converted to ONNX",
         (".ubj", ".xgb"),
-        lambda file: _xgboost(file),
+        lambda file: f"stoker add {file}",
     ),
     RawFormat(
         "weights alone are no model",
         (".safetensors",),
-        lambda file: (
-            "optimum-cli export onnx --model FOLDER OUTPUT, where FOLDER holds the weights with their config.json "
-            "(pip install 'optimum[onnx]'); other PyTorch weights: load them into your module, then " + _TORCH
-        ),
+        lambda file: _WEIGHTS,
     ),
     RawFormat(
         "a TensorRT plan runs on the GPU it was built for",
@@ -137,22 +120,19 @@ RAW_FORMATS: Final = (
     RawFormat(
         "weights alone (probably of PyTorch) are no model",
         (".bin",),
-        lambda file: (
-            "Hugging Face: optimum-cli export onnx --model FOLDER OUTPUT, where FOLDER holds the weights with their config.json "
-            "(pip install 'optimum[onnx]'); otherwise load them into your module, then " + _TORCH
-        ),
+        lambda file: _WEIGHTS,
         is_certain=False,
     ),
     RawFormat(
-        "an XGBoost model in JSON, if this is one, has to be converted to ONNX", (".json",), lambda file: _xgboost(file), is_certain=False
+        "an XGBoost model in JSON, if this is one, has to be converted to ONNX",
+        (".json",),
+        lambda file: f"stoker add {file}",
+        is_certain=False,
     ),
     RawFormat(
         "a LightGBM model, if this is one, has to be converted to ONNX",
         (".txt",),
-        lambda file: (
-            f"in Python: onnxmltools.convert_lightgbm(lightgbm.Booster(model_file='{file}'), initial_types={_FEATURES}), "
-            "and write its SerializeToString() to model.onnx (pip install onnxmltools)"
-        ),
+        lambda file: f"stoker add {file}",
         is_certain=False,
     ),
 )
@@ -254,17 +234,7 @@ def _transformer(names: Iterable[str]) -> str | None:
     if not weights or "config.json" not in bare:
         return None
     folder = _plain(bare["config.json"]) or "."
-    return (
-        f"a Hugging Face model has to be converted to ONNX: optimum-cli export onnx --model {folder} OUTPUT (pip install 'optimum[onnx]')"
-    )
-
-
-def _xgboost(file: str) -> str:
-    return (
-        f"in Python, with model = xgboost.XGBClassifier() or XGBRegressor() after model.load_model('{file}'): "
-        f"onnxmltools.convert_xgboost(model, initial_types={_FEATURES}), and write its SerializeToString() to model.onnx "
-        "(pip install onnxmltools)"
-    )
+    return f"a Hugging Face model has to be converted to ONNX: stoker add {folder}"
 
 
 def _folder(file: str) -> str:

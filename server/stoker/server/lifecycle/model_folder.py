@@ -56,6 +56,12 @@ def model_files(names: Collection[str]) -> list[str]:
     return sorted(models | beside | set(ir_files(names)))
 
 
+def files_to_place(names: Collection[str]) -> set[str]:
+    """The model files among `names`, with the config.json that makes weights a Hugging Face model."""
+    found = set(model_files(names))
+    return found | ({"config.json"} & set(names)) if found else found
+
+
 def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
     """Describes model files beside the model folders, with the command that moves them.
 
@@ -91,7 +97,8 @@ def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, fold
     served = any(is_served(file) for file in files) or ir_files(files)
     # With a config.json, weights are a Hugging Face model.
     if not served and (step := conversion({*files, *(folder + name for name in links if name == "config.json")})) is not None:
-        return f"{step[:1].upper()}{step[1:]}; the result belongs in {version}/"
+        where = f"; the result belongs in {version}/" if "stoker add" not in step else ""
+        return f"Move such files out of the repository. {step[:1].upper()}{step[1:]}{where}"
     # A relative link would be broken in another folder.
     moves = [
         f"{'cp -L' if links[file] else 'mv'} {_argument(folder + file)} {_argument(f'{version}/{_target(file, files)}')}"
@@ -355,7 +362,7 @@ class ModelReader:
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
 
     def _misplaced(self, folder: Folder, directory: Path, names: Iterable[str], *, is_listed: bool) -> str | None:
-        files = plain_files(folder, model_files(set(names)))
+        files = plain_files(folder, files_to_place(set(names)))
         if files and is_listed and parse_version(directory.name) is not None:
             named = ", ".join(map(shown, sorted(files)[:_MOST_NAMED]))
             return f"its base_path is a version folder, which holds {named}; give the folder around it"

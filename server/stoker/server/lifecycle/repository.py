@@ -25,8 +25,8 @@ from stoker.server.lifecycle.model_folder import (
     ModelReader,
     broken_listing,
     entries,
+    files_to_place,
     misplaced_root_files,
-    model_files,
     plain_files,
 )
 from stoker.server.lifecycle.settings import MAX_FOLDER_ENTRIES, MAX_MODELS, MODEL_NAME_RULE, is_model_name, parse_version, shown
@@ -285,7 +285,7 @@ class ModelRepository:
 
     def _find_misplaced(self, index: int, folder: Folder, names: set[str]) -> Mapping[str, ModelListing]:
         """The models with a file beside the model folders. They are listed with an error unless a folder has the name."""
-        files = plain_files(folder, model_files({name for name in names if not name.startswith(".")}))
+        files = plain_files(folder, files_to_place({name for name in names if not name.startswith(".")}))
         return {model: self._broken(index, model, error) for model, error in misplaced_root_files(files).items()}
 
     def _broken(self, index: int, name: str, error: str) -> ModelListing:
