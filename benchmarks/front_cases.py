@@ -87,6 +87,14 @@ EXECUTION_CASES = (
 )
 
 
+#: Two models one after the other.
+ENSEMBLE_CASES = (
+    Case(name="ensemble of two steps, gRPC, c = 1", protocol=GRPC, connections=1, model="tiny-steps"),
+    Case(name="ensemble of two steps, gRPC, c = 8", protocol=GRPC, connections=1, streams=8, model="tiny-steps", most_cpu_us=60),
+    Case(name="ensemble of two steps, gRPC, c = 32", protocol=GRPC, connections=4, streams=8, model="tiny-steps"),
+)
+
+
 def _dialect(name: str, protocol: str) -> tuple[Case, ...]:
     """The loads of another protocol, which should cost little more than KServe's in the same encoding."""
     if protocol in (TFS_JSON, ADLIK_JSON):

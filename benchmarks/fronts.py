@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparison import CPU_US, Comparison, add_baseline_options, compare_windows, contenders
-from benchmarks.front_cases import APART_CASES, CASES, DIALECT_CASES, EXECUTION_CASES, IMAGE_CASES, Case
+from benchmarks.front_cases import APART_CASES, CASES, DIALECT_CASES, ENSEMBLE_CASES, EXECUTION_CASES, IMAGE_CASES, Case
 from benchmarks.load import Generator, WrongResponse
 from benchmarks.machine import describe_machine
 from benchmarks.models import Array, BenchModel, build_repository
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.peers and (options.baseline or options.baseline_command):
         parser.error("--peers excludes --baseline: Triton is the baseline")
     # Triton does not serve most of the dialects.
-    known = (*CASES, *APART_CASES, *(() if options.peers else (*DIALECT_CASES, *EXECUTION_CASES)), *IMAGE_CASES)
+    known = (*CASES, *APART_CASES, *(() if options.peers else (*DIALECT_CASES, *EXECUTION_CASES, *ENSEMBLE_CASES)), *IMAGE_CASES)
     cases = [case for case in known if options.cases in case.name]
     if options.peers and not options.cases:
         cases = [case for case in cases if case.most_of_peer is not None]

@@ -1,9 +1,10 @@
 """The measured models, and the temporary repository that serves them.
 
-`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline`, `tiny-thread` and `tiny-process` are the same file run on the event
-loop, in a thread and in a worker process, `tiny-apart` the same file without dynamic batching. `slice` returns 1000 numbers of an image of
-602 KB: it measures the server's cost of large tensors. `mlp` is a small real model. `resnet50` takes much more time than the server;
-`examples/resnet50/build.py` builds it. Configurations are complete, so that other servers load them too.
+`tiny` (y = x + 1 on 16 floats) measures the server. `tiny-inline`, `tiny-thread` and `tiny-process` are the same file, run on the event
+loop, in a thread and in a worker process. `tiny-apart` is the same file without dynamic batching, `tiny-steps` an ensemble of two such
+models. `slice` returns 1000 numbers of an image of 602 KB: it measures the server's cost of large tensors. `mlp` is a small real model.
+`resnet50` takes much more time than the server; `examples/resnet50/build.py` builds it. Configurations are complete, so that other servers
+load them too.
 """
 
 import subprocess
@@ -74,6 +75,28 @@ def _build_tiny_apart(root: Path, name: str) -> BenchModel:
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
 
 
+def _build_tiny_steps(root: Path, name: str) -> BenchModel:
+    """An ensemble of two models like `tiny`: y = x + 1 + 1. Its `path` is one ONNX file of the same outputs."""
+    row = np.arange(16, dtype=np.float32)[None]
+    for step in ("first", "second"):
+        _write(root, f"{name}-{step}", _add_one(), row)
+    (root / name / "1").mkdir(parents=True)
+    tensors = "".join(f'{field} [ {{ name: "{tensor}" data_type: TYPE_FP32 dims: [ 16 ] }} ]\n' for field, tensor in _ENSEMBLE_TENSORS)
+    steps = ", ".join(_step(f"{name}-{step}", *tensors) for step, tensors in (("first", ("x", "between")), ("second", ("between", "y"))))
+    config = f'name: "{name}"\nplatform: "ensemble"\nmax_batch_size: {_MAX_BATCH}\n{tensors}ensemble_scheduling {{ step [ {steps} ] }}\n'
+    (root / name / "config.pbtxt").write_text(config, encoding="utf-8")
+    whole = _write(root.parent / "whole", name, _add_one(2), row)
+    return BenchModel(name=name, path=whole.path, input_name="x", row=row)
+
+
+_ENSEMBLE_TENSORS = (("input", "x"), ("output", "y"))
+
+
+def _step(model: str, given: str, made: str) -> str:
+    maps = f'input_map {{ key: "x" value: "{given}" }} output_map {{ key: "y" value: "{made}" }}'
+    return f'{{ model_name: "{model}" model_version: -1 {maps} }}'
+
+
 def _build_mlp(root: Path, name: str) -> BenchModel:
     row = np.random.default_rng(1).standard_normal((1, _MLP_WIDTHS[0]), dtype=np.float32)
     return _write(root, name, _perceptron(), row)
@@ -102,19 +125,20 @@ BUILDERS: dict[str, Callable[[Path, str], BenchModel]] = {
     "tiny-thread": _build_tiny_executed,
     "tiny-process": _build_tiny_executed,
     "tiny-apart": _build_tiny_apart,
+    "tiny-steps": _build_tiny_steps,
     "mlp": _build_mlp,
     "slice": _build_slice,
     "resnet50": _build_resnet50,
 }
 
 
-def _add_one() -> onnx.GraphProto:
+def _add_one(added: float = 1) -> onnx.GraphProto:
     return helper.make_graph(
         [helper.make_node("Add", ["x", "one"], ["y"])],
         "add_one",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 16])],
-        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+        [numpy_helper.from_array(np.array([added], np.float32), "one")],
     )
 
 

@@ -76,7 +76,7 @@ class EnsembleRig:
         self.asked: list[tuple[str, int | None]] = []
         self.scheduler = EnsembleScheduler(
             "e", 3, given, ensemble, [signatures[each.model] for each in ensemble.steps], self.resolve,
-            clock=self.time, recorder=self.log, max_queue_size=max_queue_size,
+            clock=self.time, timers=self.time, recorder=self.log, max_queue_size=max_queue_size,
         )  # fmt: skip
 
     def resolve(self, name: str, version: int | None) -> StepModelRig:

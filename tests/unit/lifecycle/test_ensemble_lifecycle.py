@@ -329,10 +329,11 @@ async def test_unload_with_dependents_unloads_what_was_loaded_for_the_ensemble_o
 
 
 @in_loop
-async def test_stop_ends_everything() -> None:
+async def test_stop_ends_everything_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
     bench = await polled({"e": of("a"), "a": FakeModel()})
     await bench.manager.stop(1.0)
     bench.assert_nothing_leaks()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_models_are_ordered_behind_what_they_need() -> None:

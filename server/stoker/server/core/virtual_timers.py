@@ -5,6 +5,7 @@ duration is exact.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 
 
@@ -35,12 +36,19 @@ class VirtualTimers:
 
     Attributes:
         now: The present, nanoseconds.
+        is_delivering: See `Timers`; here it has no effect.
+        due: Always empty.
     """
 
     def __init__(self, *, now_ns: int = 0) -> None:
         self.now = now_ns
         self._pending: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
+        self.is_delivering = False
+        self.due: deque[Callable[[], None]] = deque()
+
+    def run_due(self) -> None:
+        """There is never a call to make."""
 
     def now_ns(self) -> int:
         return self.now

@@ -316,6 +316,7 @@ class VersionLoader:
             [model.signature for model in source.steps],
             self.resolve_step,
             clock=self._clock,
+            timers=self._timers,
             recorder=recorder,
             max_queue_size=self._settings.max_queue_size,
         )

@@ -317,7 +317,11 @@ class ModelManager:
         Versions that are still held after that are closed; their requests fail. All files of loads and versions are removed.
         """
         self._is_stopping = True
-        for record in list(self._table.values()):
+        records = list(self._table.values())
+        for record in records:
+            # An ensemble that is no longer desired does not wait for its steps.
+            record.targets = {}
+        for record in records:
             self._desired.remove_desired(record)
         tasks = self._locks.give_up()
         await self._reconciler.finish(timeout_s)

@@ -154,7 +154,9 @@ class PlannedStep:
                     continue
                 raise BackendFailed(f"input '{given.name}' is missing: the tensor '{given.tensor}' was not produced")
             shape = array.shape
-            if (shape[1:] if is_batched else shape) != given.dims or array.dtype != given.dtype:
+            dtype = array.dtype
+            # numpy has one object for each plain dtype: the comparison of others is slow.
+            if (shape[1:] if is_batched else shape) != given.dims or (dtype is not given.dtype and dtype != given.dtype):
                 self._check_tensor(given, array)
             if is_batched:
                 if not inputs:

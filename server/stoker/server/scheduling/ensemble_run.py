@@ -23,32 +23,6 @@ STEP_TIMES: Final = "stoker_step_times"
 _REJECTIONS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.DEADLINE})
 
 
-class Times:
-    """Times of the steps of one request together, nanoseconds.
-
-    Attributes:
-        queue_ns: In queues.
-        compute_ns: In batches: inputs, model, outputs.
-        input_ns, output_ns: The share of inputs and of outputs in it.
-    """
-
-    __slots__ = ("compute_ns", "input_ns", "output_ns", "queue_ns")
-
-    def __init__(self) -> None:
-        self.queue_ns = 0
-        self.compute_ns = 0
-        self.input_ns = 0
-        self.output_ns = 0
-
-    def add(self, note: StepNote) -> None:
-        """Adds the times of a step that has ended."""
-        if note.compute_ns is not None:
-            self.compute_ns += note.compute_ns
-            self.input_ns += note.input_ns
-            self.output_ns += note.output_ns
-            self.queue_ns += note.queue_ns or 0
-
-
 class RunOwner(Protocol):
     """The scheduler of an ensemble, as its requests use it.
 
@@ -60,8 +34,8 @@ class RunOwner(Protocol):
     version: int
     signature: ModelSignature
 
-    def count_succeeded(self, request: InferRequest, times: Times) -> None:
-        """Counts a request with a response."""
+    def count_succeeded(self, request: InferRequest, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Counts a request with a response; the times are the sums of those of its steps, nanoseconds."""
 
     def count_failed(self, request: InferRequest, reason: FailureReason) -> None:
         """Counts a request without a response."""
@@ -79,9 +53,10 @@ class StepRun(StepNote):
         has_ended: Whether it has its result.
     """
 
-    __slots__ = ("_ensemble", "flight", "has_ended", "step")
+    __slots__ = ("_run", "flight", "has_ended", "step")
 
-    def __init__(self, ensemble: "EnsembleRun", step: PlannedStep) -> None:
+    def __init__(self, run: "EnsembleRun", step: PlannedStep) -> None:
+        # Not by `super`, which would be two calls more for every step.
         self.is_logged = False
         self.queue_ns = None
         self.compute_ns = None
@@ -91,11 +66,38 @@ class StepRun(StepNote):
         self.flight: InFlight | None = None
         self.has_ended = False
         self.step = step
-        self._ensemble = ensemble
+        self._run = run
 
     def responded(self, result: EngineResult) -> None:
-        """Receives the step's result."""
-        self._ensemble.step_ended(self, result)
+        """Takes the step's result: submits the steps that have waited for it, or ends the request."""
+        self.flight = None
+        self.has_ended = True
+        run, step = self._run, self.step
+        if run.is_over:
+            return
+        if self.trace is not None:
+            end_trace(self, result)
+        if isinstance(result, ServingError):
+            run.fail(step, result)
+            return
+        outputs = result.outputs
+        tensors = run.tensors
+        for name, tensor in step.outputs:
+            array = outputs.get(name)
+            if array is not None:
+                tensors[tensor] = array
+        run.steps_left -= 1
+        left = run.left
+        for follower in step.followers:
+            left[follower.index] -= 1
+            if not left[follower.index]:
+                try:
+                    run.submit(follower)
+                except ServingError as error:
+                    run.fail(follower, error)
+                    return
+        if not run.steps_left:
+            run.finish()
 
 
 class EnsembleRun(Completion[InferResponse]):
@@ -106,9 +108,12 @@ class EnsembleRun(Completion[InferResponse]):
     Attributes:
         request: The request.
         ended: Called once when the request is over.
+        tensors: The tensors so far.
+        left: The number of steps that each step still waits for.
+        steps_left: The number of steps without a result.
     """
 
-    __slots__ = ("_left", "_owner", "_plan", "_steps", "_steps_left", "_tensors", "ended", "request")
+    __slots__ = ("_owner", "_plan", "_steps", "ended", "left", "request", "steps_left", "tensors")
 
     def __init__(self, owner: RunOwner, plan: EnsemblePlan, request: InferRequest, done: Done, ended: Callable[[], None]) -> None:
         """`done` receives the result."""
@@ -117,13 +122,12 @@ class EnsembleRun(Completion[InferResponse]):
         self.is_over = False
         self.request = request
         self.ended = ended
+        self.tensors: dict[str, Array] = dict(request.inputs)
+        self.left = plan.waits.copy()
+        self.steps_left = len(plan.steps)
         self._owner = owner
         self._plan = plan
-        self._tensors: dict[str, Array] = dict(request.inputs)
-        #: How many steps each step still waits for.
-        self._left = plan.waits.copy()
         self._steps: list[StepRun] = []
-        self._steps_left = len(plan.steps)
 
     def begin(self) -> None:
         """Submits the first steps.
@@ -135,41 +139,52 @@ class EnsembleRun(Completion[InferResponse]):
             if self.is_over:
                 return
             try:
-                self._submit(step)
+                self.submit(step)
             except ServingError as error:
                 self._cancel_steps()
                 raise named(self._owner.name, step, error) from None
 
-    def step_ended(self, run: StepRun, result: EngineResult) -> None:
-        """Takes the result of a step: submits the steps that have waited for it, or ends the request."""
-        run.flight = None
-        run.has_ended = True
-        if self.is_over:
-            return
-        step = run.step
-        if run.trace is not None:
-            end_trace(run, result)
-        if isinstance(result, ServingError):
-            self._fail(step, result)
-            return
-        outputs = result.outputs
-        tensors = self._tensors
-        for name, tensor in step.outputs:
-            array = outputs.get(name)
+    def submit(self, step: PlannedStep) -> None:
+        """Submits a step whose inputs are there.
+
+        Raises:
+            ServingError: as `PlannedStep.submit`.
+        """
+        run = StepRun(self, step)
+        self._steps.append(run)
+        flight = step.submit(self.request, self.tensors, run, run.responded)
+        # The handle of a step that has ended is not kept: it refers to the request.
+        if not run.has_ended:
+            run.flight = flight
+
+    def finish(self) -> None:
+        """Ends the request with its response: every step has ended."""
+        owner, request, steps = self._owner, self.request, self._steps
+        queue_ns = compute_ns = input_ns = output_ns = 0
+        for run in steps:
+            # A step whose response was cached has no times.
+            if run.compute_ns is not None:
+                compute_ns += run.compute_ns
+                input_ns += run.input_ns
+                output_ns += run.output_ns
+                queue_ns += run.queue_ns or 0
+        owner.count_succeeded(request, queue_ns, input_ns, compute_ns - input_ns - output_ns, output_ns)
+        outputs: dict[str, Array] = {}
+        tensors = self.tensors
+        for name in request.output_names:
+            array = tensors.get(name)
             if array is not None:
-                tensors[tensor] = array
-        self._steps_left -= 1
-        left = self._left
-        for follower in step.followers:
-            left[follower.index] -= 1
-            if not left[follower.index]:
-                try:
-                    self._submit(follower)
-                except ServingError as error:
-                    self._fail(follower, error)
-                    return
-        if not self._steps_left:
-            self._finish()
+                outputs[name] = array
+        response = InferResponse(owner.name, owner.version, request.request_id, outputs, owner.signature)
+        if request.parameters and request.parameters.get(STEP_TIMES):
+            response.parameters = {STEP_TIMES: step_times(steps)}
+        self._deliver(response)
+
+    def fail(self, step: PlannedStep, error: ServingError) -> None:
+        """Ends the request with the error of a step, and cancels the other steps."""
+        self._cancel_steps()
+        self._owner.count_failed(self.request, reason_of(error))
+        self._deliver(named(self._owner.name, step, error))
 
     def abandon(self, why: str) -> None:
         """Fails the request with UNAVAILABLE and the text `why`."""
@@ -179,39 +194,12 @@ class EnsembleRun(Completion[InferResponse]):
         self._owner.count_failed(self.request, FailureReason.OTHER)
         self._deliver(Unavailable(why))
 
-    def _submit(self, step: PlannedStep) -> None:
-        run = StepRun(self, step)
-        self._steps.append(run)
-        flight = step.submit(self.request, self._tensors, run, run.responded)
-        # The handle of a step that has ended is not kept: it refers to the request.
-        if not run.has_ended:
-            run.flight = flight
-
-    def _finish(self) -> None:
-        owner, request = self._owner, self.request
-        times = Times()
-        for run in self._steps:
-            times.add(run)
-        owner.count_succeeded(request, times)
-        outputs: dict[str, Array] = {}
-        tensors = self._tensors
-        for name in request.output_names:
-            array = tensors.get(name)
-            if array is not None:
-                outputs[name] = array
-        response = InferResponse(owner.name, owner.version, request.request_id, outputs, owner.signature)
-        if request.parameters and request.parameters.get(STEP_TIMES):
-            response.parameters = {STEP_TIMES: step_times(self._steps)}
-        self._deliver(response)
-
-    def _fail(self, step: PlannedStep, error: ServingError) -> None:
-        self._cancel_steps()
-        self._owner.count_failed(self.request, reason_of(error))
-        self._deliver(named(self._owner.name, step, error))
-
     def _deliver(self, result: EngineResult) -> None:
+        self.is_over = True
+        callback, self._callback = self._callback, None
         try:
-            self.complete(result)
+            if callback is not None:
+                callback(result)
         except Exception:  # a defect of one frontend; the other requests must still get their responses
             log.exception("the result callback of a request raised")
         self._end()
@@ -232,7 +220,7 @@ class EnsembleRun(Completion[InferResponse]):
     def _end(self) -> None:
         # The steps refer to the request and it to them: a cycle would keep the tensors until the next garbage collection.
         self._steps = []
-        self._tensors = {}
+        self.tensors = {}
         self.ended()
         self.ended = ignore
         self._owner.run_ended(self)

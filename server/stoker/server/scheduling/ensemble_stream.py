@@ -19,7 +19,7 @@ from stoker.server.core.completion import Completion
 from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.observability.recorder import FailureReason
 from stoker.server.scheduling.ensemble_plan import EnsemblePlan, Level, PlannedStep, StepNote
-from stoker.server.scheduling.ensemble_run import RunOwner, Times, end_trace, ignore, named, reason_of
+from stoker.server.scheduling.ensemble_run import RunOwner, end_trace, ignore, named, reason_of
 
 log = logging.getLogger("stoker.scheduling")
 
@@ -216,7 +216,11 @@ class StreamRun(Completion[InferResponse]):
         ended: Called once when the request is over.
     """
 
-    __slots__ = ("_most", "_owner", "_steps", "_times", "ended", "plan", "request")
+    # fmt: off
+    __slots__ = (
+        "_compute_ns", "_input_ns", "_most", "_output_ns", "_owner", "_queue_ns", "_steps", "ended", "plan", "request",
+    )
+    # fmt: on
 
     def __init__(
         self, owner: RunOwner, plan: EnsemblePlan, request: InferRequest, done: Done, ended: Callable[[], None], most: int
@@ -229,7 +233,7 @@ class StreamRun(Completion[InferResponse]):
         self._owner = owner
         self._most = most
         self._steps: set[StreamStep] = set()
-        self._times = Times()
+        self._queue_ns = self._compute_ns = self._input_ns = self._output_ns = 0
 
     def begin(self) -> None:
         """Submits the first steps.
@@ -278,7 +282,11 @@ class StreamRun(Completion[InferResponse]):
             return
         if run.trace is not None:
             end_trace(run, result)
-        self._times.add(run)
+        if run.compute_ns is not None:
+            self._compute_ns += run.compute_ns
+            self._input_ns += run.input_ns
+            self._output_ns += run.output_ns
+            self._queue_ns += run.queue_ns or 0
         if isinstance(result, ServingError):
             self._fail(named(self._owner.name, run.step, result))
             return
@@ -297,7 +305,8 @@ class StreamRun(Completion[InferResponse]):
         if self.is_over:
             return
         owner, request = self._owner, self.request
-        owner.count_succeeded(request, self._times)
+        infer_ns = self._compute_ns - self._input_ns - self._output_ns
+        owner.count_succeeded(request, self._queue_ns, self._input_ns, infer_ns, self._output_ns)
         self._deliver(InferResponse(owner.name, owner.version, request.request_id, {}, owner.signature))
 
     def abandon(self, why: str) -> None:
