@@ -18,6 +18,7 @@ from stoker.cli.control import load, unload
 from stoker.cli.device_check.command import device_check
 from stoker.cli.files import check, dump
 from stoker.cli.infer import infer
+from stoker.cli.init import init
 from stoker.cli.models import config, metadata, models
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Command, Group, Headers, Timeout, Url
 from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, printable
@@ -91,7 +92,7 @@ def version(as_json: AsJson = False) -> None:
             print_line(f"{name} {text}")
 
 
-for _command in (add, check, dump, plan, device_check, models, status, infer, bench, metadata, config, load, unload, version):
+for _command in (init, add, check, dump, plan, device_check, models, status, infer, bench, metadata, config, load, unload, version):
     app.command(cls=Command)(_command)
 
 
