@@ -1,6 +1,7 @@
 """Completing a configuration from its model file: Triton's rules, one by one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import Completion, FindingKind, complete
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
 from stoker.server.config.report import ConfigError
-from stoker.server.core.model_config import Execution, InstanceGroup
+from stoker.server.core.model_config import BatchingDefaults, Execution, InstanceGroup
 from tests.fakes.named_backends import NamedBackend, onnx_like
 
 FP32, INT64 = DataType.FP32, DataType.INT64
@@ -445,3 +446,31 @@ def test_accelerators_without_effect_warn(backend: NamedBackend, warnings: dict[
     assert completion.config.gpu_accelerators == ()
     found = {finding.field.rpartition(".")[2]: finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING}
     assert {key: text.rpartition("accelerator: ")[2] for key, text in found.items()} == warnings
+
+
+SPLITS = 'parameters { key: "split_oversized_requests" value { string_value: "true" } }\n'
+
+
+def test_requests_are_split_only_if_the_parameter_or_the_operator_says_so() -> None:
+    assert completed("max_batch_size: 4", BATCHABLE).config.signature.request_rows == 4
+    config = completed(f"max_batch_size: 4\n{SPLITS}", BATCHABLE).config
+    assert (config.signature.max_batch_size, config.signature.request_rows) == (4, 4096)
+    parsed = replace(empty_config("m"), batching_defaults=BatchingDefaults(max_batch_size=8, splits_oversized=True))
+    assert complete(parsed, BATCHABLE, onnx_like(), "model.onnx").config.signature.request_rows == 8192
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "max_batch_size 0"),
+        ("max_batch_size: 4\nsequence_batching { }", "sequence_batching"),
+    ],
+)
+def test_split_contradicts_models_whose_rows_are_not_independent(text: str, reason: str) -> None:
+    problems = problems_of(SPLITS + text, FIXED if not text else BATCHABLE)
+    assert any(f'parameters["split_oversized_requests"]: contradicts {reason}' in problem for problem in problems)
+
+
+def test_split_takes_true_or_false() -> None:
+    (problem,) = problems_of(SPLITS.replace("true", "yes") + "max_batch_size: 4", BATCHABLE)
+    assert problem.endswith("takes true or false, not 'yes'")

@@ -68,7 +68,14 @@ def test_batching_parameters_without_effect_are_reported():
 
 @pytest.mark.parametrize("value", ["{ value: false }", "{ }", ": { value: 0 }"])
 def test_disabled_splitting_has_no_effect(value: str):
-    assert read_batching(f"enable_large_batch_splitting {value}", source="batching.config").remarks == ()
+    batching = read_batching(f"enable_large_batch_splitting {value}", source="batching.config")
+    assert (batching.defaults.splits_oversized, batching.remarks) == (False, ())
+
+
+@pytest.mark.parametrize("value", ["{ value: true }", ": { value: 1 }"])
+def test_splitting_of_large_batches_is_read(value: str):
+    batching = read_batching(f"enable_large_batch_splitting {value}", source="batching.config")
+    assert (batching.defaults.splits_oversized, batching.remarks) == (True, ())
 
 
 def test_request_logging_is_refused_in_a_message_too():
@@ -94,8 +101,8 @@ def test_batching_without_parameters_has_tensorflow_servings_defaults():
         ("max_batch_size { value: 8 } allowed_batch_sizes: 4", "must equal max_batch_size, which is 8, not 4"),
         ("max_batch_size { value: 8 } allowed_batch_sizes: [8, 4]", "ascend"),
         ("max_batch_size: 8", "takes a block"),
-        ("enable_large_batch_splitting { value: true }", "of more rows than max_batch_size is rejected, not split"),
-        ("enable_large_batch_splitting: true", "batching.config:1: enable_large_batch_splitting: not supported"),
+        ("enable_large_batch_splitting { value: maybe }", "takes { value: true } or { value: false }"),
+        ("enable_large_batch_splitting: true", "batching.config:1: enable_large_batch_splitting: takes { value: true }"),
     ],
 )
 def test_batching_parameter_errors_are_named(text: str, wrong: str):

@@ -50,6 +50,7 @@ class ModelSignature:
         outputs: In config order.
         max_batch_size: 0: tensors have no batch dimension. n > 0: a leading dimension of 1..n rows precedes `dims`.
         is_decoupled: Whether a request may have any number of responses (`model_transaction_policy.decoupled`).
+        most_split_rows: Most rows of a request, where the server splits one that has more than `max_batch_size`; 0: it splits none.
         batch_inputs: Inputs of the model that are made from the batch.
         batch_outputs: Outputs that are cut into requests by the shapes of an input.
     """
@@ -60,6 +61,12 @@ class ModelSignature:
     is_decoupled: bool = False
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: tuple[BatchOutput, ...] = ()
+    most_split_rows: int = 0
+
+    @property
+    def request_rows(self) -> int:
+        """Most rows of one request."""
+        return self.most_split_rows or self.max_batch_size
 
     @property
     def is_batched(self) -> bool:

@@ -39,7 +39,18 @@ class SignatureCheck:
         default_outputs: All outputs in signature order, for requests that name none.
     """
 
-    __slots__ = ("_is_batched", "_limits", "_max_batch_size", "_model", "_outputs", "_required", "default_outputs", "inputs", "signature")
+    __slots__ = (
+        "_is_batched",
+        "_limits",
+        "_max_batch_size",
+        "_model",
+        "_most_rows",
+        "_outputs",
+        "_required",
+        "default_outputs",
+        "inputs",
+        "signature",
+    )
 
     def __init__(self, model_name: str, signature: ModelSignature, limits: Limits) -> None:
         self.signature = signature
@@ -49,6 +60,7 @@ class SignatureCheck:
         self._required = frozenset(spec.name for spec in signature.inputs if not spec.optional)
         self._is_batched = signature.is_batched
         self._max_batch_size = signature.max_batch_size
+        self._most_rows = signature.request_rows
         self._model = model_name
         self._limits = limits
 
@@ -75,7 +87,7 @@ class SignatureCheck:
                     f"input '{spec.name}' has no shape but model requires batch dimension for '{self._model}', "
                     f"expected {self._expected(spec)}"
                 )
-            if tuple(shape[1:]) == dims and VARIABLE not in shape and 0 < shape[0] <= self._max_batch_size:
+            if tuple(shape[1:]) == dims and VARIABLE not in shape and 0 < shape[0] <= self._most_rows:
                 return math.prod(shape)
         elif tuple(shape) == dims and VARIABLE not in shape:
             return math.prod(shape)
@@ -95,9 +107,9 @@ class SignatureCheck:
             # A variable dimension may be 0, but a request must have rows.
             least = "; the first, the number of rows, must be at least 1" if self._is_batched else ""
             raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; dimensions must not be negative{least}")
-        if self._is_batched and shape[0] > self._max_batch_size:
+        if self._is_batched and shape[0] > self._most_rows:
             raise SignatureMismatch(
-                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'; send the {shape[0]} rows in several "
+                f"inference request batch-size must be <= {self._most_rows} for '{self._model}'; send the {shape[0]} rows in several "
                 f"requests, or write max_batch_size: {shape[0]} into the model's config.pbtxt, if its file takes such batches"
             )
         return math.prod(shape)

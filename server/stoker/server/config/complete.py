@@ -34,6 +34,7 @@ from stoker.server.config.scheduling import (
     dynamic_batching,
     instance_groups,
     joined_requests,
+    most_split_rows,
     sequence_batching,
 )
 from stoker.server.config.tensors import TensorCompleter, batch_inputs, batch_outputs, check_ragged, specs
@@ -256,7 +257,9 @@ def to_pbtxt(config: ModelConfig) -> str:
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
 #: Parameters that the server itself reads for any backend.
-_SERVER_PARAMETERS = frozenset({"execution", "nice", "instance_timeout", "instance_memory_limit_bytes", openai_contract.PARAMETER})
+_SERVER_PARAMETERS = frozenset(
+    {"execution", "nice", "instance_timeout", "instance_memory_limit_bytes", "split_oversized_requests", openai_contract.PARAMETER}
+)
 #: Parameters without effect on the server, kept for those who read the configuration.
 _KEPT_PARAMETERS = frozenset({"platform_version", "algorithm"})
 
@@ -302,6 +305,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
             is_decoupled,
             batch_inputs(message),
             batch_outputs(message),
+            most_split_rows(parsed, message, findings, report),
         )
     is_inferred = not tensors.is_skipped and facts.inputs is not None and facts.outputs is not None
     complete_batching(parsed, message, is_inferred=is_inferred, findings=findings, report=report)

@@ -7,7 +7,7 @@ batches. All memory of the model must be in `state`, so that no batch row and no
 from collections.abc import Sequence
 
 from stoker.backends.api.backend import Backend
-from stoker.backends.api.candidate import Accelerator
+from stoker.backends.api.candidate import Accelerator, parameter_path
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
 from stoker.server.config.checks import check_batching
@@ -49,6 +49,42 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
     check_batching(message.dynamic_batching, message.max_batch_size, report)
     if message.max_batch_size == 0:
         report.warn(at, "joins no requests: max_batch_size is 0; its queue settings hold")
+
+
+#: Most parts of one request: bounds the memory of their bookkeeping.
+MAX_PARTS = 1024
+_SPLITS = "split_oversized_requests"
+
+
+def most_split_rows(parsed: ParsedConfig, message: pb.ModelConfig, findings: Findings, report: Report) -> int:
+    """Most rows of a request that runs in parts; 0: requests are not split. Reports a parameter that does not fit the model."""
+    written = message.parameters[_SPLITS].string_value if _SPLITS in message.parameters else None
+    at = parameter_path(_SPLITS)
+    if written not in (None, "true", "false"):
+        report.error(at, f"takes true or false, not '{written[:40]}'")
+        return 0
+    reason = _why_unsplit(message)
+    if written == "true" and reason:
+        report.error(at, f"contradicts {reason}")
+    is_split = parsed.batching_defaults.splits_oversized if written is None else written == "true"
+    if not is_split or reason:
+        return 0
+    if written is None:
+        findings.default(at, "true, from the batching parameters file")
+    return message.max_batch_size * MAX_PARTS
+
+
+def _why_unsplit(message: pb.ModelConfig) -> str:
+    """The setting that excludes parts of requests; empty: none."""
+    if not message.max_batch_size:
+        return "max_batch_size 0: a request has no rows to split"
+    if message.HasField("sequence_batching"):
+        return "sequence_batching: each request of a sequence has one row"
+    if message.model_transaction_policy.decoupled:
+        return "model_transaction_policy.decoupled: a request has any number of responses"
+    if message.batch_input or message.batch_output or any(tensor.allow_ragged_batch for tensor in message.input):
+        return "ragged batches: a request's outputs need not have one part for each row"
+    return ""
 
 
 def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Findings, report: Report) -> None:

@@ -31,7 +31,7 @@ _REJECTED: Final = {"logging_config": _LOGGING}
 #: The field's number in a message of the RPC that changes the list.
 _LOGGING_NUMBER: Final = 6
 _SPLITTING: Final = "enable_large_batch_splitting"
-_FALSE: Final = frozenset(("value", word) for word in ("false", "False", "f", "0"))
+_WORDS: Final = {word: word in ("true", "True", "t", "1") for word in ("true", "True", "t", "1", "false", "False", "f", "0")}
 
 
 class Batching(NamedTuple):
@@ -110,9 +110,10 @@ def read_batching(text: str, *, source: str) -> Batching:
     others = tuple(entry for entry in tree.entries if entry.name != _SPLITTING)
     report = _bound(Block(others, tree.line), source, message, lines)
     remarks: list[str] = []
+    splits = False
     for entry in tree.entries:
         if entry.name == _SPLITTING:
-            _check_splitting(entry, report)
+            splits = _splitting(entry, report)
     most = _value(message, "max_batch_size", DEFAULT_MAX_BATCH_SIZE, 1, MAX_BATCH_SIZE, report)
     delay_us = _value(message, "batch_timeout_micros", 0, 0, (1 << 53), report)
     enqueued = _value(message, "max_enqueued_batches", 0, 1, 1 << 31, report)
@@ -132,7 +133,11 @@ def read_batching(text: str, *, source: str) -> Batching:
         remarks.append("pad_variable_length_inputs has no effect: requests of different shapes are batched apart, unpadded")
     report.raise_if_any()
     defaults = BatchingDefaults(
-        max_batch_size=most, max_queue_delay_us=delay_us, preferred_batch_sizes=sizes, max_enqueued_batches=enqueued
+        max_batch_size=most,
+        max_queue_delay_us=delay_us,
+        preferred_batch_sizes=sizes,
+        max_enqueued_batches=enqueued,
+        splits_oversized=splits,
     )
     return Batching(defaults, tuple(f"{source}: {remark}" for remark in remarks))
 
@@ -179,19 +184,15 @@ def read_ssl(text: str, source: str) -> SslTexts:
     return SslTexts(message.server_cert, message.server_key, message.custom_ca if message.client_verify else None)
 
 
-def _check_splitting(entry: Entry, report: Report) -> None:
-    """Accepts `enable_large_batch_splitting { value: false }`, which has no effect."""
+def _splitting(entry: Entry, report: Report) -> bool:
+    """Reads `enable_large_batch_splitting { value: true }`."""
     value = entry.values[0] if len(entry.values) == 1 else None
-    if isinstance(value, Block) and all(
-        isinstance(each.values[0], Scalar) and (each.name, each.values[0].text) in _FALSE for each in value.entries if each.values
-    ):
-        return
-    report.error(
-        _SPLITTING,
-        "not supported: a request of more rows than max_batch_size is rejected, not split; leave it out or write { value: false }; "
-        "raise max_batch_size, or send smaller requests",
-        line=entry.line,
-    )
+    if isinstance(value, Block):
+        texts = [each.values[0].text for each in value.entries if each.name == "value" and isinstance(each.values[0], Scalar)]
+        if len(texts) == len(value.entries) <= 1 and (not texts or texts[0] in _WORDS):
+            return _WORDS[texts[0]] if texts else False
+    report.error(_SPLITTING, "takes { value: true } or { value: false }", line=entry.line)
+    return False
 
 
 def _bound(tree: Block, source: str, message: Message, lines: dict[str, int | None]) -> Report:

@@ -252,12 +252,14 @@ class BatchingDefaults:
         max_queue_delay_us: How long a request waits for a fuller batch.
         preferred_batch_sizes: Rows worth waiting for.
         max_enqueued_batches: Bound of the queue, in batches; 0: the server's own.
+        splits_oversized: Whether a request of more rows than a batch runs in parts.
     """
 
     max_batch_size: int | None = None
     max_queue_delay_us: int = 0
     preferred_batch_sizes: tuple[int, ...] = ()
     max_enqueued_batches: int = 0
+    splits_oversized: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,12 +67,14 @@ class AccessNote:
         queue_ns: Time in the queue, nanoseconds; None: the request never left the queue.
         compute_ns: Time of the request's batch, nanoseconds: inputs, model, outputs.
         input_ns, output_ns: The share of inputs and of outputs in it.
+        is_part: Whether the request is a part of another one, which is counted as a whole.
     """
 
-    __slots__ = ("compute_ns", "input_ns", "is_logged", "output_ns", "queue_ns")
+    __slots__ = ("compute_ns", "input_ns", "is_logged", "is_part", "output_ns", "queue_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, is_part: bool = False) -> None:
         self.is_logged = False
+        self.is_part = is_part
         self.queue_ns: int | None = None
         self.compute_ns: int | None = None
         self.input_ns = 0

@@ -55,6 +55,7 @@ from stoker.server.scheduling.ensemble_plan import Resolve
 from stoker.server.scheduling.rate_limiter import RateLimiter, SchedulerLimits
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
+from stoker.server.scheduling.splitting import SplittingScheduler
 
 MAX_LABEL_FILE_BYTES = 16 << 20
 
@@ -439,7 +440,18 @@ class VersionLoader:
             limits=limits,
         )
         if config.sequences is None:
-            in_front = self._cached(config, version, scheduler, recorder, loaded.identity)
+            splitting: ModelScheduler = scheduler
+            if config.signature.most_split_rows:
+                splitting = SplittingScheduler(
+                    scheduler,
+                    config.name,
+                    version,
+                    config.signature.max_batch_size,
+                    clock=self._clock,
+                    recorder=recorder,
+                    max_queue_size=self._settings.max_queue_size,
+                )
+            in_front = self._cached(config, version, splitting, recorder, loaded.identity)
             servable = Servable(config, version, in_front, loaded.files, loaded.labels, discard)
         else:
             sequences = SequenceScheduler(

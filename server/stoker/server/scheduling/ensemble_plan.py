@@ -195,7 +195,7 @@ class PlannedStep:
         self._signature = signature
         self._inputs = tuple(inputs)
         self._is_batched = signature.is_batched
-        self._most_rows = signature.max_batch_size
+        self._most_rows = signature.request_rows
 
     def _check_tensor(self, given: StepInput, array: Array) -> None:
         """Raises unless `array` fits an input whose dims vary."""

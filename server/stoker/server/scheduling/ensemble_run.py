@@ -57,7 +57,7 @@ class StepRun(StepNote):
 
     def __init__(self, run: "EnsembleRun", step: PlannedStep) -> None:
         # Not by `super`, which would be two calls more for every step.
-        self.is_logged = False
+        self.is_logged = self.is_part = False
         self.queue_ns = None
         self.compute_ns = None
         self.input_ns = 0

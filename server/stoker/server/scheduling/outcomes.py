@@ -36,6 +36,8 @@ def count_batch(recorder: VersionRecorder, entries: Iterable[Pending], result: B
             note.compute_ns = input_ns + infer_ns + output_ns
             note.input_ns = input_ns
             note.output_ns = output_ns
+            if note.is_part:
+                continue
         outcome = outcomes[at]
         if isinstance(outcome, ServingError):
             recorder.failed(failure_reason(outcome), request_ns=now_ns - entry.request.received_ns)

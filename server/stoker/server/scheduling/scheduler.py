@@ -324,6 +324,8 @@ class Scheduler:
 
     def _expire(self, entry: Pending, now_ns: int) -> None:
         self._recorder.queue_depth -= 1
+        if entry.is_over:
+            return  # cancelled by the callback of another expired request
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - entry.request.received_ns)
         entry.is_counted = True
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:

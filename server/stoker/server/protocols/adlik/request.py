@@ -374,6 +374,6 @@ def _check_batch_size(check: SignatureCheck, query: PredictQuery) -> None:
     signature, batch_size = check.signature, query.batch_size
     if batch_size < 1:
         raise InvalidRequest("batch_size must be at least 1; it is missing or 0")
-    if batch_size > max(1, signature.max_batch_size):
+    if batch_size > max(1, signature.request_rows):
         limit = f"exceeds the max_batch_size {signature.max_batch_size}" if signature.is_batched else "is not 1, and there is no batching"
         raise InvalidRequest(f"batch_size {batch_size} {limit} of model '{query.model.name}'")

@@ -102,7 +102,7 @@ def repeated(examples: Examples, check: SignatureCheck, limits: Limits) -> int:
         TooLarge: the expansion exceeds the limit of one request.
     """
     grown_bytes = 0
-    if len(examples.own) > max(1, check.signature.max_batch_size):
+    if len(examples.own) > max(1, check.signature.request_rows):
         return 0  # rejected before any array is made
     for name, values in examples.context.items():
         spec = check.inputs.get(name)
