@@ -111,7 +111,7 @@ def test_exception_of_execute_fails_all_requests_of_the_batch_and_they_do_not_ru
     instance = load(tmp_path, source, SERVED)
     outcomes = run(instance, SERVED, items(1, 1))
     assert [text_of(outcome) for outcome in outcomes] == ["ZeroDivisionError: division by zero"] * 2
-    assert outcomes[0] is not outcomes[1]
+    assert outcomes[0] is outcomes[1], "the log has the failure of a batch once"
     assert len(instance._model.calls) == 1  # type: ignore[attr-defined]
 
 

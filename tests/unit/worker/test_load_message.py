@@ -51,6 +51,7 @@ REQUEST = LoadRequest(
     model_dir=Path("/models/m"),
     config_json='{"name":"m"}',
     calls=CALLS,
+    owns_process=True,
 )
 LOAD = WorkerLoad(backend="module:Class", request=REQUEST, settings={"a": "b"}, nice=4, memory_limit_bytes=1 << 40)
 
@@ -84,5 +85,6 @@ def test_defaults_arrive_as_defaults():
         model_name="m", version=1, files=ModelFiles(Path("/x"), {}), model_filename="", signature=ModelSignature((), (), 0)
     )
     seen = crossed(WorkerLoad(backend="a:b", request=request))
-    assert dataclasses.replace(seen.request, files=request.files, calls=None) == request
+    assert seen.request.owns_process, "a worker process has one instance"
+    assert dataclasses.replace(seen.request, files=request.files, calls=None, owns_process=False) == request
     assert (seen.nice, seen.memory_limit_bytes, seen.settings) == (0, None, {})

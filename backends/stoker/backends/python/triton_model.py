@@ -6,7 +6,6 @@ ended; a decoupled model may begin the next ones meanwhile, up to `pipeline_dept
 """
 
 import asyncio
-import copy
 import inspect
 import json
 import logging
@@ -57,9 +56,9 @@ class TritonProcessor(BatchProcessor):
             # With the last reference a request without FINAL ends.
             del requests
         except BaseException as error:  # noqa: BLE001 - whatever the model raises becomes the failure of its batch
+            failure = failure_of(error)
             for end in ends:
-                # An object for each: the access log marks those that it has.
-                end.end(copy.copy(failure_of(error)))
+                end.end(failure)
         result.outcomes = [end.wait() for end in ends]
         result.infer_ns = now_ns() - executed
         if not all(isinstance(outcome, ServingError) for outcome in result.outcomes):

@@ -343,12 +343,17 @@ class ResultWriter:
     def apart(self, outcomes: Sequence[Outcome], executions: Sequence[int]) -> Outgoing:
         """The message of a result with an outcome for each request, and the rows of the executions that have ended."""
         blocks = Blocks()
-        described = [
-            [0, error_to_json(outcome)]
-            if isinstance(outcome, ServingError)
-            else [1, {name: blocks.add([array]) for name, array in outcome.items()}]
-            for outcome in outcomes
-        ]
+        described: list[Any] = []
+        shared: dict[int, int] = {}
+        for position, outcome in enumerate(outcomes):
+            if not isinstance(outcome, ServingError):
+                described.append({name: blocks.add([array]) for name, array in outcome.items()})
+            elif id(outcome) in shared:
+                # One error of several requests stays one, so that the log has it once.
+                described.append(shared[id(outcome)])
+            else:
+                shared[id(outcome)] = position
+                described.append([error_to_json(outcome)])
         return Outgoing(
             to_json({"o": described, "e": list(executions), "b": blocks.entries}), blocks.size_bytes, blocks.write, blocks.entries
         )
@@ -397,8 +402,11 @@ class ResultReader:
         else:
             meta = message.meta
             arrays = read_blocks(meta["b"], message.payload)
-            for is_success, described in meta["o"]:
-                outcomes.append({name: arrays[number] for name, number in described.items()} if is_success else error_from_json(described))
+            for described in meta["o"]:
+                if isinstance(described, dict):
+                    outcomes.append({name: arrays[number] for name, number in described.items()})
+                else:
+                    outcomes.append(error_from_json(described[0]) if isinstance(described, list) else outcomes[described])
             if len(outcomes) != len(items):
                 raise ValueError(f"a batch of {len(items)} requests has {len(outcomes)} outcomes")
             executions = meta["e"]
