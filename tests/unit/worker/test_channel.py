@@ -207,6 +207,16 @@ def test_message_that_was_sent_before_the_end_still_arrives(ends):
         ends.worker.receive()
 
 
+def test_message_that_was_sent_before_the_end_arrives_although_the_sender_has_read_nothing(ends):
+    ends.worker.send(4, 1)
+    ends.server.send(4, 5)
+    ends.server.send(4, 6)
+    ends.server.close()
+    assert [ends.worker.receive().number for _ in range(2)] == [5, 6]
+    with pytest.raises(ChannelClosed):
+        ends.worker.receive()
+
+
 def test_closed_channels_leave_no_descriptor():
     before = descriptors()
     both = Ends()

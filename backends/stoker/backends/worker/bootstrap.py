@@ -49,15 +49,15 @@ def main():  # type: ignore[no-untyped-def] # Python 2 reads this too
 def end_with_the_server(lifeline):  # type: ignore[no-untyped-def]
     """Lets the kernel end this process when the server's end of the pipe `lifeline` is closed, also while native code holds the GIL.
 
-    A pipe in asynchronous mode sends SIGIO when its last writer is gone, and SIGIO ends a process. (PR_SET_PDEATHSIG would end it when the
-    thread ends that started it.)
+    A pipe in asynchronous mode sends SIGIO when its last writer is gone, and SIGIO ends a process: this one and those that it has started,
+    its process group. (PR_SET_PDEATHSIG would end it when the thread ends that started it.)
     """
     import fcntl
     import os
 
     if not hasattr(os, "O_ASYNC"):
         return
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 

@@ -50,6 +50,10 @@ class ChannelClosed(ChannelError):
     """The other process has closed the channel: it has ended."""
 
 
+class SegmentsFull(BlockingIOError):
+    """All segments are in use: the other process must free one first."""
+
+
 class Message:
     """A received message.
 
@@ -152,7 +156,8 @@ class Channel:
             times_ns: Three times, nanoseconds.
 
         Raises:
-            ChannelClosed: the other process has ended. BlockingIOError, TimeoutError: the socket or all segments are full.
+            ChannelClosed: the other process has ended. SegmentsFull, TimeoutError: all segments are in use. BlockingIOError, TimeoutError:
+                the socket is full.
             OSError: the host has no shared memory for the message. ValueError: `meta` is too large.
         """
         meta_bytes = len(meta)
@@ -203,7 +208,11 @@ class Channel:
             BlockingIOError, TimeoutError: there is none now.
         """
         try:
-            count, ancillary, flags, _ = self._receive(self._buffers, _ANCILLARY_BYTES)
+            try:
+                count, ancillary, flags, _ = self._receive(self._buffers, _ANCILLARY_BYTES)
+            except ConnectionResetError:
+                # The other process has ended without reading everything. The kernel says so once, before the messages that it has sent.
+                count, ancillary, flags, _ = self._receive(self._buffers, _ANCILLARY_BYTES)
         except (ConnectionError, ValueError) as error:
             raise ChannelClosed("the channel is closed") from error
         if ancillary or flags & _TRUNCATED or count < _HEADER_BYTES:
@@ -285,7 +294,7 @@ class Channel:
                     return segment
                 timeout_s = self._socket.gettimeout() if timeout_s is None else timeout_s
                 if timeout_s == 0:
-                    raise BlockingIOError("all segments are in use")
+                    raise SegmentsFull("all segments are in use")
                 if not self._freed.wait(timeout_s):
                     raise TimeoutError("all segments are in use")
 

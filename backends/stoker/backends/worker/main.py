@@ -12,16 +12,17 @@ import queue
 import resource
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
-from stoker.backends.api.backend import Backend, Instance
-from stoker.backends.api.batch import BatchProcessor, BatchResult, processor_for
+from stoker.backends.api.backend import Backend, Instance, LoadRequest
+from stoker.backends.api.batch import BatchProcessor, BatchResult, as_failure, processor_for
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.worker.arrays import to_json
 from stoker.backends.worker.batches import WHOLE, BatchReader, Outgoing, ReceivedBatch, ResultWriter, WorkerItem, error_to_json
-from stoker.backends.worker.channel import Channel, ChannelClosed, ChannelError, Message
+from stoker.backends.worker.channel import Channel, ChannelClosed, Message
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.model_calls import RemoteCalls
 from stoker.backends.worker.protocol import (
@@ -58,6 +59,15 @@ def load_backend(target: str) -> Backend:
     return backend
 
 
+def _load_failure(error: BaseException, request: LoadRequest) -> ServingError:
+    """`error` for the repository index, without the folders of this host."""
+    failure = error if isinstance(error, ServingError) else as_failure(error)
+    for folder in (request.files.root, request.model_dir):
+        if folder is not None:
+            failure.message = failure.message.replace(f"{folder}/", "").replace(str(folder), "the model's folder")
+    return failure
+
+
 class WorkerMain:
     """The main thread of a worker process."""
 
@@ -79,12 +89,11 @@ class WorkerMain:
         Raises:
             ChannelClosed: the server is gone.
         """
-        message = self._channel.receive()
+        load = WorkerLoad.from_json(self._channel.receive().meta, self._calls)
         try:
-            load = WorkerLoad.from_json(message.meta, self._calls)
             instance = self._load(load)
         except BaseException as error:  # noqa: BLE001 - whatever a model's code raises is the load's failure
-            self._channel.send(FAILED, meta=to_json(error_to_json(error)))
+            self._channel.send(FAILED, meta=to_json(error_to_json(_load_failure(error, load.request))))
             return
         signature = load.request.signature
         self._is_decoupled = signature.is_decoupled
@@ -159,9 +168,12 @@ class WorkerMain:
                 del message
                 if self._channel.unreported > 1:
                     self._channel.send(FREED)
-        except ChannelError:
+        except ChannelClosed:
             # Without the server nothing of this process is of use, and the model may hang.
             os._exit(0)
+        except BaseException:  # noqa: BLE001 - a damaged message, or no memory for one: the process ends, also if the model hangs
+            traceback.print_exc()
+            os._exit(1)
         finally:
             self._calls.close()
             for _ in range(threads):

@@ -7,6 +7,7 @@ are for the threads of loads and warm-ups.
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,11 @@ from stoker.backends.worker.responses import read_response
 #: Lines of a process' output that are kept for the log of its death, and their length in characters.
 TAIL_LINES: Final = 30
 LINE_CHARACTERS: Final = 2000
+#: Output that is read at a time, bytes, and the lines of each such part that are not left out: the last ones.
+OUTPUT_BYTES: Final = 64 << 10
+SHOWN_LINES: Final = 100
+#: How long the last output of a process that has ended is waited for, seconds: what it has started may hold the pipe.
+OUTPUT_TIMEOUT_S: Final = 0.1
 #: How long a process may take to end after CLOSE or a signal, seconds.
 CLOSE_TIMEOUT_S: Final = 5.0
 KILL_TIMEOUT_S: Final = 5.0
@@ -41,6 +47,14 @@ _EXIT_TEXTS: Final = {
     bootstrap.OLD_PYTHON: "its interpreter is older than Python 3.10",
     bootstrap.NO_NUMPY: "numpy is not installed in its environment",
 }
+
+
+#: Takes lines of a process' output, and the number of lines before them that were left out.
+TakeLines = Callable[[Sequence[str], int], None]
+
+
+def _drop_lines(lines: Sequence[str], left_out: int) -> None:
+    return None
 
 
 class WorkerDied(Unavailable):
@@ -62,13 +76,16 @@ def exit_text(code: "int | None") -> str:
 class _Child:
     """A started child process, and the last lines of its output."""
 
-    def __init__(
-        self, interpreter: "Path | None", function: str, end: Any, environment: "Mapping[str, str]", on_line: "Callable[[str], None]"
-    ) -> None:
+    def __init__(self, interpreter: "Path | None", function: str, end: Any, environment: "Mapping[str, str]", on_lines: TakeLines) -> None:
         """Starts `function` with the channel's end `end`, which is closed here. `interpreter`: None: the server's own."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._on_line = on_line
-        read_lifeline, self._lifeline = os.pipe()
+        self._on_lines = on_lines
+        self._is_over = False
+        try:
+            read_lifeline, self._lifeline = os.pipe()
+        except OSError as error:
+            end.close()
+            raise ModelLoadError(f"a worker process cannot be started: {error.strerror}") from error
         folder = Path(next(iter(stoker.backends.__path__)))
         facts = {
             "socket": end.fileno(),
@@ -95,40 +112,73 @@ class _Child:
             os.close(read_lifeline)
             end.close()
         assert self.popen.stdout is not None
+        self.exit_descriptor = _pidfd(self.popen.pid)
         self._reader = threading.Thread(target=self._read, args=(self.popen.stdout,), name="stoker-worker-output", daemon=True)
         self._reader.start()
 
     def kill(self) -> None:
-        """Ends the process and all that it has started."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
+        """Ends the process and all that it has started. Nothing happens once `exit_code` has seen its end: its number may be another's."""
+        if not self._is_over:
+            with contextlib.suppress(OSError):
+                os.killpg(self.popen.pid, signal.SIGKILL)
 
     def exit_code(self, timeout_s: float) -> "int | None":
         """Waits for the end of the process; kills it after `timeout_s`, seconds. None: it does not end."""
-        try:
-            code = self.popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            try:
-                self.popen.wait(KILL_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # in uninterruptible sleep, in a driver
-                return None
-            code = None
-        # Its children go with it: they could hold its memory and its output.
+        is_in_time = self._has_ended(timeout_s)
+        # Its children go with it: they could hold its memory and its output. Its number is its own until `wait` below.
         self.kill()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-        self._reader.join(1.0)
-        return code
+        try:
+            code = self.popen.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # in uninterruptible sleep, in a driver
+            return None
+        self._is_over = True
+        for descriptor in (self._lifeline, self.exit_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lifeline = self.exit_descriptor = -1
+        self._reader.join(OUTPUT_TIMEOUT_S)
+        return code if is_in_time else None
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Waits for the end of the process, which stays a zombie where the system can wait for it so."""
+        if self.popen.returncode is not None:
+            return True
+        if self.exit_descriptor >= 0:
+            ends = select.poll()
+            ends.register(self.exit_descriptor, select.POLLIN)
+            return bool(ends.poll(timeout_s * 1000))
+        try:
+            self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _read(self, output: "IO[bytes]") -> None:
+        """Takes what the process prints. A thread that handled every line by itself would hold the GIL as long as a model prints."""
+        rest = b""
         with output:
-            while line := output.readline(LINE_CHARACTERS):
-                text = line.decode(errors="replace").rstrip()
-                if text:
-                    self.tail.append(text)
-                    self._on_line(text)
+            while chunk := os.read(output.fileno(), OUTPUT_BYTES):
+                lines = (rest + chunk).split(b"\n")
+                rest = lines.pop()
+                if len(rest) > LINE_CHARACTERS:
+                    lines.append(rest)
+                    rest = b""
+                self._take(lines)
+            self._take([rest])
+
+    def _take(self, lines: "Sequence[bytes]") -> None:
+        shown = [text for line in lines[-SHOWN_LINES:] if (text := line[:LINE_CHARACTERS].decode(errors="replace").rstrip())]
+        self.tail.extend(shown)
+        if shown:
+            self._on_lines(shown, max(0, len(lines) - SHOWN_LINES))
+
+
+def _pidfd(pid: int) -> int:
+    """A descriptor that is readable once the process has ended; -1: the system has none."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+    except OSError:
+        return -1
 
 
 class WorkerProcess:
@@ -146,7 +196,7 @@ class WorkerProcess:
         *,
         timeout_s: float,
         interpreter: "Path | None" = None,
-        on_line: "Callable[[str], None]" = lambda line: None,
+        on_lines: TakeLines = _drop_lines,
     ) -> None:
         """Starts a process and waits until it has loaded.
 
@@ -154,7 +204,7 @@ class WorkerProcess:
             load: What to load.
             timeout_s: How long a batch of `process` may take; loads have no bound of their own.
             interpreter: The Python of the model's environment; None: the server's own.
-            on_line: Called, in a thread, with each line that the process prints.
+            on_lines: Takes, in a thread, what the process prints.
 
         Raises:
             ModelLoadError: the process cannot be started or the model cannot be loaded. WorkerDied: the process ended while it loaded.
@@ -165,7 +215,7 @@ class WorkerProcess:
         threads = str(load.request.cpu_threads)
         environment = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         try:
-            self._child = _Child(interpreter, "stoker.backends.worker.main:main", end, environment, on_line)
+            self._child = _Child(interpreter, "stoker.backends.worker.main:main", end, environment, on_lines)
         except BaseException:
             self.channel.close()
             raise
@@ -190,6 +240,14 @@ class WorkerProcess:
         self.static_batch_size: int | None = message.meta["static_batch_size"]
         self.pipeline_depth: int = message.meta["pipeline_depth"]
         self.reads_requests: bool = message.meta["reads_requests"]
+
+    @property
+    def exit_descriptor(self) -> int:
+        """Readable once the process has ended; -1: the system has no such descriptor.
+
+        The channel alone does not say it: a process that the model has started may hold the other end.
+        """
+        return self._child.exit_descriptor
 
     @property
     def tail(self) -> "Sequence[str]":
@@ -258,7 +316,7 @@ def run_in_child(
     function: str,
     payload: "Mapping[str, Any]",
     timeout_s: float,
-    on_line: "Callable[[str], None]" = lambda line: None,
+    on_lines: TakeLines = _drop_lines,
 ) -> "dict[str, Any]":
     """Calls `function` (`module:name`) with `payload` in a new process, and returns its result; both are JSON objects.
 
@@ -267,14 +325,14 @@ def run_in_child(
         function: Takes a dict and returns one. It may raise a `ServingError`, which is raised here.
         payload: Its argument.
         timeout_s: How long it may take, with the start of the process, seconds.
-        on_line: Called, in a thread, with each line that the process prints.
+        on_lines: Takes, in a thread, what the process prints.
 
     Raises:
         ModelLoadError: the process cannot be started, has ended without a result, or takes too long. And what `function` raises.
     """
     channel, end = Channel.pair()
     try:
-        child = _Child(interpreter, "stoker.backends.worker.call:main", end, {}, on_line)
+        child = _Child(interpreter, "stoker.backends.worker.call:main", end, {}, on_lines)
         try:
             channel.set_timeout(timeout_s)
             channel.send(LOAD, meta=to_json({"function": function, "payload": payload}))

@@ -23,6 +23,8 @@ class RemoteSink:
     def put(self, outputs: "Mapping[str, Array]") -> bool:
         self._credits.acquire()
         if self._item.is_cancelled:
+            # For the next `put`, and for other threads in one.
+            self._credits.release()
             return False
         blocks = Blocks()
         names = list(outputs)
@@ -40,7 +42,7 @@ class RemoteSink:
         self._credits.release(count)
 
     def cancel(self) -> None:
-        """The client wants no more: a `put` that waits returns False."""
+        """The client wants no more: every `put`, also one that waits, returns False."""
         self._item.is_cancelled = True
         self._credits.release()
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stoker.backends.api.batch import BatchResult
+from stoker.backends.api.batch import BatchResult, as_failure
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
-from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message
+from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message, SegmentsFull
 from stoker.backends.worker.process import WorkerProcess, exit_text
 from stoker.backends.worker.protocol import (
     CALL,
@@ -45,6 +45,8 @@ log = logging.getLogger("stoker.execution")
 LOOP_COPY_BYTES = 1 << 20
 #: How long a channel is idle before both sides return the memory of large batches to the system, nanoseconds.
 IDLE_NS = 5_000_000_000
+#: When the client of a request that has died with its process may try again, seconds.
+RETRY_S = 1.0
 
 
 class ProcessStart(Protocol):
@@ -89,13 +91,16 @@ class ProcessSettings:
 class _Running:
     """A batch that the process holds."""
 
-    __slots__ = ("is_sent", "progress_ns", "result", "unread", "unreported", "work", "write_ns")
+    __slots__ = ("cancelled", "is_sent", "progress_ns", "result", "unread", "unreported", "work", "write_ns")
 
     def __init__(self, work: Work, now_ns: int) -> None:
         self.work = work
         self.result: BatchResult | None = None
         self.progress_ns = now_ns
+        #: Whether a message that is sent now arrives after the batch.
         self.is_sent = False
+        #: Places of the requests whose clients have gone.
+        self.cancelled: list[int] = []
         self.write_ns = 0
         #: Responses of a stream that its client has not read, and read ones that the process does not know of.
         self.unread = 0
@@ -178,7 +183,7 @@ class ProcessWorker:
     def submit(self, work: Work) -> None:
         process = self._process
         if process is None:
-            error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}")
+            error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}", retry_after_s=RETRY_S)
             work.on_done(BatchResult([error] * len(work.items)))
             return
         self.free_slots -= 1
@@ -194,6 +199,7 @@ class ProcessWorker:
         if outgoing.size_bytes > LOOP_COPY_BYTES:
             self._send_in_thread(process, number, outgoing)
         else:
+            running.is_sent = True
             self._send(process, RUN, number, 0, outgoing)
         running.write_ns = self._now_ns() - now_ns
         if self._watchdog is None:
@@ -201,9 +207,14 @@ class ProcessWorker:
 
     def cancel(self, work: Work, index: int) -> None:
         """The client of the request at place `index` has gone; the model may look."""
+        process = self._process
+        if process is None or not (process.reads_requests or self._signature.is_decoupled):
+            return
         for number, running in self._running.items():
-            if running.work is work and self._process is not None:
-                self._send(self._process, CANCEL, number, index)
+            if running.work is work:
+                running.cancelled.append(index)
+                if running.is_sent:
+                    self._send(process, CANCEL, number, index)
 
     def credit(self, work: Work) -> None:
         """A client has read one response of its stream."""
@@ -219,7 +230,10 @@ class ProcessWorker:
     async def close(self) -> None:
         self._is_closing = True
         if self._running and self._process is not None:
-            # The watchdog bounds this.
+            # Streams may end early. The watchdog bounds the wait.
+            for running in list(self._running.values()):
+                for index in range(len(running.work.items)):
+                    self.cancel(running.work, index)
             self._drained = asyncio.Event()
             await self._drained.wait()
         if self._ending:
@@ -238,6 +252,8 @@ class ProcessWorker:
         self._process = process
         process.channel.set_timeout(0)
         self._loop.add_reader(process.channel.descriptor, self._readable, process)
+        if process.exit_descriptor >= 0:
+            self._loop.add_reader(process.exit_descriptor, self._exited, process)
         self.policy.started(self._now_ns())
         self.outage = ""
 
@@ -245,6 +261,9 @@ class ProcessWorker:
         self._process = None
         self._unsent.clear()
         self._loop.remove_reader(process.channel.descriptor)
+        self._loop.remove_writer(process.channel.descriptor)
+        if process.exit_descriptor >= 0:
+            self._loop.remove_reader(process.exit_descriptor)
         process.channel.set_timeout(None)
         if self._calls is not None:
             self._calls.cancel_all(process)
@@ -255,17 +274,38 @@ class ProcessWorker:
 
     def _send(self, process: WorkerProcess, kind: int, number: int = 0, index: int = 0, outgoing: Outgoing | None = None) -> None:
         """Sends a message, or keeps it until there is room. A batch that cannot be sent fails."""
-        try:
-            if self._unsent:
-                raise BlockingIOError
-            _send_now(process, kind, number, index, outgoing)
-        except BlockingIOError:
+        if self._unsent or not self._is_passed(process, kind, number, index, outgoing):
             self._unsent.append((kind, number, index, outgoing))
+
+    def _is_passed(self, process: WorkerProcess, kind: int, number: int, index: int, outgoing: Outgoing | None) -> bool:
+        """Sends a message, or fails its batch. False: there is no room now; `_send_unsent` is called when there may be some."""
+        try:
+            if outgoing is None:
+                process.channel.send(kind, number, index)
+            else:
+                process.channel.send(kind, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload)
+        except SegmentsFull:
+            return False  # a message says when one is free
+        except BlockingIOError:
+            self._loop.add_writer(process.channel.descriptor, self._send_unsent, process)
+            return False
         except ChannelClosed:
-            return  # the reader finds the end of the channel
+            return True  # the reader finds the end of the channel
         except (OSError, MemoryError, ValueError, TypeError) as error:
-            if outgoing is not None:
+            if outgoing is not None and number in self._running:
                 self._complete(number, _failed(self._running[number].work, error))
+        return True
+
+    def _send_unsent(self, process: WorkerProcess) -> None:
+        """Sends what has waited for room."""
+        self._loop.remove_writer(process.channel.descriptor)
+        unsent = self._unsent
+        while unsent:
+            if not self._is_passed(process, *unsent[0]):
+                return
+            if process is not self._process or not unsent:
+                return
+            unsent.popleft()
 
     def _send_in_thread(self, process: WorkerProcess, number: int, outgoing: Outgoing) -> None:
         self._is_large = True
@@ -279,35 +319,52 @@ class ProcessWorker:
 
         def sent(future: "asyncio.Future[None]") -> None:
             error = future.exception()
-            if error is not None and not isinstance(error, ChannelError) and number in self._running:
-                self._complete(number, _failed(self._running[number].work, error))
+            running = self._running.get(number)
+            if running is None or process is not self._process or isinstance(error, ChannelError):
+                return
+            if isinstance(error, BlockingIOError):
+                self._send(process, RUN, number, 0, outgoing)
+            elif error is not None:
+                self._complete(number, _failed(running.work, error))
+                return
+            running.is_sent = True
+            for index in running.cancelled:
+                self._send(process, CANCEL, number, index)
 
         sending.add_done_callback(sent)
 
-    def _readable(self, process: WorkerProcess) -> None:
+    def _readable(self, process: WorkerProcess) -> bool:
+        """Takes one message. False: there is none, or the process is given up."""
         try:
-            message = process.channel.receive()
-            self._dispatch(process, message)
-            if process.channel.unreported > 1:
-                self._send(process, FREED)
-            while self._unsent and process is self._process:
-                waiting = self._unsent.popleft()
-                try:
-                    _send_now(process, *waiting)
-                except BlockingIOError:
-                    self._unsent.appendleft(waiting)
-                    break
+            self._dispatch(process, process.channel.receive())
         except BlockingIOError:
-            return
+            return False
         except ChannelClosed:
             self._died(process, None)
-        except (ChannelError, ValueError, KeyError, TypeError, IndexError) as error:
+            return False
+        except ChannelError as error:
             log.exception("a worker process has sent a damaged message", extra=self._labels)
             process.interrupt()
-            self._died(process, Unavailable(f"its worker process has sent a damaged message: {type(error).__name__}"))
+            self._died(process, Unavailable(f"its worker process has sent a damaged message: {error}"))
+            return False
         except OSError as error:
             process.interrupt()
             self._died(process, Unavailable(f"the channel of its worker process failed: {error.strerror}"))
+            return False
+        if process is not self._process:
+            return False
+        if process.channel.unreported > 1:
+            self._send(process, FREED)
+        if self._unsent:
+            self._send_unsent(process)
+        return True
+
+    def _exited(self, process: WorkerProcess) -> None:
+        """`process` has ended. A process that it has started may keep its end of the channel open."""
+        # What it sent before its end counts.
+        while self._readable(process):
+            continue
+        self._died(process, None)
 
     def _dispatch(self, process: WorkerProcess, message: Message) -> None:
         kind = message.kind
@@ -315,7 +372,10 @@ class ProcessWorker:
             running = self._running.get(message.number)
             if running is None:
                 return
-            result = self._reader.read(message, running.work.items)
+            try:
+                result = self._reader.read(message, running.work.items)
+            except Exception as error:
+                raise _damaged(error) from error
             self._is_large = self._is_large or message.payload.size > LOOP_COPY_BYTES
             result.input_ns += running.write_ns
             self._complete(message.number, result)
@@ -326,9 +386,13 @@ class ProcessWorker:
             running.progress_ns = self._now_ns()
             running.unread += 1
             work = running.work
-            sink: Any = work.items[message.index].responses
+            try:
+                sink: Any = work.items[message.index].responses
+                outputs = read_response(message)
+            except Exception as error:
+                raise _damaged(error) from error
             if sink is not None:
-                sink.feed(read_response(message), lambda: self.credit(work))
+                sink.feed(outputs, lambda: self.credit(work))
         elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL):
             self._progressed()
             if kind == CALL:
@@ -403,7 +467,7 @@ class ProcessWorker:
         timeout_ns = int(self._settings.instance_timeout_s * 1e9)
         now_ns = self._now_ns()
         for running in self._running.values():
-            if running.unread >= CREDITS - running.unreported:
+            if running.unread >= CREDITS - running.unreported and not running.cancelled:
                 running.progress_ns = now_ns  # the model waits for its client
             if now_ns - running.progress_ns >= timeout_ns:
                 limit_s = self._settings.instance_timeout_s
@@ -437,9 +501,8 @@ class ProcessWorker:
         pause_ns = self.policy.died(self._now_ns())
         self._note_outage(how, pause_ns)
         # No slot is free now, so the scheduler dispatches nothing here while it takes the results.
-        self._fail_running(error or Unavailable(f"the worker process of model '{self._settings.model}' has ended: {how}"))
-        # Ejected, requests fail at once; else they wait in the queue for the restart.
-        self.free_slots = self.depth if self.policy.is_ejected else 0
+        text = f"the worker process of model '{self._settings.model}' has ended: {how}"
+        self._fail_running(error or Unavailable(text, retry_after_s=RETRY_S))
         self.on_change()
         if not self._is_closing:
             self._restart = self._loop.create_task(self._start_again(pause_ns))
@@ -458,10 +521,9 @@ class ProcessWorker:
             except Exception as error:
                 self._on_death()
                 pause_ns = self.policy.died(self._now_ns())
-                text = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+                text = error.message if isinstance(error, ServingError) else as_failure(error).message
                 log.error("a worker process could not be started again: %s", text, extra=self._labels, exc_info=error.__cause__)
                 self._note_outage(text, pause_ns)
-                self.free_slots = self.depth if self.policy.is_ejected else 0
                 self.on_change()
                 continue
             self.depth = process.pipeline_depth
@@ -504,11 +566,9 @@ class ProcessWorker:
         return {"model": self._settings.model, "version": self._settings.version, "instance": self._settings.name}
 
 
-def _send_now(process: WorkerProcess, kind: int, number: int, index: int, outgoing: Outgoing | None) -> None:
-    if outgoing is None:
-        process.channel.send(kind, number, index)
-    else:
-        process.channel.send(kind, number, index, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload)
+def _damaged(error: Exception) -> ChannelError:
+    """Whatever reading a message has raised: the process may have written anything into it."""
+    return ChannelError(f"{type(error).__name__} while it was read")
 
 
 def _nothing() -> None:

@@ -337,8 +337,9 @@ class VersionLoader:
             loaded.labels = in_file | read_labels(source.model_dir, loaded.config, source.links_root)
             backend = self._registry.get(loaded.config.backend)
             inner = loaded.config.inner
-            # Threads that a backend starts while it loads inherit the nice value of this thread.
-            raise_niceness(inner.nice)
+            if inner.execution is not Execution.PROCESS:
+                # Threads that a backend starts while it loads inherit the nice value of this thread. A worker process raises its own.
+                raise_niceness(inner.nice)
             samples = list(read_samples(inner, source.model_dir, source.links_root)) if inner.execution is Execution.PROCESS else []
             for request in self._requests(inner, source, loaded.files, backend):
                 if inner.execution is Execution.PROCESS:

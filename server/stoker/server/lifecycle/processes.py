@@ -23,7 +23,7 @@ LINES_PER_S: Final = 50
 
 
 class ModelOutput:
-    """Logs the lines that the processes of one instance print. May be called in any thread."""
+    """Logs lines that the processes of one instance print. May be called in any thread."""
 
     def __init__(self, request: LoadRequest, clock: Clock) -> None:
         self._facts = {"model": request.model_name, "version": request.version, "instance": request.instance_name}
@@ -31,11 +31,15 @@ class ModelOutput:
         self._budget = LineBudget(LINES_PER_S)
         self._lock = threading.Lock()
 
-    def __call__(self, line: str) -> None:
+    def __call__(self, lines: Sequence[str], left_out: int) -> None:
+        """Logs `lines`, as many as the bound allows; `left_out` lines before them are only counted."""
         with self._lock:
-            suppressed = self._budget.take(self._now_ns())
-        if suppressed is not None:
-            log.info("%s", line, extra={**self._facts, "suppressed": suppressed} if suppressed else self._facts)
+            self._budget.leave_out(left_out)
+        for line in lines:
+            with self._lock:
+                suppressed = self._budget.take(self._now_ns())
+            if suppressed is not None:
+                log.info("%s", line, extra={**self._facts, "suppressed": suppressed} if suppressed else self._facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,14 @@ class InstanceStart:
         backend: Chooses the interpreter.
         config: The configuration of the model, with inner signature.
         samples: The warm-up, in the order of `config.warmups`.
-        on_line: Takes what the process prints.
+        on_lines: Takes what the process prints.
     """
 
     load: WorkerLoad
     backend: Backend
     config: ModelConfig
     samples: Sequence[BatchItem]
-    on_line: ModelOutput
+    on_lines: ModelOutput
 
     def __call__(self) -> WorkerProcess:
         """Starts a process, which loads and warms up.
@@ -63,7 +67,7 @@ class InstanceStart:
             ServingError: it could not; nothing is left behind.
         """
         interpreter = self.backend.interpreter(self.load.request)
-        process = WorkerProcess(self.load, timeout_s=self.config.instance_timeout_s, interpreter=interpreter, on_line=self.on_line)
+        process = WorkerProcess(self.load, timeout_s=self.config.instance_timeout_s, interpreter=interpreter, on_lines=self.on_lines)
         try:
             for warmup, sample in zip(self.config.warmups, self.samples, strict=True):
                 for _ in range(max(1, warmup.count)):

@@ -57,6 +57,10 @@ class LineBudget:
         suppressed, self._suppressed = self._suppressed, 0
         return suppressed
 
+    def leave_out(self, count: int) -> None:
+        """Counts `count` lines as rejected."""
+        self._suppressed += count
+
 
 FIELD_LIMIT = 256
 #: Bound on a message, characters: our own template with values filled in, longer than a single value.

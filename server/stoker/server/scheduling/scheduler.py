@@ -246,6 +246,9 @@ class Scheduler:
                 else:
                     worker = self._pool.free(now_ns)
                 if worker is None:
+                    if self.is_lost:
+                        self._fail_waiting(f"model '{self._config.name}' has no instance in service: {self.outage}")
+                        break
                     wake_ns = earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
                     break
                 batch = self._batcher.next_batch(queue, now_ns)
@@ -395,13 +398,21 @@ class Scheduler:
 
     def abandon(self, why: str) -> None:
         """Fails every request that waits or runs with UNAVAILABLE and the text `why`. The results of running batches are dropped."""
+        self._fail_waiting(why)
+        running = [entry for batch in self._running for entry in batch.entries if not entry.is_over]
+        self._fail(running, Unavailable(why))
+        self._running.clear()
+
+    def _fail_waiting(self, why: str) -> None:
         waiting = list(self._queue)
         for entry in waiting:
             self._queue.remove(entry)
         self._recorder.queue_depth -= len(waiting)
-        running = [entry for batch in self._running for entry in batch.entries if not entry.is_over]
+        self._fail(waiting, Unavailable(why, retry_after_s=self._retry_after_s))
+
+    def _fail(self, entries: Sequence[Pending], error: ServingError) -> None:
         now_ns = self._now_ns()
-        for entry in (*waiting, *running):
+        for entry in entries:
             if entry.is_over:
                 continue  # cancelled by the callback of an earlier request
             if not entry.is_counted:
@@ -409,8 +420,7 @@ class Scheduler:
                 self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
             if self._order is not None:
                 self._order.forget(entry)
-            self._deliver(entry, Unavailable(why))
-        self._running.clear()
+            self._deliver(entry, error)
 
     async def close(self) -> None:
         """Rejects new requests, fails those that wait or run with UNAVAILABLE, and closes the workers after their batches have ended."""
