@@ -7,6 +7,7 @@ model's: in a process with several models they leave `sys.modules` again, so tha
 import importlib.util
 import itertools
 import linecache
+import re
 import sys
 import threading
 import traceback
@@ -21,6 +22,8 @@ from stoker.backends.api.errors import ModelLoadError, ServingError
 #: `sys.path` and `sys.modules` are of the whole process.
 _imports = threading.RLock()
 _numbers = itertools.count(1)
+
+_IMPORTED_FROM = re.compile(r" \(/[^()]*\)\Z")
 
 
 class ModelImport:
@@ -114,13 +117,22 @@ def line_of(error: BaseException, root: Path) -> str:
     return at
 
 
+def _text_of(error: BaseException) -> str:
+    """The text of `error` without the folders of this host, as the reason of a failed load is shown to clients."""
+    if isinstance(error, ServingError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: '{Path(str(error.filename)).name}'" if error.filename else error.strerror
+    # "cannot import name 'a' from 'b' (/folder/b.py)"
+    return _IMPORTED_FROM.sub("", str(error)) if isinstance(error, ImportError) else str(error)
+
+
 def load_failure(error: BaseException, root: Path, doing: str) -> ModelLoadError:
     """The failure of a load whose model raised `error` while `doing` something."""
     if isinstance(error, ModelLoadError):
         return error
     at = line_of(error, root)
-    text = error.message if isinstance(error, ServingError) else str(error)
-    text = text.replace(f"{root}/", "").replace(str(root), "the version folder")
+    text = _text_of(error).replace(f"{root}/", "").replace(str(root), "the version folder")
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         text += (
             f"; the model's interpreter has no package '{error.name}': name it in requirements.txt beside the model's file, "
