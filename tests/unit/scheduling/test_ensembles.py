@@ -7,7 +7,16 @@ import weakref
 import numpy as np
 import pytest
 
-from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
+from stoker.backends.api.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    QueueTimeout,
+    ServingError,
+    Unavailable,
+)
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.ensemble import Ensemble
@@ -450,3 +459,20 @@ def test_tensors_of_a_request_are_freed_without_the_garbage_collector(end: str):
         assert freed() is None
     finally:
         gc.enable()
+
+
+class BrokenModels(dict):
+    """A table whose lookups fail in a way that nothing expects."""
+
+    def __contains__(self, name: object) -> bool:
+        raise RuntimeError("a defect")
+
+
+def test_defect_between_two_steps_fails_the_request(caplog: pytest.LogCaptureFixture):
+    rig = chain()
+    rig.ask("1")
+    rig.time.run()
+    rig.models = BrokenModels(rig.models)
+    rig.models["first"].worker.finish([{"b": np.zeros((1, 2), np.float32)}])
+    assert isinstance(rig.error("1"), Internal)
+    assert "ensemble 'e' failed unexpectedly at step 'first'" in caplog.text

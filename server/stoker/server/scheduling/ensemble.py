@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, ServingError, Unavailable
+from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, ServingError, Unavailable, Unsupported
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.server.core.completion import Completion
 from stoker.server.core.ensemble import Ensemble, EnsembleStep
 from stoker.server.core.request import Done, InferRequest, InferResponse
@@ -131,7 +132,8 @@ class EnsembleScheduler:
 
         Raises:
             Overloaded: too many requests are in flight. Unavailable: the version is being unloaded, or the model of a step does not serve.
-                DeadlineExceeded: the deadline has passed. InvalidRequest: a parameter is wrong. And as the schedulers of the first steps.
+                DeadlineExceeded: the deadline has passed. InvalidRequest: a parameter is wrong. Unsupported: the ensemble is
+                decoupled, and the client takes one response only. And as the schedulers of the first steps.
         """
         now_ns = self._now_ns()
         if not request.received_ns:
@@ -148,6 +150,8 @@ class EnsembleScheduler:
                 )
             if request.parameters:
                 check_parameters(request)
+            if self.signature.is_decoupled and request.responses is None:
+                raise Unsupported(DECOUPLED_ONLY)
             plan = self._plans.get(request.output_names)
             if plan is None:
                 plan = self._make_plan(request.output_names)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stoker.backends.api.backend import Arrays
-from stoker.backends.api.errors import ServingError, Unavailable
+from stoker.backends.api.errors import Internal, ServingError, Unavailable
 from stoker.server.core.completion import Completion
 from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.observability.recorder import FailureReason
@@ -272,6 +272,9 @@ class StreamRun(Completion[InferResponse]):
             begin()
         except ServingError as error:
             self._fail(error)
+        except Exception:  # a defect: the request must get a response
+            log.exception("ensemble '%s' failed unexpectedly", self._owner.name)
+            self._fail(Internal("internal error: see the server's log"))
 
     def step_ended(self, run: StreamStep, result: EngineResult) -> None:
         """Takes the result of a step."""
