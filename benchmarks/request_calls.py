@@ -39,10 +39,29 @@ _START_S: Final = 60.0
 #: After the response the server's thread ends the read: it has this long to do so in a native build, which shows no end of it.
 _END_S: Final = 0.02
 _READS: Final = frozenset({"data_received", "buffer_updated"})
-#: `apart`: a model without dynamic batching; `stream`: a stream with one request.
-_CASES: Final = ("grpc", "http-binary", "http-json", "grpc-apart", "grpc-stream")
+#: `apart`: a model without dynamic batching; `stream`: a stream with one request; `steps`: an ensemble of two such models.
+_CASES: Final = ("grpc", "http-binary", "http-json", "grpc-apart", "grpc-stream", "grpc-steps")
 _MODEL: Final = "simple"
 _APART_MODEL: Final = "simple_apart"
+_SECOND_MODEL: Final = "simple_second"
+_ENSEMBLE: Final = "simple_steps"
+_ENSEMBLE_CONFIG: Final = """platform: "ensemble"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+ensemble_scheduling {
+  step {
+    model_name: "simple" model_version: -1
+    input_map [ { key: "INPUT0" value: "INPUT0" }, { key: "INPUT1" value: "INPUT1" } ]
+    output_map [ { key: "OUTPUT0" value: "sum" }, { key: "OUTPUT1" value: "difference" } ]
+  }
+  step {
+    model_name: "simple_second" model_version: -1
+    input_map [ { key: "INPUT0" value: "sum" }, { key: "INPUT1" value: "difference" } ]
+    output_map [ { key: "OUTPUT0" value: "OUTPUT0" }, { key: "OUTPUT1" value: "OUTPUT1" } ]
+  }
+}
+"""
 
 
 @dataclass(slots=True)
@@ -267,7 +286,7 @@ def _measure(ready: Path, counter: CallCounter, cases: Sequence[str], take: Call
         counts: dict[str, ReadCount] = {}
         for case in cases:
             if case.startswith("grpc"):
-                model = _APART_MODEL if case == "grpc-apart" else _MODEL
+                model = {"grpc-apart": _APART_MODEL, "grpc-steps": _ENSEMBLE}.get(case, _MODEL)
                 method = "ModelStreamInfer" if case == "grpc-stream" else "ModelInfer"
                 client: GrpcClient | HttpClient = GrpcClient(ports["grpc_port"], model, method)
             else:
@@ -293,11 +312,13 @@ def count_requests(cases: Sequence[str] = _CASES) -> Mapping[str, ReadCount]:
     counts: dict[str, ReadCount] = {}
     with tempfile.TemporaryDirectory() as folder:
         repository, ready = Path(folder, "models"), Path(folder, "ready.json")
-        for name in (_MODEL, _APART_MODEL):
+        for name in (_MODEL, _APART_MODEL, _SECOND_MODEL):
             shutil.copytree(CHECKOUT / "model_repos" / _MODEL, repository / name)
-        config = repository / _APART_MODEL / "config.pbtxt"
-        text = config.read_text(encoding="utf-8").replace(f'"{_MODEL}"', f'"{_APART_MODEL}"').replace("dynamic_batching { }", "")
-        config.write_text(text, encoding="utf-8")
+            config = repository / name / "config.pbtxt"
+            text = config.read_text(encoding="utf-8").replace(f'"{_MODEL}"', f'"{name}"')
+            config.write_text(text.replace("dynamic_batching { }", "") if name == _APART_MODEL else text, encoding="utf-8")
+        (repository / _ENSEMBLE / "1").mkdir(parents=True)
+        (repository / _ENSEMBLE / "config.pbtxt").write_text(_ENSEMBLE_CONFIG, encoding="utf-8")
         client = threading.Thread(target=_measure, args=(ready, counter, cases, counts.update), daemon=True)
         client.start()
         flags = [f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", f"--log-file={folder}/log"]

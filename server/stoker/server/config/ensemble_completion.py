@@ -151,7 +151,7 @@ def _check_batches(message: pb.ModelConfig, ensemble: Ensemble, models: Sequence
     """Triton's rule: every step takes the batches that the ensemble takes."""
     most = message.max_batch_size
     for index, (step, model) in enumerate(zip(ensemble.steps, models, strict=True)):
-        of_step = model.signature.max_batch_size
+        of_step = model.signature.request_rows
         if most > of_step:
             takes = f"batches of up to {of_step}" if of_step else "no batches (its max_batch_size is 0)"
             report.error("max_batch_size", f"{most}, but step[{index}], model '{step.model}', takes {takes}: write at most {of_step}")

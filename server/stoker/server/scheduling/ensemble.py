@@ -107,7 +107,7 @@ class EnsembleScheduler:
         return any(servable is not None and servable.scheduler.is_lost for servable in servables)
 
     def step_servables(self) -> tuple[object, ...]:
-        """What the steps run on now, those of ensembles among them included."""
+        """The versions that the steps run on now, including those of ensembles among them."""
         found: list[object] = []
         for step in self._ensemble.steps:
             servable = self._servable(step)
@@ -119,7 +119,7 @@ class EnsembleScheduler:
         return tuple(found)
 
     def _servable(self, step: EnsembleStep) -> Any:
-        """What a step runs on now; None: its model does not serve."""
+        """The version that a step runs on now; None: its model does not serve."""
         try:
             return self._resolve(step.model, step.version)
         except ServingError:
