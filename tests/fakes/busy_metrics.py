@@ -53,6 +53,7 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         recorder.failed(FailureReason.BACKEND, request_ns=1_000)
     cached = metrics.version("embed", 1, {})
     cached.uses_cache(True)
+    cached.padded(useful=20, computed=32)
     cached.cache_hit(request_ns=20_000, queue_ns=0, lookup_ns=10_000)
     cached.cache_missed(lookup_ns=15_000)
     metrics.load_failed("broken", 1)

@@ -97,6 +97,7 @@ class RecorderLog:
     Attributes:
         hand_overs: The number of requests of each report of requests that ran apart.
         compute_ns: Their times.
+        padded_elements: Useful and computed elements of each request whose inputs were padded.
         cache_hits: Time and time in the queue of each request that the response cache completed, nanoseconds.
         cache_misses: Requests that ran and whose responses were stored.
     """
@@ -113,6 +114,10 @@ class RecorderLog:
         self.compute_ns: list[tuple[int, int, int]] = []
         self.cache_hits: list[tuple[int, int]] = []
         self.cache_misses = 0
+        self.padded_elements: list[tuple[int, int]] = []
+
+    def padded(self, *, useful: int, computed: int) -> None:
+        self.padded_elements.append((useful, computed))
 
     def uses_cache(self, is_cached: bool) -> None:
         self.is_cached = is_cached

@@ -165,6 +165,9 @@ class _Recorder:
         if self._timers.now >= self.begin_ns:
             self.rejected += 1
 
+    def padded(self, *, useful: int, computed: int) -> None:
+        raise AssertionError("simulated models have no padding")
+
     def uses_cache(self, is_cached: bool) -> None:
         raise AssertionError("simulated models have no response cache")
 

@@ -15,6 +15,7 @@ from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import BY_CONFIG_NAME
 from stoker.server.config.checks import check_decoupled
 from stoker.server.config.model_formats import conversion_for, next_step, next_step_of
+from stoker.server.config.padding import BUCKETS, PARAMETERS, outer_signature, padding_of
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import (
     MAX_WARMUP_BYTES,
@@ -51,6 +52,7 @@ from stoker.server.core.model_config import (
     Warmup,
     WarmupInput,
 )
+from stoker.server.core.padding import Padding
 from stoker.server.pb import model_config_pb2 as pb
 
 
@@ -258,7 +260,15 @@ __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
 #: Parameters that the server itself reads for any backend.
 _SERVER_PARAMETERS = frozenset(
-    {"execution", "nice", "instance_timeout", "instance_memory_limit_bytes", "split_oversized_requests", openai_contract.PARAMETER}
+    {
+        "execution",
+        "nice",
+        "instance_timeout",
+        "instance_memory_limit_bytes",
+        "split_oversized_requests",
+        openai_contract.PARAMETER,
+        *PARAMETERS,
+    }
 )
 #: Parameters without effect on the server, kept for those who read the configuration.
 _KEPT_PARAMETERS = frozenset({"platform_version", "algorithm"})
@@ -323,6 +333,12 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     if sequences is not None:
         findings.written("sequence_batching", sequences.summary)
     whole = signature if signature is None or sequences is None else sequences.extend(signature)
+    padding: Padding | None = None
+    if signature is not None and sequences is None:
+        padding = padding_of(parameters, signature, report, pads_all=parsed.batching_defaults.pads_variable)
+        signature = outer_signature(signature, padding)
+        if padding is not None:
+            findings.written(parameter_path(BUCKETS), padding.summary)
     if message.response_cache.enable:
         findings.written("response_cache", "on, if the server has a cache (--cache-config)")
     on_gpu, on_cpu = accelerators(message, backend, findings, report)
@@ -355,6 +371,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         instance_groups=instance_groups(message),
         dynamic_batching=dynamic_batching(message) if sequences is None else joined_requests(message),
         sequences=sequences,
+        padding=padding,
         max_enqueued_requests=enqueued,
         parameters=parameters,
         graph_level=graph_level,

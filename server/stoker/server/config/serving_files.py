@@ -130,7 +130,7 @@ def read_batching(text: str, *, source: str) -> Batching:
     if message.HasField("thread_pool_name"):
         remarks.append("thread_pool_name has no effect: every model has a queue of its own")
     if message.pad_variable_length_inputs:
-        remarks.append("pad_variable_length_inputs has no effect: requests of different shapes are batched apart, unpadded")
+        remarks.append("pad_variable_length_inputs: sizes are padded to powers of two, with the first element of the input")
     report.raise_if_any()
     defaults = BatchingDefaults(
         max_batch_size=most,
@@ -138,6 +138,7 @@ def read_batching(text: str, *, source: str) -> Batching:
         preferred_batch_sizes=sizes,
         max_enqueued_batches=enqueued,
         splits_oversized=splits,
+        pads_variable=message.pad_variable_length_inputs,
     )
     return Batching(defaults, tuple(f"{source}: {remark}" for remark in remarks))
 

@@ -12,6 +12,7 @@ from stoker.backends.api.candidate import Accelerator
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.ensemble import Ensemble
+from stoker.server.core.padding import Padding
 from stoker.server.core.sequence import SequenceBatching
 
 
@@ -173,6 +174,7 @@ class ModelConfig:
         dynamic_batching: None: no batching of several requests.
         sequences: None: the model has no sequence batching.
         ensemble: The steps; None: the model is no ensemble.
+        padding: How inputs are padded, so that requests of different sizes share batches; None: they are not.
         max_enqueued_requests: Bound of the queue from Adlik's `max_enqueued_batches` (batches x max_batch_size); 0: server default.
         parameters: Key to string value.
         graph_level: `optimization.graph.level`; None if not written.
@@ -200,6 +202,7 @@ class ModelConfig:
     instance_groups: tuple[InstanceGroup, ...]
     dynamic_batching: DynamicBatching | None = None
     sequences: SequenceBatching | None = None
+    padding: Padding | None = None
     ensemble: Ensemble | None = None
     max_enqueued_requests: int = 0
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -221,6 +224,10 @@ class ModelConfig:
         """This configuration with the inner signature, which includes the tensors that clients do not see; for loading and running
         instances.
         """
+        if self.padding is not None and self.padding.mask is not None:
+            mask = self.padding.mask
+            inputs = tuple(replace(spec, optional=False) if spec.name == mask else spec for spec in self.signature.inputs)
+            return replace(self, signature=replace(self.signature, inputs=inputs))
         return self if self.sequences is None else replace(self, signature=self.sequences.extend(self.signature))
 
 
@@ -253,6 +260,7 @@ class BatchingDefaults:
         preferred_batch_sizes: Rows worth waiting for.
         max_enqueued_batches: Bound of the queue, in batches; 0: the server's own.
         splits_oversized: Whether a request of more rows than a batch runs in parts.
+        pads_variable: Whether inputs of open sizes are padded.
     """
 
     max_batch_size: int | None = None
@@ -260,6 +268,7 @@ class BatchingDefaults:
     preferred_batch_sizes: tuple[int, ...] = ()
     max_enqueued_batches: int = 0
     splits_oversized: bool = False
+    pads_variable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

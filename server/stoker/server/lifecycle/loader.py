@@ -52,6 +52,7 @@ from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
 from stoker.server.scheduling.cached import CachedScheduler, ModelScheduler
 from stoker.server.scheduling.ensemble import EnsembleScheduler, StepIdentity
 from stoker.server.scheduling.ensemble_plan import Resolve
+from stoker.server.scheduling.padding import PaddingScheduler
 from stoker.server.scheduling.rate_limiter import RateLimiter, SchedulerLimits
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
@@ -452,8 +453,10 @@ class VersionLoader:
                     recorder=recorder,
                     max_queue_size=self._settings.max_queue_size,
                 )
+            if config.padding is not None:
+                splitting = PaddingScheduler(splitting, config.padding, loaded.config.signature, config.signature, recorder)
             in_front = self._cached(config, version, splitting, recorder, loaded.identity)
-            servable = Servable(config, version, in_front, loaded.files, loaded.labels, discard)
+            servable = Servable(loaded.config, version, in_front, loaded.files, loaded.labels, discard)
         else:
             sequences = SequenceScheduler(
                 scheduler,

@@ -367,6 +367,13 @@ class StokerFamilies:
             gauge = Metric(name, text, "gauge")
             gauge.add_sample(name, {}, value)
             yield gauge
+        elements = Metric("stoker_padded_elements_total", "Elements of padded inputs: of the requests, and in all.", "counter")
+        for version in series.in_order():
+            statistics = version.statistics
+            if statistics.computed_elements:
+                for kind, count in (("useful", statistics.useful_elements), ("computed", statistics.computed_elements)):
+                    elements.add_sample("stoker_padded_elements_total", {**version.labels, "kind": kind}, count)
+        yield elements
         if (cache := series.cache_figures()) is not None:
             held = Metric("stoker_cache_bytes", "Memory of the local response cache, in bytes.", "gauge")
             held.add_sample("stoker_cache_bytes", {}, cache.size_bytes)

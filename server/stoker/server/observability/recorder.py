@@ -68,6 +68,9 @@ class VersionRecorder(Protocol):
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""
 
+    def padded(self, *, useful: int, computed: int) -> None:
+        """A request completed whose padded inputs have `useful` elements of its own, and `computed` elements in all."""
+
     def uses_cache(self, is_cached: bool) -> None:
         """Reports whether the version has a response cache. Called on every load."""
 

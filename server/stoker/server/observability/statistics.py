@@ -313,6 +313,7 @@ class VersionStatistics:
         request_histogram, queue_histogram, compute_histogram: Times of completed requests; compute is the sum of input, infer and output.
         rows_histogram: Rows of each execution.
         summaries: Times of completed requests by quantile; None: they are off.
+        useful_elements, computed_elements: Elements of padded inputs without and with the padding.
         cache: Counts of the response cache; None: the version has none.
         is_cached: Whether the version has a response cache now.
     """
@@ -323,6 +324,7 @@ class VersionStatistics:
         "_last_inference_ms",
         "cache",
         "compute_histogram",
+        "computed_elements",
         "execution_count",
         "failure_counts",
         "failure_ns",
@@ -341,6 +343,7 @@ class VersionStatistics:
         "success_count",
         "success_ns",
         "summaries",
+        "useful_elements",
         "worker_deaths",
     )
 
@@ -363,6 +366,8 @@ class VersionStatistics:
         self.responses = ResponseCounts()
         self.instances_ejected = 0
         self.worker_deaths = 0
+        self.useful_elements = 0
+        self.computed_elements = 0
         self.cache: CacheStatistics | None = None
         self.is_cached = False
         self.request_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
@@ -435,6 +440,10 @@ class VersionStatistics:
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         self.failure_counts[reason] += 1
         self.failure_ns += request_ns
+
+    def padded(self, *, useful: int, computed: int) -> None:
+        self.useful_elements += useful
+        self.computed_elements += computed
 
     def uses_cache(self, is_cached: bool) -> None:
         self.is_cached = is_cached
