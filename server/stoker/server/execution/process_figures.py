@@ -12,7 +12,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class SupervisedProcess(Protocol):
-    """What the metrics read of a `ProcessWorker`."""
+    """The attributes of a `ProcessWorker` that its metrics have."""
 
     @property
     def pid(self) -> int | None:
