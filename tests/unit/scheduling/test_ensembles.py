@@ -476,3 +476,11 @@ def test_defect_between_two_steps_fails_the_request(caplog: pytest.LogCaptureFix
     rig.models["first"].worker.finish([{"b": np.zeros((1, 2), np.float32)}])
     assert isinstance(rig.error("1"), Internal)
     assert "ensemble 'e' failed unexpectedly at step 'first'" in caplog.text
+
+
+def test_outage_of_a_step_is_an_outage_of_the_ensemble():
+    rig = chain()
+    assert (rig.scheduler.outage, rig.scheduler.is_lost) == ("", False)
+    worker = rig.models["second"].worker
+    worker.outage, worker.is_ejected = "its process has ended", True
+    assert (rig.scheduler.outage, rig.scheduler.is_lost) == ("step 'second': its process has ended", True)
