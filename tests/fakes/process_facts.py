@@ -45,6 +45,18 @@ def children(pid: int) -> set[int]:
     return found
 
 
+def workers(pid: int) -> set[int]:
+    """The worker processes of the server `pid`."""
+    return {number for number in children(pid) if b"worker/bootstrap.py" in _command(number)}
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def group(pgid: int) -> set[int]:
     """The processes of a process group that run."""
     numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]

@@ -66,9 +66,8 @@ def test_requests_fail_at_once_while_the_only_instance_is_ejected():
             await waiting
         later = await rig.ask()
         rig.time.run()
-        with pytest.raises(Unavailable) as raised:
+        with pytest.raises(Unavailable):
             await later
-        assert raised.value.retry_after_s is not None
         assert rig.log.failures == ["OTHER", "OTHER"]
         assert rig.log.queue_depth == 0
         assert rig.scheduler.in_flight == 0

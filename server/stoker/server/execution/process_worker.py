@@ -45,8 +45,6 @@ log = logging.getLogger("stoker.execution")
 LOOP_COPY_BYTES = 1 << 20
 #: How long a channel is idle before both sides return the memory of large batches to the system, nanoseconds.
 IDLE_NS = 5_000_000_000
-#: When the client of a request that has died with its process may try again, seconds.
-RETRY_S = 1.0
 
 
 class ProcessStart(Protocol):
@@ -183,7 +181,7 @@ class ProcessWorker:
     def submit(self, work: Work) -> None:
         process = self._process
         if process is None:
-            error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}", retry_after_s=RETRY_S)
+            error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}")
             work.on_done(BatchResult([error] * len(work.items)))
             return
         self.free_slots -= 1
@@ -501,8 +499,8 @@ class ProcessWorker:
         pause_ns = self.policy.died(self._now_ns())
         self._note_outage(how, pause_ns)
         # No slot is free now, so the scheduler dispatches nothing here while it takes the results.
-        text = f"the worker process of model '{self._settings.model}' has ended: {how}"
-        self._fail_running(error or Unavailable(text, retry_after_s=RETRY_S))
+        # Without a time to try again: the request may be what has ended the process, and clients repeat such ones by themselves.
+        self._fail_running(error or Unavailable(f"the worker process of model '{self._settings.model}' has ended: {how}"))
         self.on_change()
         if not self._is_closing:
             self._restart = self._loop.create_task(self._start_again(pause_ns))

@@ -408,7 +408,7 @@ class Scheduler:
         for entry in waiting:
             self._queue.remove(entry)
         self._recorder.queue_depth -= len(waiting)
-        self._fail(waiting, Unavailable(why, retry_after_s=self._retry_after_s))
+        self._fail(waiting, Unavailable(why))
 
     def _fail(self, entries: Sequence[Pending], error: ServingError) -> None:
         now_ns = self._now_ns()
