@@ -69,6 +69,7 @@ def test_added_model_responds_to_the_printed_commands(tmp_path: Path) -> None:
         assert infer == "stoker infer iris -i 'x=[[0.0, 0.25]]'"
         assert "dog" in stoker("infer", "iris", "-i", "x=[[0.0, 0.25]]", cwd=tmp_path, url=f"http://{server.http}")
         _, _, body = facts["next"][2].partition(" -d ")
+        assert outputs(server, "iris", [[9, 0]] * 300)["label"] == ["cat"] * 300  # more rows than max_batch_size
         status, text = server.get("/v2/models/iris/infer", body.strip("'").encode())
         assert status == 200
         assert json.loads(text)["outputs"][0]["data"] == ["dog"]

@@ -13,6 +13,7 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import FileTensor
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.openvino.backend import OpenVinoBackend
 from stoker.backends.testing.samples import signature, version_files
 from tests.fakes.classifiers import classifier
 from tests.fakes.onnx_models import load_request, onnx_files, value
@@ -107,3 +108,12 @@ def test_weights_beside_the_file_are_found(tmp_path: Path) -> None:
     (tmp_path / "version").mkdir()
     instance = BACKEND.load(load_request(version_files(tmp_path / "version", files), served))
     assert instance.execute({"x": X}, ["label"])["label"].tolist() == [b"cat", b"dog", b"fish", b"cat"]
+
+
+def test_openvino_rejects_a_zip_map_with_the_remedy(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    with pytest.raises(
+        ModelLoadError, match=r"'probabilities' comes from a ZipMap, which OpenVINO does not read\. Backend onnxruntime"
+    ) as caught:
+        OpenVinoBackend().inspect(onnx_files(tmp_path, classifier()), "model.onnx")
+    assert "{'zipmap': False}" in caught.value.message

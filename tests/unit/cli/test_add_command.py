@@ -52,6 +52,7 @@ def test_converted_model_is_written_with_its_configuration_and_labels_and_loads(
     assert (model / "labels.txt").read_text() == "cat\ndog\nfish\n"
     text = (model / "config.pbtxt").read_text()
     assert "max_batch_size: 256\ndynamic_batching { }" in text
+    assert 'key: "split_oversized_requests" value { string_value: "true" }' in text
     assert 'name: "probabilities" data_type: TYPE_FP32 dims: [3] label_filename: "labels.txt"' in text
     assert names(tmp_path / "repo") == ["flowers"]
     report = check_repository([tmp_path / "repo"], BackendRegistry(), loading=Loading.NONE)

@@ -50,7 +50,13 @@ class OpenVinoBackend(Backend):
         _check_installed()
         if format_of(model_filename) is not ModelFormat.ONNX:
             return self._loader().graph_facts(files, model_filename)
-        return facts_of(declarations(files, model_filename), model_filename)
+        file = declarations(files, model_filename)
+        if file.zip_maps:
+            raise ModelLoadError(
+                f"'{model_filename}': output '{next(iter(file.zip_maps))}' comes from a ZipMap, which OpenVINO does not read. "
+                "Backend onnxruntime serves the file as it is; the option {'zipmap': False} of the exporters leaves the ZipMap out"
+            )
+        return facts_of(file, model_filename)
 
     def check(self, candidate: Candidate) -> Iterator[Violation]:
         signature = candidate.signature

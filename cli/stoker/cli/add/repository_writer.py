@@ -131,6 +131,7 @@ def config_text(config: ModelConfig, max_batch_size: int, labels: str | None, re
     lines.append(f"max_batch_size: {max_batch_size}")
     if max_batch_size > 1:
         lines.append("dynamic_batching { }")
+        lines.append('parameters { key: "split_oversized_requests" value { string_value: "true" } }')
     lines += [_tensor_text("input", spec) for spec in config.signature.inputs]
     lines += [_tensor_text("output", spec, labels=spec.name == labels) for spec in config.signature.outputs]
     return "\n".join(lines) + "\n"
