@@ -1,4 +1,4 @@
-"""What the process table says of a process: descriptors, memory, children. Linux only."""
+"""Facts of the process table: descriptors, memory and children of a process. Linux only."""
 
 import os
 from pathlib import Path

@@ -31,6 +31,7 @@ SIGNATURE = ModelSignature(
     is_decoupled=True,
     batch_inputs=(BatchInput(BatchInputKind.ITEM_SHAPE, "SHAPES", DataType.INT32, "IN"),),
     batch_outputs=(BatchOutput("OUT", "IN"),),
+    most_split_rows=64,
 )
 CALLS = NoCalls()
 REQUEST = LoadRequest(

@@ -271,12 +271,12 @@ class ProcessWorker:
         self._watchdog = self._idle = None
 
     def _send(self, process: WorkerProcess, kind: int, number: int = 0, index: int = 0, outgoing: Outgoing | None = None) -> None:
-        """Sends a message, or keeps it until there is room. A batch that cannot be sent fails."""
+        """Sends a message, or keeps it until there is space. A batch that cannot be sent fails."""
         if self._unsent or not self._is_passed(process, kind, number, index, outgoing):
             self._unsent.append((kind, number, index, outgoing))
 
     def _is_passed(self, process: WorkerProcess, kind: int, number: int, index: int, outgoing: Outgoing | None) -> bool:
-        """Sends a message, or fails its batch. False: there is no room now; `_send_unsent` is called when there may be some."""
+        """Sends a message, or fails its batch. False: there is no space now; `_send_unsent` is called when there may be some."""
         try:
             if outgoing is None:
                 process.channel.send(kind, number, index)
@@ -295,7 +295,7 @@ class ProcessWorker:
         return True
 
     def _send_unsent(self, process: WorkerProcess) -> None:
-        """Sends what has waited for room."""
+        """Sends what has waited for space."""
         self._loop.remove_writer(process.channel.descriptor)
         unsent = self._unsent
         while unsent:
