@@ -220,10 +220,11 @@ def _output(tensor: TypedTensor, value: Any, sizes: Mapping[str, int], inputs: A
         array = np.asarray(value)
         wanted = tensor.datatype.numpy
         if array.dtype != wanted:
-            if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, wanted, "same_kind"):
+            are_integers = array.dtype.kind in "iu" and wanted.kind in "iu"
+            if not are_integers and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, wanted, "same_kind")):
                 raise BackendFailed(f"{where} as {array.dtype}, its annotation says {tensor.datatype.value}")
             converted = array.astype(wanted)
-            if array.dtype.kind in "iu" and wanted.kind in "iu" and not np.array_equal(converted, array):
+            if are_integers and not np.array_equal(converted, array):
                 raise BackendFailed(f"{where} with a value that {tensor.datatype.value} does not have")
             array = converted
         elif any(np.may_share_memory(array, each) for each in inputs.values()):
