@@ -16,6 +16,7 @@ from stoker.cli.add.command import add
 from stoker.cli.bench.command import bench
 from stoker.cli.control import load, unload
 from stoker.cli.device_check.command import device_check
+from stoker.cli.env import build
 from stoker.cli.files import check, dump
 from stoker.cli.infer import infer
 from stoker.cli.init import init
@@ -94,6 +95,10 @@ def version(as_json: AsJson = False) -> None:
 
 for _command in (init, add, check, dump, plan, device_check, models, status, infer, bench, metadata, config, load, unload, version):
     app.command(cls=Command)(_command)
+
+_environments = typer.Typer(name="env", cls=Group, help="Environments of models written in Python.", no_args_is_help=True)
+_environments.command(cls=Command)(build)
+app.add_typer(_environments)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
