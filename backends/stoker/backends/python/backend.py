@@ -4,6 +4,7 @@ A model's file is `model.py`. A class `TritonPythonModel` in it makes it a model
 function `predict` or a class with such a method.
 """
 
+import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -86,6 +87,8 @@ class PythonBackend(Backend):
             yield Violation("input", "a model written in Python gets its requests one by one: allow_ragged_batch is not needed")
 
     def describe(self, request: DescribeRequest) -> str | None:
+        if not _may_complete(request.files.read(request.model_filename)):
+            return None
         payload = {
             "folder": str(request.files.root),
             "filename": request.model_filename,
@@ -137,6 +140,18 @@ class PythonBackend(Backend):
                 model_import.forget(module)
                 raise
         return made
+
+
+def _may_complete(source: bytes) -> bool:
+    """Whether a model with this source may complete its configuration: False for one of Triton's form without `auto_complete_config`."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == CLASS_NAME and not (node.bases or node.keywords or node.decorator_list):
+            return b"auto_complete_config" in source
+    return True
 
 
 def _streams(written: str) -> int | None:

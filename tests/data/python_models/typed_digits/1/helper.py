@@ -1,0 +1,2 @@
+def scores(image):
+    return image.reshape(-1, 64)[:, :10] * 2
