@@ -175,6 +175,8 @@ class Instance(abc.ABC):
     only_computes: bool = False
     #: Whether its batch processor reads the attributes of `RequestShare`.
     reads_requests: bool = False
+    #: Whether it may call other models (`LoadRequest.calls`) while it runs a batch.
+    calls_models: bool = False
     #: Makes the `BatchProcessor` of an instance, its signature and a clock; None: `BatchProcessor` itself.
     batch_processor: "Callable[[Any, ModelSignature, Clock], Any] | None" = None
 

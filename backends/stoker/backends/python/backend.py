@@ -6,6 +6,7 @@ function `predict` or a class with such a method.
 
 import ast
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -124,6 +125,9 @@ class PythonBackend(Backend):
             own = self._checked_interpreter(request.parameters, request.model_dir, request.files, request.model_name)
             if own is not None:
                 raise ModelLoadError("EXECUTION_ENV_PATH needs a worker process: leave out the parameter 'execution', or write 'process'")
+        else:
+            # The server logs what the process prints; without a handler, lines below WARNING would be lost.
+            logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         root = request.files.root
         utils = make_utils_module(model_name=request.model_name, version=request.version, version_dir=root, calls=request.calls)
         model_import = ModelImport(root, utils, owns_process=request.owns_process)

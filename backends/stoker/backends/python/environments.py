@@ -60,7 +60,8 @@ class Environments:
         if path.is_dir():
             return _python_in(path)
         if not path.is_file():
-            raise ModelLoadError(f"{PARAMETER}: no such file or folder: '{path.name}'")
+            hint = "; `stoker env build MODEL` makes the folder 'env' of a model" if path.name == "env" else ""
+            raise ModelLoadError(f"{PARAMETER}: no such file or folder: '{path.name}'{hint}")
         if not path.name.endswith(_ARCHIVES):
             raise ModelLoadError(f"{PARAMETER}: '{path.name}' is neither a folder nor an archive ({', '.join(_ARCHIVES)})")
         status = path.stat()

@@ -150,6 +150,7 @@ class TritonInstance(Instance):
 
     batch_processor = TritonProcessor
     reads_requests = True
+    calls_models = True
 
     def __init__(self, request: LoadRequest, module: ModuleType, model_import: ModelImport, request_class: type[InferenceRequest]) -> None:
         """Makes the model object and initialises it. REQUIRES: `model_import` is active.

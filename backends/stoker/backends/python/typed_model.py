@@ -91,6 +91,7 @@ class TypedInstance(StreamingInstance):
         if model.model_class is not None:
             try:
                 takes_context = bool(inspect.signature(model.model_class).parameters)
+                self.calls_models = takes_context
                 self._owner = model.model_class(self._context(request)) if takes_context else model.model_class()
             except BaseException as error:
                 raise load_failure(error, model_import.root, f"{getattr(model.model_class, '__name__', 'the class')}.__init__") from error

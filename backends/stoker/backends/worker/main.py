@@ -99,7 +99,7 @@ class WorkerMain:
         self._is_decoupled = signature.is_decoupled
         depth = max(1, instance.pipeline_depth)
         processors = [processor_for(instance, signature, self._clock) for _ in range(depth)]
-        has_receiver = depth > 1 or instance.reads_requests or self._is_decoupled
+        has_receiver = depth > 1 or instance.reads_requests or instance.calls_models or self._is_decoupled
         facts = {
             "static_batch_size": instance.static_batch_size,
             "pipeline_depth": depth,

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from stoker.backends.api.batch import BatchResult, as_failure
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable, Unsupported
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
 from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message, SegmentsFull
 from stoker.backends.worker.process import WorkerProcess, exit_text
@@ -183,6 +184,9 @@ class ProcessWorker:
         if process is None:
             error = Unavailable(f"model '{self._settings.model}' has no worker process: {self.outage}")
             work.on_done(BatchResult([error] * len(work.items)))
+            return
+        if self._signature.is_decoupled and any(item.responses is None for item in work.items):
+            work.on_done(BatchResult([Unsupported(DECOUPLED_ONLY) for _ in work.items]))
             return
         self.free_slots -= 1
         now_ns = self._now_ns()
