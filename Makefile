@@ -60,7 +60,7 @@ clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: forei
 
 $(CLIENTS_STAMP): constraints-clients.txt
 	test -x .venv-clients/bin/pip || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]' httpx openapi-spec-validator
+	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]' httpx openapi-spec-validator openai
 	.venv-clients/bin/pip install --quiet --no-deps -c constraints-clients.txt tensorflow-protobuf
 	.venv-clients/bin/pip install --quiet --no-deps -c constraints-clients.txt tensorflow-serving-api
 	touch $@
@@ -104,7 +104,7 @@ bench: setup  ## Measure the server against raw onnxruntime and a bare echo
 perf-analyzer: setup  ## Fetch Triton's load generator into .perf_analyzer (x86_64 Linux; see docs/protocols.md)
 	scripts/perf_analyzer --fetch
 
-node-client: $(NODE_STAMP)  ## Make .node-client: gRPC clients in JavaScript (needs node 18 or newer, and npm)
+node-client: $(NODE_STAMP)  ## Make .node-client: gRPC and OpenAI clients in JavaScript (needs node 18 or newer, and npm)
 
 $(NODE_STAMP): tests/protocol/foreign_node/package.json
 	mkdir -p .node-client

@@ -42,6 +42,10 @@ class ModelNotFound(NotFound):
     """The field `model` names no model that serves the endpoint."""
 
 
+class UnknownPath(NotFound):
+    """OpenAI has the path, this server does not serve it."""
+
+
 def status(error: ServingError) -> int:
     """The HTTP status of `error`."""
     return status_of(error, _OVERRIDES).http
@@ -55,6 +59,8 @@ def error_object(error: ServingError) -> dict[str, object]:
     code: str | None = _CODES.get(error.code)
     if isinstance(error, FieldError):
         param, code = error.param, error.error_code
+    elif isinstance(error, UnknownPath):
+        code = "unknown_url"
     elif isinstance(error, NotFound):
         param = "model"
     # A text may quote what a client sent, lone surrogates included; those have no UTF-8 form.

@@ -5,10 +5,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from stoker.backends.api.errors import NotFound, ServingError
+from stoker.backends.api.errors import ServingError
 from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.openai import schemas
-from stoker.server.protocols.openai.errors import FieldError, error_response
+from stoker.server.protocols.openai.errors import FieldError, UnknownPath, error_response
 from stoker.server.protocols.openai.service import OpenAiService
 from stoker.server.protocols.routing import CodecResponse, Respond, RouteContext
 
@@ -63,9 +63,5 @@ def unserved(method: str, path: str) -> tuple[int, bytes, HeaderList]:
         error = FieldError("method", f"{path} does not take {method}; served are {served}", "method_not_supported")
         _, body, headers = error_response(error)
         return 405, body, [*headers, (b"allow", b"POST" if path in _POSTED else b"GET, HEAD")]
-    error = _UnknownPath(f"this server does not serve {path[:128]}; served are {served}")
+    error = UnknownPath(f"this server does not serve {path[:128]}; served are {served}")
     return error_response(error)
-
-
-class _UnknownPath(NotFound):
-    """OpenAI has the path, this server not."""
