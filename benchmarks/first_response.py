@@ -9,6 +9,7 @@ and one request, whose outputs are compared with the source's. Prints the median
 import argparse
 import json
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -123,7 +124,8 @@ def one_run(case: Case, python: str, made: Path) -> Run:
                 if server.poll() is not None or time.monotonic() - added > 60:
                     raise RuntimeError("the server is not ready")
                 time.sleep(0.01)
-            check(json.loads(ready.read_text())["http_port"], json.loads((made / "row.json").read_text()))
+            (tensor,) = json.loads(shlex.split(json.loads(done.stdout)["next"][-1])[-1])["inputs"]
+            check(json.loads(ready.read_text())["http_port"], tensor["name"], json.loads((made / "row.json").read_text()))
             served = time.monotonic()
         finally:
             server.send_signal(signal.SIGTERM)
@@ -132,11 +134,9 @@ def one_run(case: Case, python: str, made: Path) -> Run:
         return Run(added - since, added_cpu - since_cpu, served - added, cpu_s() - added_cpu)
 
 
-def check(port: int, row: dict[str, Any]) -> None:
+def check(port: int, name: str, row: dict[str, Any]) -> None:
     """Sends the row and compares one output with the expected one."""
     url = f"http://127.0.0.1:{port}/v2/models/m"
-    with urllib.request.urlopen(url) as response:
-        name = json.load(response)["inputs"][0]["name"]
     values = np.array(row["row"])
     body = {"inputs": [{"name": name, "shape": list(values.shape), "datatype": "FP32", "data": values.ravel().tolist()}]}
     with urllib.request.urlopen(f"{url}/infer", data=json.dumps(body).encode()) as response:  # noqa: S310 - this server

@@ -245,3 +245,23 @@ def test_child_needs_numpy_and_its_own_package_only(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(ROOT / "cli" / "stoker")], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] ['stoker.cli']"
+
+
+@pytest.mark.slow
+def test_model_in_python_is_copied_and_loaded_in_another_process(stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "plus one"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "number.txt").write_text("1")
+    (folder / "model.py").write_text(
+        "import os\nfrom pathlib import Path\nfrom stoker.models import Array, batched, float32\n"
+        "NUMBER = float(Path(__file__).with_name('number.txt').read_text())\n\n\n"
+        "@batched(max=8)\ndef predict(x: Array['n', float32]) -> Array['n', float32]:\n    return x + NUMBER\n"
+    )
+    ran = stoker("add", "plus one")
+    assert ran.code == 0, ran.err
+    assert names(tmp_path / "models" / "plus_one" / "1") == ["model.py", "number.txt"]
+    (folder / "model.py").write_text("def predict(x): return x\n")
+    ran = stoker("add", "plus one", "--new-version")
+    assert ran.code == 1
+    assert names(tmp_path / "models" / "plus_one") == ["1"]

@@ -85,8 +85,8 @@ CORE = [
     (shape_of_first(), "input 'INPUT0' has no shape but model requires batch dimension for 'simple'"),
     (
         shape_of_first(9, 16),
-        "inference request batch-size must be <= 8 for 'simple'; send the 9 rows in several requests, or write max_batch_size: 9 into the "
-        "model's config.pbtxt, if its file takes such batches",
+        "inference request batch-size must be <= 8 for 'simple'; send the 9 rows in several requests, or write into the model's "
+        "config.pbtxt the parameter split_oversized_requests, or max_batch_size: 9 if its file takes such batches",
     ),
     (shape_of_first(0, 16), "the number of rows, must be at least 1"),
     (shape_of_first(-1, 16), "dimensions must not be negative"),

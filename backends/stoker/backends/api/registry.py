@@ -75,7 +75,7 @@ class BackendRegistry:
             raise ModelLoadError(f"backend '{name}' is not usable here: {self._failed[name]}")
         claimant = self._claimant(name)
         if claimant is None:
-            raise ModelLoadError(f"no backend or platform '{name}'; installed backends: {', '.join(self.names()) or 'none'}")
+            raise ModelLoadError(f"no backend or platform '{name}'; installed backends: {', '.join(self._offered()) or 'none'}")
         return claimant
 
     def _claimant(self, name: str) -> Backend | None:
@@ -89,6 +89,10 @@ class BackendRegistry:
                     if name in backend.aliases or name in backend.platforms:
                         return backend
         return None
+
+    def _offered(self) -> list[str]:
+        """The names of backends for an error; without test backends."""
+        return [name for name in self.names() if name not in self._loaded or not self._loaded[name].is_for_tests]
 
     def _load(self, name: str) -> None:
         point = self._pending.pop(name)

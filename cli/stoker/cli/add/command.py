@@ -142,7 +142,7 @@ def _print(added: "Added") -> None:
     print_line(f"{added.place.name}: version {added.place.version} is in {added.place.model}")
     print_line(f"  from {added.origin}")
     batch = f"max_batch_size {added.max_batch_size}, dynamic batching" if added.max_batch_size else "not batched"
-    print_line(f"  backend {added.backend}, {batch}")
+    print_line(f"  backend {added.backend}" + (f", {batch}" if added.backend != "python" else ""))
     for note in added.notes:
         print_line(f"  note: {note}")
     if added.differences:

@@ -51,7 +51,7 @@ TORCH_PICKLE: Final = ModelFormat("pickled PyTorch module", converter="torch_pic
 HUB: Final = ModelFormat("model-hub folder", converter="hub", extra="import-hub")
 POPEF: Final = ModelFormat("PopEF executable", "executable.popef", "poplar")
 EXEC: Final = ModelFormat("GCU executable", "model.exec", "topsinference")
-PYTHON: Final = ModelFormat("Python model", "model.py", "python")
+PYTHON: Final = ModelFormat("model in Python", "model.py", "python")
 
 _BY_SUFFIX: Final = {
     ".onnx": ONNX,
@@ -113,6 +113,8 @@ def _of_folder(folder: Path) -> Source:
         return Source(folder, SAVED_MODEL)
     if is_hub_folder(files):
         return Source(folder, HUB)
+    if "model.py" in files:
+        return Source(folder, PYTHON)
     found = [Source(folder / name, kind) for name in sorted(files) if (kind := _of_file(folder / name)) is not None]
     models = [each for each in found if each.path.suffix not in (".txt", ".json")] or found
     if len(models) == 1:

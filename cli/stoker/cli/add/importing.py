@@ -1,5 +1,7 @@
 """`add_model`: the steps from a recognised source to a model in the repository."""
 
+import json
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -123,8 +125,6 @@ def add_model(request: AddRequest, step: Callable[[str], None]) -> Added:
         CommandFailed: any step fails; the repository is unchanged.
     """
     place, kind = request.place, request.source.format
-    if kind is PYTHON:
-        raise CommandFailed("a Python model needs no conversion: serve it by its path, or copy its folder into the repository")
     is_copied = is_served_natively(kind) and not (request.is_converted and kind.converter)
     if not is_copied and not kind.converter:
         raise CommandFailed(
@@ -135,6 +135,8 @@ def add_model(request: AddRequest, step: Callable[[str], None]) -> Added:
         version = work / place.name / str(place.version)
         version.mkdir(parents=True)
         converted = None
+        if kind is PYTHON:
+            return _added_python(request, work, version, step)
         if is_copied:
             step(f"copying {request.source.path.name}: backend {kind.backend} serves {kind.title} as it is")
             copy_source(request.source, version)
@@ -143,6 +145,45 @@ def add_model(request: AddRequest, step: Callable[[str], None]) -> Added:
         added = _finished(request, work / place.name, version, converted, step)
         publish(place, work)
     return added
+
+
+def _added_python(request: AddRequest, work: Path, version: Path, step: Callable[[str], None]) -> Added:
+    """Copies a model in Python and loads it in a process of its own: its code does not run in this one.
+
+    Raises:
+        CommandFailed: it does not load.
+    """
+    from stoker.server.lifecycle.check import Loading, check_repository
+
+    path, place = request.source.path, request.place
+    step(f"copying {path.name}")
+    try:
+        if path.is_dir():
+            shutil.copytree(path, version, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        else:
+            shutil.copyfile(path, version / PYTHON.served_as)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be copied: {error}") from error
+    if place.config is not None:
+        (version.parent / CONFIG_NAME).write_text(place.config, encoding="utf-8")
+    step("loading the version as the server does")
+    (report,) = check_repository([work], BackendRegistry(), loading=Loading.ALL).models
+    if report.problems:
+        raise CommandFailed("; ".join(report.problems))
+    publish(place, work)
+    return Added(
+        place=place,
+        backend=PYTHON.backend,
+        origin=f"{path.name}: {PYTHON.title}",
+        max_batch_size=0,
+        differences=(),
+        notes=("batching, inputs and outputs follow from the code: stoker check shows them",),
+        calls=(_serve_call(place), f"stoker metadata {place.name}"),
+    )
+
+
+def _serve_call(place: Place) -> str:
+    return f"stoker serve --model-repository={shlex.quote(str(place.repository))}"
 
 
 def copy_source(source: Source, version: Path) -> None:
@@ -219,6 +260,8 @@ def _finished(request: AddRequest, model: Path, version: Path, converted: Conver
     backend = kind.backend if converted is None else "onnxruntime"
     written = f'default_model_filename: "{kind.served_as.rstrip("/")}"\n' if converted is None and kind.served_as.endswith("/") else ""
     notes = list(converted.notes) if converted is not None else []
+    if converted is None and request.sample is not None:
+        notes.append("--sample has no effect: the file is served as it is, so there is nothing to compare")
     if place.config is None:
         bare = ServedVersion(place.name, version, f'backend: "{backend}"\n{written}')
         most = _max_batch_size(request, bare, notes)
@@ -293,9 +336,6 @@ def _random_samples(served: ServedVersion) -> tuple[Sample, ...]:
 
 def _calls(place: Place, served: ServedVersion, samples: Sequence[Sample], model: Path) -> list[str]:
     """The next commands: serve, and a request that works. Long rows are written into the folder `model`."""
-    import json
-    import shlex
-
     signature = served.config.signature
     row = {name: (array[:1] if signature.is_batched else array) for name, array in samples[0].inputs.items()}
     words, tensors, is_short = [], [], True
@@ -317,7 +357,7 @@ def _calls(place: Place, served: ServedVersion, samples: Sequence[Sample], model
         words.append(f"{spec.name}={json.dumps(values)}")
         shape = [1, *spec.dims] if signature.is_batched and -1 not in spec.dims else list(array.shape)
         tensors.append({"name": spec.name, "shape": shape, "datatype": spec.datatype.value, "data": _rounded(array.ravel())})
-    calls = [f"stoker serve --model-repository={shlex.quote(str(place.repository))}"]
+    calls = [_serve_call(place)]
     if words:
         calls.append(f"stoker infer {place.name} " + " ".join(f"-i {shlex.quote(word)}" for word in words))
     if is_short and tensors:

@@ -108,9 +108,10 @@ class SignatureCheck:
             least = "; the first, the number of rows, must be at least 1" if self._is_batched else ""
             raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; dimensions must not be negative{least}")
         if self._is_batched and shape[0] > self._most_rows:
+            split = "" if self._most_rows > self._max_batch_size else "the parameter split_oversized_requests, or "
             raise SignatureMismatch(
                 f"inference request batch-size must be <= {self._most_rows} for '{self._model}'; send the {shape[0]} rows in several "
-                f"requests, or write max_batch_size: {shape[0]} into the model's config.pbtxt, if its file takes such batches"
+                f"requests, or write into the model's config.pbtxt {split}max_batch_size: {shape[0]} if its file takes such batches"
             )
         return math.prod(shape)
 
