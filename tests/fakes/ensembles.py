@@ -117,7 +117,7 @@ class EnsembleRig:
         rig = self.models[model]
         if outcomes is None:
             outcomes = [
-                {name: sum(item.inputs.values()) + np.float32(1) for name in item.output_names} for item in rig.worker.works[0].items
+                {name: np.add(sum(item.inputs.values()), np.float32(1)) for name in item.output_names} for item in rig.worker.works[0].items
             ]
         rig.worker.finish(outcomes)
 

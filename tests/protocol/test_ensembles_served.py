@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from stoker_client import HttpClient
 from tests.fakes.ensemble_models import write_all, write_simple
-from tests.fakes.server_process import REPOSITORY_ROOT, ServerProcess, running_server
+from tests.fakes.server_process import REPOSITORY_ROOT, ServerProcess, running_server, wait_until
 
 FOREIGN = Path(__file__).parent / "foreign"
 IMAGE = json.dumps({"instances": [["2", "8", "4", "6"]]}).encode()
@@ -70,7 +73,12 @@ def test_tritonclient_loads_and_unloads_ensembles(tmp_path: Path, clients_python
 def test_trace_has_the_steps_as_children(tmp_path: Path):
     write_simple(tmp_path / "models")
     trace = tmp_path / "trace.json"
-    flags = (f"--trace-config=triton,file={trace}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS")
+    flags = (
+        f"--trace-config=triton,file={trace}",
+        "--trace-config=rate=1",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=level=TENSORS",
+    )
     inputs = [{"name": f"INPUT{index}", "shape": [1, 16], "datatype": "INT32", "data": [1] * 16} for index in range(2)]
     with running_server(f"--model-repository={tmp_path / 'models'}", *flags, at=tmp_path / "server") as server:
         server.json("/v2/models/simple_ensemble/infer", {"id": "t", "inputs": inputs})
@@ -85,6 +93,9 @@ def test_trace_has_the_steps_as_children(tmp_path: Path):
         assert named[step]["request_id"] == "t"
         stamps = [each["timestamps"][0]["name"] for each in objects if each["id"] == named[step]["id"] and "timestamps" in each]
         assert {"REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END"} <= set(stamps)
+        tensors = [(each["activity"], each["tensor"]["name"]) for each in objects if each["id"] == named[step]["id"] and "tensor" in each]
+        assert ("TENSOR_QUEUE_INPUT", "INPUT0") in tensors
+        assert ("TENSOR_BACKEND_OUTPUT", "OUTPUT1") in tensors
 
 
 def test_response_cache_of_an_ensemble_follows_its_steps(tmp_path: Path):
@@ -116,3 +127,37 @@ def test_check_and_serve_explain_ensembles(tmp_path: Path):
     assert report["ok"], report
     ensemble = next(model for model in report["models"] if model["name"] == "simple_ensemble")
     assert ensemble["versions"][0]["backend"] == "ensemble"
+
+
+def test_reload_of_a_step_under_load_loses_no_request(tmp_path: Path):
+    repository = tmp_path / "models"
+    write_simple(repository)
+    flags = ("--model-control-mode=explicit", "--load-model=simple_ensemble")
+    with running_server(f"--model-repository={repository}", *flags, at=tmp_path / "server") as server:
+        is_over = threading.Event()
+        sums: list[int] = []
+        failures: list[Exception] = []
+        inputs = {f"INPUT{index}": np.full((2, 16), index + 1, np.int32) for index in range(2)}
+
+        def send_requests() -> None:
+            with HttpClient(server.http) as client:
+                while not is_over.is_set():
+                    try:
+                        sums.append(int(client.infer("simple_ensemble", inputs)["OUTPUT0"][0, 0]))
+                    except Exception as error:  # any failure at all fails the test
+                        failures.append(error)
+
+        clients = [threading.Thread(target=send_requests) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            for name in ("add_sub", "nop", "add_sub", "simple_ensemble"):
+                server.json(f"/v2/repository/models/{name}/load", {})
+                reached = len(sums) + 30
+                wait_until(lambda reached=reached: len(sums) >= reached or bool(failures), what="responses after a reload")
+        finally:
+            is_over.set()
+            for client in clients:
+                client.join()
+        assert failures == []
+        assert set(sums) == {3}

@@ -10,9 +10,10 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.ensemble import Ensemble, EnsembleStep
 from stoker.server.core.model_config import AllVersions, LoadOverrides
-from stoker.server.lifecycle.dependencies import ordered
+from stoker.server.lifecycle.dependencies import MAX_NESTING, TOO_DEEP, ordered
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeRepository, FakeServable, turn
 from tests.fakes.manager_bench import Bench, in_loop
@@ -50,15 +51,17 @@ class Loader(FakeLoader):
         super().__init__(**settings)
         self.signatures: dict[str, ModelSignature] = {}
 
-    async def load(self, source: VersionSource):  # type: ignore[no-untyped-def]
+    async def load(self, source: VersionSource) -> Servable:
         servable = await super().load(source)
-        servable.signature = self.signatures.get(source.name, plain())  # type: ignore[misc]
+        servable.signature = self.signatures.get(source.name, plain())
         return servable
 
 
 class EnsembleBench(Bench):
     def __init__(self, models: dict[str, FakeModel], *, holds: bool = False, mode: ControlMode = ControlMode.POLL, **settings) -> None:
-        super().__init__(models, loader=Loader(holds=holds), mode=mode, **settings)
+        loader = Loader(holds=holds)
+        super().__init__(models, loader=loader, mode=mode, **settings)
+        self.signatures = loader.signatures
         self.repository = Repository(models)
         self.models = self.repository.models
         self.manager._repository = self.repository
@@ -185,7 +188,7 @@ async def test_reload_of_a_model_with_the_same_signature_changes_nothing_for_the
 async def test_reload_of_a_model_with_another_signature_checks_the_ensemble_again() -> None:
     bench = await polled({"e": of("a"), "a": FakeModel()})
     old = bench.manager.resolve("e", None)
-    bench.loader.signatures["a"] = plain(5)
+    bench.signatures["a"] = plain(5)
     bench.models["a"] = FakeModel({1: "new"})
     await bench.rescan()
     assert bench.manager.resolve("e", None) is not old
@@ -195,13 +198,13 @@ async def test_reload_of_a_model_with_another_signature_checks_the_ensemble_agai
 @in_loop
 async def test_ensemble_that_no_longer_fits_its_models_leaves_service() -> None:
     bench = await polled({"e": of("a"), "a": FakeModel()})
-    bench.loader.signatures["a"] = plain(5)
+    bench.signatures["a"] = plain(5)
     bench.loader.errors["e", 1] = ModelLoadError("e/config.pbtxt:3: does not fit")
     bench.models["a"] = FakeModel({1: "new"})
     await bench.rescan()
     assert bench.state() == ("FAILED", "e/config.pbtxt:3: does not fit")
     bench.loader.errors.clear()
-    bench.loader.signatures.clear()
+    bench.signatures.clear()
     bench.models["a"] = FakeModel({1: "newer"})
     await bench.rescan()
     assert bench.state() == ("READY", "")
@@ -221,7 +224,7 @@ async def test_broken_change_of_the_ensemble_itself_leaves_it_serving() -> None:
 @in_loop
 async def test_newer_version_of_a_model_is_what_the_ensemble_is_checked_against() -> None:
     bench = await polled({"e": of("a"), "a": FakeModel({1: "x"})})
-    bench.loader.signatures["a"] = plain(6)
+    bench.signatures["a"] = plain(6)
     bench.models["a"] = FakeModel({1: "x", 2: "x"})
     await bench.rescan()
     assert bench.loader.sources[-1].name == "e"
@@ -343,3 +346,14 @@ def test_models_are_ordered_behind_what_they_need() -> None:
     assert sorted(names) == sorted(models)
     assert names.index("x") < names.index("e") > names.index("f") > names.index("y")
     assert ordered(["f"], models) == ["y", "f"]
+
+
+@in_loop
+async def test_ensembles_are_nested_to_a_bound() -> None:
+    # The last one needs `a`, each other one the next.
+    models = {f"e{index:03}": of(f"e{index + 1:03}" if index < 179 else "a") for index in range(180)}
+    bench = await polled({**models, "a": FakeModel()})
+    await turn(200)
+    serving = [name for name, _, state, _ in bench.index() if state == "READY"]
+    assert serving == ["a", *sorted(models)[-MAX_NESTING:]]
+    assert bench.state("e000") == ("FAILED", TOO_DEEP)

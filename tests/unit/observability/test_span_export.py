@@ -53,6 +53,19 @@ def test_request_is_three_spans_with_events_at_their_times():
     assert outer.resource.attributes["service.name"] == "mine"
 
 
+def test_steps_of_an_ensemble_are_children_of_its_span():
+    record, step = TraceRecord(1, "e", 1, "r", None), TraceRecord(2, "m", 7, "r", None)
+    record.timestamps.extend({"HTTP_RECV_START": 1, "REQUEST_START": 10, "REQUEST_END": 31}.items())
+    step.timestamps.extend({"REQUEST_START": 12, "COMPUTE_START": 20, "COMPUTE_END": 28, "REQUEST_END": 30}.items())
+    record.steps.append(step)
+    spans = {span.name: span for span in exported(record)}
+    assert set(spans) == {"InferRequest", "e", "m", "compute"}
+    assert spans["m"].parent.span_id == spans["e"].context.span_id
+    assert spans["compute"].parent.span_id == spans["m"].context.span_id
+    assert spans["m"].context.trace_id == spans["InferRequest"].context.trace_id
+    assert (spans["m"].start_time - OFFSET_NS, spans["m"].end_time - OFFSET_NS) == (12, 30)
+
+
 def test_unfinished_request_has_only_the_spans_that_it_started():
     record = TraceRecord(1, "m", 7, "", None)
     assert exported(record) == []

@@ -178,7 +178,7 @@ async def test_cancelled_request_ends_the_stream_of_the_model() -> None:
     rig.time.run()
     flight.cancel()
     assert not sink.put({"y": np.zeros((1, 2), np.float32)})
-    assert rig.models["many"].worker.works[0].items[0].is_cancelled
+    assert rig.models["many"].worker.requests[0].is_cancelled
     rig.finish_all()
     assert rig.results == {}
     assert client.waiting == []

@@ -108,7 +108,7 @@ def test_failed_step_fails_the_request_at_once_and_cancels_its_siblings():
     error = rig.error("1")
     assert isinstance(error, BackendFailed)
     assert error.message == "in ensemble 'e', step 'right': no luck"
-    assert [item.is_cancelled for item in left.works[0].items] == [True, False]
+    assert [item.is_cancelled for item in left.requests] == [True, False]
     rig.finish_all()
     assert "2" in rig.results
     assert rig.log.failures == ["BACKEND"]
@@ -144,7 +144,7 @@ def test_cancelled_request_cancels_the_step_that_runs(after: int):
         rig.time.run()
     model = rig.models["second" if after else "first"]
     flight.cancel()
-    assert model.worker.works[0].items[0].is_cancelled
+    assert model.worker.requests[0].is_cancelled
     rig.finish_all()
     assert rig.results == {}
     assert rig.ended == ["1"]

@@ -7,7 +7,7 @@ import numpy as np
 from stoker.models import Array, Context, batched, float32
 
 
-class Answer(NamedTuple):
+class Result(NamedTuple):
     """The outputs of the model."""
 
     topic: Array["n", 1, str]
@@ -21,6 +21,6 @@ class Model:
         self.topics = np.array((context.folder / "topics.txt").read_text(encoding="utf-8").split(), dtype=np.object_)
 
     @batched(max=32)
-    def predict(self, scores: Array["n", 4, float32]) -> Answer:
+    def predict(self, scores: Array["n", 4, float32]) -> Result:
         best = scores.argmax(axis=1)
-        return Answer(self.topics[best][:, None], scores.max(axis=1, keepdims=True))
+        return Result(self.topics[best][:, None], scores.max(axis=1, keepdims=True))

@@ -22,7 +22,7 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, Finding, FindingKind, problem_lines
 from stoker.server.core.ensemble import ENSEMBLE
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
-from stoker.server.lifecycle.dependencies import ordered
+from stoker.server.lifecycle.dependencies import MAX_NESTING, TOO_DEEP, nesting, ordered, steps_of
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
 from stoker.server.lifecycle.model_code import completed_by_model
@@ -151,7 +151,7 @@ def check_repository(
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as name:
         area = Path(name)
         with TrialLoads(area, timeout_s=timeout_s, registry=trial_registry) as trials:
-            checker = _Checker(registry, area, trials, loading, progress, dict.fromkeys(snapshot.models))
+            checker = _Checker(registry, area, trials, loading, progress, dict.fromkeys(snapshot.models), snapshot.models)
             # Ensembles are checked against the models of their steps.
             reports = {name: checker.model(snapshot.models[name]) for name in ordered(snapshot.models, snapshot.models)}
     return RepositoryReport(tuple(reports[name] for name in snapshot.models), snapshot.notes)
@@ -164,6 +164,7 @@ class _Checker:
     Attributes:
         registry, area, trials, loading, progress: The arguments of `check_repository`.
         served: For each model, the signatures of the versions without an error; None: the model is not checked yet.
+        models: All models of the repository.
     """
 
     registry: BackendRegistry
@@ -172,6 +173,7 @@ class _Checker:
     loading: Loading
     progress: Callable[[str], None]
     served: dict[str, dict[int, ModelSignature] | None]
+    models: Mapping[str, ModelListing]
 
     def model(self, listing: ModelListing) -> ModelReport:
         report = self._model(listing)
@@ -208,6 +210,8 @@ class _Checker:
             return VersionReport(version=version, errors=(part.error,))
         self.progress(f"reading {listing.name} version {version}")
         if config.ensemble is not None:
+            if nesting(listing.name, lambda each: steps_of(self.models.get(each))) > MAX_NESTING:
+                return VersionReport(version=version, errors=(TOO_DEEP,), backend=ENSEMBLE)
             return _inspect_ensemble(listing, config, version, self.served)
         try:
             files = take_snapshot(part.directory, self.area, links_root=listing.links_root, selected=part.files)

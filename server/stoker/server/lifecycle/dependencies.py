@@ -5,6 +5,7 @@ signature of one of them changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from stoker.backends.api.nearest import did_you_mean
 from stoker.server.core.ensemble import Ensemble, StepModel
@@ -12,6 +13,10 @@ from stoker.server.core.state import VersionState
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.settings import shown
 from stoker.server.lifecycle.table import Blocked, ModelRecord
+
+#: Ensembles within ensembles.
+MAX_NESTING: Final = 16
+TOO_DEEP: Final = f"ensembles are nested deeper than {MAX_NESTING}"
 
 
 def ensemble_of(record: ModelRecord) -> Ensemble | None:
@@ -31,9 +36,9 @@ def step_models(
         records: All models by name.
         known: The names of all models of the repository, for a misspelled one.
     """
-    cycle = _cycle(name, records)
-    if cycle is not None:
-        return Blocked(f"ensembles need each other: {' -> '.join(cycle)}")
+    if nesting(name, lambda each: _needed(records.get(each))) > MAX_NESTING:
+        cycle = _cycle(name, records)
+        return Blocked(TOO_DEEP if cycle is None else f"ensembles need each other: {' -> '.join(cycle)}")
     models: list[StepModel] = []
     waiting: Blocked | None = None
     for step_name, step in zip(ensemble.step_names, ensemble.steps, strict=True):
@@ -58,17 +63,32 @@ def ordered(names: Iterable[str], models: Mapping[str, ModelListing]) -> list[st
     """`names`, and the models that ensembles among them need, each behind those that it needs itself."""
     found: dict[str, None] = {}
     for name in names:
-        _add(name, models, found, set())
+        if name in found:
+            continue
+        # The names above, each with those of its steps that are left; a loop, because ensembles may be nested deeply.
+        above: dict[str, list[str]] = {name: [*steps_of(models.get(name))]}
+        while above:
+            last, left = next(reversed(above.items()))
+            while left and (left[-1] in found or left[-1] in above or left[-1] not in models):
+                left.pop()
+            if left:
+                step = left.pop()
+                above[step] = [*steps_of(models[step])]
+            else:
+                del above[last]
+                found[last] = None
     return list(found)
 
 
-def _add(name: str, models: Mapping[str, ModelListing], found: dict[str, None], above: set[str]) -> None:
-    if name in found or name in above:
-        return
-    for step in steps_of(models.get(name)):
-        if step in models:
-            _add(step, models, found, above | {name})
-    found[name] = None
+def nesting(name: str, steps: Callable[[str], Iterable[str]]) -> int:
+    """How deeply ensembles are nested in `name`: 0 for a plain model, 1 for an ensemble of such, and so on; at most `MAX_NESTING` + 1.
+
+    `steps` returns the models of an ensemble's steps; nothing for any other model.
+    """
+    level, depth = {name}, 0
+    while depth <= MAX_NESTING and (level := {step for each in level for step in steps(each)}):
+        depth += 1
+    return depth
 
 
 def steps_of(listing: ModelListing | None) -> tuple[str, ...]:
@@ -78,20 +98,23 @@ def steps_of(listing: ModelListing | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.model for step in listing.config.ensemble.steps))
 
 
+def _needed(record: ModelRecord | None) -> set[str]:
+    """The models that a model's steps need."""
+    ensemble = None if record is None else ensemble_of(record)
+    return set() if ensemble is None else {step.model for step in ensemble.steps}
+
+
 def _cycle(name: str, records: Mapping[str, ModelRecord]) -> list[str] | None:
-    """The names from `name` back to it along the steps of ensembles; None: there is no such way."""
+    """The names from `name` back to it along the steps of ensembles, at most `MAX_NESTING` + 1 of them; None: there is no such way."""
     paths = [[name]]
     seen: set[str] = set()
-    while paths:
-        path = paths.pop()
-        record = records.get(path[-1])
-        ensemble = None if record is None else ensemble_of(record)
-        for step in () if ensemble is None else ensemble.steps:
-            if step.model == name:
+    for path in paths:
+        for step in sorted(_needed(records.get(path[-1]))):
+            if step == name:
                 return [*path, name]
-            if step.model not in seen:
-                seen.add(step.model)
-                paths.append([*path, step.model])
+            if step not in seen and len(path) <= MAX_NESTING:
+                seen.add(step)
+                paths.append([*path, step])
     return None
 
 
