@@ -85,7 +85,7 @@ class Rig:
         self, request_id: str, ids: Sequence[Sequence[int]], outputs: tuple[str, ...] = ("states", "pooled"), **more: np.ndarray
     ) -> Any:
         rows = np.array(ids, np.int64)
-        inputs = {"ids": rows, "types": np.ones_like(rows), "bias": np.zeros((len(rows), 1), np.float32), **more}
+        inputs: dict[str, np.ndarray] = {"ids": rows, "types": np.ones_like(rows), "bias": np.zeros((len(rows), 1), np.float32), **more}
         request = InferRequest("m", inputs, outputs, self.config.signature, request_id=request_id, rows=len(rows))
         return self.scheduler.submit(request, lambda result: self.results.__setitem__(request_id, result))
 
@@ -114,7 +114,7 @@ def test_requests_of_different_lengths_share_a_batch_of_the_smallest_bucket() ->
 def test_requests_of_different_buckets_run_apart_and_exact_sizes_are_not_copied() -> None:
     rig = Rig()
     exact = np.array([[1, 2, 3, 4]], np.int64)
-    rig.ask("a", exact, mask=np.ones((1, 4), np.int64))
+    rig.ask("a", exact.tolist(), mask=np.ones((1, 4), np.int64))
     rig.ask("b", [[1] * 9])
     rig.time.run()
     assert [batch["ids"].shape for batch in rig.model.batches] == [(1, 4), (1, 16)]
@@ -146,7 +146,7 @@ def test_inputs_of_a_group_must_have_one_size() -> None:
 
 def test_output_without_the_padded_size_is_an_error_with_the_way_out() -> None:
     rig = Rig({**PARAMETERS, "pad_crop_outputs": "states"})
-    rig.model.execute = lambda inputs, names: {  # type: ignore[method-assign]
+    rig.model.execute = lambda inputs, names: {  # type: ignore[method-assign, assignment]
         "states": np.zeros((1, 3, 2), np.float32),
         "pooled": np.zeros((1, 1), np.float32),
     }
