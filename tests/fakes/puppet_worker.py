@@ -116,6 +116,9 @@ class RecorderLog:
         self.cache_misses = 0
         self.padded_elements: list[tuple[int, int]] = []
 
+    def first_response_buckets(self, bounds_ns: Sequence[int] | None) -> None:
+        pass
+
     def padded(self, *, useful: int, computed: int) -> None:
         self.padded_elements.append((useful, computed))
 

@@ -123,7 +123,6 @@ def test_file_names_outside_the_folder_are_refused(template: str, field: str, pa
         (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),
         (f"input {{ {TENSOR} is_non_linear_format_io: true }}", "input[0].is_non_linear_format_io"),
         (f"output {{ {TENSOR} is_shape_tensor: true }}", "output[0].is_shape_tensor"),
-        ("instance_group { passive: true }", "instance_group[0].passive"),
         ("instance_group { secondary_devices { } }", "instance_group[0].secondary_devices"),
     ],
 )
@@ -153,7 +152,7 @@ def test_cache_contradicts_results_that_depend_on_more_than_the_inputs(text: str
         ("optimization { eager_batching: true }", "optimization.eager_batching"),
         ('runtime: "x"', "runtime"),
         ('cc_model_filenames { key: "7.5" value: "x" }', "cc_model_filenames"),
-        ("model_metrics { metric_control { } }", "model_metrics"),
+        ("model_metrics { metric_control { } }", "model_metrics.metric_control[0]"),
         ('instance_group { host_policy: "x" }', "instance_group[0].host_policy"),
         ('instance_group { profile: "x" }', "instance_group[0].profile"),
     ],
@@ -179,3 +178,17 @@ def test_advisory_fields_warn(text: str, field: str) -> None:
 )  # fmt: skip
 def test_valid_configurations_pass_without_warnings(text: str) -> None:
     assert read(text) == ()
+
+
+FIRST_RESPONSES = 'metric_identifier { family: "nv_inference_first_response_histogram_ms" }'
+
+
+@pytest.mark.parametrize("buckets", ["", "[ 2, 1 ]", "[ 0 ]", "[ 1, 1 ]"])
+def test_buckets_of_a_histogram_must_ascend(buckets: str) -> None:
+    options = f"histogram_options {{ {f'buckets: {buckets}' if buckets else ''} }}"
+    with pytest.raises(ConfigError, match=r"model_metrics\.metric_control\[0\]\.histogram_options\.buckets"):
+        read(f"model_metrics {{ metric_control {{ {FIRST_RESPONSES} {options} }} }}")
+
+
+def test_buckets_of_the_first_response_are_accepted_without_a_warning() -> None:
+    assert read(f"model_metrics {{ metric_control {{ {FIRST_RESPONSES} histogram_options {{ buckets: [ 0.5, 10 ] }} }} }}") == ()

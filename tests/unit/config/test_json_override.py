@@ -77,7 +77,7 @@ def test_json_and_text_mean_the_same() -> None:
         ('{"parameters": [{"key": "a"}]}', "parameters", "takes an object"),
         ('{"parameters": {"a": "b"}}', 'parameters["a"]', "takes a block"),
         ('{"response_cache": {"enable": 1}}', "response_cache.enable", "takes true or false, not 1"),
-        ('{"instance_group": [{"passive": true}]}', "instance_group[0].passive", "not supported by this server"),
+        ('{"instance_group": [{"passive": true}]}', "instance_group", "all groups are passive"),
         ('{"dynamic_batching": {}, "sequence_batching": {}}', "sequence_batching", "contradicts 'dynamic_batching': at most one of"),
         ('{"name": "other"}', "name", "differs from the model's folder"),
         ('{"a":' * 33 + "1" + "}" * 33, "(top level)", "nested deeper than 32"),

@@ -65,13 +65,14 @@ def test_defaults_equal_tritons():
         (f"{START} {AGAIN} {STATE}", "sequence_batching.control_input[1].control[0].kind"),
         (f"{START} {STATE.replace('dims: 1', '')}", "sequence_batching.state[0]"),
         (
-            f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { data_file: @f@ }').replace('@', chr(34))}",
-            "sequence_batching.state[0].initial_state",
+            f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { data_file: @../f@ }').replace('@', chr(34))}",
+            "sequence_batching.state[0].initial_state[0].data_file",
         ),
         (
             f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { dims: 2 zero_data: true }')}",
             "sequence_batching.state[0].initial_state[0].dims",
         ),
+        (f"direct {{ minimum_slot_utilization: 1.5 }} {START} {STATE}", "sequence_batching.direct.minimum_slot_utilization"),
         (f"oldest {{ max_candidate_sequences: -5 }} {START} {STATE}", "sequence_batching.oldest.max_candidate_sequences"),
         (f"oldest {{ max_candidate_sequences: 70000 }} {START} {STATE}", "sequence_batching.oldest.max_candidate_sequences"),
         (f"oldest {{ preferred_batch_size: [ 2, 9 ] }} {START} {STATE}", "sequence_batching.oldest.preferred_batch_size[1]"),
@@ -86,3 +87,15 @@ def test_impossible_sequence_settings_are_named(inside, field):
 def test_control_input_with_a_client_visible_name_is_refused():
     text = 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: 1 }'
     assert "sequence_batching" in problems_of(START.replace("START", "x", 1), text)
+
+
+def test_batch_of_the_minimum_slot_utilization_does_not_wait_for_more():
+    config = config_of(f"direct {{ minimum_slot_utilization: 0.6 max_queue_delay_microseconds: 9 }} {START} {STATE}")
+    assert config.dynamic_batching == DynamicBatching(preferred_batch_sizes=(3, 4), max_queue_delay_us=9)
+
+
+def test_initial_state_may_come_from_a_file():
+    config = config_of(f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { dims: 1 data_file: @f@ }').replace('@', chr(34))}")
+    assert config.sequences is not None
+    (state,) = config.sequences.states
+    assert (state.initial_file, state.initial_dims, state.initial) == ("f", (1,), None)

@@ -140,3 +140,13 @@ def test_counts_of_the_cache_survive_a_reload_without_one() -> None:
     statistics.uses_cache(False)
     statistics.uses_cache(True)
     assert statistics.snapshot("m", 1).cache_hit == Duration(1, 30)
+
+
+def test_model_may_set_the_buckets_of_its_first_responses() -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.responses.completed(0, 5_000_000)
+    statistics.first_response_buckets(None)
+    assert statistics.responses.first_response.count == 1
+    statistics.first_response_buckets([1_000_000, 10_000_000])
+    statistics.responses.completed(0, 5_000_000)
+    assert list(statistics.responses.first_response.cumulative()) == [(1_000_000, 0), (10_000_000, 1), (None, 1)]

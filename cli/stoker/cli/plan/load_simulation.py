@@ -165,6 +165,12 @@ class _Recorder:
         if self._timers.now >= self.begin_ns:
             self.rejected += 1
 
+    def worker_died(self) -> None:
+        raise AssertionError("simulated workers do not die")
+
+    def first_response_buckets(self, bounds_ns: Sequence[int] | None) -> None:
+        pass
+
     def padded(self, *, useful: int, computed: int) -> None:
         raise AssertionError("simulated models have no padding")
 
@@ -189,6 +195,9 @@ class _Worker:
         busy_ns: Time for which the slowest lane was taken, of calls that began after the warm-up, nanoseconds.
     """
 
+    outage = ""
+    is_ejected = False
+
     def __init__(self, service: ServiceTimes, timers: VirtualTimers, recorder: _Recorder) -> None:
         self.free_slots = service.pipeline_depth
         self.busy_ns = 0
@@ -211,6 +220,9 @@ class _Worker:
             self.busy_ns += period_ns
         outcomes: list[Outcome] = [_OUTPUTS] * len(work.items)
         self._timers.schedule(end_ns, partial(self._finished, work, BatchResult(outcomes, [rows], infer_ns=end_ns - begin_ns)))
+
+    def cancel(self, work: Work, index: int) -> None:
+        """The simulation never cancels a request."""
 
     async def close(self) -> None:
         """The simulation never closes its workers."""

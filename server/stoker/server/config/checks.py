@@ -50,8 +50,6 @@ def _rejected(config: pb.ModelConfig) -> Iterator[str]:
     for index, group in enumerate(config.instance_group):
         if group.secondary_devices:
             yield f"instance_group[{index}].secondary_devices"
-        if group.passive:
-            yield f"instance_group[{index}].passive"
 
 
 def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
@@ -59,8 +57,9 @@ def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
         yield "runtime", "a backend has one runtime"
     if config.cc_model_filenames:
         yield "cc_model_filenames", "models are not chosen by CUDA compute capability"
-    if config.model_metrics.metric_control:
-        yield "model_metrics", "histogram buckets are the server's"
+    for index, control in enumerate(config.model_metrics.metric_control):
+        if control.metric_identifier.family != FIRST_RESPONSES:
+            yield f"model_metrics.metric_control[{index}]", f"the buckets of {FIRST_RESPONSES} can be set, those of others are the server's"
     optimization = config.optimization
     for name in ("cuda", "input_pinned_memory", "output_pinned_memory"):
         if optimization.HasField(name):
@@ -91,6 +90,11 @@ def check_decoupled(config: pb.ModelConfig, backend: Backend, report: Report) ->
         report.warn("dynamic_batching", "joins no requests of a decoupled model: each is a stream of its own; its queue settings hold")
 
 
+#: The histogram whose buckets a model may set.
+FIRST_RESPONSES = "nv_inference_first_response_histogram_ms"
+#: Bounds of its buckets.
+MAX_BUCKETS = 64
+MAX_BUCKET_MS = 1e9
 _AT = "dynamic_batching"
 
 
@@ -197,16 +201,17 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
         report.error("name", f"'{config.name}' differs from the model's folder '{model_name}'; leave it out or write the folder's name")
     if not 0 <= config.max_batch_size <= MAX_BATCH_SIZE:
         report.error("max_batch_size", f"takes 0 to {MAX_BATCH_SIZE}, not {config.max_batch_size}")
-    _check_path(config.default_model_filename, "default_model_filename", "the version folder", report)
+    check_path(config.default_model_filename, "default_model_filename", "the version folder", report)
     _check_version_policy(config.version_policy, report)
     check_tensors(config, report)
     for index, output in enumerate(config.output):
-        _check_path(output.label_filename, f"output[{index}].label_filename", "the model folder", report)
+        check_path(output.label_filename, f"output[{index}].label_filename", "the model folder", report)
     _check_instances(config, report)
     if config.HasField("dynamic_batching"):
         check_batching(config.dynamic_batching, config.max_batch_size or None, report)
     _check_warmups(config, report)
     _check_response_cache(config, report)
+    _check_metrics(config.model_metrics, report)
     _check_execution(config, report)
     _check_nice(config, report)
     _check_process(config, report)
@@ -217,7 +222,7 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
             )
 
 
-def _check_path(written: str, path: str, folder: str, report: Report) -> None:
+def check_path(written: str, path: str, folder: str, report: Report) -> None:
     """Reports a file name that could lead out of its folder."""
     parts = PurePosixPath(written).parts
     if written and (written.startswith("/") or ".." in parts or not parts or "\\" in written or not written.isprintable()):
@@ -250,6 +255,8 @@ def _check_instances(config: pb.ModelConfig, report: Report) -> None:
             report.error(f"{at}.gpus", "contradicts kind KIND_CPU")
         if group.name and names.setdefault(group.name, index) != index:
             report.error(f"{at}.name", f"'{group.name}' is also the name of instance_group[{names[group.name]}]")
+    if config.instance_group and all(group.passive for group in config.instance_group):
+        report.error("instance_group", "all groups are passive: no instance would run requests")
     if total > MAX_INSTANCES:
         report.error("instance_group", f"{total} instances in all; at most {MAX_INSTANCES}")
 
@@ -262,6 +269,18 @@ def _check_resources(limiter: pb.ModelRateLimiter, at: str, report: Report) -> N
         elif resource.name in seen:
             report.error(f"{at}.resources[{index}].name", f"'{resource.name}' is there twice")
         seen.add(resource.name)
+
+
+def _check_metrics(metrics: pb.ModelMetrics, report: Report) -> None:
+    for index, control in enumerate(metrics.metric_control):
+        buckets = list(control.histogram_options.buckets)
+        at = f"model_metrics.metric_control[{index}].histogram_options.buckets"
+        if control.metric_identifier.family != FIRST_RESPONSES:
+            continue
+        if not buckets or len(buckets) > MAX_BUCKETS:
+            report.error(at, f"takes 1 to {MAX_BUCKETS} upper bounds in milliseconds, not {len(buckets)}")
+        elif buckets != sorted(set(buckets)) or not 0 < buckets[0] <= buckets[-1] <= MAX_BUCKET_MS:
+            report.error(at, f"must ascend, from above 0 to {MAX_BUCKET_MS:g}")
 
 
 def _check_warmups(config: pb.ModelConfig, report: Report) -> None:
@@ -281,7 +300,7 @@ def _check_warmups(config: pb.ModelConfig, report: Report) -> None:
             check_row(tensor.dims, f"{here}.dims", report, allows_variable=False)
             if tensor.WhichOneof("input_data_type") is None:
                 report.error(here, "says not what data to send: write zero_data, random_data or input_data_file")
-            _check_path(tensor.input_data_file, f"{here}.input_data_file", "the model's warmup folder", report)
+            check_path(tensor.input_data_file, f"{here}.input_data_file", "the model's warmup folder", report)
 
 
 def _check_response_cache(config: pb.ModelConfig, report: Report) -> None:

@@ -13,7 +13,7 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import BY_CONFIG_NAME
-from stoker.server.config.checks import check_decoupled
+from stoker.server.config.checks import FIRST_RESPONSES, check_decoupled
 from stoker.server.config.model_formats import conversion_for, next_step, next_step_of
 from stoker.server.config.padding import BUCKETS, PARAMETERS, outer_signature, padding_of
 from stoker.server.config.parsed import ParsedConfig
@@ -382,12 +382,20 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         execution=execution_of(parameters, backend),
         instance_timeout_s=float(parameters.get("instance_timeout", DEFAULT_INSTANCE_TIMEOUT_S)),
         instance_memory_limit_bytes=int(parameters["instance_memory_limit_bytes"]) if "instance_memory_limit_bytes" in parameters else None,
+        first_response_bounds_ns=_first_response_bounds(message),
         response_cache=message.response_cache.enable,
         nice=int(parameters.get("nice", "0")),
         metric_tags=dict(sorted(message.metric_tags.items())),
         wire=normalised(message, backend.name, _platform(backend), model_filename, enqueued).SerializeToString(deterministic=True),
     )
     return Completion(config, findings.all())
+
+
+def _first_response_bounds(message: pb.ModelConfig) -> tuple[int, ...] | None:
+    for control in message.model_metrics.metric_control:
+        if control.metric_identifier.family == FIRST_RESPONSES:
+            return tuple(round(bound_ms * 1_000_000) for bound_ms in control.histogram_options.buckets)
+    return None
 
 
 def execution_of(parameters: Mapping[str, str], backend: Backend) -> Execution:

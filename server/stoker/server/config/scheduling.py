@@ -5,12 +5,13 @@ batches. All memory of the model must be in `state`, so that no batch row and no
 """
 
 from collections.abc import Sequence
+from math import ceil
 
 from stoker.backends.api.backend import Backend
 from stoker.backends.api.candidate import Accelerator, parameter_path
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
-from stoker.server.config.checks import check_batching
+from stoker.server.config.checks import check_batching, check_path
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import MAX_ACCELERATORS, MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
 from stoker.server.core.model_config import BatchingDefaults, DynamicBatching, InstanceGroup, LimiterResource, QueuePolicy, TimeoutAction
@@ -199,6 +200,7 @@ def instance_groups(message: pb.ModelConfig) -> tuple[InstanceGroup, ...]:
                 for each in group.rate_limiter.resources
             ),
             limiter_priority=max(1, group.rate_limiter.priority),
+            is_passive=group.passive,
         )
         for group in message.instance_group
     )
@@ -256,10 +258,10 @@ def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatchin
         report.error(f"{_AT}.iterative_sequence", "not supported by this server")
     if config.model_transaction_policy.decoupled:
         report.error(_AT, "contradicts model_transaction_policy.decoupled")
-    if config.model_warmup:
-        report.error("model_warmup", "not supported beside sequence_batching")
-    if batching.direct.minimum_slot_utilization:
-        report.warn(f"{_AT}.direct.minimum_slot_utilization", "has no effect here: sequences have no fixed slots")
+    if not 0 <= batching.direct.minimum_slot_utilization <= 1:
+        report.error(
+            f"{_AT}.direct.minimum_slot_utilization", f"takes a share from 0 to 1, not {batching.direct.minimum_slot_utilization:g}"
+        )
     _check_oldest(batching.oldest, config.max_batch_size, report)
     controls = _controls(batching, report)
     states = _states(batching, report)
@@ -281,8 +283,12 @@ def joined_requests(config: pb.ModelConfig) -> DynamicBatching | None:
     if config.max_batch_size <= 1:
         return None
     oldest, direct = config.sequence_batching.oldest, config.sequence_batching.direct
+    sizes = set(oldest.preferred_batch_size)
+    if utilization := direct.minimum_slot_utilization:
+        # A batch of so many sequences does not wait for more.
+        sizes |= set(range(max(1, ceil(utilization * config.max_batch_size)), config.max_batch_size + 1))
     return DynamicBatching(
-        preferred_batch_sizes=tuple(sorted(set(oldest.preferred_batch_size))),
+        preferred_batch_sizes=tuple(sorted(sizes)),
         max_queue_delay_us=oldest.max_queue_delay_microseconds or direct.max_queue_delay_microseconds,
         preserve_ordering=oldest.preserve_ordering,
     )
@@ -345,8 +351,10 @@ def _states(batching: pb.ModelSequenceBatching, report: Report) -> tuple[Sequenc
             report.error(at, "needs data_type and dims")
             continue
         initial = list(state.initial_state[0].dims) if state.initial_state else []
-        if len(state.initial_state) > 1 or any(each.data_file for each in state.initial_state):
-            report.error(f"{at}.initial_state", "takes one initial state, of zero_data")
+        if len(state.initial_state) > 1:
+            report.error(f"{at}.initial_state", f"takes one initial state, not {len(state.initial_state)}")
+        initial_file = state.initial_state[0].data_file if state.initial_state else ""
+        check_path(initial_file, f"{at}.initial_state[0].data_file", "the model's initial_state folder", report)
         if initial and (
             len(initial) != len(state.dims) or any(dim not in (-1, size) for dim, size in zip(state.dims, initial, strict=True))
         ):
@@ -367,6 +375,7 @@ def _states(batching: pb.ModelSequenceBatching, report: Report) -> tuple[Sequenc
                 TensorSpec(state.input_name, datatype, dims),
                 TensorSpec(state.output_name, datatype, dims),
                 tuple(initial) or tuple(max(1, dim) for dim in dims),
+                initial_file,
             )
         )
     return tuple(states)

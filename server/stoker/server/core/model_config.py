@@ -115,6 +115,7 @@ class InstanceGroup:
         kind: `KIND_CPU`, `KIND_GPU` or `KIND_MODEL`, after AUTO was resolved.
         gpus: Device ids; empty on CPU.
         resources: Resources of the rate limiter that each copy needs.
+        is_passive: Whether the copies are loaded, but get no requests.
         limiter_priority: Weight in the rate limiter: a copy of priority 2 gets half the batches of one of priority 1.
     """
 
@@ -124,6 +125,7 @@ class InstanceGroup:
     gpus: tuple[int, ...] = ()
     resources: tuple[LimiterResource, ...] = ()
     limiter_priority: int = 1
+    is_passive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,7 @@ class ModelConfig:
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
         execution: Auto, thread, inline or process.
+        first_response_bounds_ns: Upper bounds of the buckets of the times to the first response, nanoseconds; None: Triton's.
         response_cache: Whether responses are kept in the response cache of the server, if it has one.
         nice: Nice value added to the threads that run the model (config.pbtxt parameter `nice`).
         instance_timeout_s: How long a batch, or a stream without a response, may take in a worker process, seconds (config.pbtxt
@@ -212,6 +215,7 @@ class ModelConfig:
     label_files: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     execution: Execution = Execution.AUTO
+    first_response_bounds_ns: tuple[int, ...] | None = None
     response_cache: bool = False
     nice: int = 0
     instance_timeout_s: float = DEFAULT_INSTANCE_TIMEOUT_S

@@ -1,7 +1,7 @@
 """Sequences: requests that belong together, and the control inputs of a model that serves them. Plain data."""
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -59,12 +59,16 @@ class SequenceState:
     Attributes:
         input: The model's input for the state.
         output: The model's output with the next state.
-        initial_dims: Its dims at the start of a sequence, where it is all zeros (empty strings).
+        initial_dims: Its dims at the start of a sequence.
+        initial_file: The file with its values at the start, below the model's folder `initial_state`; empty: zeros, or empty strings.
+        initial: These values, `[*initial_dims]`, once the file is read.
     """
 
     input: TensorSpec
     output: TensorSpec
     initial_dims: tuple[int, ...]
+    initial_file: str = ""
+    initial: Array | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from stoker.server.lifecycle.dependencies import MAX_NESTING, TOO_DEEP, nesting,
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
 from stoker.server.lifecycle.model_code import completed_by_model
+from stoker.server.lifecycle.raw_tensors import with_initial_states
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
@@ -265,7 +266,8 @@ def _inspect(
         completion = complete(config, facts, backend, model_filename)
         findings = completion.findings
         read_labels(listing.directory, completion.config, listing.links_root)
-        for _ in read_samples(completion.config, listing.directory, listing.links_root):
+        config_with_states = with_initial_states(completion.config, listing.directory, listing.links_root)
+        for _ in read_samples(config_with_states.inner, listing.directory, listing.links_root):
             pass  # a sample must be read to find its faults
     except ServingError as error:
         errors = problem_lines(error)

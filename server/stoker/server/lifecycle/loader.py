@@ -24,9 +24,8 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.cpu import threads_for_instance, usable_cores
 from stoker.backends.api.errors import ModelLoadError, ServingError, Unavailable
 from stoker.backends.api.files import ModelFiles
-from stoker.backends.api.model import ModelFacts, ModelSignature
+from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.registry import BackendRegistry
-from stoker.backends.api.tensor import element_count
 from stoker.server.caching.response_key import IDENTITY_BYTES
 from stoker.server.caching.response_store import ResponseStore
 from stoker.server.config.checks import check_is_whole
@@ -45,6 +44,7 @@ from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWor
 from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.model_code import check_may_run, completed_by_model
 from stoker.server.lifecycle.processes import ProcessInstance, instance_start
+from stoker.server.lifecycle.raw_tensors import read_raw, with_initial_states
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings, shown
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
@@ -55,6 +55,7 @@ from stoker.server.scheduling.ensemble_plan import Resolve
 from stoker.server.scheduling.padding import PaddingScheduler
 from stoker.server.scheduling.rate_limiter import RateLimiter, SchedulerLimits
 from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.sequence_tensors import sample_arrays
 from stoker.server.scheduling.sequences import SequenceScheduler
 from stoker.server.scheduling.splitting import SplittingScheduler
 
@@ -121,16 +122,18 @@ def read_samples(config: ModelConfig, model_dir: Path, links_root: Path | None =
         ModelLoadError: a sample does not fit the signature, or its file does not fit its shape.
     """
     for sample in config.warmups:
-        yield _item(sample, config.signature, model_dir, links_root)
+        yield _item(sample, config, model_dir, links_root)
 
 
-def _item(sample: Warmup, signature: ModelSignature, model_dir: Path, links_root: Path | None) -> BatchItem:
+def _item(sample: Warmup, config: ModelConfig, model_dir: Path, links_root: Path | None) -> BatchItem:
+    signature = config.signature
+    rows = max(1, sample.batch_size) if signature.is_batched else 1
+    own = {} if config.sequences is None else sample_arrays(config.sequences, rows, config.name, is_batched=signature.is_batched)
     unknown = sorted(sample.inputs.keys() - {spec.name for spec in signature.inputs})
-    missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs and not spec.optional]
+    missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs.keys() | own.keys() and not spec.optional]
     if unknown or missing:
         raise ModelLoadError(f"model_warmup '{sample.name}': unknown inputs {unknown}, missing inputs {missing}")
-    rows = max(1, sample.batch_size) if signature.is_batched else 1
-    arrays = {
+    arrays = own | {
         name: _array(sample, name, tensor, (rows, *tensor.dims) if signature.is_batched else tensor.dims, model_dir, links_root)
         for name, tensor in sample.inputs.items()
     }
@@ -154,21 +157,7 @@ def _array(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...
 
 def _from_file(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path, links_root: Path | None) -> Array:
     where = f"model_warmup '{sample.name}', input '{name}', input_data_file '{tensor.data_file}'"
-    if tensor.datatype.is_bytes:
-        raise ModelLoadError(f"{where}: a file can hold fixed-size types only, not BYTES")
-    expected = element_count(shape) * tensor.datatype.item_bytes
-    path = f"{WARMUP_FOLDER}/{tensor.data_file}"
-    with (
-        open_sibling(model_dir, path, links_root, what=where, where=f"the model's {WARMUP_FOLDER} folder") as descriptor,
-        open(descriptor, "rb", closefd=False) as file,
-    ):
-        size = os.fstat(descriptor).st_size
-        if size != expected:
-            raise ModelLoadError(f"{where}: holds {size} bytes, shape {list(shape)} of {tensor.datatype.value} needs {expected}")
-        array = np.fromfile(file, dtype=tensor.datatype.numpy, count=element_count(shape))
-        if array.size != element_count(shape):
-            raise ModelLoadError(f"{where}: changed while it was read")
-        return array.reshape(shape)
+    return read_raw(model_dir, WARMUP_FOLDER, tensor.data_file or "", tensor.datatype, shape, links_root, where=where)
 
 
 log = logging.getLogger("stoker.lifecycle")
@@ -288,7 +277,7 @@ class VersionLoader:
             ModelLoadError: they could never run with the resources of the server.
         """
         assert loaded.config is not None
-        groups = loaded.config.instance_groups
+        groups = [group for group in loaded.config.instance_groups if not group.is_passive]
         if self._limiter is not None:
             return SchedulerLimits(self._limiter, self._limiter.register(groups, source.name))
         if any(group.resources or group.limiter_priority > 1 for group in groups):
@@ -375,7 +364,7 @@ class VersionLoader:
             _log_warnings(source, (str(warning) for warning in error.warnings))
             raise
         _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
-        return completion.config, facts
+        return with_initial_states(completion.config, source.model_dir, source.links_root), facts
 
     def _requests(self, config: ModelConfig, source: VersionSource, files: ModelFiles, backend: Backend) -> list[LoadRequest]:
         slots = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
@@ -416,7 +405,10 @@ class VersionLoader:
         recorder = self._recorder.version(config.name, version, config.metric_tags)
         workers: list[InstanceWorker] = []
         processes: list[ProcessWorker] = []
+        passive = [instance for instance, is_passive in zip(loaded.instances, _passive(config), strict=True) if is_passive]
         for index, instance in enumerate(loaded.instances):
+            if instance in passive:
+                continue
             name = f"{config.name}.{version}.{index}"
             if isinstance(instance, ProcessInstance):
                 supervised = self._process_worker(config, version, instance, recorder, loop)
@@ -429,6 +421,12 @@ class VersionLoader:
             else:
                 kind = StreamWorker if config.signature.is_decoupled else ThreadWorker
                 workers.append(kind(name, instance, config.signature, self._clock, loop, nice=config.nice))
+
+        def discard_all(files: ModelFiles) -> None:
+            _close(passive)
+            discard(files)
+
+        recorder.first_response_buckets(config.first_response_bounds_ns)
         if loaded.warmup_ns is not None:
             self._recorder.warmed(config.name, version, duration_ns=loaded.warmup_ns)
         scheduler = Scheduler(
@@ -456,7 +454,7 @@ class VersionLoader:
             if config.padding is not None:
                 splitting = PaddingScheduler(splitting, config.padding, loaded.config.signature, config.signature, recorder)
             in_front = self._cached(config, version, splitting, recorder, loaded.identity)
-            servable = Servable(loaded.config, version, in_front, loaded.files, loaded.labels, discard)
+            servable = Servable(loaded.config, version, in_front, loaded.files, loaded.labels, discard_all)
         else:
             sequences = SequenceScheduler(
                 scheduler,
@@ -468,7 +466,7 @@ class VersionLoader:
                 recorder=recorder,
                 max_queue_size=self._settings.max_queue_size,
             )
-            servable = Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard)
+            servable = Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard_all)
 
         def changed() -> None:
             scheduler.wake()
@@ -545,12 +543,21 @@ class _Loaded:
 
     def discard(self) -> None:
         """Closes the instances and removes the snapshot."""
-        for instance in self.instances:
-            try:
-                instance.close()
-            except Exception:  # a plug-in may raise anything; the other instances still have to be closed
-                log.exception("closing an instance after a failed load raised")
+        _close(self.instances)
         discard(self.files)
+
+
+def _close(instances: Iterable[Instance]) -> None:
+    for instance in instances:
+        try:
+            instance.close()
+        except Exception:  # a plug-in may raise anything; the other instances still have to be closed
+            log.exception("closing an instance raised")
+
+
+def _passive(config: ModelConfig) -> list[bool]:
+    """For each instance, in the order of their loads, whether it gets no requests."""
+    return [group.is_passive for group in config.instance_groups for _ in group.gpus or (None,) for _ in range(group.count)]
 
 
 def _identity(config: ModelConfig, version: int, files: ModelFiles, *, is_shared: bool) -> bytes:

@@ -147,8 +147,8 @@ def _files(files: Collection[str]) -> str:
 
 
 CONFIG_NAME = "config.pbtxt"
-#: Folder of warm-up data next to the version folders.
-WARMUP_DIR = "warmup"
+#: Folders of data for a load next to the version folders: warm-up data, and initial states of sequences.
+DATA_DIRS = frozenset({"warmup", "initial_state"})
 #: Folder of configurations that are selected by name, as in Triton.
 CONFIGS_DIR = "configs"
 
@@ -203,7 +203,7 @@ def read_version(model: Folder, directory: Path, version: int) -> VersionListing
 def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
     """Notes on folders, and links to folders, that are not version folders."""
     for name in sorted(names):
-        if name.startswith(".") or name in (WARMUP_DIR, CONFIGS_DIR) or parse_version(name) is not None:
+        if name.startswith(".") or name in (*DATA_DIRS, CONFIGS_DIR) or parse_version(name) is not None:
             continue
         try:
             # `stat` follows the link but opens no target.
@@ -215,7 +215,7 @@ def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
 
 
 def companions(folder: Folder, names: set[str]) -> Iterator[TreeEntry]:
-    """Files beside the version folders that a load may read: labels and warm-up data."""
+    """Files beside the version folders that a load may read: labels, warm-up data and initial states."""
     count = 0
     for name in sorted(names):
         if name == CONFIG_NAME or name.startswith(".") or name.endswith("~") or parse_version(name) is not None:
@@ -227,9 +227,9 @@ def companions(folder: Folder, names: set[str]) -> Iterator[TreeEntry]:
             entry = entry_of(name.encode(errors="backslashreplace").decode(), _status_of_companion(folder, name))
             if entry.kind is EntryKind.FILE or (entry.kind is EntryKind.LINK and folder.root is not None):
                 yield entry
-            elif entry.kind is EntryKind.FOLDER and name == WARMUP_DIR:
-                with folder.folder(name) as warmup:
-                    yield from list_tree(warmup)
+            elif entry.kind is EntryKind.FOLDER and name in DATA_DIRS:
+                with folder.folder(name) as data:
+                    yield from list_tree(data)
         except FileNotFoundError:
             continue
 

@@ -121,7 +121,7 @@ def _first_responses(versions: Sequence[VersionSeries]) -> Metric:
         if not times.count:
             continue
         for bound_ns, count in times.cumulative():
-            le = "+Inf" if bound_ns is None else str(bound_ns // _NS_PER_MS)
+            le = "+Inf" if bound_ns is None else f"{bound_ns / _NS_PER_MS:g}"
             family.add_sample(f"{name}_bucket", {**version.labels, "le": le}, count)
         family.add_sample(f"{name}_sum", version.labels, times.total // _NS_PER_MS)
         family.add_sample(f"{name}_count", version.labels, times.count)

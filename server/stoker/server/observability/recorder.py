@@ -68,6 +68,9 @@ class VersionRecorder(Protocol):
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""
 
+    def first_response_buckets(self, bounds_ns: Sequence[int] | None) -> None:
+        """Sets the upper bounds of the buckets of the times to the first response; None: Triton's. Called on every load."""
+
     def padded(self, *, useful: int, computed: int) -> None:
         """A request completed whose padded inputs have `useful` elements of its own, and `computed` elements in all."""
 

@@ -198,11 +198,18 @@ class ResponseCounts:
         first_response: Times from a request to its first response, in nanoseconds.
     """
 
-    __slots__ = ("_positions", "first_response")
+    __slots__ = ("_bounds_ns", "_positions", "first_response")
 
     def __init__(self) -> None:
         self._positions: list[_Position] = []
+        self._bounds_ns = FIRST_RESPONSE_BOUNDS_NS
         self.first_response = Histogram(FIRST_RESPONSE_BOUNDS_NS)
+
+    def set_bounds(self, bounds_ns: Sequence[int]) -> None:
+        """Sets the upper bounds of the times to the first response. The times so far are dropped if the bounds change."""
+        if tuple(bounds_ns) != self._bounds_ns:
+            self._bounds_ns = tuple(bounds_ns)
+            self.first_response = Histogram(self._bounds_ns)
 
     def completed(self, position: int, ns: int) -> None:
         """A response with outputs was returned."""
@@ -440,6 +447,9 @@ class VersionStatistics:
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         self.failure_counts[reason] += 1
         self.failure_ns += request_ns
+
+    def first_response_buckets(self, bounds_ns: Sequence[int] | None) -> None:
+        self.responses.set_bounds(FIRST_RESPONSE_BOUNDS_NS if bounds_ns is None else bounds_ns)
 
     def padded(self, *, useful: int, computed: int) -> None:
         self.useful_elements += useful

@@ -6,7 +6,7 @@ import numpy as np
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.sequence import Array, ControlInput, ControlKind, SequenceBatching, SequenceMark
+from stoker.server.core.sequence import Array, ControlInput, ControlKind, SequenceBatching, SequenceMark, SequenceState
 
 
 def control_arrays(batching: SequenceBatching, mark: SequenceMark, model: str, *, is_batched: bool) -> dict[str, Array]:
@@ -45,11 +45,20 @@ def id_array(control: ControlInput, sequence_id: int | str, model: str) -> Array
 
 
 def first_states(batching: SequenceBatching, *, is_batched: bool) -> dict[str, Array]:
-    """The initial states of a sequence, by input name: zeros, or empty strings."""
-    return {
-        state.input.name: _zeros(state.input.datatype, (1, *state.initial_dims) if is_batched else state.initial_dims)
-        for state in batching.states
-    }
+    """The initial states of a sequence, by input name: from their files, else zeros or empty strings."""
+    return {state.input.name: _first(state, (1, *state.initial_dims) if is_batched else state.initial_dims) for state in batching.states}
+
+
+def sample_arrays(batching: SequenceBatching, rows: int, model: str, *, is_batched: bool) -> dict[str, Array]:
+    """The tensors of `rows` sequences that consist of one request each, for a warm-up: controls and initial states, by input name."""
+    has_text_id = any(control.kind is ControlKind.ID and control.datatype.is_bytes for control in batching.controls)
+    mark = SequenceMark("warm-up" if has_text_id else 1, is_start=True, is_end=True)
+    arrays = control_arrays(batching, mark, model, is_batched=is_batched) | first_states(batching, is_batched=is_batched)
+    return {name: np.repeat(array, rows, axis=0) for name, array in arrays.items()} if is_batched and rows > 1 else arrays
+
+
+def _first(state: SequenceState, shape: tuple[int, ...]) -> Array:
+    return _zeros(state.input.datatype, shape) if state.initial is None else state.initial.reshape(shape)
 
 
 def next_states(batching: SequenceBatching, outputs: Mapping[str, Array]) -> dict[str, Array]:
