@@ -23,7 +23,7 @@ NODE_CHECKS = "models embeddings chat chatStream streamHelper completions errors
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository that the example trains."""
     repository = tmp_path_factory.mktemp("tiny") / "models"
-    command = [sys.executable, REPOSITORY_ROOT / "examples" / "tiny_chat" / "train.py", "--to", repository]
+    command = [sys.executable, str(REPOSITORY_ROOT / "examples" / "tiny_chat" / "train.py"), "--to", str(repository)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TRAINING_S, check=False)
     assert done.returncode == 0, done.stderr
     return repository
@@ -48,7 +48,7 @@ def test_openais_python_client_passes_all_its_checks(chatting: ServerProcess, cl
     if subprocess.run([clients_python, "-c", "import openai"], capture_output=True, check=False).returncode:
         pytest.skip("the client 'openai' is not installed: run 'make clients-env'")
     before = cancelled(chatting)
-    command = [clients_python, FOREIGN / "foreign" / "openai_python.py", chatting.http]
+    command = [str(clients_python), str(FOREIGN / "foreign" / "openai_python.py"), chatting.http]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{chatting.log()[-2000:]}"
     assert done.stdout.split() == PYTHON_CHECKS.split()
@@ -63,7 +63,7 @@ def test_openais_node_client_passes_all_its_checks(chatting: ServerProcess) -> N
     if not (NODE_MODULES / "openai").exists():
         pytest.skip("the client 'openai' is not installed: run 'make node-client'")
     before = cancelled(chatting)
-    command = [node, FOREIGN / "foreign_node" / "openai.js", chatting.http]
+    command = [node, str(FOREIGN / "foreign_node" / "openai.js"), chatting.http]
     environment = {**os.environ, "NODE_PATH": str(NODE_MODULES)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{chatting.log()[-2000:]}"

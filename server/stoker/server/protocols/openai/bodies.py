@@ -23,6 +23,9 @@ _WITHOUT_EFFECT: Final = frozenset(
 #: Fields that are rejected if they ask for something, because the response would lack it.
 _UNSUPPORTED: Final = ("logprobs", "top_logprobs", "audio", "web_search_options", "best_of")
 
+#: Values of fields that ask for text, which is all that there is.
+_DEFAULTS: Final[Mapping[str, Any]] = {"response_format": {"type": "text"}, "modalities": ["text"]}
+
 Tokens = list[int]
 
 
@@ -199,7 +202,12 @@ def _text_body(
 
 
 def _options(given: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    options = {key: value for key, value in given.items() if value is not None and key not in _WITHOUT_EFFECT}
+    """The fields that go to the model. Those that ask for what is done anyway are left out: few models have inputs for them."""
+    options = {
+        key: value
+        for key, value in given.items()
+        if value not in (None, [], {}) and key not in _WITHOUT_EFFECT and _DEFAULTS.get(key, None) != value
+    }
     return {**options, **(more or {})}
 
 

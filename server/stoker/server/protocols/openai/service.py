@@ -22,7 +22,7 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.exchange import Receive, Scope, Send, read_body, reservation_of, send_reserved, send_response
 from stoker.server.protocols.openai.bodies import EmbeddingsBody, TextBody, read_chat, read_completions, read_embeddings
-from stoker.server.protocols.openai.errors import error_object, error_response
+from stoker.server.protocols.openai.errors import FieldError, error_object, error_response
 from stoker.server.protocols.openai.generation import Job, Piece, pieces
 from stoker.server.protocols.openai.models import OpenAiModels
 from stoker.server.protocols.openai.printing import DONE, GatheredChoice, Printer, Usage
@@ -188,6 +188,9 @@ class OpenAiService:
     def _embedding_requests(self, call: _Call, asked: EmbeddingsBody, servable: Servable, check: SignatureCheck) -> list[InferRequest]:
         source = CONTRACTS[Endpoint.EMBEDDINGS].source
         check_takes(check, source, "input", has_texts=bool(asked.texts), has_tokens=bool(asked.tokens))
+        if "dimensions" in asked.options and "dimensions" not in check.inputs:
+            # As a parameter it could be overlooked, and vectors of another size would be stored.
+            raise FieldError("dimensions", f"model '{asked.model}' takes no 'dimensions'", "unsupported_parameter")
         maker = self._maker(call, servable, check, asked.options)
         if asked.tokens:
             requests = [maker.of_tokens(tokens) for tokens in asked.tokens]
