@@ -13,6 +13,7 @@ from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.backends.testing.fake_clock import FakeClock
+from stoker.server.caching.response_store import LocalStore
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.config.report import ConfigError
 from stoker.server.lifecycle.loader import VersionLoader, VersionSource
@@ -56,7 +57,7 @@ def load(
 
     async def load_and_close() -> list[str]:
         servable = await loader.load(source)
-        kinds = [type(worker).__name__ for worker in servable.scheduler.workers]  # type: ignore[union-attr]
+        kinds = [type(worker).__name__ for worker in servable.scheduler.workers]  # type: ignore[attr-defined]
         await servable.close()
         return kinds
 
@@ -163,3 +164,42 @@ def test_threads_started_by_the_load_of_a_nice_model_have_its_niceness(tmp_path:
     load(tmp_path, TENSORS + parameter("nice", "5"), BackendRegistry((Niceness(),)))
     assert set(values) == {min(19, here + 5)}
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == here
+
+
+def test_only_a_shared_cache_keeps_the_responses_of_the_same_files_and_configuration(tmp_path: Path) -> None:
+    store = LocalStore(1000)
+    keys: dict[str, list[bytes]] = {}
+
+    def key_of(content: bytes, config: str, *, is_shared: bool) -> bytes:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        version = folder / "m" / "1"
+        version.mkdir(parents=True)
+        (version / "model.identity").write_bytes(content)
+        clock = FakeClock()
+        store.is_shared = is_shared
+        loader = VersionLoader(
+            BackendRegistry(),
+            clock=clock,
+            timers=HandTimers(),
+            recorder=Metrics(clock),
+            area=folder,
+            settings=LoaderSettings(cpu_threads=1, max_queue_size=8),
+            responses=store,
+        )
+        parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
+
+        async def identity() -> bytes:
+            servable = await loader.load(VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed))
+            found: bytes = servable.scheduler._identity_now()  # type: ignore[attr-defined]
+            await servable.close()
+            return found
+
+        return asyncio.run(identity())
+
+    cached = TENSORS + "response_cache { enable: true }\n"
+    other = cached + parameter("execute_delay_ms", "1")
+    keys["shared"] = [key_of(b"a", cached, is_shared=True) for _ in range(2)]
+    keys["changed"] = [key_of(b"b", cached, is_shared=True), key_of(b"a", other, is_shared=True)]
+    keys["local"] = [key_of(b"a", cached, is_shared=False) for _ in range(2)]
+    assert keys["shared"][0] == keys["shared"][1]
+    assert len({keys["shared"][0], *keys["changed"], *keys["local"]}) == 5

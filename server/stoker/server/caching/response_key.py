@@ -30,7 +30,7 @@ def response_key(identity: bytes, request: InferRequest) -> bytes:
     found.update(head)
     for name in sorted(inputs):
         array = inputs[name]
-        about = repr((name, array.dtype.name, array.shape)).encode("utf-8", "surrogatepass")
+        about = repr((name, array.dtype.str, array.shape)).encode("utf-8", "surrogatepass")
         found.update(b"%d:" % len(about))
         found.update(about)
         if array.dtype.hasobject:

@@ -338,7 +338,9 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         padding = padding_of(parameters, signature, report, pads_all=parsed.batching_defaults.pads_variable)
         signature = outer_signature(signature, padding)
         if padding is not None:
-            findings.written(parameter_path(BUCKETS), padding.summary)
+            findings.written("padding", padding.summary)
+            if not message.HasField("dynamic_batching"):
+                report.warn(parameter_path(BUCKETS), "joins no requests without dynamic_batching: each request is padded and runs alone")
     if message.response_cache.enable:
         findings.written("response_cache", "on, if the server has a cache (--cache-config)")
     on_gpu, on_cpu = accelerators(message, backend, findings, report)

@@ -120,7 +120,9 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
         elif kind == "KIND_GPU":
             _complete_devices(group, at, backend, report)
         on = f" on device {', '.join(map(str, group.gpus))}" if group.gpus else ""
-        findings.written(at, f"'{group.name}', {group.count} x {kind}{on}")
+        needs = ", ".join(f"{each.count} {each.name}" for each in group.rate_limiter.resources)
+        limited = f", needs {needs} of the rate limiter" if needs else ""
+        findings.written(at, f"'{group.name}', {group.count} x {kind}{on}{', passive' if group.passive else ''}{limited}")
 
 
 def _complete_devices(group: pb.ModelInstanceGroup, at: str, backend: Backend, report: Report) -> None:

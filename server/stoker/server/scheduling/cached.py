@@ -276,7 +276,8 @@ class CachedScheduler:
         if self._flights.get(flight.key) is not flight:
             return  # abandoned
         flight.lookup_ns = self._now_ns() - flight.begun_ns
-        if response is None or (flight.members and not _fits(response.outputs, flight.members[0].request)):
+        is_unfit = self._store.is_shared and response is not None and flight.members
+        if response is None or (is_unfit and not _fits(response.outputs, flight.members[0].request)):
             self._lead_next(flight)
             return
         del self._flights[flight.key]
