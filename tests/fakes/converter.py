@@ -14,6 +14,7 @@ Path = __import__("pathlib").Path
 here = Path(__file__).parent
 (here / "request.json").write_text(json.dumps(request))
 say = lambda **line: print(json.dumps(line), flush=True)
+print("output of the model's code", flush=True)
 say(step="converting")
 mode = (here / "mode").read_text()
 if mode == "crash":

@@ -137,10 +137,13 @@ def _follow(child: "subprocess.Popen[str]", request: str, step: Callable[[str], 
     except BrokenPipeError:
         return last
     for line in child.stdout:
-        found = json.loads(line)
-        if "step" in found:
-            step(found["step"])
-        else:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue  # the model's own code may write anything
+        if isinstance(found, dict) and "step" in found:
+            step(str(found["step"]))
+        elif isinstance(found, dict):
             last = found
     return last
 

@@ -3,6 +3,7 @@
 Loading a pickle runs code that the file contains. It needs the user's consent, and happens in this process only.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,30 @@ def convert_pickle(job: Job) -> Converted:
     if not job.is_trusted:
         raise untrusted()
     job.step("loading the pickle")
-    try:
-        model = _loaded(job)
-    except AttributeError as error:
-        raise unknown_class(error) from error
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            model = _loaded(job)
+        except ImportError:
+            raise
+        except AttributeError as error:
+            raise unknown_class(error) from error
+        except Exception as error:
+            raise Unusable(f"the file does not load as a pickle: {type(error).__name__}: {error}") from error
+    converted = _converted(job, model)
+    versions = {str(getattr(each.message, "original_sklearn_version", "")) for each in found}
+    converted.notes.extend(f"the pickle was written by scikit-learn {version}" for version in sorted(versions) if version)
+    return converted
+
+
+def _converted(job: Job, model: Any) -> Converted:
+    """Converts a model by the package that defines its class."""
     package = type(model).__module__.partition(".")[0]
     if package in ("xgboost", "lightgbm", "catboost"):
         from stoker.cli.add.child import boosting
 
-        converted: Converted = getattr(boosting, f"from_{package}")(job, model)
-        return converted
+        found: Converted = getattr(boosting, f"from_{package}")(job, model)
+        return found
     if package == "torch" or any(base.__module__.startswith("torch.nn") for base in type(model).__mro__):
         from stoker.cli.add.child.torch_files import from_module
 
