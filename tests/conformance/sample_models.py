@@ -146,6 +146,38 @@ def _openvino_further() -> tuple[Sample, ...]:
     return tuple(found)
 
 
+def _python(source: str, served: ModelSignature) -> Sample:
+    return Sample({"model.py": f"from stoker.models import *\n{source}".encode()}, "model.py", served)
+
+
+def _python_echo(datatype: DataType, dims: tuple[int, ...], max_batch_size: int) -> Sample | None:
+    """A typed function; an array has a dim at least, and none is 0."""
+    if 0 in dims or not (dims or max_batch_size):
+        return None
+    element = {DataType.BYTES: "bytes", DataType.BOOL: "bool", DataType.BF16: "bfloat16"}.get(
+        datatype, datatype.value.lower().replace("fp", "float")
+    )
+    named = ", ".join(f'"d{place}"' if size < 0 else str(size) for place, size in enumerate(dims))
+    lead = '"n"' if max_batch_size else ""
+    tensor = f"Array[{', '.join(part for part in (lead, named, element) if part)}]"
+    batched = f"@batched(max={max_batch_size})\n" if max_batch_size else ""
+    source = f'{batched}def predict(x: {tensor}) -> {{"y": {tensor}}}:\n    return {{"y": x}}\n'
+    return _python(source, same_in_and_out(datatype, dims, max_batch_size))
+
+
+def _python_failing() -> Sample:
+    tensor = 'Array["n", 2, int64]'
+    lines = ("    if (x == 13).any():", '        raise ValueError("13")', '    return {"y": x}')
+    source = f'@batched(max=8)\ndef predict(x: {tensor}) -> {{"y": {tensor}}}:\n' + "\n".join(lines)
+    return _python(source, same_in_and_out(DataType.INT64))
+
+
+def _python_pair() -> Sample:
+    tensor = 'Array["n", 2, float32]'
+    source = f'@batched(max=8)\ndef predict(a: {tensor}, b: {tensor}) -> {{"p": {tensor}, "q": {tensor}}}:\n    return {{"p": a, "q": b}}\n'
+    return _python(source, PAIR)
+
+
 #: Backends whose requests are answered by streams of responses: what is asked here is about batches, one answer each.
 DECOUPLED_ONLY = frozenset({"repeat"})
 
@@ -179,6 +211,14 @@ SAMPLES: dict[str, BackendSamples] = {
         whole=_onnx_pair(),
         failing=_onnx_failing(),
         unreadable=_onnx_unreadable(),
+    ),
+    "python": BackendSamples(
+        model=_python_echo,
+        datatypes=frozenset(DataType),
+        whole=_python_pair(),
+        failing=_python_failing(),
+        # Another file is read again by the model's own interpreter, which may be newer.
+        unreadable={"no file": {"other.txt": b"text"}},
     ),
     "identity": BackendSamples(
         model=lambda datatype, dims, max_batch_size: _identity(same_in_and_out(datatype, dims, max_batch_size)),
