@@ -1,6 +1,7 @@
 """`InferenceRequest` of `triton_python_backend_utils`: a request to the model, or one that it sends to another model (BLS)."""
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final
@@ -16,7 +17,7 @@ from stoker.backends.python.responses import (
     InferenceResponseSender,
     ParameterValue,
     RequestEnd,
-    parameters_json,
+    checked_parameters,
 )
 from stoker.backends.python.tensors import Tensor, as_bytes_array, held
 
@@ -99,8 +100,7 @@ class InferenceRequest:
         self._flags = flags
         self._timeout = timeout
         self._trace = trace or InferenceTrace()
-        self._parameters = parameters_json(parameters)
-        self._plain_parameters = dict(parameters or {})
+        self._parameters = checked_parameters(parameters)
         self._priority = priority
         self._release_flags = REQUEST_RELEASE_ALL
         self._holder: Holder | None = None
@@ -143,7 +143,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
-        return self._parameters
+        return json.dumps(dict(self._parameters))
 
     def trace(self) -> InferenceTrace:
         """The trace of the request."""
@@ -220,7 +220,7 @@ class InferenceRequest:
                 sequence_end=bool(self._flags & FLAG_SEQUENCE_END),
                 priority=self._priority,
                 timeout_us=self._timeout,
-                parameters=self._plain_parameters,
+                parameters=self._parameters,
             )
         )
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from stoker.backends.api.batch import Outcome
@@ -18,16 +19,18 @@ REQUEST_RELEASE_RESCHEDULE: Final = 2
 ParameterValue = bool | int | float | str
 
 
-def parameters_json(parameters: Mapping[str, ParameterValue] | None) -> str:
-    """The parameters as Triton gives them to models: a JSON object.
+def checked_parameters(parameters: Mapping[str, ParameterValue] | None) -> Mapping[str, ParameterValue]:
+    """The parameters of a request or a response.
 
     Raises:
         TritonModelException: a name is no text, or a value is not a bool, int, float or str.
     """
-    for name, value in (parameters or {}).items():
+    if not parameters:
+        return {}
+    for name, value in parameters.items():
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
             raise TritonModelException(f"parameter {name!r} takes a bool, int, float or str, not {type(value).__name__}")
-    return json.dumps(dict(parameters or {}))
+    return parameters
 
 
 class InferenceResponse:
@@ -49,7 +52,7 @@ class InferenceResponse:
             if not isinstance(tensor, Tensor):
                 raise TritonModelException(f"output_tensors takes Tensor objects, not {type(tensor).__name__}")
         self._error = error
-        self._parameters = parameters_json(parameters)
+        self._parameters = checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """The tensors."""
@@ -64,8 +67,8 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The parameters as JSON."""
-        return self._parameters
+        """The parameters as a JSON object."""
+        return json.dumps(dict(self._parameters))
 
 
 class RequestEnd:
@@ -75,14 +78,22 @@ class RequestEnd:
     """
 
     def __init__(
-        self, share: RequestShare, take: Callable[[InferenceResponse, RequestShare], Mapping[str, Any]], is_decoupled: bool
+        self,
+        share: RequestShare,
+        take: Callable[[InferenceResponse, RequestShare], Mapping[str, Any]],
+        is_decoupled: bool,
+        lock: AbstractContextManager[Any],
     ) -> None:
-        """`take` checks a response and returns its outputs by name."""
+        """`take` checks a response and returns its outputs by name; `lock`, a reentrant one, is of the whole batch.
+
+        A request that is dropped may end in any allocation of a thread that holds the lock.
+        """
         self._share = share
         self._take = take
         self._is_decoupled = is_decoupled
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._lock = lock
+        #: Made where a thread waits: most requests have ended when their batch is asked.
+        self._ended: threading.Event | None = None
         self._response: Mapping[str, Any] | None = None
         self._is_gone = False
         self._outcome: Outcome | None = None
@@ -137,7 +148,8 @@ class RequestEnd:
                 self._outcome = Cancelled("the request was cancelled")
             else:
                 self._outcome = BackendFailed("the model ended the request without a response")
-        self._ended.set()
+            if self._ended is not None:
+                self._ended.set()
 
     def abandon(self) -> None:
         """Ends the request because the model has dropped it and its response sender."""
@@ -145,7 +157,11 @@ class RequestEnd:
 
     def wait(self) -> Outcome:
         """Waits for the end of the request."""
-        self._ended.wait()
+        with self._lock:
+            if self._outcome is None:
+                self._ended = threading.Event()
+        if self._ended is not None:
+            self._ended.wait()
         assert self._outcome is not None
         return self._outcome
 

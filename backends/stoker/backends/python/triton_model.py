@@ -46,7 +46,8 @@ class TritonProcessor(BatchProcessor):
         now_ns = self._clock.now_ns
         result = BatchResult([])
         start = now_ns()
-        ends = [RequestEnd(cast("RequestShare", item), self._taken, self._signature.is_decoupled) for item in items]
+        lock = threading.RLock()
+        ends = [RequestEnd(cast("RequestShare", item), self._taken, self._signature.is_decoupled, lock) for item in items]
         executed = start
         try:
             requests = self._requests(items, ends)
@@ -59,6 +60,8 @@ class TritonProcessor(BatchProcessor):
             failure = failure_of(error)
             for end in ends:
                 end.end(failure)
+            # Its traceback holds this frame, and so the inputs.
+            del failure
         result.outcomes = [end.wait() for end in ends]
         result.infer_ns = now_ns() - executed
         if not all(isinstance(outcome, ServingError) for outcome in result.outcomes):
