@@ -271,6 +271,11 @@ def test_load_of_a_broken_model_names_the_line(tmp_path: Path, source: str, expe
     assert str(tmp_path) not in caught.value.message
 
 
+def test_model_cannot_run_on_the_event_loop(tmp_path: Path):
+    with pytest.raises(ModelLoadError, match="cannot run 'inline': write process or thread"):
+        load(tmp_path, DOUBLE, SERVED, parameters={"execution": "inline"})
+
+
 def test_execute_works_without_a_batch_processor_too(tmp_path: Path):
     instance = load(tmp_path, DOUBLE, SERVED)
     assert instance.execute({"X": np.ones((2, 2), np.float32)}, ["Y"])["Y"].tolist() == [[2, 2], [2, 2]]

@@ -84,6 +84,10 @@ class PythonBackend(Backend):
         written = candidate.parameters.get("streams")
         if written is not None and _streams(written) is None:
             yield Violation(parameter_path("streams"), f"takes a whole number from 1 to {MAX_STREAMS}, not '{written[:40]}'")
+        if candidate.parameters.get("execution") == "inline":
+            yield Violation(
+                parameter_path("execution"), "a model written in Python may wait, so it cannot run 'inline': write process or thread"
+            )
         if candidate.signature is not None and candidate.signature.is_ragged:
             yield Violation("input", "a model written in Python gets its requests one by one: allow_ragged_batch is not needed")
 
