@@ -17,7 +17,7 @@ BOUNDS = {
     "http-json": (88, 29, 18),
     "grpc-apart": (91, 35, 15),
     "grpc-stream": (111, 38, 18),
-    "grpc-steps": (148, 38, 24),
+    "grpc-steps": (147, 38, 24),
 }
 #: The same of the calls that a native build leaves to the interpreter.
 NATIVE_BOUNDS = (4, 2, 2)

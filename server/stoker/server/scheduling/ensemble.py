@@ -34,6 +34,7 @@ class EnsembleScheduler:
     Attributes:
         on_idle: Called whenever the last request in flight has completed.
         name, version, signature: Of the ensemble.
+        runs: The requests in flight.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class EnsembleScheduler:
         self._most = max_queue_size if signature.is_decoupled or not bound else min(bound, max_queue_size)
         self._most_responses = bound or MOST_RESPONSES
         self._plans: dict[tuple[str, ...], EnsemblePlan] = {}
-        self._runs: set[EnsembleRun | StreamRun] = set()
+        self.runs: set[Completion[InferResponse]] = set()
         self._is_closed = False
 
     @property
     def in_flight(self) -> int:
         """Accepted requests that are not complete."""
-        return len(self._runs)
+        return len(self.runs)
 
     @property
     def outage(self) -> str:
@@ -143,7 +144,7 @@ class EnsembleScheduler:
                 raise Unavailable(f"model '{self.name}' version {self.version} is being unloaded")
             if request.deadline_ns is not None and request.deadline_ns <= now_ns:
                 raise DeadlineExceeded("the request's deadline had passed when it arrived")
-            if len(self._runs) >= self._most:
+            if len(self.runs) >= self._most:
                 raise Overloaded(
                     f"Exceeds maximum queue size: {self._most} request(s) of the ensemble '{self.name}' are in flight already",
                     retry_after_s=1.0,
@@ -160,12 +161,12 @@ class EnsembleScheduler:
                 run = StreamRun(self, plan, request, done, ended or ignore, self._most_responses)
             else:
                 run = EnsembleRun(self, plan, request, done, ended or ignore)
-            self._runs.add(run)
+            self.runs.add(run)
             try:
                 run.begin()
             except BaseException:
                 run.is_over = True
-                self._runs.discard(run)
+                self.runs.discard(run)
                 raise
         except ServingError:
             self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
@@ -182,8 +183,9 @@ class EnsembleScheduler:
 
     def abandon(self, why: str) -> None:
         """Fails every request in flight with UNAVAILABLE and the text `why`."""
-        for run in list(self._runs):
-            run.abandon(why)
+        for run in list(self.runs):
+            if isinstance(run, (EnsembleRun, StreamRun)):
+                run.abandon(why)
 
     async def close(self) -> None:
         """Rejects new requests, and fails those in flight with UNAVAILABLE."""
@@ -219,12 +221,6 @@ class EnsembleScheduler:
     def count_failed(self, request: InferRequest, reason: FailureReason) -> None:
         """Counts a request without a response."""
         self._recorder.failed(reason, request_ns=self._now_ns() - request.received_ns)
-
-    def run_ended(self, run: Completion[InferResponse]) -> None:
-        """Forgets a request that is over."""
-        self._runs.discard(run)
-        if not self._runs and self.on_idle is not None:
-            self.on_idle()
 
     def _make_plan(self, output_names: tuple[str, ...]) -> EnsemblePlan:
         if len(self._plans) >= _KEPT_PLANS:

@@ -4,7 +4,7 @@ The first step that fails fails the request and cancels its other steps.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import orjson
@@ -28,20 +28,21 @@ class RunOwner(Protocol):
 
     Attributes:
         name, version, signature: Of the ensemble.
+        runs: The requests in flight, which remove themselves.
+        on_idle: To be called after the last of them.
     """
 
     name: str
     version: int
     signature: ModelSignature
+    runs: set[Completion[InferResponse]]
+    on_idle: Callable[[], None] | None
 
     def count_succeeded(self, request: InferRequest, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts a request with a response; the times are the sums of those of its steps, nanoseconds."""
 
     def count_failed(self, request: InferRequest, reason: FailureReason) -> None:
         """Counts a request without a response."""
-
-    def run_ended(self, run: Completion[InferResponse]) -> None:
-        """Forgets a request that is over."""
 
 
 class StepRun(StepNote):
@@ -69,7 +70,7 @@ class StepRun(StepNote):
         self._run = run
 
     def responded(self, result: EngineResult) -> None:
-        """Takes the step's result."""
+        """Takes the step's result: submits the steps that have waited for it, or ends the request."""
         self.flight = None
         self.has_ended = True
         run, step = self._run, self.step
@@ -80,8 +81,25 @@ class StepRun(StepNote):
         if isinstance(result, ServingError):
             run.fail(step, result)
             return
+        outputs = result.outputs
         try:
-            run.take(step, result.outputs)
+            tensors = run.tensors
+            for name, tensor in step.outputs:
+                array = outputs.get(name)
+                if array is not None:
+                    tensors[tensor] = array
+            run.steps_left -= 1
+            left = run.left
+            for follower in step.followers:
+                left[follower.index] -= 1
+                if not left[follower.index]:
+                    try:
+                        run.submit(follower)
+                    except ServingError as error:
+                        run.fail(follower, error)
+                        return
+            if not run.steps_left:
+                run.finish()
         except Exception:  # a defect: the request must get a response
             log.exception("ensemble '%s' failed unexpectedly at step '%s'", run.model, step.name)
             run.fail(step, Internal("internal error: see the server's log"))
@@ -95,9 +113,12 @@ class EnsembleRun(Completion[InferResponse]):
     Attributes:
         request: The request.
         ended: Called once when the request is over.
+        tensors: The tensors so far.
+        left: How many steps each step still waits for.
+        steps_left: The number of steps without a result.
     """
 
-    __slots__ = ("_left", "_owner", "_plan", "_steps", "_steps_left", "_tensors", "ended", "request")
+    __slots__ = ("_owner", "_plan", "_steps", "ended", "left", "request", "steps_left", "tensors")
 
     def __init__(self, owner: RunOwner, plan: EnsemblePlan, request: InferRequest, done: Done, ended: Callable[[], None]) -> None:
         """`done` receives the result."""
@@ -106,10 +127,9 @@ class EnsembleRun(Completion[InferResponse]):
         self.is_over = False
         self.request = request
         self.ended = ended
-        self._tensors: dict[str, Array] = dict(request.inputs)
-        #: How many steps each step still waits for.
-        self._left = plan.waits.copy()
-        self._steps_left = len(plan.steps)
+        self.tensors: dict[str, Array] = dict(request.inputs)
+        self.left = plan.waits.copy()
+        self.steps_left = len(plan.steps)
         self._owner = owner
         self._plan = plan
         self._steps: list[StepRun] = []
@@ -137,7 +157,7 @@ class EnsembleRun(Completion[InferResponse]):
         """
         run = StepRun(self, step)
         self._steps.append(run)
-        flight = step.submit(self.request, self._tensors, run, run.responded)
+        flight = step.submit(self.request, self.tensors, run, run.responded)
         # The handle of a step that has ended is not kept: it refers to the request.
         if not run.has_ended:
             run.flight = flight
@@ -147,27 +167,7 @@ class EnsembleRun(Completion[InferResponse]):
         """The ensemble's name."""
         return self._owner.name
 
-    def take(self, step: PlannedStep, outputs: Mapping[str, Array]) -> None:
-        """Takes the outputs of a step: submits the steps that have waited for them, or ends the request."""
-        tensors = self._tensors
-        for name, tensor in step.outputs:
-            array = outputs.get(name)
-            if array is not None:
-                tensors[tensor] = array
-        self._steps_left -= 1
-        left = self._left
-        for follower in step.followers:
-            left[follower.index] -= 1
-            if not left[follower.index]:
-                try:
-                    self.submit(follower)
-                except ServingError as error:
-                    self.fail(follower, error)
-                    return
-        if not self._steps_left:
-            self._finish()
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Ends the request with its response."""
         owner, request, steps = self._owner, self.request, self._steps
         queue_ns = compute_ns = input_ns = output_ns = 0
@@ -180,7 +180,7 @@ class EnsembleRun(Completion[InferResponse]):
                 queue_ns += run.queue_ns or 0
         owner.count_succeeded(request, queue_ns, input_ns, compute_ns - input_ns - output_ns, output_ns)
         outputs: dict[str, Array] = {}
-        tensors = self._tensors
+        tensors = self.tensors
         for name in request.output_names:
             array = tensors.get(name)
             if array is not None:
@@ -230,10 +230,13 @@ class EnsembleRun(Completion[InferResponse]):
     def _end(self) -> None:
         # The steps refer to the request and it to them: a cycle would keep the tensors until the next garbage collection.
         self._steps = []
-        self._tensors = {}
+        self.tensors = {}
         self.ended()
         self.ended = ignore
-        self._owner.run_ended(self)
+        owner = self._owner
+        owner.runs.discard(self)
+        if not owner.runs and owner.on_idle is not None:
+            owner.on_idle()
 
 
 def reason_of(error: ServingError) -> FailureReason:

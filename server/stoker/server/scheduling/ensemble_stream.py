@@ -352,4 +352,7 @@ class StreamRun(Completion[InferResponse]):
     def _end(self) -> None:
         self.ended()
         self.ended = ignore
-        self._owner.run_ended(self)
+        owner = self._owner
+        owner.runs.discard(self)
+        if not owner.runs and owner.on_idle is not None:
+            owner.on_idle()
