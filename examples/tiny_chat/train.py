@@ -29,20 +29,20 @@ REPORT_STEPS = 50
 
 
 def pairs() -> list[tuple[str, str]]:
-    """The questions and answers of the corpus."""
+    """The questions and replies of the corpus."""
     lines = (HERE / "corpus.txt").read_text(encoding="utf-8").splitlines()
-    return [(question, answer) for question, answer in (line.split("\t") for line in lines)]
+    return [(question, reply) for question, reply in (line.split("\t") for line in lines)]
 
 
 def batches(tokenizer: Tokenizer, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One or two texts of the corpus in each row, and where the next token is learned: in answers. A text is a question with its answer, or
-    the answer alone.
+    """One or two texts of the corpus in each row, and where the next token is learned: in replies. A text is a question with its reply, or
+    the reply alone.
     """
     user, assistant, end = (tokenizer.number(word) for word in (USER, ASSISTANT, END))
     found = []
-    for question, answer in pairs():
+    for question, reply in pairs():
         asked = [user, *tokenizer.encode(question), end]
-        said = [assistant, *tokenizer.encode(answer), end]
+        said = [assistant, *tokenizer.encode(reply), end]
         found.append((asked + said, [0] * len(asked) + [0] + [1] * (len(said) - 1)))
         # Without a question: for completions.
         found.append((said[1:], [0] + [1] * (len(said) - 2)))
