@@ -11,6 +11,7 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import empty_config, parse_config_json, parse_pbtxt
 from stoker.server.config.report import ConfigError
 from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.lifecycle.check import Loading, check_repository
 from stoker.server.lifecycle.model_code import check_may_run, code_notices, completed_by_model
 from stoker.server.lifecycle.settings import PythonModels
 
@@ -124,3 +125,15 @@ def test_model_that_completes_nothing_keeps_its_configuration():
 def test_wrong_completion_is_an_error_of_the_configuration(made: str, expected: str):
     with pytest.raises(ConfigError, match=expected):
         completed(LOCAL, CodeBackend(made))
+
+
+def test_check_runs_no_code_where_nothing_is_loaded(tmp_path: Path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.identity").touch()
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "code"')
+    backend = CodeBackend("{}")
+    report = check_repository([tmp_path], BackendRegistry((backend,)), loading=Loading.NONE)
+    (version,) = report.models[0].versions
+    assert version.errors == ()
+    assert version.untried == "its code completes the configuration, and --no-load runs no code"
+    assert backend.asked == []

@@ -261,6 +261,9 @@ def _inspect(
         backend_name = backend.name
         facts = backend.inspect(files, model_filename)
         notes = facts.notes
+        if not runs_code and backend.runs_model_code and not (config.message.input and config.message.output):
+            untried = "its code completes the configuration, and --no-load runs no code"
+            return VersionReport(version=version, backend=backend_name, model_filename=model_filename, notes=notes, untried=untried)
         if runs_code:
             config = completed_by_model(config, backend, files, model_filename, version, listing.directory)
         completion = complete(config, facts, backend, model_filename)

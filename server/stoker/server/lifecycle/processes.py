@@ -20,10 +20,11 @@ log = logging.getLogger("stoker.model")
 
 #: Bound on the lines that one instance may print to the log; further ones are counted.
 LINES_PER_S: Final = 50
+_LEVELS: Final = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "CRITICAL": logging.ERROR}
 
 
 class ModelOutput:
-    """Logs lines that the processes of one instance print. May be called in any thread."""
+    """Logs lines that the processes of one instance print, by their level. May be called in any thread."""
 
     def __init__(self, request: LoadRequest, clock: Clock) -> None:
         self._facts = {"model": request.model_name, "version": request.version, "instance": request.instance_name}
@@ -39,7 +40,15 @@ class ModelOutput:
             with self._lock:
                 suppressed = self._budget.take(self._now_ns())
             if suppressed is not None:
-                log.info("%s", line, extra={**self._facts, "suppressed": suppressed} if suppressed else self._facts)
+                level, text = _level_of(line)
+                log.log(level, "%s", text, extra={**self._facts, "suppressed": suppressed} if suppressed else self._facts)
+
+
+def _level_of(line: str) -> tuple[int, str]:
+    """The level of a printed line and its text: `WARNING text`, as a model's own logging prints it, has that level; others have INFO."""
+    name, _, text = line.partition(" ")
+    level = _LEVELS.get(name)
+    return (logging.INFO, line) if level is None or not text else (level, text)
 
 
 @dataclass(frozen=True, slots=True)
