@@ -118,7 +118,7 @@ def test_file_names_outside_the_folder_are_refused(template: str, field: str, pa
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),
+        ('model_repository_agents { agents { name: "decrypt" } }', "model_repository_agents.agents[0]"),
         ('model_operations { op_library_filename: "a.so" }', "model_operations.op_library_filename"),
         (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),
         (f"input {{ {TENSOR} is_non_linear_format_io: true }}", "input[0].is_non_linear_format_io"),
@@ -192,3 +192,18 @@ def test_buckets_of_a_histogram_must_ascend(buckets: str) -> None:
 
 def test_buckets_of_the_first_response_are_accepted_without_a_warning() -> None:
     assert read(f"model_metrics {{ metric_control {{ {FIRST_RESPONSES} histogram_options {{ buckets: [ 0.5, 10 ] }} }} }}") == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wrong"),
+    [
+        ("MD5:../x", "0" * 32, "is not a path inside the model folder"),
+        ("CRC:x", "0" * 32, "expected MD5:FILE or SHA256:FILE"),
+        ("MD5:", "0" * 32, "expected MD5:FILE"),
+        ("MD5:x", "0" * 31, "is no MD5 checksum, which has 32"),
+        ("SHA256:x", "0" * 32, "is no SHA256 checksum, which has 64"),
+    ],
+)
+def test_malformed_checksums_are_named(key: str, value: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        read(f'model_repository_agents {{ agents {{ name: "checksum" parameters {{ key: "{key}" value: "{value}" }} }} }}')

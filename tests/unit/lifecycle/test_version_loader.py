@@ -1,6 +1,7 @@
 """Loading from a folder: refusals before a device is used, and log lines."""
 
 import asyncio
+import hashlib
 import logging
 import os
 import platform
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.errors import ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.backends.testing.fake_clock import FakeClock
@@ -203,3 +205,34 @@ def test_only_a_shared_cache_keeps_the_responses_of_the_same_files_and_configura
     keys["local"] = [key_of(b"a", cached, is_shared=False) for _ in range(2)]
     assert keys["shared"][0] == keys["shared"][1]
     assert len({keys["shared"][0], *keys["changed"], *keys["local"]}) == 5
+
+
+def agent(**files: bytes) -> str:
+    """The checksum agent with the MD5 or SHA256 of the content of each file."""
+    entries = []
+    for name, content in files.items():
+        algorithm, _, path = name.partition(":")
+        digest = hashlib.new(algorithm.lower(), content).hexdigest().upper()
+        entries.append(f'parameters {{ key: "{algorithm}:{path}" value: "{digest}" }}')
+    return f'model_repository_agents {{ agents {{ name: "checksum" {" ".join(entries)} }} }}\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        ({"MD5:1/model.identity": b""}, None),
+        ({"SHA256:1/model.identity": b"", "MD5:2/model.identity": b"of another version"}, None),
+        ({"MD5:1/model.identity": b"other"}, "MD5:1/model.identity: the checksum of the file is d41d8cd98f00b204e9800998ecf8427e"),
+        ({"MD5:1/missing": b""}, "version folder has no file 'missing'"),
+        ({"MD5:labels.txt": b""}, "MD5:labels.txt"),
+    ],
+)
+def test_version_loads_only_if_its_files_have_the_checksums_of_the_configuration(
+    tmp_path: Path, files: dict[str, bytes], error: str | None
+) -> None:
+    if error is None:
+        assert load(tmp_path, TENSORS + agent(**files))
+        return
+    with pytest.raises(ServingError) as caught:
+        load(tmp_path, TENSORS + agent(**files))
+    assert error in caught.value.message

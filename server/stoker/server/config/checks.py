@@ -38,8 +38,9 @@ def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
 
 
 def _rejected(config: pb.ModelConfig) -> Iterator[str]:
-    if config.model_repository_agents.agents:
-        yield "model_repository_agents.agents"
+    for index, agent in enumerate(config.model_repository_agents.agents):
+        if agent.name != CHECKSUM_AGENT:
+            yield f"model_repository_agents.agents[{index}]"
     if config.model_operations.op_library_filename:
         yield "model_operations.op_library_filename"
     for side in ("input", "output"):
@@ -95,6 +96,10 @@ FIRST_RESPONSES = "nv_inference_first_response_histogram_ms"
 #: Bounds of its buckets.
 MAX_BUCKETS = 64
 MAX_BUCKET_MS = 1e9
+#: Triton's repository agent that compares files with their checksums.
+CHECKSUM_AGENT = "checksum"
+#: Its algorithms with the size of their checksums.
+HEX_DIGITS = {"md5": 32, "sha256": 64}
 _AT = "dynamic_batching"
 
 
@@ -212,6 +217,7 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
     _check_warmups(config, report)
     _check_response_cache(config, report)
     _check_metrics(config.model_metrics, report)
+    _check_agents(config.model_repository_agents, report)
     _check_execution(config, report)
     _check_nice(config, report)
     _check_process(config, report)
@@ -269,6 +275,30 @@ def _check_resources(limiter: pb.ModelRateLimiter, at: str, report: Report) -> N
         elif resource.name in seen:
             report.error(f"{at}.resources[{index}].name", f"'{resource.name}' is there twice")
         seen.add(resource.name)
+
+
+def _check_agents(agents: pb.ModelRepositoryAgents, report: Report) -> None:
+    for index, agent in enumerate(agents.agents):
+        for key, value in agent.parameters.items():
+            at = map_path(f"model_repository_agents.agents[{index}].parameters", key)
+            algorithm, _, path = key.partition(":")
+            size = HEX_DIGITS.get(algorithm.lower())
+            if agent.name != CHECKSUM_AGENT:
+                continue
+            if size is None or not path:
+                report.error(at, "expected MD5:FILE or SHA256:FILE, with the path of the file in the model folder")
+                continue
+            check_path(path, at, "the model folder", report)
+            if re.fullmatch(f"[0-9a-fA-F]{{{size}}}", value) is None:
+                report.error(at, f"'{value[:80]}' is no {algorithm.upper()} checksum, which has {size} hexadecimal digits")
+
+
+def checksums(config: pb.ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """The checksums that a checked configuration names: algorithm, path in the model folder, and hexadecimal digits."""
+    for agent in config.model_repository_agents.agents:
+        for key, value in sorted(agent.parameters.items()):
+            algorithm, _, path = key.partition(":")
+            yield algorithm.lower(), path, value.lower()
 
 
 def _check_metrics(metrics: pb.ModelMetrics, report: Report) -> None:

@@ -22,6 +22,7 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, Finding, FindingKind, problem_lines
 from stoker.server.core.ensemble import ENSEMBLE
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
+from stoker.server.lifecycle.checksums import verify_checksums
 from stoker.server.lifecycle.dependencies import MAX_NESTING, TOO_DEEP, nesting, ordered, steps_of
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
@@ -257,6 +258,7 @@ def _inspect(
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     try:
+        verify_checksums(config, version, files, listing.directory, listing.links_root)
         backend, model_filename = choose_backend(config, files.sizes_bytes.keys(), registry)
         backend_name = backend.name
         facts = backend.inspect(files, model_filename)

@@ -41,6 +41,7 @@ from stoker.server.core.timers import Timers
 from stoker.server.execution.process_figures import ProcessFigures
 from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
+from stoker.server.lifecycle.checksums import verify_checksums
 from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.model_code import check_may_run, completed_by_model
 from stoker.server.lifecycle.processes import ProcessInstance, instance_start
@@ -293,6 +294,7 @@ class VersionLoader:
         def configure() -> tuple[ModelConfig, Mapping[str, Sequence[str]]]:
             if not self._settings.complete_configs:
                 check_is_whole(source.parsed)
+            verify_checksums(source.parsed, source.version, ModelFiles(source.version_dir, {}), source.model_dir, source.links_root)
             completion = complete_ensemble(source.parsed, source.steps)
             _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
             return completion.config, read_labels(source.model_dir, completion.config, source.links_root)
@@ -322,6 +324,7 @@ class VersionLoader:
         )
         loaded = _Loaded(files)
         try:
+            verify_checksums(source.parsed, source.version, files, source.model_dir, source.links_root)
             loaded.config, facts = self._configure(source, loaded.files)
             in_file = {tensor.name: tensor.labels for tensor in facts.outputs or () if tensor.labels}
             loaded.labels = in_file | read_labels(source.model_dir, loaded.config, source.links_root)
