@@ -34,7 +34,7 @@ def send(engine: FakeEngine, path: str, body: Any) -> httpx.Response:
 
     async def main() -> httpx.Response:
         transport = httpx.ASGITransport(handlers[path])
-        async with asyncio.timeout(20), httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with asyncio.timeout(60), httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.post(path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
 
     response = asyncio.run(main())
@@ -51,7 +51,7 @@ def request_all(
         front = http_server(Services(engine, Limits(), extensions=extensions), "127.0.0.1", 0)
         port = await front.start()
         try:
-            async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            async with asyncio.timeout(60), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
                 fields = {name.replace("_", "-"): value for name, value in headers.items()}
                 return [await client.request(method, path, json=body, headers=fields) for method, path, body in requests]
         finally:
@@ -341,8 +341,8 @@ def test_disconnect_of_the_client_leaves_the_streams_of_all_choices() -> None:
         front = http_server(Services(engine, Limits()), "127.0.0.1", 0)
         port = await front.start()
         try:
-            async with asyncio.timeout(20):
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            async with asyncio.timeout(60):
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
                     body = {**CHAT, "stream": True, "n": 2}
                     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
                         async for line in response.aiter_lines():
