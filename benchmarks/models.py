@@ -71,6 +71,12 @@ def _build_tiny_executed(root: Path, name: str) -> BenchModel:
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], settings)
 
 
+def build_added(root: Path, name: str, floats: int, execution: str) -> BenchModel:
+    """Writes a model y = x + 1 on `floats` floats, whose batches run as `execution` says."""
+    settings = f'{_BATCHING}parameters {{ key: "execution" value {{ string_value: "{execution}" }} }}\n'
+    return _write(root, name, _add_one(floats=floats), np.zeros((1, floats), np.float32), settings)
+
+
 def _build_tiny_apart(root: Path, name: str) -> BenchModel:
     return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
 
@@ -132,12 +138,12 @@ BUILDERS: dict[str, Callable[[Path, str], BenchModel]] = {
 }
 
 
-def _add_one(added: float = 1) -> onnx.GraphProto:
+def _add_one(added: float = 1, floats: int = 16) -> onnx.GraphProto:
     return helper.make_graph(
         [helper.make_node("Add", ["x", "one"], ["y"])],
         "add_one",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 16])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", floats])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", floats])],
         [numpy_helper.from_array(np.array([added], np.float32), "one")],
     )
 

@@ -18,7 +18,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.arrays import Blocks, to_json
 from stoker.backends.worker.batches import WHOLE, BatchReader, ResultWriter
 from stoker.backends.worker.channel import Channel, Message
-from stoker.backends.worker.process import WorkerProcess
+from stoker.backends.worker.process import StartControl, WorkerProcess
 from stoker.backends.worker.protocol import DONE, RESPONSE, RUN
 from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
 from stoker.server.execution.worker import Work
@@ -260,7 +260,8 @@ class Rig:
             process.channel.close()
             process.release()
 
-    def _start(self) -> WorkerProcess:
+    def _start(self, control: StartControl) -> WorkerProcess:
+        control.started(self.may_start.set)
         assert self.may_start.wait(PATIENCE_S)
         self.starts += 1
         if self.failures:

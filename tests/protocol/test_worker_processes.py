@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -409,7 +408,7 @@ def test_unload_and_reload_return_the_memory_of_the_process(server):
 def own(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server of the test's own."""
     write_model(tmp_path / "models", "many")
-    write_model(tmp_path / "models", "late", load_fault="sleep 3", fault_file=str(tmp_path / "slow"))
+    write_model(tmp_path / "models", "late", load_fault="sleep 60", fault_file=str(tmp_path / "slow"))
     with running_server(
         f"--model_base_path={tmp_path / 'models'}",
         "--model-control-mode=explicit",
@@ -418,6 +417,16 @@ def own(tmp_path: Path) -> Iterator[ServerProcess]:
         env={"PYTHONPATH": install(tmp_path / "installed")},
     ) as running:
         yield running
+
+
+def test_unload_during_a_restart_that_hangs_ends_it(own, tmp_path):
+    model = Model(own, "late")
+    (tmp_path / "slow").touch()
+    os.kill(model.pid, signal.SIGKILL)
+    wait_until(lambda: not model.is_ready, what="the death")
+    wait_until(lambda: len(workers(own.process.pid)) == 2, what="the next start", patience_s=10)
+    model.unload()
+    wait_until(lambda: len(workers(own.process.pid)) == 1, what="the end of the start", patience_s=10)
 
 
 @pytest.mark.parametrize("command", ["idle", "gil", "loop", "fork"])
@@ -463,7 +472,7 @@ def test_reload_during_a_restart_serves_again(own, tmp_path):
     (tmp_path / "slow").touch()
     os.kill(model.pid, signal.SIGKILL)
     wait_until(lambda: not model.is_ready, what="the death")
-    time.sleep(0.3)  # into the restart, which takes 3 s
+    wait_until(lambda: len(workers(own.process.pid)) == 2, what="the next start, which takes a minute", patience_s=10)
     (tmp_path / "slow").unlink()
     own.json("/v2/repository/models/late/load", {})
     assert model.send("again") == ["again"]

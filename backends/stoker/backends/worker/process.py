@@ -73,6 +73,31 @@ def exit_text(code: "int | None") -> str:
     return _EXIT_TEXTS.get(code, f"it ended with exit code {code}")
 
 
+class StartControl:
+    """Ends the starts of worker processes that a thread waits for. May be used in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._interrupt: Callable[[], None] | None = None
+        self._is_cancelled = False
+
+    def started(self, interrupt: "Callable[[], None]") -> None:
+        """A process has been started; `interrupt` ends it. It is called at once after `cancel`."""
+        with self._lock:
+            self._interrupt = interrupt
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            interrupt()
+
+    def cancel(self) -> None:
+        """Ends the process that loads now, and those that are started later: their loads fail."""
+        with self._lock:
+            self._is_cancelled = True
+            interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
+
 class _Child:
     """A started child process, and the last lines of its output."""
 
@@ -197,6 +222,7 @@ class WorkerProcess:
         timeout_s: float,
         interpreter: "Path | None" = None,
         on_lines: TakeLines = _drop_lines,
+        control: StartControl | None = None,
     ) -> None:
         """Starts a process and waits until it has loaded.
 
@@ -205,6 +231,7 @@ class WorkerProcess:
             timeout_s: How long a batch of `process` may take; loads have no bound of their own.
             interpreter: The Python of the model's environment; None: the server's own.
             on_lines: Takes, in a thread, what the process prints.
+            control: Can end the start; None: nothing can.
 
         Raises:
             ModelLoadError: the process cannot be started or the model cannot be loaded. WorkerDied: the process ended while it loaded.
@@ -220,6 +247,8 @@ class WorkerProcess:
             self.channel.close()
             raise
         self.pid = self._child.popen.pid
+        if control is not None:
+            control.started(self.interrupt)
         try:
             self.channel.send(LOAD, meta=to_json(load.to_json()))
             message = self.channel.receive()

@@ -19,7 +19,7 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
 from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message, SegmentsFull
-from stoker.backends.worker.process import WorkerProcess, exit_text
+from stoker.backends.worker.process import StartControl, WorkerProcess, exit_text
 from stoker.backends.worker.protocol import (
     CALL,
     CALL_CANCEL,
@@ -49,9 +49,9 @@ IDLE_NS = 5_000_000_000
 
 
 class ProcessStart(Protocol):
-    """Starts the process of an instance, which loads and warms up. Called in a thread."""
+    """Starts the process of an instance, which loads and warms up, unless `control` ends it. Called in a thread."""
 
-    def __call__(self) -> WorkerProcess: ...
+    def __call__(self, control: StartControl) -> WorkerProcess: ...
 
 
 class CallHandler(Protocol):
@@ -512,10 +512,12 @@ class ProcessWorker:
     async def _start_again(self, pause_ns: int) -> None:
         while True:
             await self._pause(pause_ns)
-            starting = in_daemon_thread("restart", self._start)
+            control = StartControl()
+            starting = in_daemon_thread("restart", lambda control=control: self._start(control))  # type: ignore[misc]
             try:
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
+                control.cancel()
                 await asyncio.wait([starting])
                 if starting.exception() is None:
                     await in_daemon_thread("close", starting.result().close)

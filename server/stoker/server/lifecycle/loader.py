@@ -26,6 +26,7 @@ from stoker.backends.api.errors import ModelLoadError, ServingError, Unavailable
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.worker.process import StartControl
 from stoker.server.caching.response_key import IDENTITY_BYTES
 from stoker.server.caching.response_store import ResponseStore
 from stoker.server.config.checks import check_is_whole
@@ -255,11 +256,13 @@ class VersionLoader:
     async def load(self, source: VersionSource) -> Servable:
         if source.parsed.ensemble is not None:
             return await self._load_ensemble(source, source.parsed.ensemble)
-        loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
+        control = StartControl()
+        loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source, control))
         try:
             loaded = await asyncio.shield(loading)
         except asyncio.CancelledError:
-            # A thread cannot be interrupted: wait for it, then release what it loaded.
+            # A thread cannot be interrupted, other than a worker process: wait for it, then release what it loaded.
+            control.cancel()
             await asyncio.wait([loading])
             if loading.exception() is None:
                 await in_daemon_thread("discard", loading.result().discard)
@@ -317,7 +320,7 @@ class VersionLoader:
         in_front = self._cached(config, source.version, scheduler, recorder, identity)
         return Servable(config, source.version, in_front, ModelFiles(source.version_dir, {}), labels, _keep)
 
-    def _load(self, source: VersionSource) -> "_Loaded":
+    def _load(self, source: VersionSource, control: StartControl) -> "_Loaded":
         """All blocking steps, in one thread."""
         files = take_snapshot(
             source.version_dir, self._area, overrides=source.files, links_root=source.links_root, selected=source.selected
@@ -338,7 +341,7 @@ class VersionLoader:
                 if inner.execution is Execution.PROCESS:
                     settings = self._registry.settings(backend.name)
                     start = instance_start(backend, settings, request, inner, samples, self._clock)
-                    loaded.instances.append(ProcessInstance(start))
+                    loaded.instances.append(ProcessInstance(start, control))
                 else:
                     loaded.instances.append(_load_instance(backend, request))
             since_ns = self._clock.now_ns()

@@ -12,7 +12,7 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import Internal, ModelLoadError, ServingError
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.worker.load_message import WorkerLoad
-from stoker.backends.worker.process import WorkerProcess
+from stoker.backends.worker.process import StartControl, WorkerProcess
 from stoker.server.core.model_config import ModelConfig
 from stoker.server.observability.logs import LineBudget
 
@@ -69,14 +69,16 @@ class InstanceStart:
     samples: Sequence[BatchItem]
     on_lines: ModelOutput
 
-    def __call__(self) -> WorkerProcess:
-        """Starts a process, which loads and warms up.
+    def __call__(self, control: StartControl) -> WorkerProcess:
+        """Starts a process, which loads and warms up, unless `control` ends it.
 
         Raises:
             ServingError: it could not; nothing is left behind.
         """
         interpreter = self.backend.interpreter(self.load.request)
-        process = WorkerProcess(self.load, timeout_s=self.config.instance_timeout_s, interpreter=interpreter, on_lines=self.on_lines)
+        process = WorkerProcess(
+            self.load, timeout_s=self.config.instance_timeout_s, interpreter=interpreter, on_lines=self.on_lines, control=control
+        )
         try:
             for warmup, sample in zip(self.config.warmups, self.samples, strict=True):
                 for _ in range(max(1, warmup.count)):
@@ -107,14 +109,14 @@ def instance_start(
 class ProcessInstance(Instance):
     """A loaded instance in a worker process, until a `ProcessWorker` takes it over."""
 
-    def __init__(self, start: InstanceStart) -> None:
-        """Starts the process.
+    def __init__(self, start: InstanceStart, control: StartControl) -> None:
+        """Starts the process, unless `control` ends it.
 
         Raises:
             ServingError: as `InstanceStart`.
         """
         self.start = start
-        self.process = start()
+        self.process = start(control)
         self.pipeline_depth = self.process.pipeline_depth
         self.static_batch_size = self.process.static_batch_size
         self.batch_processor = ProcessProcessor
