@@ -17,7 +17,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.testing.fake_backend import FakeInstance
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy
 from stoker.server.core.request import EngineResult, InferRequest, InFlight
-from stoker.server.execution.worker import InlineWorker, InstanceWorker, Work
+from stoker.server.execution.worker import InlineWorker, InstanceWorker, LocalWorker, Work
 from stoker.server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
 from tests.fakes.bound_instance import BoundInstance
 from tests.fakes.puppet_worker import HandTimers, RecorderLog, rows_array
@@ -59,7 +59,7 @@ BATCHING = st.sampled_from(
 )
 
 
-class OneByOneWorker:
+class OneByOneWorker(LocalWorker):
     """Runs each batch on the event loop, as `InlineWorker`, but one request at a time of a model that runs requests apart."""
 
     free_slots = 1

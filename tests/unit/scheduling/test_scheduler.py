@@ -15,7 +15,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from stoker.server.core.request import InferRequest, InferResponse, InFlight
-from stoker.server.execution.worker import InstanceWorker, Work
+from stoker.server.execution.worker import InstanceWorker, LocalWorker, Work
 from stoker.server.scheduling.pending import Pending
 from stoker.server.scheduling.queue import queue_timeout_us
 from stoker.server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
@@ -646,7 +646,7 @@ def test_request_may_be_cancelled_by_the_callback_of_its_batchmate():
 
 def test_batches_on_the_loop_yield_to_others():
     async def scenario() -> None:
-        class OnTheLoop:
+        class OnTheLoop(LocalWorker):
             free_slots = 1
             batches = 0
 
@@ -701,7 +701,7 @@ def test_batch_that_has_run_is_freed_without_a_garbage_collection():
     """A reference cycle would keep the tensors of a batch in memory, and cost a collection every few hundred requests."""
 
     async def scenario() -> None:
-        class OnTheLoop:
+        class OnTheLoop(LocalWorker):
             free_slots = 1
 
             def submit(self, work: Work) -> None:

@@ -51,7 +51,7 @@ from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings, shown
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
-from stoker.server.scheduling.cached import CachedScheduler, ModelScheduler
+from stoker.server.scheduling.cached import CachedScheduler
 from stoker.server.scheduling.ensemble import EnsembleScheduler, StepIdentity
 from stoker.server.scheduling.ensemble_plan import Resolve
 from stoker.server.scheduling.padding import PaddingScheduler
@@ -60,6 +60,7 @@ from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequence_tensors import sample_arrays
 from stoker.server.scheduling.sequences import SequenceScheduler
 from stoker.server.scheduling.splitting import SplittingScheduler
+from stoker.server.scheduling.wrapped import ModelScheduler
 
 MAX_LABEL_FILE_BYTES = 16 << 20
 

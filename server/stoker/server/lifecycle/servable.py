@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from stoker.backends.api.files import ModelFiles
 from stoker.server.core.model_config import ModelConfig
-from stoker.server.scheduling.cached import ModelScheduler
+from stoker.server.scheduling.wrapped import ModelScheduler
 
 
 class Servable:

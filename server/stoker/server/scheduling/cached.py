@@ -8,7 +8,7 @@ next request becomes the leader, because its own deadline and queue timeout may 
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 from stoker.backends.api.clock import Clock
@@ -21,35 +21,9 @@ from stoker.server.core.request import Done, EngineResult, InferRequest, InferRe
 from stoker.server.core.timers import Timer, Timers
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.outcomes import failure_reason
+from stoker.server.scheduling.wrapped import ModelScheduler
 
 log = logging.getLogger("stoker.scheduling")
-
-
-class ModelScheduler(Protocol):
-    """A scheduler of one loaded version; see `Scheduler`."""
-
-    on_idle: Callable[[], None] | None
-
-    @property
-    def in_flight(self) -> int:
-        """Accepted requests that are not complete."""
-
-    @property
-    def outage(self) -> str:
-        """See `Scheduler.outage`."""
-
-    @property
-    def is_lost(self) -> bool:
-        """See `Scheduler.is_lost`."""
-
-    def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
-        """See `Scheduler.submit`."""
-
-    def abandon(self, why: str) -> None:
-        """See `Scheduler.abandon`."""
-
-    def close(self) -> Awaitable[None]:
-        """See `Scheduler.close`."""
 
 
 class OffLoop(Protocol):

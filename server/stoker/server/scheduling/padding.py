@@ -3,7 +3,7 @@ to each request's own size.
 """
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.server.core.padding import Padding
 from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
-from stoker.server.scheduling.cached import ModelScheduler
+from stoker.server.scheduling.wrapped import ModelScheduler, WrappedScheduler
 
 
 class PaddedInputs:
@@ -125,42 +125,18 @@ def _value(spec: TensorSpec, text: str) -> Any:
     return int(text) if spec.datatype.numpy.kind in "iu" else float(text)
 
 
-class PaddingScheduler:
+class PaddingScheduler(WrappedScheduler[ModelScheduler]):
     """Pads requests in front of the scheduler of one loaded version. Confined to: the event loop."""
 
     def __init__(
         self, inner: ModelScheduler, padding: Padding, signature: ModelSignature, inner_signature: ModelSignature, recorder: VersionRecorder
     ) -> None:
         """`signature` is the one that clients see, `inner_signature` that of the model, whose mask is required."""
-        self._inner = inner
+        super().__init__(inner)
         self._padder = Padder(padding, inner_signature)
         self._signature = signature
         self._inner_signature = inner_signature
         self._recorder = recorder
-
-    @property
-    def on_idle(self) -> Callable[[], None] | None:
-        """See `Scheduler.on_idle`."""
-        return self._inner.on_idle
-
-    @on_idle.setter
-    def on_idle(self, callback: Callable[[], None] | None) -> None:
-        self._inner.on_idle = callback
-
-    @property
-    def in_flight(self) -> int:
-        """Accepted requests that are not complete."""
-        return self._inner.in_flight
-
-    @property
-    def outage(self) -> str:
-        """See `Scheduler.outage`."""
-        return self._inner.outage
-
-    @property
-    def is_lost(self) -> bool:
-        """See `Scheduler.is_lost`."""
-        return self._inner.is_lost
 
     def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
         """Submits a request as `Scheduler.submit` does.
@@ -180,7 +156,7 @@ class PaddingScheduler:
         def finished(result: EngineResult) -> None:
             done(result if isinstance(result, ServingError) else self._cropped(result, padded))
 
-        flight = self._inner.submit(inner, finished, ended)
+        flight = self.inner.submit(inner, finished, ended)
         request.received_ns = inner.received_ns
         return flight
 
@@ -190,11 +166,3 @@ class PaddingScheduler:
         if isinstance(outputs, ServingError):
             return outputs
         return InferResponse(response.model_name, response.model_version, response.request_id, outputs, self._signature)
-
-    def abandon(self, why: str) -> None:
-        """See `Scheduler.abandon`."""
-        self._inner.abandon(why)
-
-    def close(self) -> Awaitable[None]:
-        """See `Scheduler.close`."""
-        return self._inner.close()

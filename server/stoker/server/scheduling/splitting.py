@@ -19,6 +19,7 @@ from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.outcomes import failure_reason
 from stoker.server.scheduling.pending import Pending
 from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.wrapped import WrappedScheduler
 
 log = logging.getLogger("stoker.scheduling")
 
@@ -62,7 +63,7 @@ class _Whole(Completion[InferResponse]):
                 flight.cancel()
 
 
-class SplittingScheduler:
+class SplittingScheduler(WrappedScheduler[Scheduler]):
     """Splits requests in front of the scheduler of one loaded version. Confined to: the event loop."""
 
     def __init__(
@@ -77,37 +78,13 @@ class SplittingScheduler:
         max_queue_size: int,
     ) -> None:
         """Makes a scheduler in front of `inner`, whose queue holds at most `max_queue_size` parts of at most `max_batch_size` rows."""
-        self._inner = inner
+        super().__init__(inner)
         self._model = model
         self._version = version
         self._rows = max_batch_size
         self._now_ns = clock.now_ns
         self._recorder = recorder
         self._most_parts = max_queue_size
-
-    @property
-    def on_idle(self) -> Callable[[], None] | None:
-        """See `Scheduler.on_idle`."""
-        return self._inner.on_idle
-
-    @on_idle.setter
-    def on_idle(self, callback: Callable[[], None] | None) -> None:
-        self._inner.on_idle = callback
-
-    @property
-    def in_flight(self) -> int:
-        """Accepted requests and parts that are not complete."""
-        return self._inner.in_flight
-
-    @property
-    def outage(self) -> str:
-        """See `Scheduler.outage`."""
-        return self._inner.outage
-
-    @property
-    def is_lost(self) -> bool:
-        """See `Scheduler.is_lost`."""
-        return self._inner.is_lost
 
     def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
         """Submits a request as `Scheduler.submit` does.
@@ -116,7 +93,7 @@ class SplittingScheduler:
             ServingError: as `Scheduler.submit`, also if the queue has no space for all parts.
         """
         if request.rows <= self._rows:
-            return self._inner.submit(request, done, ended)
+            return self.inner.submit(request, done, ended)
         request.received_ns = request.received_ns or self._now_ns()
         count = -(-request.rows // self._rows)
         if count > self._most_parts:
@@ -143,7 +120,7 @@ class SplittingScheduler:
         part.trace = None
         part.access = AccessNote(is_part=True)
         whole.notes.append(part.access)
-        whole.flights.append(self._inner.submit(part, lambda result: self._part_ended(whole, number, result)))
+        whole.flights.append(self.inner.submit(part, lambda result: self._part_ended(whole, number, result)))
 
     def _part_ended(self, whole: _Whole, number: int, result: EngineResult) -> None:
         if whole.is_over:
@@ -215,14 +192,6 @@ class SplittingScheduler:
         whole.flights = []
         whole.ended()
         whole.ended = _ignore
-
-    def abandon(self, why: str) -> None:
-        """See `Scheduler.abandon`."""
-        self._inner.abandon(why)
-
-    async def close(self) -> None:
-        """See `Scheduler.close`."""
-        await self._inner.close()
 
 
 def _ignore() -> None:
