@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +242,33 @@ def test_sibling_modules_of_two_models_in_one_process_do_not_clash(tmp_path: Pat
     second = load(tmp_path / "b", source, SERVED, files={"helper.py": "VALUE = 2"})
     values = [run(instance, SERVED, items(1))[0]["Y"][0, 0] for instance in (first, second)]  # type: ignore[index]
     assert values == [1, 2]
+
+
+def test_model_imports_its_neighbours_relatively_and_modules_of_the_models_folder(tmp_path: Path):
+    source = """
+    from . import helper
+    from .inner.deep import DEEP
+    import shared
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+    class TritonPythonModel:
+        def execute(self, requests):
+            values = np.array([[helper.VALUE, DEEP + shared.VALUE]], np.float32)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", values)]) for _ in requests]
+    """
+    found = []
+    before = (list(sys.path), set(sys.modules), sys.dont_write_bytecode)
+    for number, name in enumerate(("a", "b")):
+        (tmp_path / name / "1" / "inner").mkdir(parents=True)
+        (tmp_path / name / "1" / "inner" / "deep.py").write_text("DEEP = 10")
+        (tmp_path / name / "shared.py").write_text(f"VALUE = {number}")
+        instance = load(tmp_path / name / "1", source, SERVED, files={"helper.py": f"VALUE = {number}"}, model_dir=tmp_path / name)
+        found.append(run(instance, SERVED, items(1))[0]["Y"].tolist())  # type: ignore[index]
+        instance.close()
+    assert found == [[[0, 10]], [[1, 11]]]
+    assert (sys.path, sys.dont_write_bytecode) == (before[0], before[2])
+    assert set(sys.modules) - before[1] <= {"triton_python_backend_utils"}
+    assert not list(tmp_path.rglob("__pycache__"))
 
 
 def test_each_model_has_its_own_folder_in_its_utilities(tmp_path: Path):

@@ -96,6 +96,7 @@ class PythonBackend(Backend):
             return None
         payload = {
             "folder": str(request.files.root),
+            "model_dir": None if request.model_dir is None else str(request.model_dir),
             "filename": request.model_filename,
             "model_name": request.model_name,
             "version": request.version,
@@ -134,7 +135,7 @@ class PythonBackend(Backend):
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         root = request.files.root
         utils = make_utils_module(model_name=request.model_name, version=request.version, version_dir=root, calls=request.calls)
-        model_import = ModelImport(root, utils, owns_process=request.owns_process)
+        model_import = ModelImport(root, utils, model_dir=request.model_dir, owns_process=request.owns_process)
         streams = _streams(request.parameters["streams"]) if "streams" in request.parameters else None
         with model_import.active():
             module = model_import.module(request.model_filename)

@@ -17,8 +17,8 @@ def describe(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a configuration.
 
     Args:
-        payload: `folder` and `filename` of the model's file, `model_name`, `version`, and `config`, the configuration as written, in
-            Triton's JSON form.
+        payload: `folder` and `filename` of the model's file, perhaps `model_dir` (its folder in the repository), `model_name`, `version`,
+            and `config`, the configuration as written, in Triton's JSON form.
 
     Returns:
         `config`: the completed configuration, the same one if the model completes nothing.
@@ -29,7 +29,8 @@ def describe(payload: Mapping[str, Any]) -> dict[str, Any]:
     folder, filename = Path(payload["folder"]), str(payload["filename"])
     config: dict[str, Any] = payload["config"]
     utils = make_utils_module(model_name=payload["model_name"], version=payload["version"], version_dir=folder, calls=None)
-    model_import = ModelImport(folder, utils)
+    model_dir = payload.get("model_dir")
+    model_import = ModelImport(folder, utils, model_dir=None if model_dir is None else Path(model_dir))
     with model_import.active():
         module = model_import.module(filename)
         try:

@@ -1,7 +1,8 @@
 """Imports the file of a model, so that two models in one process do not share modules.
 
-The file becomes a module with a name of its own. While it is imported, its folder is first on `sys.path`. Modules from that folder are the
-model's: in a process with several models they leave `sys.modules` again, so that another model, or another version, imports its own.
+The file becomes a module with a name of its own, and is a package as well, so that it may import its neighbours relatively. While it is
+imported, its folder is first on `sys.path`, and the model's folder in the repository last, as in Triton. Modules from these folders are
+the model's: in a process with several models they leave `sys.modules` again, so that another model, or another version, imports its own.
 """
 
 import importlib.util
@@ -33,15 +34,17 @@ class ModelImport:
         root: The folder of the model's file.
     """
 
-    def __init__(self, root: Path, utils: ModuleType, *, owns_process: bool = False) -> None:
+    def __init__(self, root: Path, utils: ModuleType, *, model_dir: Path | None = None, owns_process: bool = False) -> None:
         """Prepares the import from `root`.
 
         Args:
             root: The folder of the model's file, which other files of the model may lie in.
             utils: The module that the model imports as `triton_python_backend_utils`.
+            model_dir: The model's folder in the repository, for modules that its versions share; None: there is none.
             owns_process: Whether this process runs no other model: then the folder and the modules stay, for imports at run time.
         """
         self.root = root
+        self._model_dir = model_dir
         self._utils = utils
         self._owns_process = owns_process
 
@@ -50,7 +53,9 @@ class ModelImport:
         """While it is open, imports find the model's files; other models of the process wait."""
         with _imports:
             path, utils = str(self.root), self._utils
-            sys.path.insert(0, path)
+            shared = [] if self._model_dir is None else [str(self._model_dir)]
+            sys.path[:] = [path, *sys.path, *shared]
+            writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
             sys.modules[utils.__name__] = utils
             own_before = self._own_modules()
             importlib.invalidate_caches()
@@ -58,7 +63,11 @@ class ModelImport:
                 yield
             finally:
                 if not self._owns_process:
+                    sys.dont_write_bytecode = writes_nothing
                     sys.path.remove(path)
+                    for each in shared:
+                        # The last one: another of that name may have been there before.
+                        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(each)]
                     for name in self._own_modules() - own_before:
                         del sys.modules[name]
 
@@ -70,7 +79,7 @@ class ModelImport:
         """
         path = self.root / filename
         name = f"stoker_model_{next(_numbers)}"
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(self.root)])
         if spec is None or spec.loader is None:
             raise ModelLoadError(f"'{filename}' is no Python file")
         module = importlib.util.module_from_spec(spec)
@@ -88,15 +97,16 @@ class ModelImport:
 
     def forget(self, module: ModuleType) -> None:
         """Removes the module of the model's file, when the model is closed."""
-        sys.modules.pop(module.__name__, None)
+        for name in [each for each in sys.modules if each == module.__name__ or each.startswith(f"{module.__name__}.")]:
+            del sys.modules[name]
         linecache.checkcache(str(module.__file__))
 
     def _own_modules(self) -> set[str]:
-        root = f"{self.root}/"
+        roots = tuple(f"{folder}/" for folder in (self.root, self._model_dir) if folder is not None)
         return {
             name
             for name, module in list(sys.modules.items())
-            if str(getattr(module, "__file__", None) or "").startswith(root) and not name.startswith("stoker_model_")
+            if str(getattr(module, "__file__", None) or "").startswith(roots) and not name.startswith("stoker_model_")
         }
 
 

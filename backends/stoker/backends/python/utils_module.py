@@ -55,6 +55,7 @@ def make_utils_module(*, model_name: str, version: int, version_dir: Path, calls
         "deserialize_bytes_tensor": tensors.deserialize_bytes_tensor,
         "load_model": _no_control,
         "unload_model": _no_control,
+        "is_model_ready": _no_control,
     }
     vars(module).update(members)
     return module
@@ -71,4 +72,4 @@ def get_output_tensor_by_name(inference_response: responses.InferenceResponse, n
 
 
 def _no_control(*_args: object, **_options: object) -> None:
-    raise errors.TritonModelException("models cannot load or unload models: use the server's repository API")
+    raise errors.TritonModelException("models cannot load, unload or look up models: use the server's repository API")
