@@ -15,7 +15,7 @@ from stoker.backends.worker.protocol import CANCEL, CREDIT, CREDIT_STEP, CREDITS
 from stoker.backends.worker.segments import LEAST_BYTES
 from stoker.server.execution.process_worker import IDLE_NS, LOOP_COPY_BYTES
 from stoker.server.execution.restart_policy import FIRST_EJECTION_NS, MOST_DEATHS
-from tests.fakes.fake_process import STREAMS, FakeProcess, Rig, Sink, item, turn, until
+from tests.fakes.fake_process import PATIENCE_S, STREAMS, FakeProcess, Rig, Sink, item, turn, until
 from tests.fakes.process_facts import descriptors
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]
@@ -162,7 +162,9 @@ async def test_message_that_finds_the_socket_full_is_sent_when_there_is_room():
     await turn()
     assert rig.results.value(first) == 1.0
     second = rig.submit()
-    while sent_back == 0:
+    for _ in range(1000):
+        if sent_back:
+            break
         await turn()
         while (message := rig.process.receive()) is not None:
             received += message.kind == CANCEL
@@ -289,10 +291,20 @@ async def test_model_that_reads_no_request_gets_no_cancellation():
 
 
 @on_loop
-async def test_cancellation_of_a_batch_that_is_still_copied_arrives_after_it():
+async def test_cancellation_of_a_batch_that_is_still_copied_arrives_after_it(monkeypatch):
     rig = Rig(signature=STREAMS, reads_requests=True)
+    may_copy = threading.Event()
+    send = rig.process.channel.send
+
+    def send_later(kind: int, *arguments: Any, **named: Any) -> None:
+        assert kind != RUN or may_copy.wait(PATIENCE_S)
+        send(kind, *arguments, **named)
+
+    monkeypatch.setattr(rig.process.channel, "send", send_later)
     number = rig.submit(item(size=LOOP_COPY_BYTES // 4 + 1, responses=Sink()))
     rig.worker.cancel(rig.results.works[number], 0)
+    assert await kinds(rig.process) == []
+    may_copy.set()
     seen: list[int] = []
 
     def both() -> bool:
@@ -377,15 +389,16 @@ async def test_result_that_waits_for_an_earlier_batch_survives_the_death():
 
 @on_loop
 async def test_death_is_seen_while_a_process_that_the_model_has_started_keeps_the_channel():
-    rig = Rig(depth=2, has_exit_descriptor=True)
-    rig.submit()
-    rig.submit()
-    batch, _ = await rig.batch()
-    rig.process.finish(batch, [1], 9.0)
+    rig = Rig(depth=4, has_exit_descriptor=True)
+    for _ in range(4):
+        rig.submit()
+    for value in range(3):
+        batch, _ = await rig.batch()
+        rig.process.finish(batch, [1], value)
     rig.process.die(-9, keeps_channel=True)
-    await until(lambda: bool(rig.results.by_work[1]))
-    assert rig.results.value(0) == 9.0
-    assert "SIGKILL" in rig.results.error(1).message
+    await until(lambda: bool(rig.results.by_work[3]))
+    assert [rig.results.value(number) for number in range(3)] == [0.0, 1.0, 2.0]
+    assert "SIGKILL" in rig.results.error(3).message
     await rig.close()
 
 
@@ -612,6 +625,25 @@ async def test_pause_before_each_restart_doubles():
         await rig.restart()
         pauses.append(round((rig.timers.now - begun) / 1e8))
     assert pauses == [1, 2, 4]
+    await rig.close()
+
+
+@on_loop
+async def test_host_without_threads_costs_neither_the_error_of_a_batch_nor_the_restart(monkeypatch):
+    def no_thread(name: str, work: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    rig = Rig()
+    number = rig.submit()
+    with monkeypatch.context() as patch:
+        patch.setattr("stoker.server.execution.process_worker.in_daemon_thread", no_thread)
+        rig.process.die()
+        await until(lambda: bool(rig.results.by_work[number]))
+        assert isinstance(rig.results.error(number), Unavailable)
+        await rig.restart()
+        assert "can't start new thread" in rig.worker.outage
+    await rig.restart()
+    assert rig.worker.outage == ""
     await rig.close()
 
 

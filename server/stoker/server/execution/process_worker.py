@@ -46,6 +46,8 @@ log = logging.getLogger("stoker.execution")
 LOOP_COPY_BYTES = 1 << 20
 #: How long a channel is idle before both sides return the memory of large batches to the system, nanoseconds.
 IDLE_NS = 5_000_000_000
+#: How long a process that has closed its channel may take to end by itself, seconds.
+EXIT_TIMEOUT_S = 1.0
 
 
 class ProcessStart(Protocol):
@@ -495,7 +497,12 @@ class ProcessWorker:
         task.add_done_callback(self._ending.discard)
 
     async def _bury(self, process: WorkerProcess, error: ServingError | None) -> None:
-        code = await in_daemon_thread("wait", lambda: process.exit_code(1.0))
+        try:
+            code = await in_daemon_thread("wait", lambda: process.exit_code(EXIT_TIMEOUT_S))
+        except RuntimeError as problem:  # the host gives no thread; the requests must get their error all the same
+            log.error("the exit code of a worker process cannot be read: %s", problem, extra=self._labels)
+            process.interrupt()
+            code = None
         process.channel.close()
         self._on_death()
         how = exit_text(code) if error is None else error.message
@@ -513,11 +520,13 @@ class ProcessWorker:
         while True:
             await self._pause(pause_ns)
             control = StartControl()
-            starting = in_daemon_thread("restart", lambda control=control: self._start(control))  # type: ignore[misc]
+            starting: asyncio.Future[WorkerProcess] | None = None
             try:
+                starting = in_daemon_thread("restart", lambda control=control: self._start(control))  # type: ignore[misc]
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
                 control.cancel()
+                assert starting is not None
                 await asyncio.wait([starting])
                 if starting.exception() is None:
                     await in_daemon_thread("close", starting.result().close)
