@@ -261,7 +261,7 @@ def _infer_message(model: str) -> pb.ModelInferRequest:
 
 
 def _count(client: GrpcClient | HttpClient, counter: CallCounter, warm_requests: int) -> ReadCount:
-    """The most frequent counts: sometimes a request also gets a batch that the machine has slowed down."""
+    """The smallest counts that occur more than once: on a busy machine, batches last longer than their share of the loop, and more calls run."""
     counts: list[ReadCount] = []
     for at in range(warm_requests + _MEASURED_REQUESTS):
         request = client.request()
@@ -270,8 +270,9 @@ def _count(client: GrpcClient | HttpClient, counter: CallCounter, warm_requests:
         client.send(request)
         if at >= warm_requests:
             counts.append(counter.result())
-    usual, _ = Counter(count.calls for count in counts).most_common(1)[0]
-    return next(count for count in counts if count.calls == usual)
+    frequency = Counter(count.calls for count in counts)
+    repeated = [calls for calls, times in frequency.items() if times > 1] or list(frequency)
+    return next(count for count in counts if count.calls == min(repeated))
 
 
 def _measure(ready: Path, counter: CallCounter, cases: Sequence[str], take: Callable[[dict[str, ReadCount]], None]) -> None:

@@ -211,9 +211,9 @@ class Rig:
             timers=self.timers,
             loop=asyncio.get_running_loop(),
             calls=calls,
-            on_death=self._died,
         )
         self.worker.on_change = lambda: self.changes.append(self.worker.outage)
+        self.worker.on_death = self._died
 
     @staticmethod
     def _as_process(process: FakeProcess) -> WorkerProcess:

@@ -34,6 +34,8 @@ class CodeBackend(IdentityBackend):
 LOCAL = empty_config("m")
 SENT = parse_config_json('{"backend": "code"}', model_name="m")
 SENT_ENVIRONMENT = parse_config_json('{"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/opt"}}}', model_name="m")
+SENT_THREAD = parse_config_json('{"parameters": {"execution": {"string_value": "thread"}}}', model_name="m")
+SENT_PROCESS = parse_config_json('{"parameters": {"execution": {"string_value": "process"}}}', model_name="m")
 FILES = {"model.py": b""}
 
 
@@ -45,6 +47,9 @@ FILES = {"model.py": b""}
         (SENT, FILES, PythonModels.AUTO, "its files came with the load request"),
         (SENT_ENVIRONMENT, {}, PythonModels.AUTO, "EXECUTION_ENV_PATH names a program"),
         (SENT_ENVIRONMENT, FILES, PythonModels.ON, None),
+        (SENT_THREAD, {}, PythonModels.AUTO, "parameter execution 'thread' runs code of the model in the server's own process"),
+        (SENT_THREAD, {}, PythonModels.ON, None),
+        (SENT_PROCESS, {}, PythonModels.AUTO, None),
         (LOCAL, {}, PythonModels.OFF, "--allow-python-models=off forbids"),
     ],
 )

@@ -318,3 +318,10 @@ def test_requests_that_run_apart_stop_after_the_first_failure(tmp_path: Path):
     assert [isinstance(outcome, ServingError) for outcome in result.outcomes] == [False, True]
     assert result.apart_ns is not None
     assert len(result.apart_ns) == 2
+
+
+def test_output_of_another_number_of_rows_fails_its_request_alone(tmp_path: Path):
+    source = returning("[response(np.ones((len(r.inputs()[0].as_numpy()) - i, 2), np.float32)) for i, r in enumerate(requests)]")
+    first, second = run(load(tmp_path, source, SERVED), SERVED, items(2, 2))
+    assert isinstance(first, dict)
+    assert text_of(second) == "the model returned output 'Y' with 1 rows for a request of 2"

@@ -33,13 +33,13 @@ IDLE_US = 1000
 class Rig:
     """A sequence scheduler controlled by the test. `responses` has the results by request id."""
 
-    def __init__(self, most: int = 4, max_queue_size: int = 100, controls=CONTROLS) -> None:
+    def __init__(self, most: int = 4, max_queue_size: int = 100, controls=CONTROLS, states=(STATE,)) -> None:
         self.time = HandTimers()
         self.worker = PuppetWorker()
         self.log = RecorderLog()
         self.responses: dict[str, EngineResult] = {}
         self.ended: list[str] = []
-        batching = SequenceBatching(IDLE_US, most, controls, (STATE,))
+        batching = SequenceBatching(IDLE_US, most, controls, states)
         config = ModelConfig(
             name="m",
             backend="fake",
@@ -244,6 +244,69 @@ def test_sequences_above_the_bound_wait_for_an_ended_or_idle_one():
     rig.time.advance(IDLE_US)
     rig.finish_all()
     assert rig.out("2") == 4
+
+
+def fail(rig: Rig) -> None:
+    """Ends the batch in work as the death of its worker process does."""
+    rig.scheduler.lose_sequences()
+    rig.worker.finish([Unavailable("the worker process has ended") for _ in rig.batch()])
+
+
+def echo(rig: Rig) -> None:
+    """Ends the batch in work: OUT is IN."""
+    rig.worker.finish([{"OUT": item.inputs["IN"]} for item in rig.batch()])
+
+
+def test_sequences_whose_state_died_with_a_worker_process_need_a_new_start():
+    rig = Rig(states=())
+    rig.ask("a", start(1), value=5)
+    rig.ask("x", start(2), value=6)
+    echo(rig)
+    rig.ask("b", SequenceMark(1), value=7)
+    rig.ask("c", end(1), value=8)
+    assert [item.request_id for item in rig.batch()] == ["b"]
+    fail(rig)
+    assert isinstance(rig.responses["b"], Unavailable)
+    lost = "its state was lost when the worker process of the model ended: begin it again"
+    assert lost in str(rig.responses["c"])
+    with pytest.raises(InvalidRequest, match=f"must specify the START flag .*{lost}"):
+        rig.ask("y", SequenceMark(2))
+    rig.ask("z", start(2), value=9)
+    echo(rig)
+    assert rig.out("z") == 9
+    rig.ask("w", end(2), value=3)
+    echo(rig)
+    assert rig.out("w") == 3
+    with pytest.raises(InvalidRequest) as again:
+        rig.ask("v", SequenceMark(2))
+    assert lost not in str(again.value)
+    assert rig.scheduler.in_flight == 0
+
+
+def test_request_that_waits_for_the_restart_of_its_worker_is_rejected_with_its_sequence():
+    rig = Rig(states=())
+    rig.ask("a", start(1), value=5)
+    echo(rig)
+    rig.ask("s", start(3), value=5)
+    rig.batch()
+    rig.ask("b", SequenceMark(1), value=7)
+    rig.time.run()
+    fail(rig)
+    assert "its state was lost" in str(rig.responses["b"])
+    assert isinstance(rig.responses["s"], Unavailable)
+    assert rig.batch() == []
+    assert rig.scheduler.in_flight == 0
+    assert rig.log.failures.count("CANCELED") == 0
+
+
+def test_sequences_whose_states_the_server_keeps_survive_the_death_of_a_worker_process():
+    rig = Rig()
+    rig.ask("a", start(), value=5)
+    rig.finish()
+    rig.scheduler.lose_sequences()
+    rig.ask("b", end(), value=7)
+    rig.finish()
+    assert rig.out("b") == 12
 
 
 def test_failed_request_leaves_the_state_unchanged():

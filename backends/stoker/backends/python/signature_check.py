@@ -32,13 +32,16 @@ class SignatureCheck:
         assert spec.reshape is not None
         return reshaped(array, self._lead, spec.dims, spec.reshape)
 
-    def outputs(self, tensors: Mapping[str, tuple[Array, DataType]], wanted: Sequence[str], *, is_whole: bool) -> dict[str, Array]:
+    def outputs(
+        self, tensors: Mapping[str, tuple[Array, DataType]], wanted: Sequence[str], *, is_whole: bool, rows: int
+    ) -> dict[str, Array]:
         """The outputs that the client `wanted`, in that order, of those that the model returned.
 
         Args:
             tensors: By name, array and element type.
             wanted: Names of the signature.
-            is_whole: Whether all of them must be there.
+            is_whole: Whether all of them must be there, with as many rows as the request.
+            rows: The rows of the request.
 
         Raises:
             BackendFailed: one is missing, unknown, or contradicts the signature; the text names it.
@@ -51,7 +54,12 @@ class SignatureCheck:
         missing = [name for name in wanted if name not in tensors] if is_whole else []
         if missing:
             raise BackendFailed(f"the model did not return output(s) {', '.join(missing)}; it returned: {', '.join(tensors) or 'none'}")
-        return {name: self._output(self._outputs[name], *tensors[name]) for name in wanted if name in tensors}
+        outputs = {name: self._output(self._outputs[name], *tensors[name]) for name in wanted if name in tensors}
+        if is_whole and self._lead:
+            for name, array in outputs.items():
+                if len(array) != rows:
+                    raise BackendFailed(f"the model returned output '{name}' with {len(array)} rows for a request of {rows}")
+        return outputs
 
     def _output(self, spec: TensorSpec, array: Array, datatype: DataType) -> Array:
         array = _converted(spec, array, datatype)

@@ -116,7 +116,7 @@ class TritonProcessor(BatchProcessor):
 
     def _taken(self, response: InferenceResponse, share: Share) -> Mapping[str, Any]:
         tensors = {tensor.name(): held(tensor) for tensor in response.output_tensors()}
-        return self._check.outputs(tensors, share.output_names, is_whole=not self._signature.is_decoupled)
+        return self._check.outputs(tensors, share.output_names, is_whole=not self._signature.is_decoupled, rows=share.rows)
 
     def _execute(self, requests: list[InferenceRequest], ends: Sequence[RequestEnd]) -> None:
         running = [end for end in ends if end.outcome is None]

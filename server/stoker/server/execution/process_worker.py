@@ -128,9 +128,8 @@ class ProcessWorker:
         timers: Timers,
         loop: asyncio.AbstractEventLoop,
         calls: CallHandler | None = None,
-        on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes over `process`, which has loaded; `start` makes the next ones. `on_death` counts."""
+        """Takes over `process`, which has loaded; `start` makes the next ones."""
         self._start = start
         self._signature = signature
         self._settings = settings
@@ -138,7 +137,8 @@ class ProcessWorker:
         self._timers = timers
         self._loop = loop
         self._calls = calls
-        self._on_death = on_death
+        #: Called when a process has ended, before the requests that it held fail.
+        self.on_death: Callable[[], None] = _nothing
         self._process: WorkerProcess | None = None
         self._numbers = 0
         #: In the order of the batches.
@@ -504,7 +504,7 @@ class ProcessWorker:
             process.interrupt()
             code = None
         process.channel.close()
-        self._on_death()
+        self.on_death()
         how = exit_text(code) if error is None else error.message
         self._log_death(process, how)
         pause_ns = self.policy.died(self._now_ns())
@@ -532,7 +532,7 @@ class ProcessWorker:
                     await in_daemon_thread("close", starting.result().close)
                 raise
             except Exception as error:
-                self._on_death()
+                self.on_death()
                 pause_ns = self.policy.died(self._now_ns())
                 text = error.message if isinstance(error, ServingError) else as_failure(error).message
                 log.error("a worker process could not be started again: %s", text, extra=self._labels, exc_info=error.__cause__)

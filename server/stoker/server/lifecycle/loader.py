@@ -446,6 +446,7 @@ class VersionLoader:
             max_queue_size=self._settings.max_queue_size,
             limits=limits,
         )
+        sequences: SequenceScheduler | None = None
         if config.sequences is None:
             splitting: ModelScheduler = scheduler
             if config.signature.most_split_rows:
@@ -479,8 +480,13 @@ class VersionLoader:
             scheduler.wake()
             servable.on_outage()
 
+        def died() -> None:
+            recorder.worker_died()
+            if sequences is not None:
+                sequences.lose_sequences()
+
         for process in processes:
-            process.on_change = changed
+            process.on_change, process.on_death = changed, died
         return servable
 
     def _process_worker(
@@ -501,7 +507,6 @@ class VersionLoader:
             timers=self._timers,
             loop=loop,
             calls=self.calls,
-            on_death=recorder.worker_died,
         )
         self.process_figures.add(worker)
         return worker

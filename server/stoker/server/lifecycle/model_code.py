@@ -9,6 +9,7 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.model_json import described, to_model_json
 from stoker.server.config.parsed import ParsedConfig
+from stoker.server.core.model_config import Execution
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.lifecycle.settings import PythonModels
 
@@ -38,6 +39,12 @@ def check_may_run(backend: Backend, parsed: ParsedConfig, sent: Mapping[str, byt
     remedy = f"{FLAG}=auto runs code in local repositories only; {FLAG}=on runs this too"
     if sent:
         raise ModelLoadError(f"backend '{backend.name}' runs code of the model, and its files came with the load request: {remedy}")
+    execution = parsed.message.parameters["execution"].string_value if "execution" in parsed.message.parameters else ""
+    if parsed.is_sent and execution not in ("", Execution.PROCESS.value):
+        raise ModelLoadError(
+            f"parameter execution '{execution[:40]}' runs code of the model in the server's own process, and came with the load request: "
+            f"{remedy}"
+        )
     if parsed.is_sent and _ENVIRONMENT in parsed.message.parameters:
         raise ModelLoadError(f"parameter {_ENVIRONMENT} names a program on the server's host, and came with the load request: {remedy}")
 

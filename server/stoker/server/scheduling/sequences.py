@@ -111,6 +111,8 @@ class Member(Completion[InferResponse]):
 
 log = logging.getLogger("stoker.scheduling")
 
+#: Ids of lost sequences that are remembered.
+MOST_LOST_IDS: Final = 4096
 _NO_MARK: Final = SequenceMark(0)
 
 
@@ -154,6 +156,8 @@ class SequenceScheduler:
         # In order; a dict, so that a sequence whose requests were all cancelled is removed at once.
         self._backlog: dict[OpenSequence, None] = {}
         self._members: set[Member] = set()
+        #: Ids of sequences whose state was lost, for the error of their next requests.
+        self._lost_ids: dict[int | str, None] = {}
         self._is_closed = False
 
     @property
@@ -210,6 +214,32 @@ class SequenceScheduler:
         """See `Scheduler.is_lost`."""
         return self._inner.is_lost
 
+    def lose_sequences(self) -> None:
+        """A worker process has ended, and with it what its model remembers: ends every sequence in progress, unless the server itself keeps
+        the states (config.pbtxt `sequence_batching.state`). Else later requests would continue without what came before.
+        """
+        if self._batching.states:
+            return
+        for sequence in list(self._known.values()):
+            running = sequence.running
+            if not sequence.is_admitted or (running is not None and running.mark.is_start):
+                continue
+            if len(self._lost_ids) >= MOST_LOST_IDS:
+                del self._lost_ids[next(iter(self._lost_ids))]
+            self._lost_ids[sequence.id] = None
+            if running is None or running.has_run:
+                self._reject_waiting(sequence)
+            else:
+                # It waits in the inner scheduler for the restart.
+                sequence.running = None
+                sequence.waiting.appendleft(running)
+                assert running.flight is not None
+                running.flight.is_counted = True
+                running.flight.cancel()
+                self._reject_waiting(sequence)
+            if sequence.running is None:
+                self._over(sequence)
+
     def abandon(self, why: str) -> None:
         """Abandons all requests as `Scheduler.abandon` does, and ends every sequence."""
         waiting = [member for member in self._members if member.flight is None]
@@ -250,10 +280,12 @@ class SequenceScheduler:
         return InvalidRequest(
             f"{_named(request)} for sequence {mark.id} to model '{self._model}' must specify the START flag"
             " on the first request of the sequence"
+            + ("; its state was lost when the worker process of the model ended: begin it again" if mark.id in self._lost_ids else "")
         )
 
     def _begin(self, sequence_id: int | str) -> OpenSequence:
         """Begins a sequence; an earlier one of the same id only completes its accepted requests."""
+        self._lost_ids.pop(sequence_id, None)
         before = self._known.get(sequence_id)
         if before is not None:
             self._replace(before)
@@ -363,13 +395,17 @@ class SequenceScheduler:
 
     def _reject_followers(self, sequence: OpenSequence) -> None:
         """Ends a sequence whose END has run, or whose START has not: its waiting requests would need a START, and are rejected."""
+        self._reject_waiting(sequence)
+        self._over(sequence)
+
+    def _reject_waiting(self, sequence: OpenSequence) -> None:
+        """Ends a sequence: its waiting requests would need a START, and are rejected."""
         self._forget(sequence)
         while sequence.waiting:
             follower = sequence.waiting.popleft()
             follower.silence()
             self._recorder.failed(FailureReason.REJECTED, request_ns=self._clock.now_ns() - follower.request.received_ns)
             self._deliver(follower, self._without_start(follower.request, follower.mark))
-        self._over(sequence)
 
     def _rest_or_end(self, sequence: OpenSequence) -> None:
         """Waits for the next request of a sequence that has none; ends a sequence whose id another one has taken."""
