@@ -261,7 +261,7 @@ def _infer_message(model: str) -> pb.ModelInferRequest:
 
 
 def _count(client: GrpcClient | HttpClient, counter: CallCounter, warm_requests: int) -> ReadCount:
-    """The smallest counts that occur more than once: on a busy machine, batches last longer than their share of the loop, and more calls run."""
+    """The smallest counts that occur twice: on a busy machine, batches last longer than their share of the loop, and more calls run."""
     counts: list[ReadCount] = []
     for at in range(warm_requests + _MEASURED_REQUESTS):
         request = client.request()

@@ -1,6 +1,7 @@
 """`stoker env build`, with a stand-in for pip: nothing is installed."""
 
 import sys
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
 
-    monkeypatch.setattr(env.venv, "create", create)
+    monkeypatch.setattr(venv, "create", create)
     folder = tmp_path / "digits"
     (folder / "2").mkdir(parents=True)
     (folder / "2" / "model.py").write_text("def predict(x: int) -> int: ...\n")

@@ -99,3 +99,19 @@ def test_initial_state_may_come_from_a_file():
     assert config.sequences is not None
     (state,) = config.sequences.states
     assert (state.initial_file, state.initial_dims, state.initial) == ("f", (1,), None)
+
+
+@pytest.mark.parametrize(("state", "count", "is_error"), [("", 2, True), ("", 1, False), (STATE, 2, False)])
+def test_model_that_keeps_the_state_of_its_sequences_itself_takes_one_instance(state, count, is_error):
+    backend = onnx_like()
+    backend.runs_model_code = True
+    text = f"max_batch_size: 4 instance_group {{ count: {count} }} sequence_batching {{ {START} {state} }}"
+    parsed = parse_pbtxt(text, source="m", model_name="m")
+    assert FACTS.inputs is not None
+    assert FACTS.outputs is not None
+    facts = FACTS if state else ModelFacts(FACTS.inputs[:2], FACTS.outputs[:1])
+    if not is_error:
+        assert complete(parsed, facts, backend, "model.onnx").config.sequences is not None
+        return
+    with pytest.raises(ConfigError, match="takes one instance, not 2"):
+        complete(parsed, facts, backend, "model.onnx")

@@ -177,6 +177,14 @@ def returned(outcomes: "list[Outcome]", executions: "list[int]", items: "Sequenc
     return ResultReader().read(message(ResultWriter().apart(outcomes, executions)), items)
 
 
+def test_errors_name_no_folder_of_the_host():
+    writer = ResultWriter()
+    writer.folders = {"/models/m/": "", "/models/m": "the model's folder"}
+    failure = BackendFailed("cannot read /models/m/1/w.bin in /models/m")
+    seen = ResultReader().read(message(writer.apart([failure], [])), [item(1, 0)])
+    assert str(seen.outcomes[0]) == "cannot read 1/w.bin in the model's folder"
+
+
 def test_outcomes_arrive_in_their_order():
     outcomes: list[Outcome] = [
         {"OUT": np.ones((2, 3), np.float32)},

@@ -314,9 +314,14 @@ def _keep(layouts: dict[bytes, LayoutT], text: bytes, layout: LayoutT) -> None:
 
 
 class ResultWriter:
-    """Makes the messages of results, in the worker process."""
+    """Makes the messages of results, in the worker process.
+
+    Attributes:
+        folders: Folders of this host that no error for a client may name, and what it says instead.
+    """
 
     def __init__(self) -> None:
+        self.folders: Mapping[str, str] = {}
         self._plans: dict[Hashable, _Plan] = {}
 
     def whole(self, outputs: Mapping[str, Array]) -> Outgoing:
@@ -353,10 +358,15 @@ class ResultWriter:
                 described.append(shared[id(outcome)])
             else:
                 shared[id(outcome)] = position
-                described.append([error_to_json(outcome)])
+                described.append([self._without_folders(error_to_json(outcome))])
         return Outgoing(
             to_json({"o": described, "e": list(executions), "b": blocks.entries}), blocks.size_bytes, blocks.write, blocks.entries
         )
+
+    def _without_folders(self, error: dict[str, Any]) -> dict[str, Any]:
+        for folder, name in self.folders.items():
+            error["message"] = error["message"].replace(folder, name)
+        return error
 
 
 class ResultReader:

@@ -59,12 +59,20 @@ def load_backend(target: str) -> Backend:
     return backend
 
 
+def _folders(request: LoadRequest) -> dict[str, str]:
+    """The folders of the model on this host, and what a client sees instead; the longest first."""
+    shown: dict[str, str] = {}
+    for folder in (request.files.root, request.model_dir):
+        if folder is not None:
+            shown |= {f"{folder}/": "", str(folder): "the model's folder"}
+    return shown
+
+
 def _load_failure(error: BaseException, request: LoadRequest) -> ServingError:
     """`error` for the repository index, without the folders of this host."""
     failure = error if isinstance(error, ServingError) else as_failure(error)
-    for folder in (request.files.root, request.model_dir):
-        if folder is not None:
-            failure.message = failure.message.replace(f"{folder}/", "").replace(str(folder), "the model's folder")
+    for folder, name in _folders(request).items():
+        failure.message = failure.message.replace(folder, name)
     return failure
 
 
@@ -95,6 +103,7 @@ class WorkerMain:
         except BaseException as error:  # noqa: BLE001 - whatever a model's code raises is the load's failure
             self._channel.send(FAILED, meta=to_json(error_to_json(_load_failure(error, load.request))))
             return
+        self._writer.folders = _folders(load.request)
         signature = load.request.signature
         self._is_decoupled = signature.is_decoupled
         depth = max(1, instance.pipeline_depth)

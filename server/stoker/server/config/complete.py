@@ -332,6 +332,13 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     sequences = sequence_batching(message, report)
     if sequences is not None:
         findings.written("sequence_batching", sequences.summary)
+        instances = sum(max(1, group.count) * max(1, len(group.gpus)) for group in message.instance_group)
+        if backend.runs_model_code and not sequences.states and instances > 1:
+            report.error(
+                "instance_group",
+                f"a sequence has no instance of its own, and this model keeps the state of its sequences itself: takes one instance, not "
+                f"{instances}",
+            )
     whole = signature if signature is None or sequences is None else sequences.extend(signature)
     padding: Padding | None = None
     if signature is not None and sequences is None:
