@@ -1,7 +1,7 @@
 """A KServe v2 server of a few dozen lines, over gRPC and HTTP on free ports: it echoes tensors, and fails on demand.
 
-Every input comes back as an output of the same name, datatype, shape and bytes. `failures` holds what the next calls
-answer instead (None: nothing else).
+Every input comes back as an output of the same name, datatype, shape and bytes. `events` are the responses of a decoupled model. `failures`
+holds what the next calls answer instead (None: nothing else).
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 
 from stoker_client._pb import messages as pb
 
@@ -80,6 +81,7 @@ class FakeKserve:
         self.headers: dict[str, str] = {}
         self.bodies: list[bytes] = []
         self.failures: deque[Failure | None] = deque()
+        self.events: list[dict[str, Any]] = []
         self.is_ready = True
         self.called.clear()
         self.hold.set()
@@ -101,6 +103,16 @@ def echo(request: pb.ModelInferRequest) -> pb.ModelInferResponse:
         if not wanted or tensor.name in wanted:
             reply.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             reply.raw_output_contents.append(raw)
+    return reply
+
+
+def _response(event: dict[str, Any]) -> pb.ModelInferResponse:
+    """A response with the values of `x` of an event."""
+    reply = pb.ModelInferResponse(model_name="echo", model_version="3")
+    reply.parameters["triton_final_response"].bool_param = False
+    values = np.asarray(event["x"], np.float32)
+    reply.outputs.add(name="x", datatype="FP32", shape=[1, values.size])
+    reply.raw_output_contents.append(values.tobytes())
     return reply
 
 
@@ -135,6 +147,10 @@ class _GrpcHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         calls, failures = self._fake.calls, self._fake.failures  # of this test: the handler may outlive it
         for message in messages:
             self._enter("ModelStreamInfer", context, calls, failures)
+            for event in self._fake.events:
+                yield pb.ModelStreamInferResponse(infer_response=_response(event))
+            if self._fake.events:
+                continue
             yield pb.ModelStreamInferResponse(infer_response=echo(message))
 
 
@@ -188,6 +204,9 @@ def _echo_http(path: str, headers, body: bytes) -> tuple[dict[str, str], bytes]:
 
 
 def _answer_http(fake: FakeKserve, path: str, headers, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    if path.endswith("/generate_stream"):
+        fake.bodies.append(body)
+        return 200, {"Content-Type": "text/event-stream"}, b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in fake.events)
     if path.endswith("/infer"):
         return 200, *_echo_http(path, headers, body)
     if path == "/v2/health/live" or path == "/v2/models/echo/ready":

@@ -163,7 +163,9 @@ def reported_failures(url: str) -> Iterator[Failures]:
         raise CommandFailed(f"cannot connect to {failures.url}: {_cause(error.message)}", ExitCode.CANNOT_CONNECT) from error
     except stoker_client.StokerError as error:
         text = error.message.removeprefix("[request id: <id_unknown>] ") or type(error).__name__
-        raise CommandFailed(text + _hint(text) + ("" if failures.client is None else _reasons(failures.client, text))) from error
+        is_own_limit = isinstance(error, stoker_client.DeadlineExceeded) and not isinstance(error.status, int)
+        limit = "; --timeout SECONDS sets the limit of a call" if is_own_limit else ""
+        raise CommandFailed(text + limit + _hint(text) + ("" if failures.client is None else _reasons(failures.client, text))) from error
     finally:
         if failures.client is not None:
             failures.client.close()

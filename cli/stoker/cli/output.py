@@ -42,6 +42,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def print_json_line(value: Any) -> None:
+    """Prints `value` as `print_json`, but on one line, and at once."""
+    sys.stdout.write(json.dumps(_sayable(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
 def print_line(text: str = "") -> None:
     """Prints one line of plain text."""
     sys.stdout.write(printable(text) + "\n")

@@ -22,6 +22,7 @@ from stoker_client.errors import (
     TooLarge,
 )
 from stoker_client.http_dialect import HttpDialect, HttpReply, HttpRequest
+from stoker_client.http_errors import error_from_response
 from stoker_client.inference import InferRequest, InferResult
 from stoker_client.per_process import PerProcess
 from stoker_client.retry import AsyncTiming, RetryPolicy, Timing
@@ -33,6 +34,8 @@ _HEADERS = {"accept-encoding": "identity", "user-agent": "stoker-client"}
 _IDLE_CONNECTIONS = 64
 # Shorter than common keep-alive times of servers, so that a connection is not reused at the moment the server closes it.
 _IDLE_S = 4.0
+# The beginning of a line of a server-sent event that has data.
+_EVENT = b"data:"
 
 
 def ssl_context(connection: Connection) -> ssl.SSLContext:
@@ -143,6 +146,39 @@ class HttpTransport:
                 raise ClientClosed from error
             raise
         return body.reply(response)
+
+    def events(self, request: HttpRequest, timeout_s: float | None) -> Iterator[bytes]:
+        """Sends one request and yields the data of each server-sent event as it comes.
+
+        `timeout_s` bounds the whole stream. Raises as `send`, and the error of a status other than 200.
+        """
+        ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+        url = self._origin + request.path
+        try:
+            with self._pool.get().stream(
+                request.method,
+                url,
+                content=request.body,
+                headers=dict(request.headers),
+                timeout=timeout_s,
+                follow_redirects=False,
+                extensions=self._extensions,
+            ) as response:
+                rest = b""
+                for chunk in response.iter_bytes():
+                    if ends_at_s is not None and time.monotonic() > ends_at_s:
+                        raise DeadlineExceeded(f"the stream did not end within {timeout_s:g} s")
+                    rest += chunk
+                    if response.status_code == 200:
+                        *lines, rest = rest.split(b"\n")
+                        yield from (line.removeprefix(_EVENT).strip() for line in lines if line.startswith(_EVENT))
+                    if len(rest) > self._max_bytes:
+                        raise TooLarge(f"an event is longer than the {self._max_bytes} bytes this client takes")
+                if response.status_code != 200:
+                    # The error is the body, or the first event if the model failed.
+                    raise error_from_response(response.status_code, response.headers, rest.removeprefix(_EVENT))
+        except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
+            raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
 
     def close(self) -> None:
         """Closes every connection."""

@@ -121,6 +121,11 @@ def infer_path(model: str, version: str) -> str:
     return f"{_model(model, version)}/infer"
 
 
+def generate_stream_request(model: str, version: str, body: Facts) -> HttpRequest:
+    """A request of Triton's extension `generate`, which has a server-sent event for each response. `body`: values by input name."""
+    return _post(f"{_model(model, version)}/generate_stream", body)
+
+
 def _model(model: str, version: str) -> str:
     path = f"/v2/models/{quote(model, safe='')}"
     return f"{path}/versions/{version}" if version else path

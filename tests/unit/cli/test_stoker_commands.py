@@ -399,6 +399,66 @@ def test_infer_prints_json(stoker, fake):
     }
 
 
+REJECTED_DECOUPLED = Failure(
+    501, grpc.StatusCode.UNIMPLEMENTED, "this endpoint doesn't support models with decoupled transaction policy: use ModelStreamInfer"
+)
+TWO_EVENTS = [{"model_name": "echo", "model_version": "3", "x": [n, 2, 3, 4]} for n in (1, 5)]
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_infer_prints_each_response_of_a_decoupled_model(stoker, fake, over):
+    fake.failures.extend([None, REJECTED_DECOUPLED])
+    fake.events = TWO_EVENTS
+    ran = stoker(*INFER_FOUR, "--url", getattr(fake, over))
+    assert ran.code == 0, ran.err
+    tensors = [line for n in (1, 5) for line in ("x  FP32[1, 4]", f"  [[{n}. 2. 3. 4.]]")]
+    assert ran.out.splitlines() == ["echo version 3", *tensors]
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_infer_prints_the_responses_of_a_decoupled_model_as_json_lines(stoker, fake, over, tmp_path):
+    fake.failures.extend([None, REJECTED_DECOUPLED])
+    fake.events = TWO_EVENTS
+    ran = stoker(*INFER_FOUR, "--json", "--save", str(tmp_path), "--param", "p=1", "--url", getattr(fake, over))
+    data = {"datatype": "FP32", "shape": [1, 4]}
+    assert [json.loads(line) for line in ran.out.splitlines()] == [
+        {"model": "echo", "version": "3", "outputs": {"x": {**data, "data": [[n, 2, 3, 4]]}}} for n in (1, 5)
+    ]
+    np.testing.assert_array_equal(np.load(tmp_path / "1" / "x.npy"), np.array([[5, 2, 3, 4]], np.float32))
+    if over == "http_url":
+        assert json.loads(fake.bodies[0]) == {"x": [1, 2, 3, 4], "parameters": {"p": 1}}
+
+
+def test_error_of_a_decoupled_model_ends_the_responses_over_http(stoker, fake):
+    fake.failures.extend([None, REJECTED_DECOUPLED])
+    fake.events = [TWO_EVENTS[0], {"error": "no more"}]
+    ran = stoker(*INFER_FOUR)
+    assert (ran.code, ran.err) == (1, "stoker: error: no more\n")
+    assert len(ran.out.splitlines()) == 3
+
+
+def test_rejected_stream_over_http_is_an_error(stoker, fake):
+    fake.failures.extend([None, REJECTED_DECOUPLED, Failure(400, grpc.StatusCode.INVALID_ARGUMENT, "bad prompt")])
+    ran = stoker(*INFER_FOUR)
+    assert (ran.code, ran.out, ran.err) == (1, "", "stoker: error: bad prompt\n")
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_infer_shows_the_parameters_of_the_response(stoker, fake, over):
+    words = [*INFER_FOUR, "--param", "share=0.5", "--param", "quick=true", "--url", getattr(fake, over)]
+    assert stoker(*words).out.splitlines()[3:] == ["parameter share: 0.5", "parameter quick: true"]
+    assert json.loads(stoker(*words, "--json").out)["parameters"] == {"share": 0.5, "quick": True}
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_call_that_ends_at_the_limit_of_the_client_names_the_option(stoker, fake, over):
+    fake.hold.clear()
+    ran = stoker("metadata", "echo", "--timeout", "0.05", "--url", getattr(fake, over))
+    fake.hold.set()
+    assert ran.code == 1
+    assert ran.err.endswith("; --timeout SECONDS sets the limit of a call\n")
+
+
 def test_infer_shows_the_largest_values_of_each_row(stoker, fake):
     ran = stoker("infer", "echo", "--input", "x=[[1, 9, 3, 4], [7, 0, 8, 0]]", "--top", "2")
     assert ran.out.splitlines()[0] == "echo version 3"
@@ -413,7 +473,7 @@ def test_infer_shows_the_largest_values_of_each_row(stoker, fake):
 @pytest.mark.parametrize("over", ["grpc_url", "http_url"])
 def test_infer_sends_parameters_with_their_types(stoker, fake, monkeypatch, over):
     results = []
-    monkeypatch.setattr(infer_command, "_print", lambda result, values: results.append(result))
+    monkeypatch.setattr(infer_command._Shown, "print", lambda shown, result, count=None: results.append(result))
     given = ["sequence_id=7", "sequence_start=true", "share=0.5", "text=a=b", 'quoted="7"', "list=[1]", "nan=NaN", "id=007"]
     assert stoker(*INFER_FOUR, *(word for each in given for word in ("--param", each)), "--url", getattr(fake, over)).code == 0
     [result] = results
