@@ -14,6 +14,7 @@ from stoker.backends.api.calls import CallResponse, ModelCall
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.response_parameters import parameters_of
 from stoker.backends.api.tensor import DataType
 from stoker.backends.python.backend import PythonBackend
 from stoker.backends.testing.fake_clock import FakeClock
@@ -75,7 +76,8 @@ class FakeCalls:
         self.calls.append(call)
         try:
             for outputs in self._models[call.model_name](call.inputs):
-                yield CallResponse(model_name=call.model_name, model_version=1, outputs=outputs)
+                parameters = parameters_of(outputs) or {}
+                yield CallResponse(model_name=call.model_name, model_version=1, outputs=outputs, parameters=parameters)
         finally:
             self.closed += 1
 

@@ -44,7 +44,7 @@ def test_tritonclient_runs_the_examples(serving: ServerProcess, clients_python: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{serving.log()[-3000:]}"
     assert done.stdout.split() == [
-        "add_sub", "bls", "decoupled", "auto-complete", "errors", "sequence", "attributes", "cancellation", "typed",
+        "add_sub", "bls", "decoupled", "response-parameters", "auto-complete", "errors", "sequence", "attributes", "cancellation", "typed",
     ]  # fmt: skip
     assert "a line of the model" in serving.log()
 
@@ -54,6 +54,12 @@ def test_typed_generator_streams_server_sent_events(serving: ServerProcess):
     status, text = serving.get("/v2/models/typed_stream/generate_stream", body, {"content-type": "application/json"})
     events = [json.loads(line.removeprefix("data: ")) for line in text.decode().splitlines() if line]
     assert (status, [event["output"] for event in events]) == (200, ["hi typed_stream 0", "hi typed_stream 1"])
+
+
+def test_parameters_of_streamed_responses_are_in_their_events(serving: ServerProcess):
+    status, text = serving.get("/v2/models/tags_stream/generate_stream", b'{"IN": 2}', {"content-type": "application/json"})
+    events = [json.loads(line.removeprefix("data: ")) for line in text.decode().splitlines() if line]
+    assert (status, [(event["OUT"], event["index"]) for event in events]) == (200, [(2, 0), (2, 1)])
 
 
 def test_slow_reader_holds_the_model_back(serving: ServerProcess, tmp_path: Path):

@@ -82,7 +82,12 @@ class ModelRequests:
             ServingError: it was rejected, or it failed.
         """
         async for response in self._engine.stream(self.request(call)):
-            yield CallResponse(model_name=response.model_name, model_version=response.model_version, outputs=response.outputs)
+            yield CallResponse(
+                model_name=response.model_name,
+                model_version=response.model_version,
+                outputs=response.outputs,
+                parameters=response.parameters or {},
+            )
 
 
 def _datatype(array: Array, spec: TensorSpec) -> str:

@@ -92,9 +92,21 @@ assert [(each.as_numpy("OUT")[0], each.as_numpy("IDX")[0]) for each in found] ==
 assert {each.get_response().id for each in found} == {"r"}
 found, error = stream("typed_stream", {"prompt": text("hi"), "times": np.array([3])})
 assert [each.as_numpy("output")[0] for each in found] == [b"hi typed_stream 0", b"hi typed_stream 1", b"hi typed_stream 2"]
+found, error = stream("tags_stream", {"IN": np.array([3], np.int32)})
+assert error is None, error
+assert [each.get_response().parameters["index"].int64_param for each in found] == [0, 1, 2]
 client.stop_stream()
 assert "decoupled transaction policy" in failure("square_int32", {"IN": np.array([2], np.int32)})[1]
 report("decoupled")
+
+tags = {"text": "é", "flag": True, "count": 1 << 40, "share": 0.5}
+ones = np.ones(2, np.float32)
+for prefix, values in (("", {"IN": ones}), ("inner_", {"MODEL_NAME": text("tags"), "IN": ones})):
+    named = {f"{prefix}{key}": value for key, value in tags.items()}
+    assert web.infer("tags", tensors(values, http)).get_response()["parameters"] == named
+    given = client.infer("tags", tensors(values)).get_response().parameters
+    assert {key: getattr(each, each.WhichOneof("parameter_choice")) for key, each in given.items()} == named
+report("response-parameters")
 
 config = client.get_model_config("auto_batch", as_json=True)["config"]
 assert config["max_batch_size"] == 4, config

@@ -5,6 +5,7 @@ import numpy as np
 
 from stoker.backends.api.backend import Arrays
 from stoker.backends.api.errors import ServingError, UnknownModel
+from stoker.backends.api.response_parameters import OutputsWithParameters
 from tests.fakes.python_models import FakeCalls, load, run_one, signature, text_of
 
 SERVED = signature({"X": ("FP32", [2])}, {"Y": ("FP32", [2])})
@@ -146,6 +147,14 @@ def test_strings_of_a_call_are_bytes(tmp_path: Path):
     outcome = run_one(load(tmp_path, model(*lines), served, calls=FakeCalls({"take": take})), served, inputs={"X": np.zeros(1, np.float32)})
     assert not isinstance(outcome, ServingError)
     assert seen[0]["T"][0] == outcome["Y"][0] == "é".encode()
+
+
+def test_parameters_of_a_response_of_another_model_are_json(tmp_path: Path):
+    def tagged(inputs: Arrays) -> Iterator[Arrays]:
+        yield OutputsWithParameters({"Y": inputs["X"]}, {"tag": 7})
+
+    lines = ("found = json.loads(ask('tagged', request).exec().parameters())", "return result(np.full(2, found['tag'], np.float32))")
+    assert np.array_equal(respond(tmp_path, FakeCalls({"tagged": tagged}), "import json", *lines), [7, 7])
 
 
 def test_model_without_a_way_to_others_cannot_call_them(tmp_path: Path):

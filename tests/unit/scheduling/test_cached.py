@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.response_parameters import OutputsWithParameters
 from stoker.backends.api.tensor import DataType
 from stoker.server.caching.response_store import LocalStore, StoredResponse
 from stoker.server.caching.settings import INLINE_HASH_BYTES
@@ -137,6 +138,19 @@ def test_equal_requests_in_flight_run_once_and_each_gets_its_own_response() -> N
     assert [rig.out(request_id) for request_id in "abcd"] == [6, 6, 6, 7]
     assert rig.log.cache_hits == [(20 * US, 20 * US)] * 2
     assert (rig.log.cache_misses, rig.counted) == (2, 4)
+
+
+def test_response_with_parameters_reaches_equal_requests_in_flight_and_is_not_stored() -> None:
+    rig = Rig()
+    rig.ask("a", 5)
+    rig.ask("b", 5)
+    assert rig.batch() == [5]
+    rig.worker.finish([OutputsWithParameters({"OUT": np.full((1, 1), 6, np.float32)}, {"k": 1})])
+    rig.time.run()
+    assert [getattr(rig.results[request_id], "parameters", "") for request_id in "ab"] == [{"k": 1}] * 2
+    assert (rig.out("a"), rig.out("b")) == (6, 6)
+    rig.ask("c", 5)
+    assert rig.batch() == [5]
 
 
 def test_requests_for_different_outputs_run_both() -> None:

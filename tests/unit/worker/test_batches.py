@@ -16,6 +16,7 @@ from stoker.backends.api.batch import BatchItem, BatchResult, Outcome, processor
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, Overloaded, ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.response_parameters import OutputsWithParameters, parameters_of
 from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.batches import (
     TRACEBACK_CHARACTERS,
@@ -225,6 +226,20 @@ def test_each_request_gets_the_outputs_that_it_wants():
     assert [list(outcome) for outcome in alone.outcomes if not isinstance(outcome, ServingError)] == [["MORE"]]
 
 
+def test_parameters_of_responses_arrive_with_their_outputs():
+    outcomes: list[Outcome] = [
+        {"OUT": np.ones((1, 3), np.float32)},
+        OutputsWithParameters({"OUT": np.ones((1, 3), np.float32)}, {"a": 1, "b": "é", "c": True, "d": 0.5}),
+        BackendFailed("this one failed"),
+    ]
+    result = returned(outcomes, [2], [item(1, 0), item(1, 1), item(1, 2)])
+    assert [parameters_of(each) for each in result.outcomes if not isinstance(each, ServingError)] == [
+        None,
+        {"a": 1, "b": "é", "c": True, "d": 0.5},
+    ]
+    assert isinstance(result.outcomes[2], BackendFailed)
+
+
 def test_number_of_outcomes_must_be_that_of_the_requests():
     with pytest.raises(ValueError, match="a batch of 2 requests has 1 outcomes"):
         returned([{"OUT": np.zeros((1, 3), np.float32)}], [1], [item(1, 0), item(1, 1)])
@@ -235,6 +250,7 @@ APART_META: dict[str, Any] = {
     "o": [[1, {"OUT": 0}], [0, {"error": "BackendFailed", "message": "m", "retry_after_s": None, "traceback": "t"}]],
     "e": [2],
     "b": [["<f4", [1, 3], 0, 12]],
+    "p": {"0": {"a": 1}},
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from stoker.backends.api.response_parameters import OutputsWithParameters, parameters_of
 from stoker.backends.worker.batches import WorkerItem
 from stoker.backends.worker.channel import Channel
 from stoker.backends.worker.protocol import CREDITS, RESPONSE
@@ -36,6 +37,13 @@ def test_response_arrives_with_its_number(ends):
     message = ends.server.receive()
     assert (message.kind, message.number, message.index) == (RESPONSE, 7, 0)
     assert read_response(message)["OUT"].tolist() == [0, 1, 2]
+
+
+def test_parameters_of_a_response_arrive(ends):
+    assert ends.sink.put(OutputsWithParameters(OUTPUTS, {"index": 3}))
+    outputs = read_response(ends.server.receive())
+    assert parameters_of(outputs) == {"index": 3}
+    assert outputs["OUT"].tolist() == [0, 1, 2]
 
 
 def test_model_waits_when_the_client_has_read_nothing(ends):

@@ -52,11 +52,13 @@ class CallResponse:
         model_name: The model that responded.
         model_version: Its version.
         outputs: By name; they stay valid as long as they are referenced.
+        parameters: The parameters of the response.
     """
 
     model_name: str
     model_version: int
     outputs: Arrays
+    parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 class ModelCalls(Protocol):

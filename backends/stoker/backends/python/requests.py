@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Final
 from stoker.backends.api.calls import CallResponse, ModelCall, ModelCalls
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.layout import Array
+from stoker.backends.api.response_parameters import ParameterValue
 from stoker.backends.python.errors import TritonError, TritonModelException, triton_error
 from stoker.backends.python.responses import (
     REQUEST_RELEASE_ALL,
     Holder,
     InferenceResponse,
     InferenceResponseSender,
-    ParameterValue,
     RequestEnd,
     checked_parameters,
 )
@@ -226,7 +226,7 @@ class InferenceRequest:
 
 
 def _response(response: CallResponse) -> InferenceResponse:
-    return InferenceResponse([_tensor(name, array) for name, array in response.outputs.items()])
+    return InferenceResponse([_tensor(name, array) for name, array in response.outputs.items()], parameters=response.parameters)
 
 
 def _tensor(name: str, array: Array) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from stoker.backends.api.batch import Outcome
 from stoker.backends.api.errors import BackendFailed, Cancelled
 from stoker.backends.api.request_share import RequestShare
+from stoker.backends.api.response_parameters import ParameterValue, check_response_parameters
 from stoker.backends.python.errors import TritonError, TritonModelException, failure_of, serving_error
 from stoker.backends.python.tensors import Tensor
 
@@ -16,11 +17,9 @@ RESPONSE_COMPLETE_FINAL: Final = 1
 REQUEST_RELEASE_ALL: Final = 1
 REQUEST_RELEASE_RESCHEDULE: Final = 2
 
-ParameterValue = bool | int | float | str
-
 
 def checked_parameters(parameters: Mapping[str, ParameterValue] | None) -> Mapping[str, ParameterValue]:
-    """The parameters of a request or a response.
+    """The parameters of a request.
 
     Raises:
         TritonModelException: a name is no text, or a value is not a bool, int, float or str.
@@ -42,17 +41,20 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
-        """Makes a response.
+        """Makes a response. The client gets the parameters of a response with tensors, but not those of an error.
 
         Raises:
-            TritonModelException: an element of `output_tensors` is no `Tensor`, or a parameter has no plain value.
+            TritonModelException: an element of `output_tensors` is no `Tensor`, or `parameters` are not what a response can carry.
         """
         self._tensors = list(output_tensors)
         for tensor in self._tensors:
             if not isinstance(tensor, Tensor):
                 raise TritonModelException(f"output_tensors takes Tensor objects, not {type(tensor).__name__}")
         self._error = error
-        self._parameters = checked_parameters(parameters)
+        try:
+            self._parameters = check_response_parameters(parameters) if parameters else {}
+        except ValueError as failure:
+            raise TritonModelException(str(failure)) from None
 
     def output_tensors(self) -> list[Tensor]:
         """The tensors."""
@@ -68,7 +70,12 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
-        return json.dumps(dict(self._parameters))
+        return json.dumps(self._parameters)
+
+    @property
+    def sent_parameters(self) -> Mapping[str, ParameterValue]:
+        """The parameters by name."""
+        return self._parameters
 
 
 class RequestEnd:

@@ -20,6 +20,7 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ModelLoadError, ServingError, Unsupported
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.request_share import RequestShare
+from stoker.backends.api.response_parameters import with_parameters
 from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.python.errors import failure_of
 from stoker.backends.python.event_loop import EventLoopThread
@@ -116,7 +117,9 @@ class TritonProcessor(BatchProcessor):
 
     def _taken(self, response: InferenceResponse, share: Share) -> Mapping[str, Any]:
         tensors = {tensor.name(): held(tensor) for tensor in response.output_tensors()}
-        return self._check.outputs(tensors, share.output_names, is_whole=not self._signature.is_decoupled, rows=share.rows)
+        is_whole = not self._signature.is_decoupled
+        outputs = self._check.outputs(tensors, share.output_names, is_whole=is_whole, rows=share.rows)
+        return with_parameters(outputs, response.sent_parameters)
 
     def _execute(self, requests: list[InferenceRequest], ends: Sequence[RequestEnd]) -> None:
         running = [end for end in ends if end.outcome is None]

@@ -15,6 +15,7 @@ from stoker.backends.api.backend import ResponseSink
 from stoker.backends.api.batch import BatchResult, Outcome, Share, as_failure
 from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.response_parameters import OutputsWithParameters, check_response_parameters
 from stoker.backends.worker.arrays import BYTES, Array, BlockLayout, Blocks, read_blocks, to_json
 from stoker.backends.worker.channel import INLINE_BYTES, Message
 from stoker.backends.worker.segments import Octets
@@ -350,18 +351,22 @@ class ResultWriter:
         blocks = Blocks()
         described: list[Any] = []
         shared: dict[int, int] = {}
+        parameters: dict[str, Any] = {}
         for position, outcome in enumerate(outcomes):
             if not isinstance(outcome, ServingError):
                 described.append({name: blocks.add([array]) for name, array in outcome.items()})
+                if isinstance(outcome, OutputsWithParameters):
+                    parameters[str(position)] = outcome.parameters
             elif id(outcome) in shared:
                 # One error of several requests stays one, so that the log has it once.
                 described.append(shared[id(outcome)])
             else:
                 shared[id(outcome)] = position
                 described.append([self._without_folders(error_to_json(outcome))])
-        return Outgoing(
-            to_json({"o": described, "e": list(executions), "b": blocks.entries}), blocks.size_bytes, blocks.write, blocks.entries
-        )
+        meta: dict[str, Any] = {"o": described, "e": list(executions), "b": blocks.entries}
+        if parameters:
+            meta["p"] = parameters
+        return Outgoing(to_json(meta), blocks.size_bytes, blocks.write, blocks.entries)
 
     def _without_folders(self, error: dict[str, Any]) -> dict[str, Any]:
         for folder, name in self.folders.items():
@@ -419,6 +424,10 @@ class ResultReader:
                     outcomes.append(error_from_json(described[0]) if isinstance(described, list) else outcomes[described])
             if len(outcomes) != len(items):
                 raise ValueError(f"a batch of {len(items)} requests has {len(outcomes)} outcomes")
+            for position, parameters in meta.get("p", {}).items():
+                outcome = outcomes[int(position)]
+                if not isinstance(outcome, ServingError):
+                    outcomes[int(position)] = OutputsWithParameters(outcome, check_response_parameters(parameters))
             executions = meta["e"]
         input_ns, infer_ns, output_ns = message.times_ns
         return BatchResult(outcomes, executions, input_ns, infer_ns, output_ns)

@@ -54,6 +54,8 @@ def response_message(response: CallResponse) -> "tuple[bytes, Blocks]":
     for array in response.outputs.values():
         blocks.add([array])
     meta["b"] = blocks.entries
+    if response.parameters:
+        meta["p"] = dict(response.parameters)
     return to_json(meta), blocks
 
 
@@ -72,10 +74,10 @@ class RemoteCalls:
         self._waiting[number] = arrived
         is_over = False
         try:
-            meta, blocks = call_message(call)
+            described, blocks = call_message(call)
             if self._is_closed:
                 raise ChannelClosed("the channel is closed")
-            self._channel.send(CALL, number, 0, meta, blocks.size_bytes, blocks.write)
+            self._channel.send(CALL, number, 0, described, blocks.size_bytes, blocks.write)
             unreported = 0
             while True:
                 message = arrived.get()
@@ -87,8 +89,9 @@ class RemoteCalls:
                     if message.meta:
                         raise error_from_json(message.meta)
                     return
-                outputs = dict(zip(message.meta["n"], read_blocks(message.meta["b"], message.payload), strict=True))
-                yield CallResponse(model_name=message.meta["m"], model_version=message.meta["v"], outputs=outputs)
+                meta = message.meta
+                outputs = dict(zip(meta["n"], read_blocks(meta["b"], message.payload), strict=True))
+                yield CallResponse(model_name=meta["m"], model_version=meta["v"], outputs=outputs, parameters=meta.get("p", {}))
                 del message, outputs
                 unreported += 1
                 if unreported == CREDIT_STEP:

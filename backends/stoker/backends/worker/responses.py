@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
+from stoker.backends.api.response_parameters import OutputsWithParameters, check_response_parameters
 from stoker.backends.worker.arrays import Array, Blocks, read_blocks, to_json
 from stoker.backends.worker.batches import WorkerItem
 from stoker.backends.worker.channel import Channel, ChannelClosed, Message
@@ -30,7 +32,10 @@ class RemoteSink:
         names = list(outputs)
         for array in outputs.values():
             blocks.add([array])
-        meta = to_json({"n": names, "b": blocks.entries})
+        described: dict[str, Any] = {"n": names, "b": blocks.entries}
+        if isinstance(outputs, OutputsWithParameters):
+            described["p"] = outputs.parameters
+        meta = to_json(described)
         try:
             self._channel.send(RESPONSE, self._number, self._index, meta, blocks.size_bytes, blocks.write)
         except ChannelClosed:
@@ -53,4 +58,6 @@ def read_response(message: Message) -> "dict[str, Array]":
     Raises:
         ValueError, KeyError, TypeError: the message is damaged.
     """
-    return dict(zip(message.meta["n"], read_blocks(message.meta["b"], message.payload), strict=True))
+    meta = message.meta
+    outputs = dict(zip(meta["n"], read_blocks(meta["b"], message.payload), strict=True))
+    return OutputsWithParameters(outputs, check_response_parameters(meta["p"])) if "p" in meta else outputs

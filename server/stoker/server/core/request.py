@@ -207,13 +207,21 @@ class InferResponse:
 
     __slots__ = ("model_name", "model_version", "outputs", "parameters", "request_id", "signature")
 
-    def __init__(self, model_name: str, model_version: int, request_id: str, outputs: dict[str, Array], signature: ModelSignature) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        model_version: int,
+        request_id: str,
+        outputs: dict[str, Array],
+        signature: ModelSignature,
+        parameters: Mapping[str, ParameterValue] | None = None,
+    ) -> None:
         self.model_name = model_name
         self.model_version = model_version
         self.request_id = request_id
         self.outputs = outputs
         self.signature = signature
-        self.parameters: Mapping[str, ParameterValue] | None = None
+        self.parameters = parameters
 
     def output_spec(self, name: str) -> TensorSpec:
         """The spec of the output `name`.

@@ -9,6 +9,7 @@ from typing import cast
 from stoker.backends.api.backend import Arrays
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError
+from stoker.backends.api.response_parameters import parameters_of
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.tasks import Waiter
 from stoker.server.lifecycle.servable import Servable
@@ -125,6 +126,7 @@ async def responses_of(
                 request_id=request.request_id,
                 outputs=dict(outputs),
                 signature=request.signature,
+                parameters=parameters_of(outputs),
             )
         await waiter.outcome()
         counts.ended(position, clock.now_ns() - last_ns)

@@ -8,7 +8,7 @@ next request becomes the leader, because its own deadline and queue timeout may 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stoker.backends.api.clock import Clock
@@ -17,7 +17,7 @@ from stoker.server.caching.response_key import DIGEST_BYTES, input_bytes, respon
 from stoker.server.caching.response_store import Outputs, ResponseStore, StoredResponse, copied
 from stoker.server.caching.settings import INLINE_HASH_BYTES
 from stoker.server.core.completion import Completion
-from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight, ParameterValue
 from stoker.server.core.timers import Timer, Timers
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.outcomes import failure_reason
@@ -302,7 +302,9 @@ class CachedScheduler:
         if isinstance(result, InferResponse):
             begun_ns = self._now_ns()
             stored = copied(result.outputs)
-            self._store.put(flight.key, stored)
+            if not result.parameters:
+                # A store holds outputs only.
+                self._store.put(flight.key, stored)
             outputs = stored.outputs
             self._recorder.cache_missed(lookup_ns=flight.lookup_ns + self._now_ns() - begun_ns)
         is_counted = False
@@ -321,12 +323,13 @@ class CachedScheduler:
             if member is leader or isinstance(result, ServingError):
                 self._deliver(member, result)
             else:
-                self._deliver(member, self._response_to(member, outputs))
+                parameters = result.parameters if isinstance(result, InferResponse) else None
+                self._deliver(member, self._response_to(member, outputs, parameters))
 
-    def _response_to(self, member: _Member, outputs: Outputs) -> InferResponse:
+    def _response_to(self, member: _Member, outputs: Outputs, parameters: Mapping[str, ParameterValue] | None = None) -> InferResponse:
         request = member.request
         wanted = {name: outputs[name] for name in request.output_names}
-        return InferResponse(self._model, self._version, request.request_id, wanted, request.signature)
+        return InferResponse(self._model, self._version, request.request_id, wanted, request.signature, parameters)
 
     def _take_members(self, flight: _Flight) -> list[_Member]:
         members, flight.members = flight.members, []

@@ -165,4 +165,6 @@ class PaddingScheduler(WrappedScheduler[ModelScheduler]):
         outputs = self._padder.crop(response.outputs, padded.sizes)
         if isinstance(outputs, ServingError):
             return outputs
-        return InferResponse(response.model_name, response.model_version, response.request_id, outputs, self._signature)
+        return InferResponse(
+            response.model_name, response.model_version, response.request_id, outputs, self._signature, response.parameters
+        )

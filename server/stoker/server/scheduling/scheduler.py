@@ -13,6 +13,7 @@ from typing import Final
 from stoker.backends.api.batch import BatchResult, Outcome
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
+from stoker.backends.api.response_parameters import parameters_of
 from stoker.server.core.model_config import DynamicBatching, ModelConfig
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
 from stoker.server.core.timers import Timer, Timers
@@ -351,6 +352,8 @@ class Scheduler:
         else:
             outputs = outcome if isinstance(outcome, dict) else dict(outcome)
             result = InferResponse(self._config.name, self._version, entry.request.request_id, outputs, self._signature)
+            if outputs.__class__ is not dict:
+                result.parameters = parameters_of(outputs)
         try:
             entry.complete(result)
         except Exception:  # a defect of one frontend; the other requests of the batch must still get their responses

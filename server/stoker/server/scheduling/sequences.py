@@ -366,7 +366,9 @@ class SequenceScheduler:
         if isinstance(response, InferResponse):
             sequence.states.update(next_states(self._batching, response.outputs))
             outputs = {name: response.outputs[name] for name in member.request.output_names}
-            response = InferResponse(response.model_name, response.model_version, response.request_id, outputs, self._signature)
+            response = InferResponse(
+                response.model_name, response.model_version, response.request_id, outputs, self._signature, response.parameters
+            )
         self._deliver(member, response)
         if not has_run or (member.mark.is_start and not is_response):
             self._lost(member)

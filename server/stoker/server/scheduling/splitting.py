@@ -14,7 +14,7 @@ import numpy as np
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError
 from stoker.server.core.completion import Completion
-from stoker.server.core.request import AccessNote, Array, Done, EngineResult, InferRequest, InferResponse, InFlight
+from stoker.server.core.request import AccessNote, Array, Done, EngineResult, InferRequest, InferResponse, InFlight, ParameterValue
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.outcomes import failure_reason
 from stoker.server.scheduling.pending import Pending
@@ -36,10 +36,11 @@ class _Whole(Completion[InferResponse]):
         flights: The parts, in the order of their rows.
         notes: The times of the parts.
         outputs: The joined outputs, as far as parts have run.
+        parameters: The parameters of the parts' responses; of one name, the last part's that has run.
         left: Parts without a result.
     """
 
-    __slots__ = ("_owner", "ended", "flights", "left", "notes", "outputs", "request")
+    __slots__ = ("_owner", "ended", "flights", "left", "notes", "outputs", "parameters", "request")
 
     def __init__(self, owner: "SplittingScheduler", request: InferRequest, done: Done, ended: Callable[[], None]) -> None:
         super().__init__(done)
@@ -49,6 +50,7 @@ class _Whole(Completion[InferResponse]):
         self.flights: list[Pending] = []
         self.notes: list[AccessNote] = []
         self.outputs: dict[str, Array] = {}
+        self.parameters: dict[str, ParameterValue] = {}
         self.left = 0
 
     def _withdraw(self) -> None:
@@ -139,6 +141,8 @@ class SplittingScheduler(WrappedScheduler[Scheduler]):
 
     def _join(self, whole: _Whole, number: int, response: InferResponse) -> ServingError | None:
         """Copies the outputs of a part to their rows; returns the error if they do not fit."""
+        if response.parameters:
+            whole.parameters.update(response.parameters)
         rows, begin = whole.request.rows, number * self._rows
         for name, array in response.outputs.items():
             joined = whole.outputs.get(name)
@@ -170,7 +174,8 @@ class SplittingScheduler(WrappedScheduler[Scheduler]):
         if (note := request.access) is not None:
             note.queue_ns, note.compute_ns, note.input_ns, note.output_ns = queue_ns, compute_ns, input_ns, output_ns
         outputs = {name: whole.outputs[name] for name in request.output_names}
-        self._deliver(whole, InferResponse(self._model, self._version, request.request_id, outputs, request.signature))
+        parameters = whole.parameters or None
+        self._deliver(whole, InferResponse(self._model, self._version, request.request_id, outputs, request.signature, parameters))
 
     def _failed(self, request: InferRequest, reason: FailureReason) -> None:
         self._recorder.failed(reason, request_ns=self._now_ns() - request.received_ns)

@@ -90,6 +90,9 @@ def encode(response: InferResponse) -> bytes:
     said: dict[str, Any] = {ID: response.request_id} if response.request_id else {}
     said["model_name"] = response.model_name
     said["model_version"] = str(response.model_version)
+    if response.parameters:
+        # As in Triton, beside the outputs, which come first where the names are equal.
+        said.update({name: value for name, value in response.parameters.items() if name not in said})
     for name, array in response.outputs.items():
         spec = response.output_spec(name)
         values = json_from_array(array, spec.datatype, name)
