@@ -47,7 +47,7 @@ class FakeProcess:
         self.pipeline_depth = depth
         self.static_batch_size = None
         self.reads_requests = reads_requests
-        self.tail: Sequence[str] = ("its last line",)
+        self.last_lines: Sequence[str] = ("its last line",)
         self.code: int | None = None
         self.events: list[str] = []
         self.waits = threading.Event()

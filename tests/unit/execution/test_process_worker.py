@@ -1,6 +1,7 @@
 """Supervised worker processes, played by the test: order, streams, cancellation, deaths, damage, hangs, restarts, closing."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ModelLoadError, ServingError, Unavailable
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, LogLines, ModelLoadError, ServingError, Unavailable
+from stoker.backends.worker.process import exit_text
 from stoker.backends.worker.protocol import CANCEL, CREDIT, CREDIT_STEP, CREDITS, DONE, FREED, RELEASE, RESPONSE, RUN
 from stoker.backends.worker.segments import LEAST_BYTES
 from stoker.server.execution.process_worker import IDLE_NS, LOOP_COPY_BYTES
@@ -339,7 +341,12 @@ async def test_death_costs_the_batch_in_execution_one_error_that_names_it(code, 
     assert how in error.message
     assert "its last line" not in error.message
     assert error.retry_after_s is None  # clients would repeat what has ended the process
-    assert "its last line" in caplog.text
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.getMessage() == f"the worker process of model 'm' version 3 has ended: {exit_text(code)}; its last lines:"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], LogLines)
+    assert record.exc_info[1].lines == ("its last line",)
+    assert error.is_logged
     assert rig.deaths == 1
     assert rig.worker.free_slots == 0
     assert how in rig.worker.outage
@@ -577,7 +584,8 @@ async def die_until_ejected(rig: Rig) -> None:
 
 
 @on_loop
-async def test_fifth_death_within_a_minute_ejects_until_a_probe_lives():
+async def test_fifth_death_within_a_minute_ejects_until_a_probe_lives(caplog):
+    caplog.set_level(logging.INFO, "stoker.execution")
     rig = Rig()
     await die_until_ejected(rig)
     assert rig.worker.is_ejected
@@ -589,6 +597,14 @@ async def test_fifth_death_within_a_minute_ejects_until_a_probe_lives():
     await until(lambda: not rig.worker.outage)
     assert not rig.worker.is_ejected
     assert rig.worker.free_slots == 1
+    texts = [(each.levelname, each.getMessage()) for each in caplog.records]
+    ejected = (
+        f"instance 'm_0' of model 'm' version 3 is ejected: deaths of its worker process within a minute: {MOST_DEATHS}; "
+        "the next start is tried in 60 s"
+    )
+    assert texts.count(("ERROR", ejected)) == 1
+    assert texts[-1] == ("INFO", "instance 'm_0' is back in service: a worker process has been started again")
+    assert sum("is back in service" in text for _, text in texts) == 1
     await rig.close()
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.backends.api.errors import LogLines
 from stoker.server.observability.logs import (
     FIELD_LIMIT,
     MESSAGE_LIMIT,
@@ -142,6 +143,18 @@ def test_exception_is_one_field_and_forges_no_line(is_json: bool) -> None:
     assert exception[0] == "Traceback (most recent call last):"
     assert "ValueError: bad" in exception
     assert exception[-1].endswith(r"forged\x1b[2J")
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_lines_for_the_log_stand_where_a_traceback_would(is_json: bool) -> None:
+    with captured(LogSettings(format="json" if is_json else "text")) as stream:
+        log.error("ended; its last lines:", exc_info=LogLines(["first", "  forged\nline", "last\x1b[2J"]))
+    first, *others = stream.getvalue().splitlines()
+    if is_json:
+        assert json.loads(first)["exception"] == "first\n  forged\nline\nlast\\x1b[2J"
+        assert others == []
+    else:
+        assert others == ["    | first", "    |   forged", "    | line", r"    | last\x1b[2J"]
 
 
 def test_auto_is_text_on_a_terminal_and_json_otherwise(tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ def test_lost_device_is_a_backend_failure_and_a_client_error_is_not(
     assert len(lines(caplog)) == count
 
 
+def test_failure_that_the_log_has_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    death = Unavailable("the worker process of model 'm' has ended")
+    death.is_logged = True
+    asyncio.run(answered(Rig(), death))
+    assert lines(caplog) == []
+
+
 def test_log_lines_are_bounded_and_the_next_reports_the_suppressed_number(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         rig = Rig()

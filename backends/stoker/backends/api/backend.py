@@ -106,6 +106,11 @@ class LoadRequest:
     calls: "ModelCalls | None" = None
     owns_process: bool = False
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of the model's own files, which records of the log show relative to them."""
+        return tuple(folder for folder in (self.files.root, self.model_dir) if folder is not None)
+
     def candidate(self, facts: ModelFacts) -> Candidate:
         """Returns the candidate for `Backend.check`, with the `facts` of this request's file."""
         return Candidate(

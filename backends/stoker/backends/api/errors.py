@@ -37,6 +37,8 @@ class ServingError(Exception):
         message: Text for the client.
         retry_after_s: When trying again makes sense, in seconds; None where it does not.
         is_noted: Whether the access log has it.
+        is_logged: Whether a record of the log says it already.
+        is_of_model: Whether the model's own code raised it.
     """
 
     code: ErrorCode = ErrorCode.INTERNAL
@@ -46,6 +48,8 @@ class ServingError(Exception):
         self.message = message
         self.retry_after_s = retry_after_s
         self.is_noted = False
+        self.is_logged = False
+        self.is_of_model = False
 
 
 class InvalidRequest(ServingError):
@@ -146,6 +150,18 @@ class ModelLoadError(ServingError):
     """A version cannot be loaded. Never reaches an inference client; shown in the index, the log and `stoker check`."""
 
     code = ErrorCode.INVALID_REQUEST
+
+
+class LogLines(Exception):
+    """Lines for the log, which shows them as they are where it shows the traceback of another exception (`exc_info`).
+
+    Attributes:
+        lines: The lines.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
 
 
 class BackendSettingError(Exception):

@@ -30,7 +30,8 @@ def main():  # type: ignore[no-untyped-def] # Python 2 reads this too
     import types
 
     facts = json.loads(sys.argv[1])
-    faulthandler.enable()
+    # The stack of the thread that crashed: those of others would hide it.
+    faulthandler.enable(all_threads=False)
     end_with_the_server(facts["lifeline"])  # type: ignore[no-untyped-call]
     if facts["sys_path"] is not None:
         sys.path[:] = facts["sys_path"]

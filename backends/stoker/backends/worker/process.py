@@ -25,12 +25,13 @@ from stoker.backends.worker import bootstrap
 from stoker.backends.worker.arrays import to_json
 from stoker.backends.worker.batches import BatchWriter, ResultReader, error_from_json
 from stoker.backends.worker.channel import Channel, ChannelClosed, ChannelError
+from stoker.backends.worker.last_lines import last_lines
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.protocol import CLOSE, CLOSED, DONE, FAILED, LOAD, LOADED, RESPONSE, RUN
 from stoker.backends.worker.responses import read_response
 
-#: Lines of a process' output that are kept for the log of its death, and their length in characters.
-TAIL_LINES: Final = 30
+#: Lines of a process' output that are kept for the log of its death (the stack of a crash has up to 100), and their length in characters.
+TAIL_LINES: Final = 120
 LINE_CHARACTERS: Final = 2000
 #: Output that is read at a time, bytes, and the lines of each such part that are not left out: the last ones.
 OUTPUT_BYTES: Final = 64 << 10
@@ -238,6 +239,7 @@ class WorkerProcess:
         """
         self._timeout_s = timeout_s
         self._signature = load.request.signature
+        self._folders = load.request.folders
         self.channel, end = Channel.pair()
         threads = str(load.request.cpu_threads)
         environment = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -279,9 +281,9 @@ class WorkerProcess:
         return self._child.exit_descriptor
 
     @property
-    def tail(self) -> "Sequence[str]":
-        """The last lines that the process has printed."""
-        return list(self._child.tail)
+    def last_lines(self) -> "Sequence[str]":
+        """What the process has printed last, for the log of its death."""
+        return last_lines(self._child.tail, self._folders)
 
     def process(self, items: "Sequence[Share]") -> BatchResult:
         """Runs a batch and waits for it; see `BatchProcessor.process`. Before the event loop takes over the channel only.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from stoker.backends.api.batch import BatchResult, as_failure
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, ServingError, Unavailable, Unsupported
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, LogLines, ServingError, Unavailable, Unsupported
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
@@ -507,11 +507,12 @@ class ProcessWorker:
         self.on_death()
         how = exit_text(code) if error is None else error.message
         self._log_death(process, how)
-        pause_ns = self.policy.died(self._now_ns())
-        self._note_outage(how, pause_ns)
+        pause_ns = self._note_outage(how)
         # No slot is free now, so the scheduler dispatches nothing here while it takes the results.
         # Without a time to try again: the request may be what has ended the process, and clients repeat such ones by themselves.
-        self._fail_running(error or Unavailable(f"the worker process of model '{self._settings.model}' has ended: {how}"))
+        failure = error or Unavailable(f"the worker process of model '{self._settings.model}' has ended: {how}")
+        failure.is_logged = True
+        self._fail_running(failure)
         self.on_change()
         if not self._is_closing:
             self._restart = self._loop.create_task(self._start_again(pause_ns))
@@ -533,16 +534,16 @@ class ProcessWorker:
                 raise
             except Exception as error:
                 self.on_death()
-                pause_ns = self.policy.died(self._now_ns())
                 text = error.message if isinstance(error, ServingError) else as_failure(error).message
                 log.error("a worker process could not be started again: %s", text, extra=self._labels, exc_info=error.__cause__)
-                self._note_outage(text, pause_ns)
+                pause_ns = self._note_outage(text)
                 self.on_change()
                 continue
             self.depth = process.pipeline_depth
             self.free_slots = self.depth
+            back = f"instance '{self._settings.name}' is back in service: " if self.policy.is_ejected else ""
             self._attach(process)
-            log.info("a worker process has been started again", extra={**self._labels, "pid": process.pid})
+            log.info("%sa worker process has been started again", back, extra={**self._labels, "pid": process.pid})
             self.on_change()
             return
 
@@ -554,24 +555,38 @@ class ProcessWorker:
         finally:
             timer.cancel()
 
-    def _note_outage(self, how: str, pause_ns: int) -> None:
-        if self.policy.is_ejected:
-            self.outage = (
-                f"instance '{self._settings.name}' is ejected after repeated deaths of its worker process, the last one: {how}; "
-                f"the next start is tried in {pause_ns / 1e9:g} s"
-            )
-        else:
-            self.outage = f"the worker process of instance '{self._settings.name}' has ended and is being started again: {how}"
+    def _note_outage(self, how: str) -> int:
+        """A process has died, or could not be started. Returns the pause before the next start, nanoseconds."""
+        now_ns = self._now_ns()
+        was_ejected = self.policy.is_ejected
+        pause_ns = self.policy.died(now_ns)
+        settings = self._settings
+        if not self.policy.is_ejected:
+            self.outage = f"the worker process of instance '{settings.name}' has ended and is being started again: {how}"
+            return pause_ns
+        pause_s = pause_ns / 1e9
+        self.outage = (
+            f"instance '{settings.name}' is ejected after repeated deaths of its worker process, the last one: {how}; "
+            f"the next start is tried in {pause_s:g} s"
+        )
+        if not was_ejected:
+            log.error(
+                "instance '%s' of model '%s' version %d is ejected: deaths of its worker process within a minute: %d; "
+                "the next start is tried in %g s",
+                settings.name, settings.model, settings.version, self.policy.recent_deaths(now_ns), pause_s, extra=self._labels,
+            )  # fmt: skip
+        return pause_ns
 
     def _log_death(self, process: WorkerProcess, how: str) -> None:
-        lines = "".join(f"\n    {line}" for line in process.tail)
+        lines = process.last_lines
         log.error(
             "the worker process of model '%s' version %d has ended: %s%s",
             self._settings.model,
             self._settings.version,
             how,
-            f"; its last lines:{lines}" if lines else "",
+            "; its last lines:" if lines else "",
             extra={**self._labels, "pid": process.pid},
+            exc_info=LogLines(lines) if lines else None,
         )
 
     @property

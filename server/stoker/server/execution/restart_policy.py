@@ -38,6 +38,10 @@ class RestartPolicy:
         self._started_ns = now_ns
         self.is_ejected = False
 
+    def recent_deaths(self, now_ns: int) -> int:
+        """The deaths within the last `WINDOW_NS`, at most `MOST_DEATHS`."""
+        return sum(now_ns - at_ns <= WINDOW_NS for at_ns in self._recent)
+
     def died(self, now_ns: int) -> int:
         """A process has died, or could not load. Returns the pause before the next start, nanoseconds."""
         self.deaths += 1

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Protocol, Self, TextIO
 
+from stoker.backends.api.errors import LogLines
 from stoker.server.observability.settings import LogSettings
 
 _NS_PER_S = 1_000_000_000
@@ -153,7 +154,8 @@ def _is_said(value: object, message: str) -> bool:
 def _exception_lines(record: logging.LogRecord) -> list[str]:
     if not record.exc_info or record.exc_info[1] is None:
         return []
-    text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+    error = record.exc_info[1]
+    text = "\n".join(error.lines) if isinstance(error, LogLines) else "".join(traceback.format_exception(error)).rstrip("\n")
     # Of a long text the end is kept: it contains the error.
     return [escaped(line, MESSAGE_LIMIT) for line in text[-EXCEPTION_LIMIT:].split("\n")]
 

@@ -78,7 +78,7 @@ class FailureLog:
         self._budget = LineBudget(FAILURES_PER_S)
 
     def note(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
-        """Logs a backend's error for `request`, unless the client caused it or the bound on lines is reached.
+        """Logs a backend's error for `request`, unless the client caused it, the log has it, or the bound on lines is reached.
 
         Removes the error's traceback: its frames hold the inputs of the batch and the error itself, a cycle that only the garbage collector
         frees.
@@ -89,7 +89,7 @@ class FailureLog:
             _drop_tracebacks(error)
 
     def _log(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
-        if error.code not in _CODES:
+        if error.code not in _CODES or error.is_logged:
             return
         suppressed = self._budget.take(now_ns)
         if suppressed is None:
