@@ -1,4 +1,4 @@
-"""What the log of a death shows of the process' output."""
+"""The part of a process' output that the log of its death shows."""
 
 from pathlib import Path
 

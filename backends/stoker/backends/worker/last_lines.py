@@ -1,4 +1,4 @@
-"""What the log of a worker process' death shows of its output: the last lines, and of the stack of a crash the frames of the model."""
+"""The part of a worker process' output that the log of its death shows: the last lines, and the model's frames of the stack of a crash."""
 
 import re
 from collections.abc import Sequence

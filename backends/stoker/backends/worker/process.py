@@ -282,7 +282,7 @@ class WorkerProcess:
 
     @property
     def last_lines(self) -> "Sequence[str]":
-        """What the process has printed last, for the log of its death."""
+        """The last lines that the process has printed, for the log of its death."""
         return last_lines(self._child.tail, self._folders)
 
     def process(self, items: "Sequence[Share]") -> BatchResult:
