@@ -598,10 +598,7 @@ async def test_fifth_death_within_a_minute_ejects_until_a_probe_lives(caplog):
     assert not rig.worker.is_ejected
     assert rig.worker.free_slots == 1
     texts = [(each.levelname, each.getMessage()) for each in caplog.records]
-    ejected = (
-        f"instance 'm_0' of model 'm' version 3 is ejected: deaths of its worker process within a minute: {MOST_DEATHS}; "
-        "the next start is tried in 60 s"
-    )
+    ejected = f"instance 'm_0' of model 'm' version 3 is ejected: deaths within a minute: {MOST_DEATHS}; the next start is tried in 60 s"
     assert texts.count(("ERROR", ejected)) == 1
     assert texts[-1] == ("INFO", "instance 'm_0' is back in service: a worker process has been started again")
     assert sum("is back in service" in text for _, text in texts) == 1

@@ -571,8 +571,7 @@ class ProcessWorker:
         )
         if not was_ejected:
             log.error(
-                "instance '%s' of model '%s' version %d is ejected: deaths of its worker process within a minute: %d; "
-                "the next start is tried in %g s",
+                "instance '%s' of model '%s' version %d is ejected: deaths within a minute: %d; the next start is tried in %g s",
                 settings.name, settings.model, settings.version, self.policy.recent_deaths(now_ns), pause_s, extra=self._labels,
             )  # fmt: skip
         return pause_ns
