@@ -16,6 +16,8 @@ from stoker.cli.output import CommandFailed, ExitCode, print_json, print_line, p
 if TYPE_CHECKING:
     from stoker.server.lifecycle.check import ModelReport, RepositoryReport, VersionReport
 
+_EMPTY = "no models: the repository is empty; stoker add FILE adds a model, stoker init FOLDER writes a starter project"
+
 
 class Links(StrEnum):
     """The links in the repository to follow: the values of the server's flag."""
@@ -91,7 +93,7 @@ def _print_report(report: "RepositoryReport", suggest: bool) -> None:
     bad = sum(1 for model in report.models if model.problems)
     count = f"{len(report.models)} model{'' if len(report.models) == 1 else 's'}"
     if not report.models:
-        print_line("no models: every folder was passed over, see the notes" if report.notes else "no models: the repository is empty")
+        print_line("no models: every folder was passed over, see the notes" if report.notes else _EMPTY)
     else:
         print_line(f"{count}, {bad} with problems" if bad else f"{count}, no problems")
 

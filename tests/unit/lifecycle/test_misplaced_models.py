@@ -199,7 +199,8 @@ def test_empty_repository_is_no_problem(root: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         main(["check", str(root)])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == "no models: the repository is empty\n"
+    out = capsys.readouterr().out
+    assert out == "no models: the repository is empty; stoker add FILE adds a model, stoker init FOLDER writes a starter project\n"
 
 
 def test_check_fails_for_a_flat_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +208,59 @@ def test_check_fails_for_a_flat_folder(root: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         main(["check", str(root)])
     assert ended.value.code == 1
-    assert "mkdir -p cnn/1 && mv cnn.onnx cnn/1/model.onnx" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "mkdir -p cnn/1 && mv cnn.onnx cnn/1/model.onnx" in out
+    assert f"note: the folder has model files and no model folder; stoker serve {root} serves each file as it is\n" in out
+
+
+def test_check_of_a_repository_with_a_misplaced_file_does_not_recommend_to_serve_the_folder(root: Path) -> None:
+    (root / "cnn.onnx").write_bytes(MODEL)
+    (root / "net" / "1").mkdir(parents=True)
+    assert not check_repository([root], BackendRegistry()).notes
+
+
+@pytest.mark.parametrize("config", [None, 'backend: "python"'])
+def test_python_model_without_a_version_folder_is_an_error_and_the_commands_correct_it(root: Path, config: str | None) -> None:
+    (root / "net").mkdir()
+    (root / "net" / "model.py").write_text("def predict(x: float) -> float:\n    return x\n")
+    if config is not None:
+        (root / "net" / "config.pbtxt").write_text(config)
+    error = str(errors(root)["net"])
+    assert error == (
+        "'model.py' lies in the model folder, which has no version folder such as '1'. "
+        "In the repository: mkdir -p net/1 && mv net/model.py net/1/model.py"
+    )
+    assert not check_repository([root], BackendRegistry()).is_good
+    follow(error, root)
+    assert errors(root) == {"net": None}
+
+
+@pytest.mark.parametrize("folder", ["v1", "V1", "01", "version_1", "1.0"])
+@pytest.mark.parametrize("file", ["model.onnx", "model.py"])
+def test_version_folder_of_another_name_is_an_error_and_the_commands_correct_it(root: Path, folder: str, file: str) -> None:
+    (root / "net" / folder).mkdir(parents=True)
+    (root / "net" / folder / file).write_bytes(MODEL)
+    error = str(errors(root)["net"])
+    assert error == (
+        f"'{file}' lies in folder '{folder}'; a version folder is a number from 1 without sign or leading zeros. "
+        f"In the repository: mv net/{folder} net/1"
+    )
+    assert not check_repository([root], BackendRegistry()).is_good
+    follow(error, root)
+    assert errors(root) == {"net": None}
+
+
+def test_version_folders_of_other_names_become_different_versions(root: Path) -> None:
+    for folder in ("v2", "v10", "02", "data"):
+        (root / "net" / folder).mkdir(parents=True)
+        (root / "net" / folder / "model.onnx").write_bytes(MODEL)
+    assert str(errors(root)["net"]).endswith("In the repository: mv net/02 net/2 && mv net/v10 net/10")
+
+
+def test_folders_without_a_model_file_are_no_misnamed_versions(root: Path) -> None:
+    (root / "net" / "v1").mkdir(parents=True)
+    (root / "net" / "v1" / "notes.txt").touch()
+    assert errors(root) == {}
 
 
 def test_parts_of_the_weights_of_one_model_are_one_model():

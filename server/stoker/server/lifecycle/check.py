@@ -6,8 +6,9 @@ because some faults of a model appear only in a load.
 """
 
 import enum
+import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.complete import choose_backend, complete, to_pbtxt
 from stoker.server.config.ensemble_completion import complete_ensemble, find_steps
+from stoker.server.config.model_formats import is_served
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, Finding, FindingKind, problem_lines
 from stoker.server.core.ensemble import ENSEMBLE
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.lifecycle.checksums import verify_checksums
 from stoker.server.lifecycle.dependencies import MAX_NESTING, TOO_DEEP, nesting, ordered, steps_of
-from stoker.server.lifecycle.listing import ModelListing, VersionListing
+from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
 from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
 from stoker.server.lifecycle.model_code import completed_by_model
+from stoker.server.lifecycle.path_models import is_repository
 from stoker.server.lifecycle.raw_tensors import with_initial_states
 from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import ModelRepository
@@ -150,13 +153,23 @@ def check_repository(
         RepositoryUnreadable: a root cannot be read, or is not a repository.
     """
     snapshot = ModelRepository(roots, follows_links=follows_links).scan()
+    notes = (*snapshot.notes, *_served_as_paths(roots, snapshot))
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as name:
         area = Path(name)
         with TrialLoads(area, timeout_s=timeout_s, registry=trial_registry) as trials:
             checker = _Checker(registry, area, trials, loading, progress, dict.fromkeys(snapshot.models), snapshot.models)
             # Ensembles are checked against the models of their steps.
             reports = {name: checker.model(snapshot.models[name]) for name in ordered(snapshot.models, snapshot.models)}
-    return RepositoryReport(tuple(reports[name] for name in snapshot.models), snapshot.notes)
+    return RepositoryReport(tuple(reports[name] for name in snapshot.models), notes)
+
+
+def _served_as_paths(roots: Sequence[Path], snapshot: RepositorySnapshot) -> Iterator[str]:
+    """A note on each folder that has model files and no model folder: `serve` serves such a folder."""
+    if any(listing.directory.is_dir() for listing in snapshot.models.values()):
+        return
+    for root in roots:
+        if not is_repository(root) and any(is_served(file.name) for file in root.iterdir()):
+            yield f"the folder has model files and no model folder; stoker serve {shlex.quote(str(root))} serves each file as it is"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Nothing here blocks on a FIFO, reads without a bound, or follows a link unless l
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import shlex
@@ -56,6 +57,12 @@ def model_files(names: Collection[str]) -> list[str]:
     return sorted(models | beside | set(ir_files(names)))
 
 
+#: The file of a model written in Python.
+PYTHON_MODEL = "model.py"
+#: Names of folders that were meant as versions: `v1`, `version-2`, `01`, `1.0`.
+_MEANT_VERSION = re.compile(r"(?:v|ver|version)?[-_. ]?0*([1-9][0-9]{0,17})(?:\.[0-9]+)*", re.IGNORECASE)
+
+
 def files_to_place(names: Collection[str]) -> set[str]:
     """The model files among `names`, with the config.json that makes weights a Hugging Face model."""
     found = set(model_files(names))
@@ -86,15 +93,36 @@ def misplaced_model_files(model: str, names: Mapping[str, bool]) -> str | None:
     The values of `names` state whether the files are links.
     """
     files = model_files(names)
+    if PYTHON_MODEL in names:
+        files = sorted({*files, PYTHON_MODEL})
     if not files:
         return None
     return f"{_files(files)} in the model folder, which has no version folder such as '1'. {_cure(model, files, names, folder=f'{model}/')}"
 
 
+def misnamed_versions(model: str, folders: Mapping[str, Collection[str]]) -> str | None:
+    """Describes folders of the model `model` that were meant as versions, with the commands that rename them; None: there are none.
+
+    Args:
+        model: The name of its folder, which has no version folder.
+        folders: The names of the files in each folder.
+    """
+    meant: dict[str, str] = {}
+    for folder in sorted(folders):
+        match = _MEANT_VERSION.fullmatch(folder)
+        if match is not None and match[1] not in meant and (model_files(folders[folder]) or PYTHON_MODEL in folders[folder]):
+            meant[match[1]] = folder
+    if not meant:
+        return None
+    lies = [f"{shown((model_files(folders[folder]) or [PYTHON_MODEL])[0])} lies in folder {shown(folder)}" for folder in meant.values()]
+    moves = [f"mv {_argument(f'{model}/{folder}')} {_argument(f'{model}/{version}')}" for version, folder in meant.items()]
+    return f"{', '.join(lies)}; a version folder is a number from 1 without sign or leading zeros. In the repository: {' && '.join(moves)}"
+
+
 def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, folder: str = "") -> str:
     """The shell commands that make `files`, which are in `folder`, version 1 of `model`."""
     version = f"{model}/1"
-    served = any(is_served(file) for file in files) or ir_files(files)
+    served = PYTHON_MODEL in files or any(is_served(file) for file in files) or ir_files(files)
     # With a config.json, weights are a Hugging Face model.
     if not served and (step := conversion({*files, *(folder + name for name in links if name == "config.json")})) is not None:
         where = f"; the result belongs in {version}/" if "stoker add" not in step else ""
@@ -362,11 +390,20 @@ class ModelReader:
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
 
     def _misplaced(self, folder: Folder, directory: Path, names: Iterable[str], *, is_listed: bool) -> str | None:
-        files = plain_files(folder, files_to_place(set(names)))
+        files = plain_files(folder, files_to_place(set(names)) | ({PYTHON_MODEL} & set(names)))
         if files and is_listed and parse_version(directory.name) is not None:
             named = ", ".join(map(shown, sorted(files)[:_MOST_NAMED]))
             return f"its base_path is a version folder, which holds {named}; give the folder around it"
-        return misplaced_model_files(directory.name, files)
+        found = misplaced_model_files(directory.name, files)
+        return found if found is not None or is_listed else misnamed_versions(directory.name, self._meant_versions(folder, names))
+
+    def _meant_versions(self, folder: Folder, names: Iterable[str]) -> dict[str, set[str]]:
+        """The names of the files in the folders that were meant as versions, at most `_MOST_NAMED`."""
+        found: dict[str, set[str]] = {}
+        for name in itertools.islice((name for name in sorted(names) if _MEANT_VERSION.fullmatch(name)), _MOST_NAMED):
+            with contextlib.suppress(OSError, ModelLoadError), folder.folder(name) as version:
+                found[name] = set(plain_files(version, entries(version.descriptor)))
+        return found
 
     def config_of(self, folder: Folder) -> bytes | None:
         """The content of the configuration in `folder`; None: there is none.
