@@ -60,6 +60,15 @@ def test_files_and_folders_are_served_by_their_paths(tmp_path: Path) -> None:
         assert len(found["probabilities"]) == 60
 
 
+def test_server_of_a_file_that_no_backend_serves_ends_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "iris.pkl").touch()
+    command = [sys.executable, "-m", "stoker.server.main", "iris.pkl", "--grpc-port=0", "--http-port=0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("serve: error: no backend serves 'iris.pkl': ")
+    assert "stoker add iris.pkl --trust-pickle" in done.stderr
+
+
 def test_added_model_responds_to_the_printed_commands(tmp_path: Path) -> None:
     (tmp_path / "iris.pkl").touch()
     python = fake_interpreter(tmp_path / "env", classifier())

@@ -130,6 +130,28 @@ def test_file_of_a_format_without_a_backend_is_an_error_with_the_next_step(tmp_p
     assert models_of(tmp_path / "page.html")["page"].error == "no backend serves 'page.html'"
 
 
+def test_start_without_a_path_that_can_be_served_is_rejected_with_each_reason(tmp_path: Path) -> None:
+    written(tmp_path, "iris.joblib", "net.pt", "net.onnx")
+    pickle, torch = tmp_path / "iris.joblib", tmp_path / "net.pt"
+    with pytest.raises(RepositoryUnreadable) as caught:
+        PathModels([pickle, torch], NAMES).check_roots()
+    assert str(caught.value) == (
+        "no backend serves 'iris.joblib': a pickled model has to be converted to ONNX: stoker add iris.joblib --trust-pickle, if you trust "
+        "the file: a pickle can run any code; no backend serves 'net.pt': a TorchScript or PyTorch file has to be converted to ONNX: "
+        "stoker add net.pt"
+    )
+    # Another model is served, from a path or from a repository.
+    PathModels([pickle, tmp_path / "net.onnx"], NAMES).check_roots()
+    written(tmp_path / "models", "m/1/model.onnx")
+    PathModels([pickle], NAMES, ModelRepository([tmp_path / "models"])).check_roots()
+
+
+def test_start_with_a_faulty_configuration_waits_for_its_correction(tmp_path: Path) -> None:
+    written(tmp_path / "net", "model.onnx")
+    (tmp_path / "net" / "config.pbtxt").write_text("max_batch: 1")
+    PathModels([tmp_path / "net"], NAMES).check_roots()
+
+
 def test_two_paths_with_one_name_are_an_error_that_names_both(tmp_path: Path) -> None:
     written(tmp_path, "a/net.onnx", "b/net.onnx", "models/net/1/model.onnx", "models/fine/1/model.onnx")
     found = models_of(tmp_path / "a" / "net.onnx", tmp_path / "b" / "net.onnx")

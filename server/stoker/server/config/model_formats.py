@@ -63,7 +63,7 @@ RAW_FORMATS: Final = (
     RawFormat(
         "a pickled model has to be converted to ONNX",
         (".pkl", ".pickle", ".joblib"),
-        lambda file: f"stoker add {file}",
+        lambda file: f"stoker add {file} --trust-pickle, if you trust the file: a pickle can run any code",
     ),
     RawFormat(
         "a Keras model has to be converted to ONNX",

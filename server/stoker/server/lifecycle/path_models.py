@@ -125,6 +125,12 @@ class PathModels:
                 path.stat()
             except OSError as error:
                 raise RepositoryUnreadable(f"'{given}' cannot be read: {error.strerror}") from error
+        if self._repository is not None:
+            return
+        found = self.scan().models.values()
+        # A model with a faulty configuration has versions: the server starts, and follows its correction.
+        if not any(listing.versions for listing in found):
+            raise RepositoryUnreadable("; ".join(dict.fromkeys(listing.error for listing in found if listing.error is not None)))
 
     def scan(self) -> RepositorySnapshot:
         found = RepositorySnapshot() if self._repository is None else self._repository.scan()
