@@ -292,7 +292,7 @@ def test_exception_of_the_model_costs_only_its_request(server):
     pid = model.pid
     assert "RuntimeError: no such thing as it" in str(model.error("raise it"))
     assert model.pid == pid
-    wait_until(lambda: "in the worker process" in server.log(), what="the traceback in the log", patience_s=5)
+    wait_until(lambda: "Traceback (most recent call last)" in server.log(), what="the traceback in the log", patience_s=5)
     model.unload()
 
 

@@ -48,6 +48,16 @@ def test_failure_is_logged_with_traceback_model_version_and_request(caplog: pyte
     assert "ValueError: index 9 is out of bounds" in caplog.text
 
 
+def test_failure_of_the_model_itself_says_so_and_an_empty_request_id_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    error = BackendFailed("bad row")
+    error.is_of_model = True
+    asyncio.run(answered(Rig(), error))
+    [record] = lines(caplog)
+    assert record.getMessage() == "model 'm' version 1 failed: bad row"
+    assert not hasattr(record, "request_id")
+    assert not record.exc_info
+
+
 def test_requests_that_failed_together_are_one_failure_and_others_separate_ones(caplog: pytest.LogCaptureFixture) -> None:
     shared = failure("together")
     asyncio.run(answered(Rig(), shared, shared, failure("apart"), ids=("a", "b", "c")))

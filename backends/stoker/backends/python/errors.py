@@ -87,8 +87,11 @@ _CODES: dict[ErrorCode, int] = {
 def serving_error(error: object) -> ServingError:
     """The server's error for the `error` of a model's response: a `TritonError`, or any object with a text."""
     if isinstance(error, TritonError):
-        return _BY_CODE.get(error.code(), BackendFailed)(error.message())
-    return BackendFailed(str(error))
+        failure = _BY_CODE.get(error.code(), BackendFailed)(error.message())
+    else:
+        failure = BackendFailed(str(error))
+    failure.is_of_model = True
+    return failure
 
 
 def triton_error(error: ServingError) -> TritonError:
@@ -106,5 +109,7 @@ def failure_of(error: BaseException) -> ServingError:
     if isinstance(error, TritonModelException):
         failure = BackendFailed(error.message() or "TritonModelException")
         failure.__cause__ = error
-        return failure
-    return as_failure(error)
+    else:
+        failure = as_failure(error)
+    failure.is_of_model = True
+    return failure

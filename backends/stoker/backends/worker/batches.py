@@ -6,22 +6,21 @@ worker's `BatchProcessor` gets them as one item and copies nothing, and the outp
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from stoker.backends.api import errors
 from stoker.backends.api.backend import ResponseSink
 from stoker.backends.api.batch import BatchResult, Outcome, Share, as_failure
-from stoker.backends.api.errors import BackendFailed, ServingError
+from stoker.backends.api.errors import BackendFailed, LogLines, ServingError
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.response_parameters import OutputsWithParameters, check_response_parameters
 from stoker.backends.worker.arrays import BYTES, Array, BlockLayout, Blocks, read_blocks, to_json
 from stoker.backends.worker.channel import INLINE_BYTES, Message
 from stoker.backends.worker.segments import Octets
+from stoker.backends.worker.tracebacks import TRACEBACK_CHARACTERS, traceback_of
 
-#: Bound of a traceback that crosses to the log, characters: the last ones.
-TRACEBACK_CHARACTERS: Final = 16_384
 #: Longest `retry_after_s` of an error that crosses, seconds.
 MOST_RETRY_S: Final = 86_400
 #: Descriptions that are kept for later batches, and their length in bytes.
@@ -29,13 +28,6 @@ MOST_PLANS: Final = 256
 KEPT_TEXT_BYTES: Final = 2048
 #: The index of a DONE message whose outputs are those of all requests, one below the other.
 WHOLE: Final = 1
-
-
-class WorkerTraceback(Exception):
-    """The traceback of a worker process, for the log: the cause of a failure that crossed from there."""
-
-    def __str__(self) -> str:
-        return f"in the worker process:\n{self.args[0]}"
 
 
 class SequenceFacts:
@@ -352,6 +344,7 @@ class ResultWriter:
         described: list[Any] = []
         shared: dict[int, int] = {}
         parameters: dict[str, Any] = {}
+        folders = [Path(folder) for folder in self.folders if not folder.endswith("/")]
         for position, outcome in enumerate(outcomes):
             if not isinstance(outcome, ServingError):
                 described.append({name: blocks.add([array]) for name, array in outcome.items()})
@@ -362,7 +355,7 @@ class ResultWriter:
                 described.append(shared[id(outcome)])
             else:
                 shared[id(outcome)] = position
-                described.append([self._without_folders(error_to_json(outcome))])
+                described.append([self._without_folders(error_to_json(outcome, folders))])
         meta: dict[str, Any] = {"o": described, "e": list(executions), "b": blocks.entries}
         if parameters:
             meta["p"] = parameters
@@ -433,18 +426,23 @@ class ResultReader:
         return BatchResult(outcomes, executions, input_ns, infer_ns, output_ns)
 
 
-def error_to_json(error: BaseException) -> dict[str, Any]:
-    """An error, so that `error_from_json` makes the same one: its class, its text, and its traceback for the log."""
+def error_to_json(error: BaseException, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    """An error, so that `error_from_json` makes the same one: its class, its text, and its traceback for the log.
+
+    Args:
+        error: The error.
+        folders: The folders of the model's files.
+    """
     if not isinstance(error, ServingError):
         error = as_failure(error)
-    cause = error.__cause__ or error
-    text = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
+    text, is_of_model = traceback_of(error, folders)
     return {
         # A class of a model, such as BadRequest, is sent as the one that it extends.
         "error": next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__),
         "message": error.message,
         "retry_after_s": error.retry_after_s,
-        "traceback": text[-TRACEBACK_CHARACTERS:] if cause.__traceback__ is not None or error.__cause__ is not None else "",
+        "traceback": text,
+        "is_of_model": error.is_of_model or is_of_model,
     }
 
 
@@ -460,5 +458,6 @@ def error_from_json(value: Mapping[str, Any]) -> ServingError:
     is_pause = isinstance(pause_s, (int, float)) and not isinstance(pause_s, bool) and 0 <= pause_s <= MOST_RETRY_S
     error = kind(str(value["message"]), retry_after_s=pause_s if is_pause else None)
     if value.get("traceback"):
-        error.__cause__ = WorkerTraceback(str(value["traceback"])[-TRACEBACK_CHARACTERS:])
+        error.__cause__ = LogLines(str(value["traceback"])[-TRACEBACK_CHARACTERS:].split("\n"))
+    error.is_of_model = value.get("is_of_model") is True
     return error

@@ -101,7 +101,7 @@ class WorkerMain:
         try:
             instance = self._load(load)
         except BaseException as error:  # noqa: BLE001 - whatever a model's code raises is the load's failure
-            self._channel.send(FAILED, meta=to_json(error_to_json(_load_failure(error, load.request))))
+            self._channel.send(FAILED, meta=to_json(error_to_json(_load_failure(error, load.request), load.request.folders)))
             return
         self._writer.folders = _folders(load.request)
         signature = load.request.signature

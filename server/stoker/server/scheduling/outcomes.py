@@ -94,17 +94,20 @@ class FailureLog:
         suppressed = self._budget.take(now_ns)
         if suppressed is None:
             return
-        facts: dict[str, object] = {"model": self._model, "version": self._version, "request_id": request.request_id}
+        facts: dict[str, object] = {"model": self._model, "version": self._version}
+        if request.request_id:
+            facts["request_id"] = request.request_id
         if suppressed:
             facts["suppressed"] = suppressed
         log.error(
-            "the backend of model '%s' version %d failed: %s",
+            "%smodel '%s' version %d failed: %s",
+            "" if error.is_of_model else "the backend of ",
             self._model,
             self._version,
             error.message,
             extra=facts,
-            # The exception of the backend; if it is a ServingError, the error itself.
-            exc_info=error.__cause__ or error,
+            # The exception of the backend. An error of Stoker's own has none: its text says all.
+            exc_info=error.__cause__,
         )
 
 
