@@ -194,7 +194,8 @@ def _reasons(client: "Client", text: str) -> str:
     if named is None:
         return ""
     try:
-        entries = [entry for entry in client.index() if entry["name"] == named["name"] and entry["reason"]]
+        # The server's text may contain a reason already.
+        entries = [entry for entry in client.index() if entry["name"] == named["name"] and entry["reason"] and entry["reason"] not in text]
     except stoker_client.StokerError:
         return ""  # the first error is the one to report
     return "".join(f"; version {entry['version']}: {entry['reason']}" if entry["version"] else f"; {entry['reason']}" for entry in entries)

@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping
 from time import monotonic, sleep
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stoker.cli.connection import connected
 from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
 from stoker.cli.output import ExitCode, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from stoker_client import Client
+
+#: The reason of a version that was unloaded on request.
+_UNLOADED = "unloaded"
 
 _COLUMNS = {
     "model": "model",
@@ -40,7 +46,10 @@ def status(
     headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show whether the server is ready, and counts, latencies and throughput of each model. Exits 1 if the server is not ready."""
+    """Show whether the server is ready, counts, latencies and throughput of each model, and why a model is not ready.
+
+    Exits 1 if the server is not ready.
+    """
     with connected(url, api_key, timeout, headers) as client:
         facts: dict[str, Any] = {"url": url, **client.server_metadata(), "live": client.is_live(), "ready": client.is_ready()}
         before_s, before = monotonic(), _by_version(client.statistics())
@@ -48,6 +57,7 @@ def status(
         if interval:
             sleep(interval)
             after_s, after = monotonic(), _by_version(client.statistics())
+        facts["not_ready"] = _not_ready(client)
     facts["models"] = [
         {"model": name, "version": version, **_averages(now), **_rates(before.get((name, version)), now, after_s - before_s)}
         for (name, version), now in sorted(after.items())
@@ -66,6 +76,24 @@ def _print(facts: Mapping[str, Any]) -> None:
     print_line()
     rows = [[_cell(model[key]) for key in _COLUMNS.values()] for model in facts["models"]]
     print_table(tuple(_COLUMNS), rows, numeric=_NUMERIC, spare=_SPARE)
+    if facts["not_ready"]:
+        print_line()
+    for entry in facts["not_ready"]:
+        version = f" version {entry['version']}" if entry["version"] else ""
+        words = [f"{entry['model']}{version}", f"not ready, {entry['state']}" if entry["state"] else "not ready", entry["reason"]]
+        print_line(": ".join(word for word in words if word))
+
+
+def _not_ready(client: "Client") -> list[dict[str, str]]:
+    """Model, version, state and reason of each version that is not ready, except unloaded ones; empty if the index is not to be had."""
+    import stoker_client
+
+    try:
+        index = client.index()
+    except stoker_client.StokerError:  # a restricted API, or a server without it
+        return []
+    rows = [{"model": str(entry["name"]), **{key: str(entry[key]) for key in ("version", "state", "reason")}} for entry in index]
+    return [row for row in rows if row["state"] != "READY" and (row["state"] or row["reason"]) and row["reason"] != _UNLOADED]
 
 
 def _by_version(statistics: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:

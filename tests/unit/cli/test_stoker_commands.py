@@ -16,7 +16,7 @@ import stoker.cli.status as status_command
 import stoker.server.main as server_main
 from stoker.cli.bench.trial import run_level
 from stoker.server.lifecycle.manager import CONTROL_REJECTED, CONTROL_REJECTED_NONE
-from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
+from tests.fakes.fake_kserve import INDEX, STATISTICS, Failure, FakeKserve
 
 DURATIONS = {
     "success": {"count": 4, "ns": 8_000_000},
@@ -114,6 +114,32 @@ def test_status_of_a_server_that_is_not_ready_exits_1(stoker, fake):
     assert ran.code == 1
     assert "ready: no" in ran.out
     assert ran.err == ""
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_status_shows_why_a_model_is_not_ready(stoker, fake, over, monkeypatch):
+    unloaded = {"name": "old", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
+    failed = {"name": "new", "version": "2", "state": "UNAVAILABLE", "reason": "no graph"}
+    monkeypatch.setattr("tests.fakes.fake_kserve.INDEX", [*INDEX, unloaded, failed])
+    words = ["status", "--interval=0", "--url", getattr(fake, over)]
+    assert stoker(*words).out.splitlines()[-3:] == [
+        "",
+        "broken: not ready: no such file",
+        "new version 2: not ready, UNAVAILABLE: no graph",
+    ]
+    assert json.loads(stoker(*words, "--json").out)["not_ready"][1] == {
+        "model": "new",
+        "version": "2",
+        "state": "UNAVAILABLE",
+        "reason": "no graph",
+    }
+
+
+def test_status_without_access_to_the_index_shows_the_counts(stoker, fake):
+    fake.failures.extend([None, None, None, None, Failure(403, grpc.StatusCode.PERMISSION_DENIED, "restricted")])
+    ran = stoker("status", "--interval=0")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].startswith("echo")
 
 
 def test_metadata_lists_inputs_and_outputs(stoker, fake):
@@ -224,6 +250,12 @@ def test_model_without_versions_is_reported_with_its_reason(stoker, fake):
     text = "Request for unknown model: 'broken' has no available versions"
     fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, text))
     assert stoker("metadata", "broken").err == f"stoker: error: {text}; no such file\n"
+
+
+def test_reason_in_the_text_of_the_server_is_not_repeated(stoker, fake):
+    text = "Request for unknown model: 'broken' has no available versions: no such file"
+    fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, text))
+    assert stoker("metadata", "broken").err == f"stoker: error: {text}\n"
 
 
 def test_common_options_are_accepted_before_the_command(stoker, fake, monkeypatch):
