@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.backends.api.backend import Arrays, Instance, LoadRequest, Parameters, ResponseSink
 from stoker.backends.api.batch import BatchProcessor, Outcome, processor_for
-from stoker.backends.api.calls import CallResponse, ModelCall
+from stoker.backends.api.calls import CallResponse, ModelCall, ModelControl
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature, TensorSpec
@@ -70,7 +70,13 @@ class FakeCalls:
     def __init__(self, models: Mapping[str, Callable[[Arrays], Iterator[Arrays]]]) -> None:
         self._models = models
         self.calls: list[ModelCall] = []
+        self.controls: list[ModelControl] = []
+        self.control_result = True
         self.closed = 0
+
+    def control(self, control: ModelControl) -> bool:
+        self.controls.append(control)
+        return self.control_result
 
     def call(self, call: ModelCall) -> Iterator[CallResponse]:
         self.calls.append(call)

@@ -1,29 +1,35 @@
 """Calls of models to other models of this server (Triton: business logic scripting).
 
 `LoopCalls` serves those of worker processes, `ThreadCalls` those of models in threads of the server. Both validate a call as a client's
-request is validated, and pass it to the engine.
+request is validated, and pass it to the engine. They do so with loads, unloads, and questions whether a model is ready.
 """
 
 import asyncio
+import concurrent.futures
+import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
-from stoker.backends.api.calls import CallResponse, ModelCall
-from stoker.backends.api.errors import Cancelled, Internal, ServingError
+from stoker.backends.api.calls import CallResponse, ModelCall, ModelControl
+from stoker.backends.api.errors import Cancelled, Internal, ServingError, TooLarge
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.arrays import to_json
 from stoker.backends.worker.batches import error_to_json
 from stoker.backends.worker.channel import ChannelError, Message
-from stoker.backends.worker.model_calls import read_call, response_message
+from stoker.backends.worker.model_calls import read_call, read_control, response_message
 from stoker.backends.worker.process import WorkerProcess
-from stoker.backends.worker.protocol import CALL_END, CALL_RESPONSE, CREDITS
-from stoker.server.codecs.validation import SignatureChecks
+from stoker.backends.worker.protocol import CALL_END, CALL_RESPONSE, CONTROL, CREDITS
+from stoker.server.codecs.validation import SignatureChecks, check_model_name
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.core.sequence import SequenceMark
+from stoker.server.core.tasks import ShieldedTasks
 from stoker.server.engine.interface import Engine
+from stoker.server.protocols.kserve.service import read_overrides
+
+log = logging.getLogger("stoker.server")
 
 #: How long a response to a call waits for a free segment of shared memory, seconds.
 SEGMENT_TIMEOUT_S: Final = 60.0
@@ -37,7 +43,9 @@ class ModelRequests:
     def __init__(self, engine: Engine, limits: Limits) -> None:
         """Calls run on `engine`, within `limits`."""
         self._engine = engine
+        self._limits = limits
         self._checks = SignatureChecks(engine, limits)
+        self._shielded = ShieldedTasks("the load or unload of a model", log, limits.control_timeout_s)
 
     def request(self, call: ModelCall) -> InferRequest:
         """The request that `call` says.
@@ -89,6 +97,27 @@ class ModelRequests:
                 parameters=response.parameters or {},
             )
 
+    async def control(self, control: ModelControl) -> bool:
+        """Whether the model is ready; True for a load or an unload that has ended. A load goes on if the caller is cancelled.
+
+        Raises:
+            ServingError: as a client's request.
+        """
+        name = check_model_name(control.model_name)
+        if control.action == "ready":
+            return self._engine.is_model_ready(name, control.model_version)
+        if control.action == "unload":
+            await self._shielded.run(self._engine.unload(name, unload_dependents=control.unload_dependents))
+            return True
+        size_bytes = sum(map(len, control.files.values())) + len(control.config_json or "")
+        if size_bytes > self._limits.request_bytes:
+            raise TooLarge(f"a load has {size_bytes} bytes of files, more than the {self._limits.request_bytes} of a request")
+        parameters: dict[str, object] = dict(control.files)
+        if control.config_json is not None:
+            parameters["config"] = control.config_json
+        await self._shielded.run(self._engine.load(name, read_overrides(parameters)))
+        return True
+
 
 def _datatype(array: Array, spec: TensorSpec) -> str:
     """The name of an array's element type: that of `spec`, if it fits."""
@@ -99,9 +128,10 @@ def _datatype(array: Array, spec: TensorSpec) -> str:
 class _Call:
     """A call of a worker process that runs."""
 
-    __slots__ = ("credits", "may_send", "task")
+    __slots__ = ("credits", "is_control", "may_send", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_control: bool) -> None:
+        self.is_control = is_control
         self.credits = CREDITS
         self.may_send = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -116,12 +146,17 @@ class LoopCalls:
 
     def begin(self, process: WorkerProcess, message: Message) -> None:
         """See `CallHandler`."""
-        call = read_call(message)
         key = (process, message.number)
         if key in self._running:
             raise ValueError(f"call {message.number} is in work already")
-        running = self._running[key] = _Call()
-        running.task = asyncio.get_running_loop().create_task(self._run(process, message.number, call, running))
+        if message.kind == CONTROL:
+            running = _Call(is_control=True)
+            work = self._control(process, message)
+        else:
+            running = _Call(is_control=False)
+            work = self._run(process, message.number, read_call(message), running)
+        self._running[key] = running
+        running.task = asyncio.get_running_loop().create_task(work)
         running.task.add_done_callback(lambda _: self._running.pop(key, None))
 
     def credit(self, process: WorkerProcess, number: int, count: int) -> None:
@@ -143,6 +178,26 @@ class LoopCalls:
             if owner is process and running.task is not None:
                 running.task.cancel()
 
+    def is_controlling(self, process: WorkerProcess) -> bool:
+        """See `CallHandler`."""
+        return any(owner is process and running.is_control for (owner, _), running in self._running.items())
+
+    async def _control(self, process: WorkerProcess, message: Message) -> None:
+        error: ServingError | None = None
+        is_ready = False
+        number = message.number
+        try:
+            # In a thread: files may be large.
+            control = await asyncio.to_thread(read_control, message)
+            del message
+            is_ready = await self._requests.control(control)
+        except ServingError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - a defect of the server must not leave the model waiting
+            error = Internal(f"the server failed: {type(raised).__name__}")
+            error.__cause__ = raised
+        self._end(process, number, error, index=int(is_ready))
+
     async def _run(self, process: WorkerProcess, number: int, call: ModelCall, running: _Call) -> None:
         error: ServingError | None = None
         try:
@@ -162,8 +217,12 @@ class LoopCalls:
         except Exception as raised:  # noqa: BLE001 - a defect of the server must not leave the model waiting
             error = Internal(f"the call failed in the server: {type(raised).__name__}")
             error.__cause__ = raised
+        self._end(process, number, error)
+
+    @staticmethod
+    def _end(process: WorkerProcess, number: int, error: ServingError | None, index: int = 0) -> None:
         try:
-            process.channel.send(CALL_END, number, 0, b"" if error is None else to_json(error_to_json(error)))
+            process.channel.send(CALL_END, number, index, b"" if error is None else to_json(error_to_json(error)))
         except (ChannelError, OSError):
             return  # the process is gone
 
@@ -199,6 +258,13 @@ class ThreadCalls:
                 self._loop.call_soon_threadsafe(permits.release)
         finally:
             running.cancel()
+
+    def control(self, control: ModelControl) -> bool:
+        """See `ModelCalls`. Not for the thread of the event loop."""
+        try:
+            return asyncio.run_coroutine_threadsafe(self._requests.control(control), self._loop).result()
+        except concurrent.futures.CancelledError:
+            raise Cancelled("the server is shutting down") from None
 
     async def _pump(self, call: ModelCall, put: Callable[[CallResponse | BaseException | None], None], permits: asyncio.Semaphore) -> None:
         try:

@@ -108,6 +108,37 @@ for prefix, values in (("", {"IN": ones}), ("inner_", {"MODEL_NAME": text("tags"
     assert {key: getattr(each, each.WhichOneof("parameter_choice")) for key, each in given.items()} == named
 report("response-parameters")
 
+
+def control(action, model, **values):
+    """Whether the model is ready, after what another model does to it."""
+    inputs = {"ACTION": text(action), "MODEL": text(model), **values}
+    return bool(client.infer("control", tensors(inputs)).as_numpy("READY")[0])
+
+
+assert control("ready", "typed_caller")
+assert control("ready", "typed_caller:1")
+assert not control("ready", "typed_caller:2")
+assert not control("ready", "no_model")
+assert not control("unload", "typed_caller")
+assert not client.is_model_ready("typed_caller")
+assert control("load", "typed_caller")
+assert client.is_model_ready("typed_caller")
+status, message = failure("control", {"ACTION": text("load"), "MODEL": text("no_model")})
+assert "failed to load 'no_model'" in message, message
+sent = {"ACTION": text("load"), "MODEL": text("sent"), "CONFIG": text(json.dumps({"backend": "python"}))}
+status, message = failure("control", {**sent, "FILES": text("file:1/model.py", "import os")})
+assert "--allow-python-models=on runs this too" in message, message
+status, message = failure("control", {"ACTION": text("load"), "MODEL": text("sent"), "FILES": text("file:1/model.py", "import os")})
+assert "'config' must be given along" in message, message
+identity = {"backend": "identity", "input": [], "output": []}
+for side in ("input", "output"):
+    identity[side].append({"name": f"{side.upper()}0", "data_type": "TYPE_FP32", "dims": [2]})
+values = {"CONFIG": text(json.dumps(identity)), "FILES": text("file:1/large", b"x" * 3_000_000)}
+assert control("load", "sent", **values)
+assert client.infer("sent", tensors({"INPUT0": ones})).as_numpy("OUTPUT0").tolist() == [1, 1]
+assert not control("unload", "sent")
+report("control")
+
 config = client.get_model_config("auto_batch", as_json=True)["config"]
 assert config["max_batch_size"] == 4, config
 assert [tensor["name"] for tensor in config["input"]] == ["INPUT0", "INPUT1"]

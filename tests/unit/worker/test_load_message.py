@@ -20,6 +20,9 @@ class NoCalls:
     def call(self, call: Any) -> Any:
         raise NotImplementedError
 
+    def control(self, control: Any) -> bool:
+        raise NotImplementedError
+
 
 SIGNATURE = ModelSignature(
     inputs=(

@@ -6,7 +6,7 @@ it until the next response arrives.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -61,12 +61,40 @@ class CallResponse:
     parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelControl:
+    """A load or an unload of another model, or the question whether it is ready.
+
+    Attributes:
+        action: `ready`: whether the model is ready. `load`, `unload`: as a client's request.
+        model_name: The other model.
+        model_version: `ready`: the version; None: any.
+        config_json: `load`: the configuration as JSON; None: the repository's.
+        files: `load`: files by name, such as `file:1/model.onnx`; they need `config_json`.
+        unload_dependents: `unload`: whether models that were loaded only for the steps of an ensemble are unloaded with it.
+    """
+
+    action: Literal["ready", "load", "unload"]
+    model_name: str
+    model_version: int | None = None
+    config_json: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    unload_dependents: bool = False
+
+
 class ModelCalls(Protocol):
-    """Runs requests on other models of the server."""
+    """Runs requests on other models of the server, and controls them."""
 
     def call(self, call: ModelCall) -> Iterator[CallResponse]:
         """Yields the responses: one of an ordinary model, any number of a decoupled one. Closing the iterator cancels the request.
 
         Raises:
             ServingError: the request is rejected, or the other model failed; its message is the one that a client would get.
+        """
+
+    def control(self, control: ModelControl) -> bool:
+        """Whether the model is ready (`ready`); else True once the load or the unload has ended.
+
+        Raises:
+            ServingError: the server rejects it, or the load failed.
         """

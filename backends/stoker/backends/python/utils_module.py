@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.backends.api.calls import ModelCalls
-from stoker.backends.python import auto_complete, errors, logger, metrics, requests, responses, tensors
+from stoker.backends.python import auto_complete, control, errors, logger, metrics, requests, responses, tensors
 
 MODULE_NAME = "triton_python_backend_utils"
 
@@ -17,8 +17,9 @@ def make_utils_module(*, model_name: str, version: int, version_dir: Path, calls
         model_name: For the log.
         version: For the log.
         version_dir: The folder of model.py: `get_model_dir()`.
-        calls: How the model asks other models; None: it cannot.
+        calls: How the model asks and controls other models; None: it cannot.
     """
+    controls = control.ModelControls(calls)
     module = ModuleType(MODULE_NAME, "Triton's utilities for models written in Python, as Stoker provides them.")
     members: dict[str, Any] = {
         "Tensor": tensors.Tensor,
@@ -53,9 +54,9 @@ def make_utils_module(*, model_name: str, version: int, version_dir: Path, calls
         "numpy_to_triton_type": tensors.numpy_to_triton_type,
         "serialize_byte_tensor": tensors.serialize_byte_tensor,
         "deserialize_bytes_tensor": tensors.deserialize_bytes_tensor,
-        "load_model": _no_control,
-        "unload_model": _no_control,
-        "is_model_ready": _no_control,
+        "load_model": controls.load_model,
+        "unload_model": controls.unload_model,
+        "is_model_ready": controls.is_model_ready,
     }
     vars(module).update(members)
     return module
@@ -69,7 +70,3 @@ def get_input_tensor_by_name(inference_request: requests.InferenceRequest, name:
 def get_output_tensor_by_name(inference_response: responses.InferenceResponse, name: str) -> tensors.Tensor | None:
     """The output `name` of a response; None: it has no such output."""
     return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
-
-
-def _no_control(*_args: object, **_options: object) -> None:
-    raise errors.TritonModelException("models cannot load, unload or look up models: use the server's repository API")

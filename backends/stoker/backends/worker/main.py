@@ -152,6 +152,7 @@ class WorkerMain:
     def _serve_in_threads(self, processors: "list[BatchProcessor]") -> None:
         inbox: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         receiver = threading.Thread(target=self._receive, args=(inbox, len(processors)), name="stoker-receive", daemon=True)
+        self._calls.is_serving = True
         receiver.start()
         others = [
             threading.Thread(target=self._run_all, args=(processor, inbox), name="stoker-run", daemon=True) for processor in processors[1:]

@@ -32,6 +32,8 @@ CLOSE: Final = 15
 CLOSED: Final = 16
 #: To the process: release memory that large batches needed.
 RELEASE: Final = 17
+#: To the server: the model asks about another one, or loads or unloads it. Back: CALL_END, `index` 1: it is ready.
+CONTROL: Final = 18
 
 #: Responses of one stream that may wait to be read, at the start: each CREDIT adds to them.
 CREDITS: Final = 16

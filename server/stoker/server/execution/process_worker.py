@@ -25,6 +25,7 @@ from stoker.backends.worker.protocol import (
     CALL_CANCEL,
     CALL_CREDIT,
     CANCEL,
+    CONTROL,
     CREDIT,
     CREDIT_STEP,
     CREDITS,
@@ -60,13 +61,16 @@ class CallHandler(Protocol):
     """Runs the calls that a model makes to other models. All methods are called on the event loop."""
 
     def begin(self, process: WorkerProcess, message: Message) -> None:
-        """Begins the call that a CALL message says."""
+        """Begins the call that a CALL or CONTROL message says."""
 
     def credit(self, process: WorkerProcess, number: int, count: int) -> None:
         """The model has read `count` responses of a call."""
 
     def cancel(self, process: WorkerProcess, number: int) -> None:
         """The model wants no more responses of a call."""
+
+    def is_controlling(self, process: WorkerProcess) -> bool:
+        """Whether the process waits for a load or an unload of another model."""
 
     def cancel_all(self, process: WorkerProcess) -> None:
         """The process is gone."""
@@ -397,10 +401,13 @@ class ProcessWorker:
                 raise _damaged(error) from error
             if sink is not None:
                 sink.feed(outputs, lambda: self.credit(work))
-        elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL):
+        elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL, CONTROL):
             self._progressed()
-            if kind == CALL:
-                self._calls.begin(process, message)
+            if kind in (CALL, CONTROL):
+                try:
+                    self._calls.begin(process, message)
+                except Exception as error:
+                    raise _damaged(error) from error
             elif kind == CALL_CREDIT:
                 self._calls.credit(process, message.number, message.index)
             else:
@@ -470,6 +477,8 @@ class ProcessWorker:
             return
         timeout_ns = int(self._settings.instance_timeout_s * 1e9)
         now_ns = self._now_ns()
+        if self._calls is not None and self._calls.is_controlling(process):
+            self._progressed()  # a load has its own limit
         for running in self._running.values():
             if running.unread >= CREDITS - running.unreported and not running.cancelled:
                 running.progress_ns = now_ns  # the model waits for its client
