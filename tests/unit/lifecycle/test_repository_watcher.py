@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -134,3 +136,36 @@ async def test_real_file_events_arrive(tmp_path: Path) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
+
+
+IMPORTS = """
+import asyncio, sys, threading
+from pathlib import Path
+from stoker.server.lifecycle.watch import RepositoryWatcher
+
+class Finder:
+    threads = []
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "anyio._backends._asyncio":
+            self.threads.append(threading.current_thread() is threading.main_thread())
+            loop.call_soon_threadsafe(imported.set)
+
+async def main():
+    global loop, imported
+    loop, imported = asyncio.get_running_loop(), asyncio.Event()
+    sys.meta_path.insert(0, Finder())
+    watcher = RepositoryWatcher([Path(sys.argv[1])], lambda: None, poll_interval_s=60, settle_s=1)
+    watching = asyncio.create_task(watcher.run())
+    await imported.wait()
+    watching.cancel()
+
+asyncio.run(main())
+print(Finder.threads)
+"""
+
+
+@pytest.mark.slow
+def test_backend_of_anyio_is_imported_outside_of_the_event_loop(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", IMPORTS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout == "[False]\n", run.stderr

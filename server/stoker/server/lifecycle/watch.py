@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import anyio
 from watchfiles import awatch
 
+from stoker.server.core.tasks import in_daemon_thread
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
 
 Part = TypeVar("Part", ModelListing, VersionListing)
@@ -202,8 +204,11 @@ class RepositoryWatcher:
         except Exception as error:  # noqa: BLE001 - watchfiles raises OSError, RuntimeError and kinds of its own; polling does its work
             log.warning("the model repository cannot be watched (%s); it is looked at every %g s instead", error, self._poll_interval_s)
 
-    def _file_events(self) -> AsyncIterator[object]:
-        return awatch(*self._roots, watch_filter=None, debounce=DEBOUNCE_MS, recursive=True)
+    async def _file_events(self) -> AsyncIterator[object]:
+        # anyio imports its backend at its first use, which would block the loop for seconds on a busy machine.
+        await in_daemon_thread("anyio", lambda: anyio.run(anyio.sleep, 0))
+        async for changes in awatch(*self._roots, watch_filter=None, debounce=DEBOUNCE_MS, recursive=True):
+            yield changes
 
 
 async def _wait_up_to(event: asyncio.Event, timeout_s: float) -> None:
