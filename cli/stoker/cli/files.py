@@ -112,7 +112,9 @@ def _print_model(model: "ModelReport", suggest: bool) -> None:
 
 def _print_version(version: "VersionReport", suggest: bool) -> None:
     if version.backend:
-        notes = f"; {'; '.join(version.notes)}" if version.notes else ""
+        # An error in a note is printed with the problems.
+        facts = [note for note in version.notes if note not in version.errors]
+        notes = f"; {'; '.join(facts)}" if facts else ""
         file = f"file {version.model_filename}" if version.model_filename else "no model file needed"
         loaded = {True: ", loads", False: ", does not load", None: ""}[version.is_loaded]
         print_line(f"  version {version.version}: backend {version.backend}, {file}{loaded}{notes}")

@@ -282,7 +282,7 @@ def test_each_model_has_its_own_folder_in_its_utilities(tmp_path: Path):
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("def broken(:\n", "model.py:1: invalid syntax"),
+        ("def broken(:\n", "model.py:1: syntax error: invalid syntax"),
         ("x = 1\nraise RuntimeError('no')\n", "model.py:2: importing model.py raised RuntimeError: no"),
         ("import no_such_package\n", "package 'no_such_package': name it in requirements.txt"),
         ("class TritonPythonModel:\n    pass\n", "class TritonPythonModel has no method 'execute'"),

@@ -17,7 +17,7 @@ from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.python import metrics
-from stoker.backends.python.importing import ModelImport
+from stoker.backends.python.importing import SYNTAX_ERROR, ModelImport
 from stoker.backends.python.triton_model import CLASS_NAME, TritonInstance
 from stoker.backends.python.typed_model import TypedInstance, TypedModel
 from stoker.backends.python.utils_module import make_utils_module
@@ -75,7 +75,7 @@ class PythonBackend(Backend):
             compile(files.read(model_filename), model_filename, "exec", dont_inherit=True)
         except SyntaxError as error:
             # The model's own interpreter may be newer than this one, and reads the file again.
-            return ModelFacts(inputs=None, outputs=None, notes=(f"{model_filename}:{error.lineno}: {error.msg}",))
+            return ModelFacts(inputs=None, outputs=None, notes=(f"{model_filename}:{error.lineno}: {SYNTAX_ERROR}: {error.msg}",))
         except ValueError as error:
             raise ModelLoadError(f"'{model_filename}' is no Python source: {error}") from error
         return ModelFacts(inputs=None, outputs=None)

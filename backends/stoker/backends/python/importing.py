@@ -24,6 +24,9 @@ from stoker.backends.api.errors import ModelLoadError, ServingError
 _imports = threading.RLock()
 _numbers = itertools.count(1)
 
+#: The words before the text of the compiler, which may be no more than "expected ':'".
+SYNTAX_ERROR = "syntax error"
+
 _IMPORTED_FROM = re.compile(r" \(/[^()]*\)\Z")
 
 
@@ -89,7 +92,7 @@ class ModelImport:
             spec.loader.exec_module(module)
         except SyntaxError as error:
             del sys.modules[name]
-            raise ModelLoadError(f"{_shown(error.filename, self.root, filename)}:{error.lineno}: {error.msg}") from error
+            raise ModelLoadError(f"{_shown(error.filename, self.root, filename)}:{error.lineno}: {SYNTAX_ERROR}: {error.msg}") from error
         except BaseException as error:
             del sys.modules[name]
             raise load_failure(error, self.root, f"importing {filename}") from error

@@ -18,6 +18,7 @@ from stoker.server.config.model_formats import conversion_for, next_step, next_s
 from stoker.server.config.padding import BUCKETS, PARAMETERS, outer_signature, padding_of
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import (
+    FROM_CODE,
     MAX_WARMUP_BYTES,
     ConfigError,
     Finding,
@@ -304,6 +305,12 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     tensors = TensorCompleter(parsed, message, facts, findings, report, backend.default_max_batch_size)
     tensors.complete()
     is_decoupled = message.model_transaction_policy.decoupled
+    if is_decoupled:
+        policy, text = "model_transaction_policy", "decoupled: any number of responses to a request"
+        if parsed.is_completed_by_code(policy):
+            findings.inferred(policy, f"{text}, {FROM_CODE}")
+        else:
+            findings.written(policy, text)
     check_decoupled(message, backend, report)
     check_ragged(message, backend, report)
     signature = None

@@ -66,6 +66,10 @@ class ParsedConfig:
         """Whether the field was written, even if with its default value."""
         return path in self.lines
 
+    def is_completed_by_code(self, path: str) -> bool:
+        """Whether the value of the field comes from the model's own code."""
+        return self.is_described and not self.is_written(path)
+
     def __reduce__(self) -> tuple[Callable[[dict[str, Any]], "ParsedConfig"], tuple[dict[str, Any]]]:
         """Pickles the message as bytes, for other processes: generated message classes cannot be pickled."""
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}

@@ -44,6 +44,9 @@ MAX_CANDIDATES = 65_536
 #: Initial size of one state of one sequence, in bytes.
 MAX_STATE_BYTES = 1 << 30
 
+#: The reason of a value that the model's own code gives.
+FROM_CODE = "from the model's code"
+
 #: Batching inferred from a model file that allows it uses this max_batch_size. Triton's ONNX backend takes 4, which rejects most first
 #: requests; memory is committed for the rows that come, not for this bound.
 DEFAULT_MAX_BATCH_SIZE = 32

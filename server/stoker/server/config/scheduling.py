@@ -13,7 +13,7 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
 from stoker.server.config.checks import check_batching, check_path
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.report import MAX_ACCELERATORS, MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
+from stoker.server.config.report import FROM_CODE, MAX_ACCELERATORS, MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
 from stoker.server.core.model_config import BatchingDefaults, DynamicBatching, InstanceGroup, LimiterResource, QueuePolicy, TimeoutAction
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
 from stoker.server.pb import model_config_pb2 as pb
@@ -33,7 +33,10 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
     """
     at = "dynamic_batching"
     if message.HasField(at):
-        findings.written(at, _described(message))
+        if parsed.is_completed_by_code(at):
+            findings.inferred(at, f"{_described(message)}, {FROM_CODE}")
+        else:
+            findings.written(at, _described(message))
     elif parsed.is_adlik and message.max_batch_size > 0:
         message.dynamic_batching.SetInParent()
         findings.default(at, "{}: Adlik's form batches every model, without delay unless one is written")
@@ -98,6 +101,8 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
         devices = ", ".join(map(str, message.instance_group[0].gpus))
         if devices:
             devices_text = f" on {'each of the devices' if ',' in devices else 'device'} {devices}"
+        elif backend.runs_model_code:
+            devices_text = " without an assigned device"
         else:
             # A backend that also supports KIND_MODEL chooses a device: for it KIND_CPU only states that no device is named.
             is_on_host = default == "KIND_CPU" and "KIND_MODEL" not in backend.instance_kinds

@@ -14,7 +14,7 @@ from stoker.backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
 from stoker.backends.api.tensor import BY_CONFIG_NAME
 from stoker.server.config.checks import Tensor, check_row
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.report import DEFAULT_MAX_BATCH_SIZE, Findings, Report, allowed_names
+from stoker.server.config.report import DEFAULT_MAX_BATCH_SIZE, FROM_CODE, Findings, Report, allowed_names
 from stoker.server.config.scheduling import own_inputs, own_outputs
 from stoker.server.pb import model_config_pb2 as pb
 
@@ -124,8 +124,10 @@ class TensorCompleter:
     def _choose_batching(self) -> None:
         written = self.message.max_batch_size
         if written > 0:
-            is_inferred = self.parsed.is_described and not self.parsed.is_written("max_batch_size")
-            (self.findings.inferred if is_inferred else self.findings.written)("max_batch_size", str(written))
+            if self.parsed.is_completed_by_code("max_batch_size"):
+                self.findings.inferred("max_batch_size", f"{written}, {FROM_CODE}")
+            else:
+                self.findings.written("max_batch_size", str(written))
             return
         is_explicit = self.parsed.is_written("max_batch_size")
         says_tensors = bool(self.message.input) or bool(self.message.output)
@@ -139,6 +141,8 @@ class TensorCompleter:
             self.findings.inferred("max_batch_size", why)
         elif is_explicit:
             self.findings.written("max_batch_size", "0: tensors have no batch dimension")
+        elif self.parsed.is_described:
+            self.findings.inferred("max_batch_size", f"0, {FROM_CODE}: tensors have no batch dimension")
         else:
             why = "not written beside 'input' and 'output'" if says_tensors else "the file has tensors without an open first dimension"
             self.findings.default("max_batch_size", f"0, tensors have no batch dimension: {why}")
@@ -178,8 +182,10 @@ class TensorCompleter:
         if not tensor.dims:
             self.report.error(f"{at}.dims", f"must be written: {why}")
         if tensor.data_type and tensor.dims:
-            is_inferred = self.parsed.is_described and not self.parsed.is_written(f"{at}.dims")
-            (self.findings.inferred if is_inferred else self.findings.written)(at, _described(tensor))
+            if self.parsed.is_completed_by_code(f"{at}.dims"):
+                self.findings.inferred(at, f"{_described(tensor)}, {FROM_CODE}")
+            else:
+                self.findings.written(at, _described(tensor))
 
     def _reconcile(self, tensor: Tensor, at: str, known: FileTensor) -> None:
         """Fills the open fields of `tensor` from the file, and compares the others with it."""
