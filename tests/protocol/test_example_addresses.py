@@ -14,6 +14,7 @@ pytestmark = pytest.mark.protocol
 
 KEY = "a-long-random-key-0123"
 DIGITS = REPOSITORY_ROOT / "examples" / "digits"
+PIPELINE = REPOSITORY_ROOT / "examples" / "pipeline"
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +71,28 @@ def test_adlik_clients_connect_to_the_given_address(scheme: str, server: ServerP
     refused = run(url, str(script), key="wrong")
     assert refused.returncode == 1
     assert "is not the key of this server" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    at = tmp_path_factory.mktemp("pipeline")
+    command = [sys.executable, str(PIPELINE / "build.py"), f"--repository={at / 'models'}", "--target=cpu"]
+    subprocess.run(command, check=True, capture_output=True, timeout=2 * PATIENCE_S)
+    with running_server(f"--model_base_path={at / 'models'}", at=at / "run") as started:
+        yield started
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_client_of_the_pipeline_connects_to_the_given_address(scheme: str, pipeline: ServerProcess):
+    url = f"{scheme}://{pipeline.grpc if scheme == 'grpc' else pipeline.http}"
+    done = run(url, str(PIPELINE / "ask.py"), "rain and wind with some thunder", "the choir was very good", "--times")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["weather", "music", "tokenise:", "classify:", "label:"]
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_client_of_the_pipeline_without_a_server_prints_one_line(scheme: str):
+    done = run(f"{scheme}://127.0.0.1:1", str(PIPELINE / "ask.py"), "rain")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{scheme}://127.0.0.1:1: ")
+    assert len(done.stderr.splitlines()) == 1
