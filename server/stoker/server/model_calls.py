@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 from stoker.backends.api.calls import CallResponse, ModelCall, ModelControl
-from stoker.backends.api.errors import Cancelled, Internal, ServingError, TooLarge
+from stoker.backends.api.errors import BackendFailed, Cancelled, Internal, ServingError, TooLarge
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.arrays import to_json
@@ -27,6 +27,8 @@ from stoker.server.core.request import Array, InferRequest
 from stoker.server.core.sequence import SequenceMark
 from stoker.server.core.tasks import ShieldedTasks
 from stoker.server.engine.interface import Engine
+from stoker.server.execution.call_cycles import cycle_of
+from stoker.server.lifecycle.servable import Servable
 from stoker.server.protocols.kserve.service import read_overrides
 
 log = logging.getLogger("stoker.server")
@@ -83,13 +85,16 @@ class ModelRequests:
             servable=servable,
         )
 
-    async def responses(self, call: ModelCall) -> AsyncIterator[CallResponse]:
-        """Runs `call`; closing the iterator cancels it.
+    async def responses(self, call: ModelCall, check: Callable[[InferRequest], None] | None = None) -> AsyncIterator[CallResponse]:
+        """Runs `call`; closing the iterator cancels it. `check` may reject the request before it runs.
 
         Raises:
             ServingError: it was rejected, or it failed.
         """
-        async for response in self._engine.stream(self.request(call)):
+        request = self.request(call)
+        if check is not None:
+            check(request)
+        async for response in self._engine.stream(request):
             yield CallResponse(
                 model_name=response.model_name,
                 model_version=response.model_version,
@@ -128,9 +133,11 @@ def _datatype(array: Array, spec: TensorSpec) -> str:
 class _Call:
     """A call of a worker process that runs."""
 
-    __slots__ = ("credits", "is_control", "may_send", "task")
+    __slots__ = ("callee", "credits", "is_control", "may_send", "task")
 
     def __init__(self, *, is_control: bool) -> None:
+        #: The version that it calls, once it runs.
+        self.callee: Servable | None = None
         self.is_control = is_control
         self.credits = CREDITS
         self.may_send = asyncio.Event()
@@ -201,7 +208,7 @@ class LoopCalls:
     async def _run(self, process: WorkerProcess, number: int, call: ModelCall, running: _Call) -> None:
         error: ServingError | None = None
         try:
-            responses = self._requests.responses(call)
+            responses = self._requests.responses(call, lambda request: self._check_cycle(process, running, request))
             del call
             async for response in responses:
                 while not running.credits:
@@ -225,6 +232,27 @@ class LoopCalls:
             process.channel.send(CALL_END, number, index, b"" if error is None else to_json(error_to_json(error)))
         except (ChannelError, OSError):
             return  # the process is gone
+
+    def _check_cycle(self, process: WorkerProcess, running: _Call, request: InferRequest) -> None:
+        """Rejects a call that would wait for itself.
+
+        Raises:
+            BackendFailed: all instances of the model wait for calls that wait for this one.
+        """
+        callee = request.servable
+        if not isinstance(callee, Servable):
+            return
+        waits: dict[object, list[Servable]] = {}
+        for (owner, _), each in self._running.items():
+            if each.callee is not None:
+                waits.setdefault(owner, []).append(each.callee)
+        cycle = cycle_of(process, callee, waits)
+        if cycle:
+            raise BackendFailed(
+                f"the call to model '{callee.name}' would never run: its instances wait for calls that wait for this one "
+                f"({' -> '.join(cycle)}); remove the cycle, or raise instance_group.count of a model in it"
+            )
+        running.callee = callee
 
     async def _send(self, process: WorkerProcess, number: int, response: CallResponse) -> None:
         meta, blocks = response_message(response)

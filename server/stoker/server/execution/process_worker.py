@@ -181,6 +181,11 @@ class ProcessWorker:
         return {"model": self._settings.model, "version": str(self._settings.version), "worker": self._settings.name}
 
     @property
+    def process(self) -> WorkerProcess | None:
+        """The process; None: there is none now."""
+        return self._process
+
+    @property
     def pid(self) -> int | None:
         """The process' number; None: there is none now."""
         return None if self._process is None else self._process.pid

@@ -487,6 +487,8 @@ class VersionLoader:
 
         for process in processes:
             process.on_change, process.on_death = changed, died
+        if len(processes) == len(workers):
+            servable.processes = processes
         return servable
 
     def _process_worker(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from stoker.backends.api.files import ModelFiles
 from stoker.server.core.model_config import ModelConfig
+from stoker.server.execution.process_worker import ProcessWorker
 from stoker.server.scheduling.wrapped import ModelScheduler
 
 
@@ -43,6 +44,8 @@ class Servable:
         self.labels = labels
         self._files = files
         self._discard = discard
+        #: The workers of its instances; empty unless all of them are in worker processes.
+        self.processes: Sequence[ProcessWorker] = ()
         #: Called when `outage` may have changed.
         self.on_outage: Callable[[], None] = _nothing
         self._is_retired = False
