@@ -22,7 +22,7 @@ help:  ## Show these targets
 setup: $(STAMP)  ## Make .venv with the server, the client and what the tests need
 
 $(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
-	@echo 'setting up .venv: a few minutes the first time'
+	@if test -x .venv/bin/pip; then echo 'updating .venv'; else echo 'setting up .venv: 5 to 10 minutes the first time'; fi
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,openvino,otel,examples,bench,test]'
 	touch $@

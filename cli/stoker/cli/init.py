@@ -109,17 +109,15 @@ def init(directory: Directory = Path(), name: Name = None, as_json: AsJson = Fal
                 file.write(text)
     except OSError as error:
         raise CommandFailed(f"{directory} cannot be written: {error}") from error
-    calls = [
-        *([] if directory == Path() else [f"cd {shlex.quote(str(directory))}"]),
-        "stoker serve --model-repository=models",
-        "python client.py",
-        f"python -m pytest test_{identifier}.py",
-    ]
+    change = [] if directory == Path() else [f"cd {shlex.quote(str(directory))}"]
+    serve = "stoker serve --model-repository=models"
+    calls = ["python client.py", f"python -m pytest test_{identifier}.py"]
     if as_json:
-        print_json({"name": found, "files": [str(directory / path) for path in files], "next": calls})
+        print_json({"name": found, "files": [str(directory / path) for path in files], "next": [*change, serve, *calls]})
         return
     for path in files:
         print_line(f"wrote {directory / path}")
-    print_line("next:")
-    for call in calls:
-        print_line(f"  {call}")
+    for heading, commands in (("next:", [*change, serve]), ("in another terminal:", [*change, *calls])):
+        print_line(heading)
+        for command in commands:
+            print_line(f"  {command}")

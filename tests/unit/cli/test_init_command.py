@@ -19,9 +19,12 @@ def test_project_has_a_model_a_test_a_client_and_a_page(stoker, tmp_path: Path) 
     ran = stoker("init", str(tmp_path / "my flowers"))
     assert ran.code == 0
     assert written(tmp_path / "my flowers") == ["README.md", "client.py", "models/my_flowers/1/model.py", "test_my_flowers.py"]
-    assert ran.out.splitlines()[-4:] == [
+    assert ran.out.splitlines()[-7:] == [
+        "next:",
         f"  cd '{tmp_path / 'my flowers'}'",
         "  stoker serve --model-repository=models",
+        "in another terminal:",
+        f"  cd '{tmp_path / 'my flowers'}'",
         "  python client.py",
         "  python -m pytest test_my_flowers.py",
     ]
