@@ -43,6 +43,16 @@ def test_table_on_a_terminal_is_drawn_and_markup_in_a_reason_is_escaped() -> Non
     assert text.splitlines()[-1] == "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002"
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize(("length", "expected"), [(256, 0), (257, 1), (5000, 1)])
+def test_cut_reason_is_followed_by_where_it_is_complete(is_terminal: bool, length: int, expected: int) -> None:
+    stream = io.StringIO()
+    index = [IndexEntry("broken", None, None, reason="r" * length)]
+    print_startup(index, ADDRESSES, stream=stream, is_terminal=is_terminal)
+    note = "reasons that end in ... are complete in the log, in 'stoker models' and in 'stoker check'"
+    assert stream.getvalue().splitlines().count(note) == expected
+
+
 def test_table_as_json_is_one_log_line() -> None:
     stream = io.StringIO()
     clock = FakeClock(wall_ms=1_700_000_000_500)

@@ -11,10 +11,13 @@ from typing import TextIO
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.server.core.build_kind import BUILD
 from stoker.server.core.state import IndexEntry, VersionState
-from stoker.server.observability.logs import escaped
+from stoker.server.observability.logs import FIELD_LIMIT, escaped
 
 _HEADINGS = ("model", "version", "backend", "state", "reason")
 _EMPTY = "no models in the repository"
+_CUT = "reasons that end in ... are complete in the log, in 'stoker models' and in 'stoker check'"
+#: Characters of a reason that decide whether it is cut in the table.
+_WHOLE = 2 * FIELD_LIMIT
 _STYLES = {VersionState.READY: "green", VersionState.FAILED: "red"}
 
 
@@ -50,6 +53,8 @@ def print_startup(
         _draw(index, stream)
     else:
         _print_aligned(index, stream)
+    if any(escaped(entry.reason, _WHOLE) != escaped(entry.reason) for entry in index):
+        print(_CUT, file=stream)
     print(f"build: {BUILD}", file=stream)
     for notice in notices:
         print(f"note: {escaped(notice)}", file=stream)
