@@ -1,8 +1,10 @@
 """A `Metrics` with a sample in every family, for tests of a whole exposition."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from stoker.backends.api.backend import Figure
 from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.state import VersionState
 from stoker.server.execution.process_figures import ProcessFigures
@@ -21,6 +23,7 @@ class _Process:
         self.pid = os.getpid()
         self.is_closed = False
         self.labels = {"model": "embed", "version": "1", "worker": "embed_0"}
+        self.model_figures: Sequence[Figure] = ()
 
 
 _PROCESS = _Process()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.batch import BatchItem, BatchResult
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
@@ -44,6 +45,7 @@ class FakeProcess:
         self.peer = Channel(end)
         self.peer.set_timeout(0)
         self.pid = 4711
+        self.figures: tuple[Figure, ...] = ()
         self.pipeline_depth = depth
         self.static_batch_size = None
         self.reads_requests = reads_requests

@@ -44,7 +44,7 @@ def test_tritonclient_runs_the_examples(serving: ServerProcess, clients_python: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{serving.log()[-3000:]}"
     assert done.stdout.split() == [
-        "add_sub", "bls", "decoupled", "response-parameters", "control",
+        "add_sub", "bls", "decoupled", "response-parameters", "control", "metrics",
         "auto-complete", "errors", "sequence", "attributes", "cancellation", "typed",
     ]  # fmt: skip
     assert "a line of the model" in serving.log()

@@ -5,6 +5,7 @@ import queue
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,33 @@ assert control("load", "sent", **values)
 assert client.infer("sent", tensors({"INPUT0": ones})).as_numpy("OUTPUT0").tolist() == [1, 1]
 assert not control("unload", "sent")
 report("control")
+
+for value in (1, 2.5):
+    result = client.infer("metrics", tensors({"IN": np.array([value], np.float32)}))
+    assert b"metric 'nv_inference_count' has a name of the server's own metrics" in result.as_numpy("ERROR")[0]
+
+
+def samples():
+    """The metrics of the model: their values by name and labels, and which worker has them."""
+    with urllib.request.urlopen(f"http://{http_address}/metrics") as page:
+        lines = [line for line in page.read().decode().splitlines() if line.startswith("sample_")]
+    return {line.split("{")[0].split(" ")[0]: (line, float(line.rsplit(" ", 1)[1])) for line in lines}
+
+
+until = time.monotonic() + 60
+while samples().get("sample_last", ("", 0))[1] != 2.5 and time.monotonic() < until:
+    time.sleep(0.1)
+shown = samples()
+assert shown["sample_requests"][1] == 2, shown
+assert 'kind="a"' in shown["sample_requests"][0]
+assert 'model="sample"' in shown["sample_requests"][0]
+if 'worker="' in shown["sample_last"][0]:
+    assert 'worker="metrics_0"' in shown["sample_requests"][0]
+    client.unload_model("metrics")
+    while samples() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert samples() == {}
+report("metrics")
 
 config = client.get_model_config("auto_batch", as_json=True)["config"]
 assert config["max_batch_size"] == 4, config

@@ -51,8 +51,8 @@ class Rig:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    made = Rig(Limits())
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    made = Rig(getattr(request, "param", Limits()))
     yield made
     made.server.close()
     made.worker.close()
@@ -86,8 +86,8 @@ async def test_files_without_a_configuration_are_rejected(rig: Rig):
     assert rig.engine.loads == []
 
 
-async def test_load_of_more_bytes_than_a_request_is_rejected():
-    rig = Rig(Limits(request_bytes=1000))
+@pytest.mark.parametrize("rig", [Limits(request_bytes=1000)], indirect=True)
+async def test_load_of_more_bytes_than_a_request_is_rejected(rig: Rig):
     with pytest.raises(TooLarge, match="a load has 1001 bytes of files, more than the 1000 of a request"):
         await rig.control(action="load", model_name="m", config_json="{", files={"file:1/a": b"x" * 1000})
 

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, LogLines, ModelLoadError, ServingError, Unavailable
-from stoker.backends.worker.process import exit_text
-from stoker.backends.worker.protocol import CANCEL, CREDIT, CREDIT_STEP, CREDITS, DONE, FREED, RELEASE, RESPONSE, RUN
+from stoker.backends.worker.channel import Message
+from stoker.backends.worker.figures import figures_text
+from stoker.backends.worker.process import WorkerProcess, exit_text
+from stoker.backends.worker.protocol import CANCEL, CREDIT, CREDIT_STEP, CREDITS, DONE, FIGURES, FREED, RELEASE, RESPONSE, RUN
 from stoker.backends.worker.segments import LEAST_BYTES
 from stoker.server.execution.process_worker import IDLE_NS, LOOP_COPY_BYTES
 from stoker.server.execution.restart_policy import FIRST_EJECTION_NS, MOST_DEATHS
@@ -832,3 +835,66 @@ def test_every_batch_gets_exactly_one_result(depth, steps, has_exit_descriptor):
         assert rig.results.order == sorted(rig.results.order)
 
     asyncio.run(scenario())
+
+
+# -- metrics of the model, and loads of other models
+
+
+@on_loop
+async def test_metrics_of_the_model_are_those_that_its_process_has_sent_last():
+    rig = Rig()
+    for value in (1.0, 2.0):
+        figures = (Figure(name="requests", help="h", kind="counter", value=value, labels={"a": "b"}),)
+        rig.process.peer.send(FIGURES, meta=figures_text(figures))
+        await turn()
+        assert tuple(rig.worker.model_figures) == figures
+    rig.process.die()
+    await until(lambda: rig.deaths == 1)
+    assert rig.worker.model_figures == ()
+    await rig.close()
+
+
+@on_loop
+async def test_damaged_metrics_end_the_process():
+    rig = Rig()
+    rig.process.peer.send(FIGURES, meta=b'{"nv_inference_count": ["counter", "h", []]}')
+    await until(lambda: rig.deaths == 1)
+    assert rig.processes[0].events[0] == "interrupt"
+    await rig.close()
+
+
+class Controlling:
+    """A `CallHandler` whose process waits for a load while `is_loading`."""
+
+    is_loading = True
+
+    def begin(self, process: WorkerProcess, message: Message) -> None:
+        raise NotImplementedError
+
+    def credit(self, process: WorkerProcess, number: int, count: int) -> None:
+        raise NotImplementedError
+
+    def cancel(self, process: WorkerProcess, number: int) -> None:
+        raise NotImplementedError
+
+    def cancel_all(self, process: WorkerProcess) -> None:
+        return None
+
+    def is_controlling(self, process: WorkerProcess) -> bool:
+        return self.is_loading
+
+
+@on_loop
+async def test_load_of_another_model_does_not_trip_the_watchdog():
+    calls = Controlling()
+    rig = Rig(instance_timeout_s=2.0, calls=calls)
+    rig.submit()
+    await rig.batch()
+    for _ in range(3):
+        rig.timers.advance(2_000_000)
+    assert rig.process.events == []
+    calls.is_loading = False
+    rig.timers.advance(2_000_000)
+    await rig.restart()
+    assert rig.processes[0].events[0] == "interrupt"
+    await rig.close()

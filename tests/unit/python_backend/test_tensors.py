@@ -134,6 +134,30 @@ def test_metrics_of_a_model_are_figures():
         MetricFamily("a b", "", MetricFamily.GAUGE)
 
 
+@pytest.mark.parametrize(
+    "name", ["nv_inference_count", "stoker_ready", ":tensorflow:serving:x", "process_cpu_seconds_total", "python_info"]
+)
+def test_name_of_a_metric_of_the_server_is_rejected(name: str):
+    with pytest.raises(TritonModelException, match=f"metric '{name}' has a name of the server's own metrics"):
+        MetricFamily(name, "", MetricFamily.COUNTER)
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ({"a b": "x"}, "'a b' is no name of a label"),
+        ({"__name__": "x"}, "is no name of a label"),
+        ({"worker": "x"}, "label 'worker' is set by the server"),
+        ({"a": "x" * 257}, "no text of at most 256 characters"),
+        ({f"a{index}": "x" for index in range(17)}, "at most 16 labels, not 17"),
+    ],
+)
+def test_labels_that_cannot_be_shown_are_rejected(labels: dict[str, str], text: str):
+    family = MetricFamily("test_models_labels", "", MetricFamily.COUNTER)
+    with pytest.raises(TritonModelException, match=text):
+        family.Metric(labels=labels)
+
+
 def model_config(**fields: object) -> ModelConfig:
     return ModelConfig(json.dumps({"name": "m", **fields}))
 

@@ -1,22 +1,17 @@
 """`MetricFamily` and `Metric` of `triton_python_backend_utils`: metrics that a model defines.
 
-Counters and gauges of models in the server's own process are shown by `/metrics` (`PythonBackend.figures`). Those of a model in a worker
-process, and histograms, keep their values for the model only.
+`/metrics` shows counters and gauges (`PythonBackend.figures`); a worker process sends its own to the server. Histograms keep their values
+for the model only.
 """
 
 import enum
-import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from stoker.backends.api.backend import Figure
+from stoker.backends.api.model_metrics import MAX_FAMILIES, MAX_SERIES, check_family, check_labels
 from stoker.backends.python.errors import TritonModelException
-
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-#: Metrics of all models of the process together.
-MAX_METRICS: Final = 4096
 
 
 class MetricKind(enum.Enum):
@@ -91,11 +86,13 @@ class MetricFamily:
         """Makes a family, or joins the one of that name in this process.
 
         Raises:
-            TritonModelException: the name is not Prometheus', or the family is of another kind.
+            TritonModelException: the name is not Prometheus' or one of the server's own, the family is of another kind, or there are too
+                many families.
         """
-        if _NAME.fullmatch(name) is None:
-            raise TritonModelException(f"'{name}' is no name of a metric: letters, digits, '_' and ':' are allowed")
+        _check(check_family, name, description)
         with _families_lock:
+            if name not in _families and len(_families) >= MAX_FAMILIES:
+                raise TritonModelException(f"the models of this process have {MAX_FAMILIES} families of metrics, which is the limit")
             known = _families.setdefault(name, _Family(kind, description))
         if known.kind is not kind:
             raise TritonModelException(f"metric '{name}' is a {known.kind.name.lower()} already")
@@ -105,19 +102,24 @@ class MetricFamily:
         """The metric with these labels; the same labels give the same metric.
 
         Raises:
-            TritonModelException: a label's name is not Prometheus', or there are too many metrics.
+            TritonModelException: a label is not allowed, or there are too many metrics.
         """
         wanted = {str(key): str(value) for key, value in (labels or {}).items()}
-        for key in wanted:
-            if _LABEL.fullmatch(key) is None:
-                raise TritonModelException(f"'{key}' is no name of a label")
+        _check(check_labels, wanted)
         identity = tuple(sorted(wanted.items()))
         with _families_lock:
             if identity not in self._family.metrics:
-                if sum(len(family.metrics) for family in _families.values()) >= MAX_METRICS:
-                    raise TritonModelException(f"the models of this process have {MAX_METRICS} metrics, which is the limit")
+                if sum(len(family.metrics) for family in _families.values()) >= MAX_SERIES:
+                    raise TritonModelException(f"the models of this process have {MAX_SERIES} metrics, which is the limit")
                 self._family.metrics[identity] = Metric(self._family.kind, wanted)
             return self._family.metrics[identity]
+
+
+def _check(check: Callable[..., None], *values: object) -> None:
+    try:
+        check(*values)
+    except ValueError as error:
+        raise TritonModelException(str(error)) from None
 
 
 class _Family:

@@ -23,6 +23,7 @@ from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.worker.arrays import to_json
 from stoker.backends.worker.batches import WHOLE, BatchReader, Outgoing, ReceivedBatch, ResultWriter, WorkerItem, error_to_json
 from stoker.backends.worker.channel import Channel, ChannelClosed, Message
+from stoker.backends.worker.figures import FigureReporter
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.model_calls import RemoteCalls
 from stoker.backends.worker.protocol import (
@@ -117,12 +118,18 @@ class WorkerMain:
         # What was made so far lives as long as the process.
         gc.freeze()
         self._channel.send(LOADED, meta=to_json(facts))
+        reporter: FigureReporter | None = None
+        if self._backend is not None and self._backend.runs_model_code:
+            reporter = FigureReporter(self._channel, self._backend.figures)
+            reporter.start()
         try:
             if has_receiver:
                 self._serve_in_threads(processors)
             else:
                 self._serve(processors[0])
         finally:
+            if reporter is not None:
+                reporter.stop()
             with contextlib.suppress(Exception):
                 instance.close()
         with contextlib.suppress(OSError):

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import stoker.backends
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.batch import BatchResult, Share
 from stoker.backends.api.errors import DeadlineExceeded, ModelLoadError, ServingError, Unavailable
 from stoker.backends.worker import bootstrap
 from stoker.backends.worker.arrays import to_json
 from stoker.backends.worker.batches import BatchWriter, ResultReader, error_from_json
 from stoker.backends.worker.channel import Channel, ChannelClosed, ChannelError
+from stoker.backends.worker.figures import read_figures
 from stoker.backends.worker.last_lines import last_lines
 from stoker.backends.worker.load_message import WorkerLoad
-from stoker.backends.worker.protocol import CLOSE, CLOSED, DONE, FAILED, LOAD, LOADED, RESPONSE, RUN
+from stoker.backends.worker.protocol import CLOSE, CLOSED, DONE, FAILED, FIGURES, LOAD, LOADED, RESPONSE, RUN
 from stoker.backends.worker.responses import read_response
 
 #: Lines of a process' output that are kept for the log of its death (the stack of a crash has up to 100), and their length in characters.
@@ -214,6 +216,7 @@ class WorkerProcess:
         channel: Its channel.
         static_batch_size, pipeline_depth, reads_requests: As of `Instance`.
         pid: The process' number.
+        figures: The metrics of the model, as the process has sent them last.
     """
 
     def __init__(
@@ -238,6 +241,7 @@ class WorkerProcess:
             ModelLoadError: the process cannot be started or the model cannot be loaded. WorkerDied: the process ended while it loaded.
         """
         self._timeout_s = timeout_s
+        self.figures: tuple[Figure, ...] = ()
         self._signature = load.request.signature
         self._folders = load.request.folders
         self.channel, end = Channel.pair()
@@ -296,6 +300,9 @@ class WorkerProcess:
         try:
             self.channel.send(RUN, 0, 0, outgoing.meta, outgoing.size_bytes, outgoing.write, payload=outgoing.payload)
             while (message := self.channel.receive()).kind != DONE:
+                if message.kind == FIGURES:
+                    self.figures = read_figures(message)
+                    continue
                 sink = items[message.index].responses if message.kind == RESPONSE and message.index < len(items) else None
                 if sink is not None:
                     sink.put(read_response(message))

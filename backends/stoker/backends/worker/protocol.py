@@ -34,6 +34,8 @@ CLOSED: Final = 16
 RELEASE: Final = 17
 #: To the server: the model asks about another one, or loads or unloads it. Back: CALL_END, `index` 1: it is ready.
 CONTROL: Final = 18
+#: To the server: the metrics of the model, all of them.
+FIGURES: Final = 19
 
 #: Responses of one stream that may wait to be read, at the start: each CREDIT adds to them.
 CREDITS: Final = 16

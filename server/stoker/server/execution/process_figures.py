@@ -1,7 +1,8 @@
 """`ProcessFigures`: metrics of the worker processes, read at each scrape."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
@@ -26,6 +27,10 @@ class SupervisedProcess(Protocol):
     def labels(self) -> dict[str, str]:
         """The labels of its metrics."""
 
+    @property
+    def model_figures(self) -> Sequence[Figure]:
+        """The metrics that the model defines."""
+
 
 class ProcessFigures:
     """The worker processes of all loaded versions. Confined to: the event loop."""
@@ -39,6 +44,7 @@ class ProcessFigures:
 
     def figures(self) -> Iterator[Figure]:
         """See `Backend.figures`."""
+        seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
         for worker in sorted((each for each in self._workers if not each.is_closed), key=lambda each: each.labels["worker"]):
             pid = worker.pid
             yield Figure(
@@ -56,6 +62,13 @@ class ProcessFigures:
                     value=resident,
                     labels=worker.labels,
                 )
+            for figure in worker.model_figures:
+                # The model's own labels come first, so that instances of two versions may have equal ones.
+                labels = {**worker.labels, **figure.labels}
+                identity = (figure.name, frozenset(labels.items()))
+                if identity not in seen:
+                    seen.add(identity)
+                    yield replace(figure, labels=labels)
 
 
 def _resident_bytes(pid: int) -> int | None:

@@ -8,10 +8,11 @@ wait in the queue meanwhile. A process that makes no progress for `instance_time
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from stoker.backends.api.backend import Figure
 from stoker.backends.api.batch import BatchResult, as_failure
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, LogLines, ServingError, Unavailable, Unsupported
@@ -19,6 +20,7 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.streaming import DECOUPLED_ONLY
 from stoker.backends.worker.batches import BatchWriter, Outgoing, ResultReader
 from stoker.backends.worker.channel import ChannelClosed, ChannelError, Message, SegmentsFull
+from stoker.backends.worker.figures import read_figures
 from stoker.backends.worker.process import StartControl, WorkerProcess, exit_text
 from stoker.backends.worker.protocol import (
     CALL,
@@ -30,6 +32,7 @@ from stoker.backends.worker.protocol import (
     CREDIT_STEP,
     CREDITS,
     DONE,
+    FIGURES,
     FREED,
     RELEASE,
     RESPONSE,
@@ -189,6 +192,11 @@ class ProcessWorker:
     def pid(self) -> int | None:
         """The process' number; None: there is none now."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def model_figures(self) -> Sequence[Figure]:
+        """The metrics that the model defines; empty without a process."""
+        return () if self._process is None else self._process.figures
 
     def submit(self, work: Work) -> None:
         process = self._process
@@ -406,6 +414,11 @@ class ProcessWorker:
                 raise _damaged(error) from error
             if sink is not None:
                 sink.feed(outputs, lambda: self.credit(work))
+        elif kind == FIGURES:
+            try:
+                process.figures = read_figures(message)
+            except Exception as error:
+                raise _damaged(error) from error
         elif self._calls is not None and kind in (CALL, CALL_CREDIT, CALL_CANCEL, CONTROL):
             self._progressed()
             if kind in (CALL, CONTROL):

@@ -445,5 +445,7 @@ class BackendFamilies:
         for backend in self._backends():
             for figure in backend.figures():
                 family = families.setdefault(figure.name, Metric(figure.name, figure.help, figure.kind))
+                if family.type != figure.kind:
+                    continue  # two models define the metric with different kinds: the first one is shown
                 family.add_sample(figure.name, dict(figure.labels), figure.value)
         yield from families.values()
