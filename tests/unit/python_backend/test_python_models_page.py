@@ -10,7 +10,8 @@ from stoker.backends.api.errors import ServingError
 from stoker.backends.python.describe import describe
 
 PAGE = (Path(__file__).parents[3] / "docs" / "python_models.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+#: Without that of a client.
+EXAMPLES = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "stoker_client" not in text]
 CONFIGURATION = re.search(r"```\n(parameters .*?)```", PAGE, re.DOTALL)
 
 

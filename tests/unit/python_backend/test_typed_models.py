@@ -188,6 +188,7 @@ def test_dims_of_one_name_have_one_size_in_a_request(tmp_path: Path):
     ("annotation", "value", "expected"),
     [
         ("int", "1.5", "predict returned 'output' as float64, its annotation says INT64"),
+        ("int", "'a text'", "predict returned 'output' as text, its annotation says INT64"),
         ("int", "[1, 2]", "predict returned 'output' of shape [2], its annotation says [1]"),
         ("uint8", "300", "predict returned 'output' with a value that UINT8 does not have"),
         ("Array[2, 2, float32]", "np.zeros((2, 3))", "predict returned 'output' of shape [2, 3], its annotation says [2, 2]"),
@@ -314,9 +315,9 @@ def test_async_function_is_awaited(tmp_path: Path):
     ("source", "expected"),
     [
         ("def predict(\n    x: int,\n    y,\n) -> int:\n    return 1\n", "model.py:3: predict takes 'y' with no annotation"),
-        ("def predict(x: dict) -> int:\n    return 1\n", "model.py:1: predict takes 'x' with <class 'dict'>"),
+        ("def predict(x: dict) -> int:\n    return 1\n", "model.py:1: predict takes 'x' with dict: expected"),
         ("def predict(x: int):\n    return 1\n", "model.py:1: predict needs the annotation of what it returns"),
-        ("\ndef predict(x: int) -> complex:\n    return 1\n", "model.py:2: predict returns 'output' with <class 'complex'>"),
+        ("\ndef predict(x: int) -> complex:\n    return 1\n", "model.py:2: predict returns 'output' with complex: expected"),
         ("def predict(*x: int) -> int:\n    return 1\n", "model.py:1: predict cannot have the parameter '*x: int'"),
         ("def predict() -> int:\n    return 1\n", "model.py:1: predict needs at least one input"),
         ("def predict(x: int) -> int:\n    yield 1\n", "model.py:1: predict needs the annotation of `Iterator[...]` around what it yields"),
@@ -332,7 +333,19 @@ def test_async_function_is_awaited(tmp_path: Path):
             "model.py:3: 'x' of a @batched model must be an Array whose first dim is \"n\", the batch dimension",
         ),
         ("from stoker.models import *\n@batched(max=0)\ndef predict(x: int) -> int: ...\n", "batched: max takes a whole number from 1"),
-        ("from __future__ import annotations\ndef predict(x: Nope) -> int: ...\n", "model.py:2: the annotations of predict cannot be read"),
+        ("from __future__ import annotations\ndef predict(x: Nope) -> int: ...\n", "model.py:2: the annotation of 'x' cannot be read"),
+        (
+            "import numpy\ndef predict(x: numpy.ndarray) -> int: ...\n",
+            "predict takes 'x' with numpy.ndarray: expected Array[dims, dtype], such as Array[\"n\", 4, float32], or bool",
+        ),
+        ("def predict(x: Array['n', 4]) -> int: ...\n", "'Array' is not defined; write `from stoker.models import Array, float32`"),
+        (
+            "from __future__ import annotations\nfrom stoker.models import *\ndef predict(x: Array['n', floot32]) -> int: ...\n",
+            "model.py:3: the annotation of 'x' cannot be read: NameError: name 'floot32' is not defined; did you mean float32?",
+        ),
+        ("import stoker.model\n", "No module named 'stoker.model'; did you mean stoker.models?"),
+        ("import numpy.wholly_absent\n", "package 'numpy' is installed, but has no module 'wholly_absent'"),
+        ("import wholly_absent\n", "the model's interpreter has no package 'wholly_absent'"),
         ("x = 1\n", "one class with a method 'predict', or a class TritonPythonModel; found neither"),
         ("class A:\n    def predict(self): ...\nclass B:\n    def predict(self): ...\n", "found the classes A, B"),
     ],
@@ -342,6 +355,15 @@ def test_error_in_the_annotations_names_the_line(tmp_path: Path, source: str, ex
         described(tmp_path, source)
     assert expected in caught.value.message
     assert str(tmp_path) not in caught.value.message
+
+
+def test_all_wrong_annotations_are_reported_at_once(tmp_path: Path):
+    source = "from __future__ import annotations\ndef predict(\n    x: dict,\n    y: Nope,\n    *z: int,\n) -> complex:\n    return 1\n"
+    with pytest.raises(ModelLoadError) as caught:
+        described(tmp_path, source)
+    parts = caught.value.message.split("; model.py:")
+    assert [part.removeprefix("model.py:")[:2] for part in parts] == ["4:", "3:", "5:", "6:"]
+    assert [part for part in parts if "NameError: name 'Nope' is not defined" in part] == parts[:1]
 
 
 def test_written_configuration_has_precedence_over_annotations(tmp_path: Path):

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.python.hints import hint_of
 
 #: `sys.path` and `sys.modules` are of the whole process.
 _imports = threading.RLock()
@@ -146,7 +147,9 @@ def load_failure(error: BaseException, root: Path, doing: str) -> ModelLoadError
         return error
     at = line_of(error, root)
     text = _text_of(error).replace(f"{root}/", "").replace(str(root), "the version folder")
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+    hint = hint_of(error)
+    text += hint
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and not hint:
         text += (
             f"; the model's interpreter has no package '{error.name}': name it in requirements.txt beside the model's file, "
             "and run `stoker env build MODEL`"

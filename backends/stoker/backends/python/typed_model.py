@@ -223,7 +223,8 @@ def _output(tensor: TypedTensor, value: Any, sizes: Mapping[str, int], inputs: A
         if array.dtype != wanted:
             are_integers = array.dtype.kind in "iu" and wanted.kind in "iu"
             if not are_integers and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, wanted, "same_kind")):
-                raise BackendFailed(f"{where} as {array.dtype}, its annotation says {tensor.datatype.value}")
+                shown = "text" if array.dtype.kind == "U" else array.dtype
+                raise BackendFailed(f"{where} as {shown}, its annotation says {tensor.datatype.value}")
             converted = array.astype(wanted)
             if are_integers and not np.array_equal(converted, array):
                 raise BackendFailed(f"{where} with a value that {tensor.datatype.value} does not have")

@@ -8,12 +8,14 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import VARIABLE
 from stoker.backends.api.tensor import DataType
+from stoker.backends.python.hints import hint_of
 from stoker.models.annotations import BATCH, Array, datatype_of
 from stoker.models.batching import ATTRIBUTE, Batching
 
@@ -104,6 +106,35 @@ class _Reader:
     function: Callable[..., Any]
     filename: str
     lines: Mapping[str, int] = field(default_factory=dict)
+    #: What is wrong with the annotations, to be reported together.
+    errors: list[ModelLoadError] = field(default_factory=list)
+    #: The names of the annotations that cannot be evaluated.
+    unread: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keeps a failure for the report of all."""
+        try:
+            yield
+        except ModelLoadError as error:
+            self.errors.append(error)
+
+    def annotations(self) -> dict[str, Any]:
+        """The annotations of the function by parameter, without those that cannot be evaluated."""
+        found: dict[str, Any] = {}
+        owner = inspect.unwrap(self.function)
+        owner = owner if isinstance(owner, types.FunctionType) else self.function
+        for name, written in inspect.get_annotations(self.function).items():
+            # Evaluates one: the first failure must not hide others.
+            alone = types.FunctionType(owner.__code__, owner.__globals__, closure=owner.__closure__)
+            alone.__annotations__ = {name: written}
+            try:
+                found |= inspect.get_annotations(alone, eval_str=True)
+            except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
+                self.unread.add(name)
+                text = f"the annotation of '{name}' cannot be read: {type(error).__name__}: {error}{hint_of(error)}"
+                self.errors.append(self.fail(name, text))
+        return found
 
     def fail(self, what: str, text: str) -> ModelLoadError:
         line = self.lines.get(what) or self.function.__code__.co_firstlineno
@@ -122,11 +153,11 @@ class _Reader:
             return TypedTensor(name, DataType.BYTES, (f"{name}_size",), is_scalar=True, element=element, has_default=has_default)
         datatype = datatype_of(annotation)
         if datatype is None:
-            shown = "no annotation" if annotation is inspect.Parameter.empty else repr(annotation)
+            shown = "no annotation" if annotation is inspect.Parameter.empty else _shown(annotation)
             raise self.fail(
                 what,
-                f"{ENTRY} {side} '{name}' with {shown}: expected Array[dims, dtype], bool, int, float, str, bytes, list[str] or "
-                "list[bytes]",
+                f"{ENTRY} {side} '{name}' with {shown}: expected Array[dims, dtype], such as Array[\"n\", 4, float32], or bool, int, "
+                "float, str, bytes, list[str] or list[bytes]",
             )
         if is_optional and not has_default:
             raise self.fail(what, f"'{name}' may be None, so it needs the default None")
@@ -137,10 +168,14 @@ class _Reader:
         if parameters and parameters[0].name == "self":
             del parameters[0]
         for parameter in parameters:
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise self.fail(parameter.name, f"{ENTRY} cannot have the parameter '{parameter}': each input is a parameter with a name")
-            annotation = annotations.get(parameter.name, inspect.Parameter.empty)
-            yield self.tensor(parameter.name, parameter.name, annotation, has_default=parameter.default is not inspect.Parameter.empty)
+            with self.collected():
+                if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                    text = f"{ENTRY} cannot have the parameter '{parameter}': each input is a parameter with a name"
+                    raise self.fail(parameter.name, text)
+                annotation = annotations.get(parameter.name, inspect.Parameter.empty)
+                if parameter.name not in self.unread:
+                    has_default = parameter.default is not inspect.Parameter.empty
+                    yield self.tensor(parameter.name, parameter.name, annotation, has_default=has_default)
 
     def outputs(self, annotation: Any) -> tuple[str, tuple[TypedTensor, ...]]:
         """How outputs are returned, and their tensors."""
@@ -159,13 +194,31 @@ class _Reader:
         try:
             return typing.get_type_hints(target)
         except Exception as error:
-            raise self.fail("return", f"the annotations of {target.__name__} cannot be read: {type(error).__name__}: {error}") from error
+            text = f"the annotations of {target.__name__} cannot be read: {type(error).__name__}: {error}{hint_of(error)}"
+            raise self.fail("return", text) from error
 
     def signature(self) -> TypedSignature:
-        try:
-            annotations = inspect.get_annotations(self.function, eval_str=True)
-        except Exception as error:
-            raise self.fail("", f"the annotations of {ENTRY} cannot be read: {type(error).__name__}: {error}") from error
+        annotations = self.annotations()
+        inputs = tuple(self.inputs(annotations))
+        how, is_stream = "single", False
+        outputs: tuple[TypedTensor, ...] = ()
+        if "return" not in self.unread:
+            with self.collected():
+                how, outputs, is_stream = self.returned(annotations)
+        if self.errors:
+            raise ModelLoadError("; ".join(each.message for each in self.errors)) from self.errors[0]
+        if not inputs or not outputs:
+            raise self.fail("", f"{ENTRY} needs at least one {'output' if inputs else 'input'}")
+        return TypedSignature(
+            inputs,
+            outputs,
+            how,
+            is_stream=is_stream,
+            is_async=inspect.iscoroutinefunction(self.function) or inspect.isasyncgenfunction(self.function),
+        )
+
+    def returned(self, annotations: Mapping[str, Any]) -> tuple[str, tuple[TypedTensor, ...], bool]:
+        """How outputs are returned, their tensors, and whether the model yields them."""
         returned = annotations.get("return", inspect.Parameter.empty)
         if returned in (inspect.Parameter.empty, None):
             raise self.fail("return", f'{ENTRY} needs the annotation of what it returns, such as `-> Array["n", 10, float32]`')
@@ -177,17 +230,7 @@ class _Reader:
             raise self.fail("return", f"{ENTRY} needs the annotation of {expected}")
         if is_stream:
             returned = typing.get_args(returned)[0]
-        inputs = tuple(self.inputs(annotations))
-        how, outputs = self.outputs(returned)
-        if not inputs or not outputs:
-            raise self.fail("", f"{ENTRY} needs at least one {'output' if inputs else 'input'}")
-        return TypedSignature(
-            inputs,
-            outputs,
-            how,
-            is_stream=is_stream,
-            is_async=inspect.iscoroutinefunction(self.function) or inspect.isasyncgenfunction(self.function),
-        )
+        return *self.outputs(returned), is_stream
 
     def batched(self, signature: TypedSignature, batching: Batching) -> TypedSignature:
         """`signature` with `batching`, which needs the batch dimension first in every tensor."""
@@ -225,6 +268,13 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
         if len(rest) == 1:
             return rest[0], True
     return annotation, False
+
+
+def _shown(annotation: object) -> str:
+    """The name of a class as a model writes it; other annotations as they are."""
+    if not isinstance(annotation, type) or typing.get_origin(annotation) is not None:
+        return repr(annotation)
+    return annotation.__qualname__ if annotation.__module__ == "builtins" else f"{annotation.__module__}.{annotation.__qualname__}"
 
 
 def _is_named_tuple(annotation: type) -> bool:
