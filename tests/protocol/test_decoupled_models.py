@@ -3,6 +3,7 @@
 import http.client
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -53,6 +54,22 @@ def test_events_arrive_when_they_are_produced(repeating: ServerProcess):
     # The second comes twenty seconds later: that the first is here now shows that it did not wait.
     assert json.loads(response.readline().removeprefix(b"data: "))["OUT"] == 1
     connection.close()
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_command_prints_each_response_and_the_error_that_ends_them(repeating: ServerProcess, scheme: str):
+    def infer(model: str) -> subprocess.CompletedProcess[str]:
+        words = ["infer", model, "--input", "IN=[4, 5]", "--json", "--url", f"{scheme}://{getattr(repeating, scheme)}"]
+        command = [sys.executable, "-m", "stoker.cli.main", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = infer("repeat")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["outputs"]["OUT"]["data"] for line in done.stdout.splitlines()] == [[4], [5]]
+    failed = infer("failing")
+    assert failed.returncode == 1
+    assert [json.loads(line)["outputs"]["IDX"]["data"] for line in failed.stdout.splitlines()] == [[0]]
+    assert len(failed.stderr.splitlines()) == 1
 
 
 def test_disconnect_of_the_client_ends_the_work(repeating: ServerProcess):

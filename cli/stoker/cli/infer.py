@@ -125,7 +125,7 @@ class _Shown:
             count: The number of earlier responses to the request; None: the request has one response.
         """
         values = {name: _shown(result, name) for name in result}
-        parameters = {name: value for name, value in result.parameters.items() if name not in _OF_STREAMS}
+        parameters = {name: value for name, value in sorted(result.parameters.items()) if name not in _OF_STREAMS}
         if self.save is not None:
             _write(self.save if count is None else self.save / str(count), values)
         if self.as_json:

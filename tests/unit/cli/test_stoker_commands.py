@@ -478,7 +478,7 @@ def test_rejected_stream_over_http_is_an_error(stoker, fake):
 @pytest.mark.parametrize("over", ["grpc_url", "http_url"])
 def test_infer_shows_the_parameters_of_the_response(stoker, fake, over):
     words = [*INFER_FOUR, "--param", "share=0.5", "--param", "quick=true", "--url", getattr(fake, over)]
-    assert stoker(*words).out.splitlines()[3:] == ["parameter share: 0.5", "parameter quick: true"]
+    assert stoker(*words).out.splitlines()[3:] == ["parameter quick: true", "parameter share: 0.5"]
     assert json.loads(stoker(*words, "--json").out)["parameters"] == {"share": 0.5, "quick": True}
 
 
