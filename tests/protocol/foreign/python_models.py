@@ -222,7 +222,7 @@ short.async_stream_infer("endless", tensors({"FILE": text(str(done))}))
 assert seen.wait(60)
 short.stop_stream(cancel_requests=True)
 until = time.monotonic() + 60
-while not done.exists() and time.monotonic() < until:
+while not (done.exists() and done.read_text()) and time.monotonic() < until:
     time.sleep(0.05)
 assert int(done.read_text()) >= 1
 report("cancellation")
