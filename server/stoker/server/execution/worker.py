@@ -18,6 +18,7 @@ from stoker.backends.api.backend import Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, Share, processor_for
 from stoker.backends.api.clock import Clock, thread_cpu_ns
 from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.native import mypyc_attr
 from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread, raise_niceness
 from stoker.server.tuning.inline_policy import InlinePolicy
 
@@ -76,6 +77,7 @@ class InstanceWorker(Protocol):
         """Waits for the running batches, then closes the instance."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LocalWorker:
     """What workers have in common whose instance lives in the server's process."""
 
