@@ -19,7 +19,6 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.response_parameters import OutputsWithParameters, parameters_of
 from stoker.backends.api.tensor import DataType
 from stoker.backends.worker.batches import (
-    TRACEBACK_CHARACTERS,
     WHOLE,
     BatchReader,
     BatchWriter,
@@ -33,6 +32,7 @@ from stoker.backends.worker.batches import (
 )
 from stoker.backends.worker.channel import INLINE_BYTES, Channel, Message
 from stoker.backends.worker.main import WorkerMain
+from stoker.backends.worker.tracebacks import TRACEBACK_CHARACTERS
 from tests.unit.worker.damage import strange
 
 SIGNATURE = ModelSignature(
