@@ -17,8 +17,8 @@ from tests.fakes.dashboard_queries import dashboard_queries, substituted
 from tests.fakes.server_process import ServerProcess, wait_until
 
 REQUESTS = 5
-# Series that exist only once something went wrong, and only while a model runs in a worker process.
-NOT_HERE = ("stoker_model_load_failures_total", "stoker_worker_up", "stoker_worker_memory_bytes")
+# Series that exist only once something went wrong, and only with worker processes, a response cache, or padding.
+NOT_HERE = ("stoker_model_load_failures_total", "stoker_worker_", "nv_cache_", "stoker_cache_", "stoker_padded_")
 
 
 def installed(program: str) -> str:
