@@ -217,6 +217,7 @@ class WorkerProcess:
         static_batch_size, pipeline_depth, reads_requests: As of `Instance`.
         pid: The process' number.
         figures: The metrics of the model, as the process has sent them last.
+        warmup_ns: Time of its warm-up, which who starts it sets, nanoseconds.
     """
 
     def __init__(
@@ -242,6 +243,7 @@ class WorkerProcess:
         """
         self._timeout_s = timeout_s
         self.figures: tuple[Figure, ...] = ()
+        self.warmup_ns = 0
         self._signature = load.request.signature
         self._folders = load.request.folders
         self.channel, end = Channel.pair()

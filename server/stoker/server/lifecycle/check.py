@@ -26,8 +26,9 @@ from stoker.server.core.ensemble import ENSEMBLE
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.lifecycle.checksums import verify_checksums
 from stoker.server.lifecycle.dependencies import MAX_NESTING, TOO_DEEP, nesting, ordered, steps_of
+from stoker.server.lifecycle.labels import read_labels
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
-from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
+from stoker.server.lifecycle.loader import VersionSource
 from stoker.server.lifecycle.model_code import completed_by_model
 from stoker.server.lifecycle.path_models import is_repository
 from stoker.server.lifecycle.raw_tensors import with_initial_states
@@ -36,6 +37,7 @@ from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.lifecycle.trial_load import TrialLoads
+from stoker.server.lifecycle.warmup import read_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

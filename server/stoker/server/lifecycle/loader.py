@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from stoker.backends.api.batch import Array, BatchItem, processor_for
+from stoker.backends.api.backend import Backend, Instance, LoadRequest
+from stoker.backends.api.batch import processor_for
 from stoker.backends.api.calls import ModelCalls
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.cpu import threads_for_instance, usable_cores
@@ -36,20 +34,21 @@ from stoker.server.config.model_json import wire_to_model_json
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, FindingKind
 from stoker.server.core.ensemble import Ensemble, StepModel
-from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
+from stoker.server.core.model_config import Execution, ModelConfig
 from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
 from stoker.server.execution.process_figures import ProcessFigures
 from stoker.server.execution.process_worker import CallHandler, ProcessSettings, ProcessWorker
 from stoker.server.execution.worker import AutoWorker, InlineWorker, InstanceWorker, StreamWorker, ThreadWorker, may_run_on_loop
 from stoker.server.lifecycle.checksums import verify_checksums
-from stoker.server.lifecycle.folder import open_sibling
+from stoker.server.lifecycle.labels import read_labels
 from stoker.server.lifecycle.model_code import check_may_run, completed_by_model
 from stoker.server.lifecycle.processes import ProcessInstance, instance_start
-from stoker.server.lifecycle.raw_tensors import read_raw, with_initial_states
+from stoker.server.lifecycle.raw_tensors import with_initial_states
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import LoaderSettings, shown
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
+from stoker.server.lifecycle.warmup import read_samples, run_samples
 from stoker.server.observability.recorder import ServerRecorder, VersionRecorder
 from stoker.server.scheduling.cached import CachedScheduler
 from stoker.server.scheduling.ensemble import EnsembleScheduler, StepIdentity
@@ -57,111 +56,9 @@ from stoker.server.scheduling.ensemble_plan import Resolve
 from stoker.server.scheduling.padding import PaddingScheduler
 from stoker.server.scheduling.rate_limiter import RateLimiter, SchedulerLimits
 from stoker.server.scheduling.scheduler import Scheduler
-from stoker.server.scheduling.sequence_tensors import sample_arrays
 from stoker.server.scheduling.sequences import SequenceScheduler
 from stoker.server.scheduling.splitting import SplittingScheduler
 from stoker.server.scheduling.wrapped import ModelScheduler
-
-MAX_LABEL_FILE_BYTES = 16 << 20
-
-
-def read_labels(model_dir: Path, config: ModelConfig, links_root: Path | None = None) -> dict[str, tuple[str, ...]]:
-    """The labels by output name, for the outputs with a label file; `links_root` as in `open_sibling`.
-
-    Raises:
-        ModelLoadError: a file is missing, outside the model folder, too large, or not UTF-8.
-    """
-    return {output: _read(model_dir, output, name, links_root) for output, name in config.label_files.items()}
-
-
-def _read(model_dir: Path, output: str, name: str, links_root: Path | None) -> tuple[str, ...]:
-    where = f"label_filename '{name}' of output '{output}'"
-    with (
-        open_sibling(model_dir, name, links_root, what=where, where="the model folder") as descriptor,
-        open(descriptor, "rb", closefd=False) as file,
-    ):
-        content = file.read(MAX_LABEL_FILE_BYTES + 1)
-    if len(content) > MAX_LABEL_FILE_BYTES:
-        raise ModelLoadError(f"{where}: larger than {MAX_LABEL_FILE_BYTES} bytes")
-    try:
-        lines = content.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise ModelLoadError(f"{where}: not UTF-8 at byte {error.start}") from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    return tuple(line.strip() for line in lines)
-
-
-#: The folder of `input_data_file` names, below the model folder (as in Triton).
-WARMUP_FOLDER = "warmup"
-
-
-class _Unread:
-    """Discards the responses of a decoupled model."""
-
-    def put(self, outputs: Arrays) -> bool:
-        return True
-
-
-def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, clock: Clock, links_root: Path | None = None) -> None:
-    """Runs every sample on every instance; `links_root` as in `open_sibling`.
-
-    Raises:
-        ModelLoadError: a sample does not fit the signature, its file does not fit its shape, or running it failed.
-    """
-    for sample, item in zip(config.warmups, read_samples(config, model_dir, links_root), strict=True):
-        for instance in instances:
-            processor = processor_for(instance, config.signature, clock)
-            for _ in range(max(1, sample.count)):
-                outcome = processor.process([item]).outcomes[0]
-                if isinstance(outcome, ServingError):
-                    raise ModelLoadError(f"model_warmup '{sample.name}' failed: {outcome.message}") from outcome
-
-
-def read_samples(config: ModelConfig, model_dir: Path, links_root: Path | None = None) -> Iterator[BatchItem]:
-    """The samples in the order of `config.warmups`; no device is used.
-
-    Raises:
-        ModelLoadError: a sample does not fit the signature, or its file does not fit its shape.
-    """
-    for sample in config.warmups:
-        yield _item(sample, config, model_dir, links_root)
-
-
-def _item(sample: Warmup, config: ModelConfig, model_dir: Path, links_root: Path | None) -> BatchItem:
-    signature = config.signature
-    rows = max(1, sample.batch_size) if signature.is_batched else 1
-    own = {} if config.sequences is None else sample_arrays(config.sequences, rows, config.name, is_batched=signature.is_batched)
-    unknown = sorted(sample.inputs.keys() - {spec.name for spec in signature.inputs})
-    missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs.keys() | own.keys() and not spec.optional]
-    if unknown or missing:
-        raise ModelLoadError(f"model_warmup '{sample.name}': unknown inputs {unknown}, missing inputs {missing}")
-    arrays = own | {
-        name: _array(sample, name, tensor, (rows, *tensor.dims) if signature.is_batched else tensor.dims, model_dir, links_root)
-        for name, tensor in sample.inputs.items()
-    }
-    names = tuple(spec.name for spec in signature.outputs)
-    return BatchItem(arrays, rows, names, responses=_Unread() if signature.is_decoupled else None)
-
-
-def _array(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path, links_root: Path | None) -> Array:
-    dtype = tensor.datatype.numpy
-    if tensor.data_file is not None:
-        return _from_file(sample, name, tensor, shape, model_dir, links_root)
-    if tensor.datatype.is_bytes:
-        return np.full(shape, b"", dtype=np.object_)
-    if tensor.is_random:
-        generator = np.random.default_rng(0)
-        if dtype.kind == "f":
-            return generator.random(shape, dtype=np.float32).astype(dtype)
-        return generator.integers(0, 2, size=shape).astype(dtype)
-    return np.zeros(shape, dtype=dtype)
-
-
-def _from_file(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path, links_root: Path | None) -> Array:
-    where = f"model_warmup '{sample.name}', input '{name}', input_data_file '{tensor.data_file}'"
-    return read_raw(model_dir, WARMUP_FOLDER, tensor.data_file or "", tensor.datatype, shape, links_root, where=where)
-
 
 log = logging.getLogger("stoker.lifecycle")
 
@@ -337,18 +234,22 @@ class VersionLoader:
             if inner.execution is not Execution.PROCESS:
                 # Threads that a backend starts while it loads inherit the nice value of this thread. A worker process raises its own.
                 raise_niceness(inner.nice)
-            samples = list(read_samples(inner, source.model_dir, source.links_root)) if inner.execution is Execution.PROCESS else []
+            samples = list(read_samples(inner, source.model_dir, source.links_root))
             for request in self._requests(inner, source, loaded.files, backend):
                 if inner.execution is Execution.PROCESS:
-                    settings = self._registry.settings(backend.name)
-                    start = instance_start(backend, settings, request, inner, samples, self._clock)
+                    start = instance_start(backend, self._registry.settings(backend.name), request, inner, samples, self._clock)
                     loaded.instances.append(ProcessInstance(start, control))
                 else:
                     loaded.instances.append(_load_instance(backend, request))
-            since_ns = self._clock.now_ns()
-            if inner.execution is not Execution.PROCESS:
-                warm(inner, loaded.instances, source.model_dir, self._clock, source.links_root)
-            loaded.warmup_ns = self._clock.now_ns() - since_ns if inner.warmups else None
+            warmup_ns = 0
+            for instance in loaded.instances:
+                if isinstance(instance, ProcessInstance):
+                    warmup_ns += instance.process.warmup_ns  # it has run the samples when it started
+                else:
+                    since_ns = self._clock.now_ns()
+                    run_samples(inner, samples, processor_for(instance, inner.signature, self._clock).process)
+                    warmup_ns += self._clock.now_ns() - since_ns
+            loaded.warmup_ns = warmup_ns if inner.warmups else None
             if self._responses is not None and inner.response_cache:
                 loaded.identity = _identity(inner, source.version, loaded.files, is_shared=self._responses.is_shared)
         except BaseException:
@@ -550,7 +451,7 @@ class _Loaded:
 
     files: ModelFiles
     config: ModelConfig | None = None
-    instances: list[Instance] = field(default_factory=list)
+    instances: list[Instance | ProcessInstance] = field(default_factory=list)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warmup_ns: int | None = None
     identity: bytes = b""
@@ -561,7 +462,7 @@ class _Loaded:
         discard(self.files)
 
 
-def _close(instances: Iterable[Instance]) -> None:
+def _close(instances: Iterable[Instance | ProcessInstance]) -> None:
     for instance in instances:
         try:
             instance.close()

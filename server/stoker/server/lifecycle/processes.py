@@ -4,16 +4,15 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from stoker.backends.api.batch import BatchItem, BatchResult, Share
+from stoker.backends.api.backend import Backend, LoadRequest
+from stoker.backends.api.batch import BatchItem
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import Internal, ModelLoadError, ServingError
-from stoker.backends.api.model import ModelSignature
 from stoker.backends.worker.load_message import WorkerLoad
 from stoker.backends.worker.process import StartControl, WorkerProcess
 from stoker.server.core.model_config import ModelConfig
+from stoker.server.lifecycle.warmup import run_samples
 from stoker.server.observability.logs import LineBudget
 
 log = logging.getLogger("stoker.model")
@@ -61,6 +60,7 @@ class InstanceStart:
         config: The configuration of the model, with inner signature.
         samples: The warm-up, in the order of `config.warmups`.
         on_lines: Takes what the process prints.
+        clock: Measures the warm-up.
     """
 
     load: WorkerLoad
@@ -68,6 +68,7 @@ class InstanceStart:
     config: ModelConfig
     samples: Sequence[BatchItem]
     on_lines: ModelOutput
+    clock: Clock
 
     def __call__(self, control: StartControl) -> WorkerProcess:
         """Starts a process, which loads and warms up, unless `control` ends it.
@@ -80,11 +81,9 @@ class InstanceStart:
             self.load, timeout_s=self.config.instance_timeout_s, interpreter=interpreter, on_lines=self.on_lines, control=control
         )
         try:
-            for warmup, sample in zip(self.config.warmups, self.samples, strict=True):
-                for _ in range(max(1, warmup.count)):
-                    outcome = process.process([sample]).outcomes[0]
-                    if isinstance(outcome, ServingError):
-                        raise ModelLoadError(f"model_warmup '{warmup.name}' failed: {outcome.message}") from outcome
+            since_ns = self.clock.now_ns()
+            run_samples(self.config, self.samples, process.process)
+            process.warmup_ns = self.clock.now_ns() - since_ns
         except BaseException:
             process.kill()
             raise
@@ -103,11 +102,16 @@ def instance_start(
         nice=config.nice,
         memory_limit_bytes=config.instance_memory_limit_bytes,
     )
-    return InstanceStart(load, backend, config, samples, ModelOutput(request, clock))
+    return InstanceStart(load, backend, config, samples, ModelOutput(request, clock), clock)
 
 
-class ProcessInstance(Instance):
-    """A loaded instance in a worker process, until a `ProcessWorker` takes it over."""
+class ProcessInstance:
+    """A loaded instance in a worker process, until a `ProcessWorker` takes it over.
+
+    Attributes:
+        start: Starts its next processes.
+        process: The process.
+    """
 
     def __init__(self, start: InstanceStart, control: StartControl) -> None:
         """Starts the process, unless `control` ends it.
@@ -117,27 +121,7 @@ class ProcessInstance(Instance):
         """
         self.start = start
         self.process = start(control)
-        self.pipeline_depth = self.process.pipeline_depth
-        self.static_batch_size = self.process.static_batch_size
-        self.batch_processor = ProcessProcessor
-
-    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
-        raise Internal("batches of a worker process pass through its channel")
 
     def close(self) -> None:
+        """Closes the instance and ends the process."""
         self.process.close()
-
-
-class ProcessProcessor:
-    """Runs a batch in the worker process of an instance, and waits for it; see `BatchProcessor`."""
-
-    def __init__(self, instance: ProcessInstance, signature: ModelSignature, clock: Clock) -> None:
-        self._process = instance.process
-
-    def process(self, items: Sequence[Share]) -> BatchResult:
-        """See `BatchProcessor.process`."""
-        try:
-            return self._process.process(items)
-        except ServingError as error:
-            outcomes: list[Any] = [error] * len(items)
-            return BatchResult(outcomes)
