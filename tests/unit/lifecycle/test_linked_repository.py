@@ -12,8 +12,8 @@ from stoker.server.core.model_config import ListedModel
 from stoker.server.flags.command import read_command
 from stoker.server.lifecycle import folder as folder_module
 from stoker.server.lifecycle.check import check_repository
-from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.labels import read_labels
+from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.model_list import ListedModels
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.snapshot import take_snapshot

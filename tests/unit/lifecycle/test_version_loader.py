@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.backend import Instance, LoadRequest
-from stoker.backends.api.errors import ServingError
+from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.backends.testing.fake_clock import FakeClock
@@ -104,6 +104,19 @@ def test_warm_up_time_is_recorded_if_there_is_a_warm_up(tmp_path: Path) -> None:
         load(folder, config, metrics=metrics)
         warmed = b':tensorflow:serving:model_warmup_latency_count{model_path="m/1",status="OK"} 1\n'
         assert metrics.render_serving().count(warmed) == count
+
+
+@pytest.mark.slow
+def test_worker_process_runs_the_warm_up_samples_when_it_starts(tmp_path: Path) -> None:
+    sample = 'model_warmup { name: "w" inputs { key: "x" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }\n'
+    config = TENSORS + sample + parameter("execution", "process")
+    metrics = Metrics(FakeClock())
+    (tmp_path / "good").mkdir()
+    assert load(tmp_path / "good", config, metrics=metrics) == ["ProcessWorker"]
+    assert b':tensorflow:serving:model_warmup_latency_count{model_path="m/1",status="OK"} 1\n' in metrics.render_serving()
+    (tmp_path / "bad").mkdir()
+    with pytest.raises(ModelLoadError, match="model_warmup 'w' failed: "):
+        load(tmp_path / "bad", config + parameter("fail_on", "0"))
 
 
 class Cards(FakeBackend):
